@@ -1,0 +1,319 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Entropy Regularizing Activation (ERA) for language-model policies: the mathematics and its configuration.
+
+ERA acts after sampling. A response whose forking tokens have too little entropy is updated as if its positive-advantage
+tokens had been drawn from a sharpened policy, one with too much as if from a flattened policy (paper, Eq. llm):
+
+    z' = k z    if H_resp < low  and A_t > 0
+    z' = z / k  if H_resp > high and A_t > 0
+    z' = z      otherwise
+
+All entropies are in nats. This file needs torch and the standard library alone; what moves these quantities through
+verl's actor is in verl/utils/era_fsdp.py.
+"""
+
+import dataclasses
+import math
+from typing import Any, Mapping, Optional
+
+import torch
+
+CONFIG_KEY = "actor_rollout_ref.actor.era"
+
+# Log-probability given to a label that the top-k filter removed. The value is the authors'; it never reaches a gradient.
+OUTSIDE_TOP_K_LOG_PROB = -1.0e4
+
+# Rows of logits are upcast a few at a time: 64 MiB of fp32, whatever the vocabulary.
+_CHUNK_ELEMENTS = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class EraConfig:
+    """The hydra group `actor_rollout_ref.actor.era`, validated on construction.
+
+    Attributes:
+        enable: False leaves verl as it is upstream.
+        low: omega_low in nats; a response below it is sharpened.
+        high: omega_high in nats, `inf` for none; a response above it is flattened.
+        k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the era/ metrics.
+        top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages; in (0, 1].
+        top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses 20); None for all.
+        scale_advantages: also divide the advantage of a scaled token by its scale (the paper's equation for A').
+        min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
+
+    Raises:
+        ValueError: names the full hydra key, the value and what was expected.
+    """
+
+    enable: bool = False
+    low: float = 0.45
+    high: float = 3.0
+    k: float = 2.0
+    top_fraction: float = 0.2
+    top_k: Optional[int] = None
+    scale_advantages: bool = False
+    min_advantage: float = 0.0
+
+    def __post_init__(self):
+        for name in ("enable", "scale_advantages"):
+            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        for name in ("low", "high", "k", "top_fraction", "min_advantage"):
+            value = getattr(self, name)
+            _require(_is_number(value), name, value, "a number (infinity is written .inf in YAML, inf on the command line)")
+        _require(1 <= self.k < math.inf, "k", self.k, "a finite number > 1, or 1 to log without changing the training")
+        _require(self.low <= self.high, "low", self.low, f"at most {CONFIG_KEY}.high, which is {self.high}")
+        _require(0 < self.top_fraction <= 1, "top_fraction", self.top_fraction, "a fraction in (0, 1]")
+        _require(0 <= self.min_advantage < math.inf, "min_advantage", self.min_advantage, "a finite number >= 0")
+        is_count = isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
+        _require(self.top_k is None or is_count, "top_k", self.top_k, "null or a whole number >= 1")
+
+    @classmethod
+    def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
+        """Read the hydra group; a configuration without it (an older recipe, a reference policy) is a disabled ERA."""
+        fields = dict(mapping or {})
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in fields:
+            if name not in known:
+                raise ValueError(f"{CONFIG_KEY}.{name} is not a field of ERA; the fields are {', '.join(known)}.")
+        return cls(**fields)
+
+    @property
+    def changes_training(self) -> bool:
+        return self.enable and self.k != 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _require(condition: bool, name: str, value: Any, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"{CONFIG_KEY}.{name} is {value!r}; expected {expected}.")
+
+
+def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
+    """Check a whole verl trainer configuration before any worker starts.
+
+    Args:
+        config: verl's trainer configuration (a DictConfig or nested mappings).
+
+    Returns:
+        The validated ERA configuration.
+
+    Raises:
+        ValueError: a bad value in the group, or ERA together with a setting under which it would be unsound. All such
+            settings are named at once.
+    """
+    actor = config["actor_rollout_ref"]["actor"]
+    era = EraConfig.from_mapping(actor.get("era"))
+    if not era.enable:
+        return era
+    if actor["strategy"] == "megatron":
+        raise ValueError(f"{CONFIG_KEY}.enable=True needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started.")
+    if not era.changes_training:
+        return era
+
+    filters_groups = config["algorithm"].get("filter_groups") or {}
+    batch_size = config["data"]["train_batch_size"]
+    if not filters_groups.get("enable"):  # DAPO's filter trims the batch to train_batch_size; without it this is what arrives
+        batch_size = config["data"].get("gen_batch_size") or batch_size
+    problems = []
+    if batch_size > actor["ppo_mini_batch_size"]:
+        problems.append(f"the batch of {batch_size} prompts is split into mini-batches of actor_rollout_ref.actor.ppo_mini_batch_size={actor['ppo_mini_batch_size']}: ERA is on-policy, set both to the same number")
+    if actor["ppo_epochs"] != 1:
+        problems.append(f"actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}: ERA is on-policy, set it to 1")
+    if actor["entropy_coeff"] != 0:
+        problems.append(f"actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: its entropy would be that of the scaled policy, set it to 0")
+    if actor["use_kl_loss"]:
+        problems.append("actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False")
+    loss_mode = actor["policy_loss"]["loss_mode"]
+    if "cov" in loss_mode:
+        problems.append(f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}: its covariances would be those of the scaled policy, set it to vanilla")
+    if config["actor_rollout_ref"]["model"].get("use_fused_kernels"):
+        problems.append("actor_rollout_ref.model.use_fused_kernels=True: those kernels take one temperature for all tokens, set it to False")
+    if problems:
+        raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with\n  - " + "\n  - ".join(problems) + "\nNothing was started.")
+    return era
+
+
+def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
+    """How many tokens H_resp averages for responses of these lengths: max(1, floor(top_fraction x length)), 0 of 0."""
+    return (top_fraction * length.double()).floor().long().clamp(min=1).minimum(length)
+
+
+def split_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean entropy of each response's forking tokens and of its other tokens.
+
+    Args:
+        entropy: (bsz, response_length) token entropies in nats; values outside the mask are ignored, NaN included.
+        response_mask: (bsz, response_length), bool or 0/1.
+        top_fraction: share of the tokens, those of highest entropy, that count as forking; at least one of them.
+
+    Returns:
+        Two tensors (bsz,) of entropy's dtype: the mean over the max(1, floor(top_fraction x length)) largest entropies,
+        and the mean over the rest; NaN where there is no such token.
+    """
+    mask = response_mask.bool()
+    length = mask.sum(-1, keepdim=True)
+    top_count = forking_count(length, top_fraction)
+    ranked = entropy.masked_fill(~mask, -math.inf).sort(-1, descending=True).values
+    rank = torch.arange(entropy.size(-1), device=entropy.device)
+    is_top = rank < top_count
+    is_rest = (rank < length) & ~is_top
+    top = ranked.masked_fill(~is_top, 0).sum(-1) / top_count.squeeze(-1)
+    rest = ranked.masked_fill(~is_rest, 0).sum(-1) / (length - top_count).squeeze(-1)
+    return top, rest
+
+
+def response_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2) -> torch.Tensor:
+    """H_resp: the mean of the max(1, floor(top_fraction x length)) largest token entropies of each response.
+
+    Args and dtypes as `split_entropy`.
+
+    Returns:
+        (bsz,) in nats; NaN for an empty response.
+    """
+    return split_entropy(entropy, response_mask, top_fraction)[0]
+
+
+def logit_scale(
+    response_entropy: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    *,
+    low: float,
+    high: float,
+    k: float,
+    min_advantage: float = 0.0,
+) -> torch.Tensor:
+    """The factor on each token's logits, Eq. llm.
+
+    Args:
+        response_entropy: (bsz,) H_resp in nats; NaN scales nothing.
+        advantages: (bsz, response_length).
+        response_mask: (bsz, response_length), bool or 0/1.
+        low, high: omega_low <= omega_high in nats.
+        k: the factor, >= 1.
+        min_advantage: only tokens with a larger advantage are scaled.
+
+    Returns:
+        (bsz, response_length), fp32 (fp64 for fp64 advantages): k, 1/k or 1.
+    """
+    eligible = response_mask.bool() & (advantages > min_advantage)
+    entropy = response_entropy.unsqueeze(-1)
+    scale = torch.ones_like(advantages, dtype=_at_least_fp32(advantages.dtype))
+    scale.masked_fill_(eligible & (entropy < low), k)
+    scale.masked_fill_(eligible & (entropy > high), 1 / k)
+    return scale
+
+
+def logprobs(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    logit_scale: Optional[torch.Tensor] = None,
+    top_k: Optional[int] = None,
+) -> torch.Tensor:
+    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z, optionally over the top_k largest.
+
+    Neither direction makes a (tokens, vocabulary) tensor beside the gradient itself, and `logits` is never written to.
+
+    Args:
+        logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
+        labels: (...) int64.
+        logit_scale: (...) positive factors, constants for the gradient; None for 1.
+        top_k: normalise over this many largest logits; more than the vocabulary means all.
+
+    Returns:
+        (...) in fp32 (fp64 for fp64). A label outside the top_k has OUTSIDE_TOP_K_LOG_PROB and no gradient.
+
+    Raises:
+        ValueError: labels or logit_scale of another shape than logits.shape[:-1], or top_k < 1.
+    """
+    shape = logits.shape[:-1]
+    if labels.shape != shape:
+        raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary.")
+    if logit_scale is not None and logit_scale.shape != shape:
+        raise ValueError(f"logit_scale has shape {tuple(logit_scale.shape)}; expected {tuple(shape)}, one factor per label.")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
+    rows = logits.reshape(-1, logits.size(-1))
+    if logit_scale is None:
+        logit_scale = torch.ones((), dtype=_at_least_fp32(logits.dtype), device=logits.device).expand(shape)
+    scale = logit_scale.reshape(-1, 1).to(_at_least_fp32(logits.dtype))
+    if top_k is None:
+        return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(shape)
+    return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(shape)
+
+
+class _ScaledLogProbs(torch.autograd.Function):
+    """log softmax(s z)_y by rows, upcast a chunk at a time; its gradient is s (1[i = y] - softmax(s z)_i)."""
+
+    @staticmethod
+    def forward(ctx, logits, labels, scale):
+        log_z = torch.cat([(z * s).logsumexp(-1, keepdim=True) for z, s in zip(_upcast_chunks(logits), _like_chunks(scale, logits))])
+        ctx.save_for_backward(logits, labels, scale, log_z)
+        return (logits.gather(-1, labels) * scale - log_z).squeeze(-1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        logits, labels, scale, log_z = ctx.saved_tensors
+        weight = grad_output.unsqueeze(-1) * scale
+        grad = torch.empty_like(logits)
+        columns = (labels, scale, log_z, weight)
+        for z, out, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits)), *(_like_chunks(c, logits) for c in columns)):
+            y, s, lz, w = chunk
+            p = (z * s).sub_(lz).exp_()
+            out.copy_(p.mul_(-w).scatter_add_(-1, y, w))
+        return grad, None, None
+
+
+class _TopKLogProbs(torch.autograd.Function):
+    """log softmax(s z)_y over the top-k logits of each row; the logits themselves are not kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx, logits, labels, scale, top_k):
+        values, indices = logits.topk(top_k, dim=-1)
+        log_p = (values * scale).log_softmax(-1)
+        is_label = indices == labels
+        ctx.save_for_backward(indices, log_p, is_label, scale)
+        ctx.logits_shape, ctx.logits_dtype = logits.shape, logits.dtype
+        log_p_label = log_p.masked_fill(~is_label, 0).sum(-1)
+        return log_p_label.masked_fill(~is_label.any(-1), OUTSIDE_TOP_K_LOG_PROB)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        indices, log_p, is_label, scale = ctx.saved_tensors
+        weight = (grad_output * is_label.any(-1)).unsqueeze(-1) * scale
+        grad_top = (is_label.to(log_p.dtype) - log_p.exp()) * weight
+        grad = torch.zeros(ctx.logits_shape, dtype=ctx.logits_dtype, device=log_p.device)
+        return grad.scatter_(-1, indices, grad_top.to(ctx.logits_dtype)), None, None, None
+
+
+def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _chunk_rows(logits: torch.Tensor) -> int:
+    return max(1, _CHUNK_ELEMENTS // logits.size(-1))
+
+
+def _like_chunks(column: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return column.split(_chunk_rows(logits))
+
+
+def _upcast_chunks(logits: torch.Tensor):
+    return (chunk.to(_at_least_fp32(logits.dtype)) for chunk in logits.split(_chunk_rows(logits)))

@@ -1,0 +1,56 @@
+"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched verl trees."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def patched_verl(tmp_path_factory) -> Path:
+    """A checkout of verl with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
+    checkouts = tmp_path_factory.mktemp("checkouts")
+    result = subprocess.run(
+        [sys.executable, ROOT / "apply.py", "apply", "verl", "--checkouts", checkouts],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if result.returncode == 6:
+        pytest.skip(f"verl can be had neither from git nor from the Python index: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return checkouts / "verl"
+
+
+@pytest.fixture(scope="session")
+def upstream_verl(patched_verl, tmp_path_factory) -> Path:
+    """The same pinned verl without the overlay."""
+    tree = tmp_path_factory.mktemp("upstream")
+    archive = subprocess.run(["git", "-C", patched_verl, "archive", "upstream/v0.4.1", "verl"], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    return tree
+
+
+@pytest.fixture(scope="session")
+def run_in():
+    """run_in(tree, script, *args): a Python script in a process of its own in which `import verl` is the tree's."""
+
+    def run(tree: Path, script: Path, *args, processes: int = 1, timeout: int = 300) -> str:
+        env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, script, *map(str, args)]
+        if processes > 1:
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script, *map(str, args)]
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
+        assert result.returncode == 0, f"{script} {args} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    return run
