@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# ERA, stage 1 (paper, tab:main_results): Qwen2.5-Math-7B on DAPO-Math-17k, 600 steps, 4 nodes x 8 GPUs.
+#
+#   bash recipe/era/run_era_stage1_qwen2.5_math_7b.sh [hydra overrides]
+#   DRY_RUN=1 prints the command and stops; CHECK_ONLY=1 stops after saying what is missing.
+#
+# One node (NNODES=1) starts Ray by itself; several join the Ray cluster that RAY_ADDRESS names.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+NNODES=${NNODES:-4}
+GPUS_PER_NODE=${GPUS_PER_NODE:-8}
+RAY_DATA_HOME=${RAY_DATA_HOME:-"${HOME}/verl"}
+MODEL_PATH=${MODEL_PATH:-"${RAY_DATA_HOME}/models/Qwen2.5-Math-7B"}
+TRAIN_FILE=${TRAIN_FILE:-"${RAY_DATA_HOME}/data/dapo-math-17k.parquet"}
+TEST_FILE=${TEST_FILE:-"${RAY_DATA_HOME}/data/aime-2024.parquet"}
+CKPTS_DIR=${CKPTS_DIR:-"${RAY_DATA_HOME}/ckpts/ERA/era_stage1_qwen2.5_math_7b"}
+LOGGER=${LOGGER:-"[console,tensorboard]"}
+PYTHON=${PYTHON:-python3}
+
+command=(
+    "${PYTHON}" -m recipe.dapo.main_dapo
+    --config-path="${PWD}/recipe/era/config" --config-name=era_math
+    data.train_files="${TRAIN_FILE}"
+    data.val_files="${TEST_FILE}"
+    actor_rollout_ref.model.path="${MODEL_PATH}"
+    actor_rollout_ref.actor.era.enable=True
+    actor_rollout_ref.actor.era.low=0.45
+    actor_rollout_ref.actor.era.high=3.0
+    actor_rollout_ref.actor.era.k=2.0
+    actor_rollout_ref.actor.era.top_k=20
+    trainer.nnodes="${NNODES}"
+    trainer.n_gpus_per_node="${GPUS_PER_NODE}"
+    trainer.total_training_steps=600
+    trainer.default_local_dir="${CKPTS_DIR}"
+    trainer.experiment_name=era_stage1_qwen2.5_math_7b
+    trainer.logger="${LOGGER}"
+    "$@"
+)
+
+if [[ "${DRY_RUN:-}" == 1 ]]; then
+    printf 'cd %q &&' "${PWD}"
+    printf ' %q' "${command[@]}"
+    printf '\n'
+    exit 0
+fi
+"${PYTHON}" recipe/era/preflight.py --nnodes "${NNODES}" --gpus-per-node "${GPUS_PER_NODE}" \
+    --model "${MODEL_PATH}" --context-length 10240 --trajectories 2048 --file "${TRAIN_FILE}" "${TEST_FILE}"
+[[ "${CHECK_ONLY:-}" == 1 ]] || exec "${command[@]}"
