@@ -1,0 +1,84 @@
+# make demo          the real verl trainer on this machine's CPU: GRPO and ERA side by side (SEED, STEPS, TASK)
+# make test          the tests
+# make apply         patched upstream checkouts in checkouts/
+# make llm-stage1    the paper's stage 1 on GPUs (DRY_RUN=1 prints the command)
+# make help          all targets
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first Python that the pinned packages have wheels for; PYTHON=... chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { command -v $$p; break; }; done)
+SEED ?= 1
+STEPS ?= 150
+TASK ?= chain
+
+VENV := .venv/cpu
+CPU := $(VENV)/bin/python
+VENV_READY := $(VENV)/installed
+GPU_VENV := .venv/verl-gpu
+GPU_VENV_READY := $(GPU_VENV)/installed
+NEEDED_ON_GPUS := torch vllm flash_attn ray transformers tensordict torchdata peft hydra codetiming datasets
+ACTIVE_PYTHON := $(shell command -v python3)
+ACTIVE_IS_ENOUGH := $(ACTIVE_PYTHON) -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' $(NEEDED_ON_GPUS) 2>/dev/null
+STAGE1 := checkouts/verl/recipe/era/run_era_stage1_qwen2.5_math_7b.sh
+
+.PHONY: help demo test apply status diff revert llm-stage1 bench bench-engine clean
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | expand -t 16
+
+$(VENV_READY): requirements/cpu.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version): a download of up to 3 GB the first time, then nothing."
+	@test -x $(CPU) || $(PYTHON) -m venv $(VENV)
+	@$(CPU) -m pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
+	@touch $@
+
+demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK)
+	@$(CPU) apply.py apply verl
+	@$(CPU) -m demo --seed "$(SEED)" --steps "$(STEPS)" --task "$(TASK)" --checkout checkouts/verl --out results/demo
+
+test: $(VENV_READY)  ## run all tests
+	@$(CPU) -m pytest tests -q -ra
+
+apply:  ## patched checkouts of all upstreams in checkouts/
+	@python3 apply.py apply
+
+status:  ## a line on each checkout
+	@python3 apply.py status
+
+diff:  ## what the overlays change, as git shows it
+	@python3 apply.py diff
+
+revert:  ## back to the pinned upstreams; refuses over local edits
+	@python3 apply.py revert
+
+# Everything that is missing is said before an environment of many GB is made.
+llm-stage1:  ## the paper's LLM stage 1 on GPUs, from checkouts/verl (DRY_RUN=1 prints the command)
+	@test -f $(STAGE1) || { echo "error: $(STAGE1) is not there. Run 'make apply' first." >&2; exit 1; }
+	@if $(ACTIVE_IS_ENOUGH); then python=$(ACTIVE_PYTHON); else python=$(CURDIR)/$(GPU_VENV)/bin/python; fi; \
+	if [[ "$(DRY_RUN)" == 1 ]]; then exec env DRY_RUN=1 PYTHON=$$python bash $(STAGE1); fi; \
+	CHECK_ONLY=1 PYTHON=$(ACTIVE_PYTHON) bash $(STAGE1) || exit 1; \
+	if [[ $$python != $(ACTIVE_PYTHON) ]]; then $(MAKE) --no-print-directory $(GPU_VENV_READY) || exit 1; fi; \
+	exec env PYTHON=$$python bash $(STAGE1)
+
+$(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
+	@$(ACTIVE_PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$($(ACTIVE_PYTHON) --version). Activate an environment with one of these." >&2; exit 1; }
+	@echo "The active environment lacks some of: $(NEEDED_ON_GPUS). Setting up $(GPU_VENV)."
+	@test -x $(GPU_VENV)/bin/python || $(ACTIVE_PYTHON) -m venv $(GPU_VENV)
+	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/verl-gpu.txt
+	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/verl-gpu-flash-attn.txt
+	@touch $@
+
+bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
+	@$(CPU) apply.py apply verl
+	@$(CPU) benchmarks/logprobs.py --checkout checkouts/verl
+
+bench-engine: $(VENV_READY)  ## time of apply.py's verbs
+	@$(CPU) benchmarks/engine.py
+
+clean:  ## remove virtual environments and results; checkouts stay
+	rm -rf .venv results
