@@ -14,6 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 SEED ?= 1
 STEPS ?= 150
 TASK ?= chain
+CHECKOUTS ?= checkouts
 
 VENV := .venv/cpu
 CPU := $(VENV)/bin/python
@@ -23,7 +24,7 @@ GPU_VENV_READY := $(GPU_VENV)/installed
 NEEDED_ON_GPUS := torch vllm flash_attn ray transformers tensordict torchdata peft hydra codetiming datasets
 ACTIVE_PYTHON := $(shell command -v python3)
 ACTIVE_IS_ENOUGH := $(ACTIVE_PYTHON) -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' $(NEEDED_ON_GPUS) 2>/dev/null
-STAGE1 := checkouts/verl/recipe/era/run_era_stage1_qwen2.5_math_7b.sh
+STAGE1 := $(CHECKOUTS)/verl/recipe/era/run_era_stage1_qwen2.5_math_7b.sh
 
 .PHONY: help demo test apply status diff revert llm-stage1 bench bench-engine clean
 
@@ -38,26 +39,26 @@ $(VENV_READY): requirements/cpu.txt
 	@touch $@
 
 demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK)
-	@$(CPU) apply.py apply verl
-	@$(CPU) -m demo --seed "$(SEED)" --steps "$(STEPS)" --task "$(TASK)" --checkout checkouts/verl --out results/demo
+	@$(CPU) apply.py apply verl --checkouts $(CHECKOUTS)
+	@$(CPU) -m demo --seed "$(SEED)" --steps "$(STEPS)" --task "$(TASK)" --checkout $(CHECKOUTS)/verl --out results/demo
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra
 
 apply:  ## patched checkouts of all upstreams in checkouts/
-	@python3 apply.py apply
+	@python3 apply.py apply --checkouts $(CHECKOUTS)
 
 status:  ## a line on each checkout
-	@python3 apply.py status
+	@python3 apply.py status --checkouts $(CHECKOUTS)
 
 diff:  ## what the overlays change, as git shows it
-	@python3 apply.py diff
+	@python3 apply.py diff --checkouts $(CHECKOUTS)
 
 revert:  ## back to the pinned upstreams; refuses over local edits
-	@python3 apply.py revert
+	@python3 apply.py revert --checkouts $(CHECKOUTS)
 
 # Everything that is missing is said before an environment of many GB is made.
-llm-stage1:  ## the paper's LLM stage 1 on GPUs, from checkouts/verl (DRY_RUN=1 prints the command)
+llm-stage1:  ## the paper's LLM stage 1 on GPUs, (DRY_RUN=1 prints the command)
 	@test -f $(STAGE1) || { echo "error: $(STAGE1) is not there. Run 'make apply' first." >&2; exit 1; }
 	@if $(ACTIVE_IS_ENOUGH); then python=$(ACTIVE_PYTHON); else python=$(CURDIR)/$(GPU_VENV)/bin/python; fi; \
 	if [[ "$(DRY_RUN)" == 1 ]]; then exec env DRY_RUN=1 PYTHON=$$python bash $(STAGE1); fi; \
@@ -74,8 +75,8 @@ $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.tx
 	@touch $@
 
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
-	@$(CPU) apply.py apply verl
-	@$(CPU) benchmarks/logprobs.py --checkout checkouts/verl
+	@$(CPU) apply.py apply verl --checkouts $(CHECKOUTS)
+	@$(CPU) benchmarks/logprobs.py --checkout $(CHECKOUTS)/verl
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
 	@$(CPU) benchmarks/engine.py
