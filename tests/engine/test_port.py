@@ -1,0 +1,77 @@
+"""port: what becomes of each patch on another revision, without touching a checkout."""
+
+from __future__ import annotations
+
+import shutil
+
+from kit import content, git, git_state, replace_in, write_tree
+
+
+def rows(project, onto: str, code: int, *more: str) -> dict[str, str]:
+    found = project.run("port", "alpha", "--onto", onto, "--json", *more, code=code).json["alpha"]
+    return {row["patch"][:4]: row["result"] for row in found["patches"]}
+
+
+def branch(project, name: str, edit) -> None:
+    """A branch of alpha's repository that starts at v1."""
+    up = project.up / "alpha"
+    git(up, "checkout", "-q", "-b", name, "v1")
+    edit(up)
+    git(up, "add", "-A")
+    git(up, "commit", "-q", "-m", name)
+    git(up, "checkout", "-q", "main")
+
+
+def test_clean_offset_conflict_already_and_gone(project):
+    project.run("apply", "alpha")
+    before, state = content(project.checkout()), git_state(project.checkout())
+    branch(project, "same", replace_in("README.md", "alpha", "gamma"))
+    assert rows(project, "same", 0) == {"0001": "clean", "0002": "clean"}
+    branch(project, "moved", replace_in("src/core.py", "line 1 of", "zero\nzero\nline 1 of"))
+    assert rows(project, "moved", 0) == {"0001": "offset", "0002": "offset"}
+    assert "stands at line 19 (+2)" in project.run("port", "alpha", "--onto", "moved").out
+    branch(project, "other", replace_in("src/core.py", "line 20 of", "line twenty of"))
+    assert rows(project, "other", 4) == {"0001": "conflict", "0002": "clean"}
+    out = project.run("port", "alpha", "--onto", "other", code=4).out
+    assert "src/core.py: hunk 1" in out and "'line 20 of the core'" in out and "nearest match: line 20: 'line twenty of the core'" in out
+    branch(project, "landed", replace_in("src/core.py", "line 20 of", "line 20, hooked, of"))
+    assert rows(project, "landed", 0) == {"0001": "already upstream", "0002": "clean"}
+    assert rows(project, "v2", 4) == {"0001": "offset", "0002": "target gone"}
+    assert content(project.checkout()) == before and git_state(project.checkout()) == state
+
+
+def test_gone_target_names_files_that_bear_its_name(project):
+    def move(up):
+        (up / "lib").mkdir()
+        (up / "src/util.py").rename(up / "lib/util.py")
+
+    branch(project, "moved-away", move)
+    out = project.run("port", "alpha", "--onto", "moved-away", code=4).out
+    assert "target gone" in out and "lib/util.py" in out
+
+
+def test_overlay_file_that_upstream_has_now(project):
+    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
+    assert "upstream has a file of this name" in project.run("port", "alpha", "--onto", "has-era", code=4).out
+
+
+def test_landed_further_down_is_already_upstream(project):
+    def both(up):
+        replace_in("src/core.py", "line 20 of", "line 20, hooked, of")(up)
+        replace_in("src/core.py", "line 1 of", "zero\nline 1 of")(up)
+
+    branch(project, "landed-lower", both)
+    assert rows(project, "landed-lower", 0)["0001"] == "already upstream"
+
+
+def test_sources_of_the_target(project):
+    assert rows(project, project.ids["v2"], 4)["0002"] == "target gone"
+    assert "has no version, tag, branch or commit" in project.run("port", "alpha", "--onto", "nowhere", code=6).err
+    project.run("port", "alpha", "--onto=--evil", code=2)
+    project.run("port", "alpha", "--onto", "main", "--source", str(project.up / "alpha"), code=4)
+    archive = str(project.index / "alpha-1.0.tar.gz")
+    assert rows(project, "1.0", 0, "--source", archive) == {"0001": "clean", "0002": "clean"}
+    shutil.move(project.up / "alpha", project.up / "away")
+    assert rows(project, "main", 4, "--offline")["0002"] == "target gone"
+    project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
+    assert not project.checkouts.exists()
