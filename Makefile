@@ -38,7 +38,7 @@ $(VENV_READY): requirements/cpu.txt
 	@$(CPU) -m pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
 	@touch $@
 
-demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK)
+demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts $(CHECKOUTS)
 	@$(CPU) -m demo --seed "$(SEED)" --steps "$(STEPS)" --task "$(TASK)" --checkout $(CHECKOUTS)/verl --out results/demo
 

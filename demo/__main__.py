@@ -1,0 +1,217 @@
+"""python -m demo [--task chain] [--seed 1] [--steps 150]: GRPO and ERA from the same start, with verl's own trainer."""
+
+import argparse
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from demo import chain
+from demo.config import ANSWERS, ARMS, Settings
+from demo.errors import DemoError
+
+NEEDED_PACKAGES = ("torch", "ray", "transformers", "hydra", "pyarrow", "matplotlib", "psutil")
+NEEDED_DISK_MB = 300  # the results take about 10 MB, Ray's files and its object store the rest
+PICTURE_FILE = "entropy.png"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the demo to end."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+class Line:
+    """The one line of a stage: rewritten in place on a terminal, else printed every tenth time."""
+
+    def __init__(self, label: str):
+        self.label, self.in_place, self.began = label, sys.stdout.isatty(), time.monotonic()
+
+    def show(self, text: str, count: int = 0, last: bool = False) -> None:
+        text = f"{self.label:<8} {text}"
+        if self.in_place:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{text[:width]}", end="\n" if last else "", flush=True)
+        elif last or (count % 10 == 0 and count > 0):
+            print(text, flush=True)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--task", default="chain", choices=chain.TASKS, help="docs/demo.md describes them")
+    parser.add_argument("--seed", default=1, type=whole_number(0), help="of the warm-up, the data and the sampling")
+    parser.add_argument("--steps", default=150, type=whole_number(1), help="training steps of each of the two runs")
+    parser.add_argument("--checkout", default="checkouts/verl", type=Path, help="verl with the ERA overlay")
+    parser.add_argument("--out", default="results/demo", type=Path, help="folder of the results")
+    parser.add_argument("--fresh", action="store_true", help="train again even where finished runs could be reused")
+    return parser.parse_args(arguments)
+
+
+def whole_number(least: int):
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) < 2**31):
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {2**31 - 1}, got {text!r}")
+        return int(text)
+
+    return convert
+
+
+def check(checkout: Path, out: Path) -> None:
+    """Finds what would stop the demo half-way."""
+    missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DemoError(
+            f"{sys.executable} lacks {', '.join(missing)}. `make demo` makes an environment that has all; "
+            "by hand: pip install -r requirements/cpu.txt"
+        )
+    for file in ("verl/trainer/main_ppo.py", "verl/utils/era.py"):
+        if not (checkout / file).is_file():
+            raise DemoError(f"{checkout} is not verl with the ERA overlay: no {file} there. Run: python apply.py apply verl")
+    out.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(out).free / 1e6
+    if free < NEEDED_DISK_MB:
+        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {NEEDED_DISK_MB} MB needed. Free some or choose --out")
+
+
+@contextlib.contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(f"another demo is writing to {out}. Wait for it, or choose another folder with --out") from None
+        yield
+
+
+def warm_up(settings: Settings, out: Path, digest: str, redo: bool) -> Path:
+    """The folder of the model that both runs start from."""
+    from demo import run, warmup
+
+    folder = out / f"warmup-{settings.task}-seed{settings.seed}"
+    line = Line("warm-up")
+    info = None if redo else run.finished(folder, digest)
+    if info is None:
+        run.fresh(folder)
+        text = "update {}: {:.0%} of the sampled answers right (until {:.0%})".format
+        accuracy = warmup.write_model(
+            folder,
+            chain.TASKS[settings.task],
+            settings.seed,
+            lambda update, accuracy: line.show(text(update, accuracy, warmup.TARGET_ACCURACY), update // 5),
+        )
+        info = run.finish(folder, digest, accuracy=accuracy, seconds=line.seconds())
+        line.show(f"{accuracy:.0%} of the sampled answers right, {info['seconds']:.0f} s", last=True)
+    else:
+        line.show(f"{info['accuracy']:.0%} of the sampled answers right, reused from {folder}", last=True)
+    return folder
+
+
+def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Path, key: str, redo: bool) -> dict:
+    from demo import run
+
+    line = Line(arm.upper())
+    info = None if redo else run.finished(folder, key)
+    if info is not None:
+        line.show(f"{settings.steps} steps, reused from {folder}", last=True)
+        return info
+    if (folder / run.INFO_FILE).exists() and not redo:
+        line.show(f"the run in {folder} was made by other code or packages: training again", last=True)
+    first_step = None
+
+    def on_poll(row: dict | None) -> None:
+        nonlocal first_step
+        if row is None:
+            if first_step is None:
+                line.show(f"starting Ray and verl, {line.seconds():.0f} s (half a minute is usual)")
+            return
+        first_step = first_step or line.seconds()
+        done = row["step"]
+        left = (line.seconds() - first_step) / max(done - 1, 1) * (settings.steps - done)
+        line.show(
+            f"step {done}/{settings.steps}  {clock(left)} left  reward {row['reward']:.2f}  "
+            f"entropy {row['response_entropy']:.2f}  distinct {row['distinct_right']:.1f} of {ANSWERS}",
+            done,
+            last=done == settings.steps,
+        )
+
+    if not line.in_place:
+        line.show("starting Ray and verl (half a minute is usual)", last=True)
+    return run.train(settings, arm, checkout, start, folder, key, on_poll)
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def demo(arguments: argparse.Namespace) -> None:
+    settings = Settings(arguments.task, arguments.seed, arguments.steps)
+    check(arguments.checkout, arguments.out)
+    from demo import report, run, warmup
+
+    print(
+        f'A two-layer language model learns the task "{settings.task}" with verl\'s PPO trainer on this CPU, seed '
+        f"{settings.seed}:\nonce as GRPO, once with ERA (omega_low {settings.omega_low}, k {ARMS['era']:g}), {settings.steps} steps "
+        f"each. Logs and results: {arguments.out}\nBelow, entropy is the response entropy in nats, distinct the number of "
+        "distinct right answers per prompt.",
+        flush=True,
+    )
+    with only_one(arguments.out):
+        digest = run.digest(arguments.checkout)
+        start = warm_up(settings, arguments.out, digest, arguments.fresh)
+        folder = arguments.out / settings.name
+        folder.mkdir(exist_ok=True)
+        warmup.write_data(folder, settings.task, settings.seed)
+        arms = {}
+        for arm in ARMS:
+            info = train(settings, arm, arguments.checkout, start, folder / arm, digest, arguments.fresh)
+            arms[arm] = report.Arm.read(folder / arm, info)
+        findings = report.findings(settings, **arms)
+        report.picture(settings, arms, folder / PICTURE_FILE)
+        shutil.copyfile(folder / PICTURE_FILE, arguments.out / PICTURE_FILE)
+        (folder / "summary.json").write_text(json.dumps(report.record(settings, arms, findings), indent=2) + "\n")
+    print(f"\n{report.table(arms)}\n")
+    print("\n".join(findings))
+    print(
+        f"\npicture  {arguments.out / PICTURE_FILE}\nnumbers  {folder}/summary.json, {folder}/{{grpo,era}}/"
+        f"{{steps,validation}}.csv\nlogs     {folder}/{{grpo,era}}/log.txt"
+    )
+
+
+def main() -> int:
+    def stop(number, frame):
+        for other in STOP_SIGNALS:
+            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not cut the cleaning-up short
+        raise Stopped(number)
+
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
+            signal.signal(number, stop)
+    arguments = parse()
+    try:
+        demo(arguments)
+    except Stopped as stopped:
+        print(f"\ndemo: stopped by {signal.Signals(stopped.number).name}; finished runs are kept", file=sys.stderr)
+        return 128 + stopped.number
+    except DemoError as error:
+        print(f"\ndemo: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"\ndemo: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

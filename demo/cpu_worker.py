@@ -1,0 +1,93 @@
+"""What verl v0.4.1 takes for granted about CUDA, supplied for a CPU.
+
+Importing this module changes verl in the importing process; nothing in the checkout is edited. Ray imports it in
+every process that unpickles one of its two classes. The line numbers are those of verl v0.4.1.
+"""
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import torch
+
+torch.cuda.is_available = lambda: False  # the same path on a machine with a GPU; verl.utils.device asks on import
+
+import verl.workers.fsdp_workers as fsdp_workers  # noqa: E402
+import verl.workers.rollout.hf_rollout as hf_rollout  # noqa: E402
+from verl.single_controller.base.decorator import Dispatch, register  # noqa: E402
+from verl.trainer import main_ppo  # noqa: E402
+from verl.utils import tracking  # noqa: E402
+
+METRICS_FILE = "metrics.jsonl"
+
+# verl calls these on torch.cpu, which has none of them (performance.py 33-38, flops_counter.py 33,
+# fsdp_workers.py 623-624, hf_rollout.py 170).
+_MISSING_IN_TORCH_CPU = {
+    "empty_cache": lambda: None,
+    "get_device_name": lambda: "cpu",
+    "mem_get_info": lambda: (0, 0),
+    "memory_allocated": lambda: 0,
+    "memory_reserved": lambda: 0,
+    "max_memory_allocated": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "max_memory_reserved": lambda: 0,
+}
+for _name, _function in _MISSING_IN_TORCH_CPU.items():
+    setattr(torch.cpu, _name, _function)
+
+# torch.autocast("cuda") switches itself off without CUDA: everything stays in fp32 (hf_rollout.py 113, dp_actor.py).
+_AUTOCAST_OFF = "cuda"
+hf_rollout.get_device_name = lambda: _AUTOCAST_OFF
+
+_FSDP = fsdp_workers.FSDP
+# sync_module_states broadcasts over a GPU (331); one process has nothing to broadcast.
+fsdp_workers.FSDP = lambda module, **kwargs: _FSDP(module, **{**kwargs, "sync_module_states": False})
+fsdp_workers.reduce_timing = lambda timing: timing  # gloo has no ReduceOp.AVG (674)
+
+
+class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
+    def __init__(self, config, role):
+        # get_nccl_backend raises without an accelerator (107-110).
+        torch.distributed.init_process_group(
+            "gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+        )
+        torch.set_num_threads(1)
+        torch.manual_seed(config.seed)
+        super().__init__(config, role)
+
+    def _build_rollout(self, *args, **kwargs):
+        rollout, sharding_manager = super()._build_rollout(*args, **kwargs)
+        sharding_manager.timing = {}  # generate_sequences reads it (671), HFRollout's manager has none
+        generate = self.actor_module.generate
+        # hf_rollout.py 113 hands over position_ids, which transformers 4.52 never advances: every new token would be
+        # given the position of the last prompt token. Left to itself it derives them from the attention mask.
+        self.actor_module.generate = lambda *args, position_ids=None, **kwargs: generate(*args, **kwargs)
+        return rollout, sharding_manager
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        super().init_model()
+        self.actor.device_name = _AUTOCAST_OFF
+
+
+class MetricsFile(tracking.Tracking):
+    """verl's tracking, with every step's metrics also as one JSON line in the run's folder."""
+
+    def __init__(self, *args, config, **kwargs):
+        super().__init__(*args, config=config, **kwargs)
+        self.file = Path(config["trainer"]["default_local_dir"], METRICS_FILE)
+
+    def log(self, data, step, backend=None):
+        super().log(data, step, backend)
+        numbers = {name: float(value) for name, value in data.items()}
+        with self.file.open("a") as file:
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
+
+
+class CPUTaskRunner(main_ppo.TaskRunner.__ray_metadata__.modified_class):
+    """The process that runs RayPPOTrainer.fit."""
+
+    def run(self, config):
+        fsdp_workers.ActorRolloutRefWorker = CPUActorRolloutRefWorker
+        tracking.Tracking = MetricsFile
+        super().run(config)

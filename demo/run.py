@@ -1,0 +1,191 @@
+"""One training run in processes of its own: started, followed, measured and, whatever happens, ended."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from demo import config, curves
+from demo.errors import DemoError
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_FILE = "log.txt"
+INFO_FILE = "run.json"
+_TRAINING_CODE = ("chain.py", "config.py", "cpu_trainer.py", "cpu_worker.py", "curves.py", "warmup.py")
+_PACKAGES = ("torch", "ray", "transformers", "tensordict", "numpy")
+_POLL_SECONDS = 0.5
+
+# Ray's Unix sockets lie this far below its folder; an address holds 103 bytes on macOS and 107 on Linux.
+_RAY_SOCKET = "/session_2025-01-31_23-59-59_999999_4194304/sockets/plasma_store"
+_LONGEST_RAY_DIR = 103 - len(_RAY_SOCKET)
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+
+
+def machine() -> dict:
+    """What a recorded time depends on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
+    model = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
+    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform(), "versions": versions()}
+
+
+def digest(checkout: Path) -> str:
+    """Of the code that a result depends on: the demo's, the checkout's and the versions of the packages."""
+    files = [ROOT / "demo" / name for name in _TRAINING_CODE]
+    files += sorted(file for file in (checkout / "verl").rglob("*") if file.suffix in (".py", ".yaml"))
+    sha = hashlib.sha256(json.dumps(versions(), sort_keys=True).encode())
+    for file in files:
+        sha.update(f"\0{file.name}\0".encode() + file.read_bytes())
+    return sha.hexdigest()
+
+
+def finished(folder: Path, key: str) -> dict | None:
+    """What is known of the finished run in the folder; None if there is none or it was made by other code."""
+    try:
+        info = json.loads((folder / INFO_FILE).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return info if info.get("key") == key else None
+
+
+def finish(folder: Path, key: str, **info) -> dict:
+    """Marks the folder's content as complete; written last, so that what lacks it is made anew."""
+    info = {"key": key, **info}
+    (folder / INFO_FILE).write_text(json.dumps(info, indent=2) + "\n")
+    return info
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def train(
+    settings: config.Settings,
+    arm: str,
+    checkout: Path,
+    start: Path,
+    folder: Path,
+    key: str,
+    on_poll: Callable[[dict | None], None],
+) -> dict:
+    """Trains one arm from the model in `start` and writes its curves to `folder`.
+
+    `on_poll` is called with the row of each new step, and with None about twice a second while there is none.
+    """
+    run = fresh(folder).resolve()
+    overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
+    began, peak, rows = time.monotonic(), 0, []
+    with _ray_dir() as ray_dir, (run / LOG_FILE).open("w") as log, _trainer(checkout, ray_dir, overrides, log) as process:
+        metrics = _new_lines(run / "metrics.jsonl")
+        running = True
+        while running:
+            running = process.poll() is None  # asked before the last look at the file
+            peak = max(peak, _memory(process.pid))
+            new = [row for line in next(metrics) if (row := curves.step_row(run, json.loads(line)))]
+            rows += new
+            for row in new or [None]:
+                on_poll(row)
+            time.sleep(_POLL_SECONDS if running else 0)
+    if process.returncode != 0 or len(rows) != settings.steps:
+        raise DemoError(_failure(arm, process.returncode, len(rows), settings.steps, folder / LOG_FILE))
+    curves.write_csv(run / curves.STEPS_FILE, rows)
+    curves.write_csv(run / curves.VALIDATION_FILE, curves.validation_rows(run))
+    return finish(run, key, seconds=time.monotonic() - began, peak_memory_bytes=peak, machine=machine())
+
+
+@contextlib.contextmanager
+def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> Iterator[subprocess.Popen]:
+    """The trainer's process. It leads a process group with all that Ray starts; the group is killed on leaving."""
+    # A Ray cluster of the user's is not to be joined, nor the user's caches written to.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), str(ROOT)]),
+        "OMP_NUM_THREADS": "1",  # with 2 threads on two busy cores a step took ten times as long
+        "TOKENIZERS_PARALLELISM": "false",
+        "TMPDIR": ray_dir,  # some imports leave empty folders there
+        "HF_HOME": f"{ray_dir}/huggingface",
+        "HF_HUB_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _kill_group(process)  # also after success: Ray's helpers may outlive the driver
+        process.stdin.close()
+
+
+def _kill_group(leader: subprocess.Popen) -> None:
+    """Kills the leader's process group and waits until nobody is left in it (macOS calls a dying member not permitted).
+
+    The wait has an end because in a container without an init process the dead stay listed.
+    """
+    deadline = time.monotonic() + 5
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(leader.pid, signal.SIGKILL)
+            leader.wait()
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _ray_dir() -> Iterator[str]:
+    """A folder for Ray whose path is short enough for Unix sockets, however deep the results lie."""
+    base = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="era-ray-", dir=base if len(base) + len("/era-ray-12345678") <= _LONGEST_RAY_DIR else "/tmp")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_lines(file: Path) -> Iterator[list[str]]:
+    """Each item: the complete lines that the file has gained since the item before."""
+    position = 0
+    while True:
+        text = file.read_bytes()[position:] if file.exists() else b""
+        complete = text[: text.rfind(b"\n") + 1]
+        position += len(complete)
+        yield complete.decode().splitlines()
+
+
+def _memory(pid: int) -> int:
+    """Resident memory in bytes of this process, the process `pid` and all its descendants, shared pages counted for each."""
+    total = psutil.Process().memory_info().rss
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+    return total
+
+
+def _failure(arm: str, returncode: int, done: int, steps: int, log: Path) -> str:
+    end = f"was killed by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
+    tail = "\n".join(f"    {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:])
+    return f"the {arm} run {end} after {done} of {steps} steps. The end of its log, {log}:\n{tail}"
