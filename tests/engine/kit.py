@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 APPLY = PROJECT / "apply.py"
+ENGINE = PROJECT / "engine"
 
 CORE = "".join(f"line {number} of the core\n" for number in range(1, 61))
 FIRST = {
@@ -133,13 +134,19 @@ def replace_in(path: str, old: str, new: str):
     return edit
 
 
-def load_engine(path: Path):
-    """apply.py as a module of its own; its project is the folder it lies in."""
-    spec = importlib.util.spec_from_file_location("era_apply_under_test", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def load_engine(folder: Path):
+    """The package engine of a folder, apart from any loaded before; its project is that folder."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "engine"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.invalidate_caches()
+        importlib.import_module("engine.cli")  # it imports all others
+    finally:
+        sys.path.remove(str(folder))
+    engine = sys.modules["engine"]
+    assert Path(engine.__file__).parent == folder / "engine"
+    return engine
 
 
 class Result:
@@ -154,7 +161,7 @@ class Result:
 
 
 class Project:
-    """A copy of apply.py with its own upstreams.json, patches/ and overlays/."""
+    """A copy of apply.py and engine/ with its own upstreams.json, patches/ and overlays/."""
 
     def __init__(self, root: Path, upstreams: dict):
         self.root = root
@@ -164,8 +171,9 @@ class Project:
         self.env: dict[str, str] = {}
         root.mkdir(parents=True, exist_ok=True)
         shutil.copy(APPLY, root / "apply.py")
+        shutil.copytree(ENGINE, root / "engine", ignore=shutil.ignore_patterns("__pycache__"))
         self.save()
-        self.module = load_engine(root / "apply.py")
+        self.engine = load_engine(root)
 
     def save(self) -> None:
         (self.root / "upstreams.json").write_text(json.dumps(self.upstreams, indent=2))
@@ -179,11 +187,11 @@ class Project:
         streams = io.TextIOWrapper(out, encoding="utf-8"), io.TextIOWrapper(err, encoding="utf-8")
         saved = dict(os.environ)
         os.environ.update(self.env)
-        self.module.unfinished.advice = ""
+        self.engine.common.unfinished.advice = ""
         try:
             with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
                 try:
-                    status = self.module.main(self.with_cache(args))
+                    status = self.engine.cli.main(self.with_cache(args))
                 except SystemExit as stop:
                     status = stop.code
             for stream in streams:

@@ -364,7 +364,7 @@ def test_apply_over_edits_when_nothing_is_stale_keeps_them(project):
 def test_another_process_changes_a_file_between_check_and_switch(project, monkeypatch):
     project.run("apply", "alpha")
     (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
-    module, target = project.module, project.checkout() / "src/era.py"
+    module, target = project.engine.switch, project.checkout() / "src/era.py"
     real = module.begin_switch
 
     def meddle(*args, **kwargs):
@@ -443,7 +443,7 @@ def test_disk_full_while_the_new_files_are_written(project, monkeypatch):
     project.run("apply", "alpha")
     (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
     before, state = content(project.checkout()), git_state(project.checkout())
-    module = project.module
+    module = project.engine.switch
     real = module.stage_files
 
     def full(checkout, plan):
@@ -464,7 +464,7 @@ def test_disk_full_in_the_middle_of_the_switch(project, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(project.module, "move_refs", full)
+    monkeypatch.setattr(project.engine.switch, "move_refs", full)
     assert "to complete the switch" in project.run("apply", "alpha", code=7).err
     monkeypatch.undo()
     assert project.state() == "interrupted"
@@ -484,7 +484,7 @@ def test_two_applies_at_once(project):
 
 def test_a_lock_that_is_held_for_long(project, monkeypatch):
     project.run("apply", "alpha")
-    monkeypatch.setattr(project.module, "LOCK_WAIT", 0.3)
+    monkeypatch.setattr(project.engine.checkout, "LOCK_WAIT", 0.3)
     with open(project.checkouts / ".alpha.lock", "r+") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         assert "another apply.py" in project.run("apply", "alpha", code=7).err

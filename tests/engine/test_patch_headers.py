@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from kit import APPLY, PROJECT, load_engine
+from kit import PROJECT, load_engine
 
 PATCHES = sorted((PROJECT / "patches").glob("*/*/*.patch"))
-engine = load_engine(APPLY)
+engine = load_engine(PROJECT)
 
 
 def read_fields(body: str) -> dict[str, str]:
@@ -19,10 +19,10 @@ def read_fields(body: str) -> dict[str, str]:
 
 def complaints(patch) -> list[str]:
     fields = read_fields(patch.body)
-    found = [f"the field {name}: is missing" for name in engine.FIELDS if name not in fields]
-    for name in engine.FIELDS:
+    found = [f"the field {name}: is missing" for name in engine.project.FIELDS if name not in fields]
+    for name in engine.project.FIELDS:
         text = fields.get(name, "x").strip()
-        if not text or engine.PLACEHOLDER in text:
+        if not text or engine.project.PLACEHOLDER in text:
             found.append(f"the field {name}: is not filled in")
     return found
 
@@ -33,7 +33,7 @@ def test_there_are_patches():
 
 @pytest.mark.parametrize("path", PATCHES, ids=[path.name for path in PATCHES])
 def test_header(path):
-    patch = engine.PatchReader(path.name, path.read_bytes()).read()
+    patch = engine.patches.PatchReader(path.name, path.read_bytes()).read()
     assert complaints(patch) == []
 
 
@@ -41,14 +41,14 @@ def test_header(path):
 def test_deterministic_form(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "From " + "0" * 40 + " Mon Sep 17 00:00:00 2001"
-    assert lines[1] == f"From: {engine.AUTHOR[0]} <{engine.AUTHOR[1]}>"
-    assert lines[2] == f"Date: {engine.DATE_MAIL}"
+    assert lines[1] == f"From: {engine.git.AUTHOR[0]} <{engine.git.AUTHOR[1]}>"
+    assert lines[2] == f"Date: {engine.export.DATE_MAIL}"
     assert "-- " not in lines
     assert all(re.fullmatch(r"index [0-9a-f]{40}\.\.[0-9a-f]{40}( \d{6})?", line) for line in lines if line.startswith("index "))
 
 
 def test_versions_and_names_are_known():
-    known = engine.read_upstreams()
+    known = engine.project.read_upstreams()
     for path in PATCHES:
         assert path.parent.name in known[path.parent.parent.name].versions
     for folder in (PROJECT / "overlays").iterdir():
@@ -57,7 +57,7 @@ def test_versions_and_names_are_known():
 
 def test_the_test_itself_sees_what_is_missing():
     text = "What: a thing\n that wraps\nWhy:\nPaper: FILL-IN\nDrop-When: later\n"
-    patch = engine.Patch("x", b"", "subject", text, [])
+    patch = engine.patches.Patch("x", b"", "subject", text, [])
     assert complaints(patch) == [
         "the field Upstream-Status: is missing",
         "the field Why: is not filled in",

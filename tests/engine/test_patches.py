@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import APPLY, HEADER, PROJECT, load_engine
+from kit import HEADER, PROJECT, load_engine
 
-engine = load_engine(APPLY)
+engine = load_engine(PROJECT)
 ENV = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 # Few different lines, so that a hunk often fits in several places.
@@ -33,7 +33,7 @@ def contents(draw):
 def edited(draw):
     """A file and a version of it with a few lines changed."""
     old = draw(contents())
-    lines = engine.split_lines(old)
+    lines = engine.patches.split_lines(old)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(lines)))
         lines[at : at + draw(st.integers(0, 3))] = [line + b"\n" for line in draw(st.lists(LINE, max_size=3))]
@@ -63,9 +63,9 @@ def git_apply(patch: bytes, content: bytes) -> tuple[bytes | None, bool]:
 def ours(patch: bytes, content: bytes) -> bytes | None:
     """What the strict applier makes of it, None when it refuses."""
     try:
-        read = engine.PatchReader("x.patch", HEADER.format(subject="x").encode() + patch).read()
-        after = engine.apply_diff(read.diffs[0], ("100644", content))
-    except (engine.Stop, engine.Conflict):
+        read = engine.patches.PatchReader("x.patch", HEADER.format(subject="x").encode() + patch).read()
+        after = engine.patches.apply_diff(read.diffs[0], ("100644", content))
+    except (engine.common.Stop, engine.patches.Conflict):
         return None
     return after and after[1]
 
@@ -105,7 +105,7 @@ def test_mutated_patches_are_refused_or_agree_with_git(pair, data):
     patch = git_diff(old, new, 3)
     if old == new or not patch:
         return
-    lines = engine.split_lines(patch)
+    lines = engine.patches.split_lines(patch)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(lines) - 1))
         what = data.draw(st.sampled_from(["drop", "double", "cut", "byte"]))
@@ -130,8 +130,8 @@ def test_mutated_patches_are_refused_or_agree_with_git(pair, data):
 def test_any_bytes_are_refused_in_words(raw):
     for prefix in (b"", HEADER.format(subject="x").encode(), HEADER.format(subject="x").encode() + b"diff --git a/f b/f\n"):
         try:
-            engine.PatchReader("x.patch", prefix + raw).read()
-        except engine.Stop as stop:
+            engine.patches.PatchReader("x.patch", prefix + raw).read()
+        except engine.common.Stop as stop:
             assert stop.lines[0].startswith("x.patch")
 
 
@@ -140,28 +140,28 @@ def test_any_bytes_are_refused_in_words(raw):
 def test_tree_ids_equal_those_of_git(files):
     kept = {}
     for path, data in files.items():
-        folders = engine.parents(path)
+        folders = engine.patches.parents(path)
         if not any(part in (".", "..") for part in path.split("/")) and not any(f in kept for f in folders):
             if not any(other.startswith(path + "/") for other in kept):
                 kept[path] = data
     if not kept:
         return
     with tempfile.TemporaryDirectory() as folder:
-        engine.init_repository(Path(folder) / "r", bare=True)
-        git = engine.Git(Path(folder) / "r")
-        tree = {path: ("100644", engine.blob_id(data)) for path, data in kept.items()}
+        engine.git.init_repository(Path(folder) / "r", bare=True)
+        git = engine.git.Git(Path(folder) / "r")
+        tree = {path: ("100644", engine.git.blob_id(data)) for path, data in kept.items()}
         git.write_blobs(list(kept.values()))
-        with engine.scratch_index(git) as scratch:
-            scratch("update-index", "-z", "--index-info", data=engine.index_lines(tree))
-            assert scratch("write-tree").strip() == engine.tree_id(tree)
+        with engine.git.scratch_index(git) as scratch:
+            scratch("update-index", "-z", "--index-info", data=engine.git.index_lines(tree))
+            assert scratch("write-tree").strip() == engine.git.tree_id(tree)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=30))
 def test_paths_that_pass_stay_inside(path):
     try:
-        engine.check_path(path, "x")
-    except engine.Stop:
+        engine.patches.check_path(path, "x")
+    except engine.common.Stop:
         return
     inside = os.path.normpath(os.path.join("/top", path))
     assert inside.startswith("/top/") and inside == "/top/" + path and ".git" not in path.lower().split("/")
@@ -189,8 +189,8 @@ def test_paths_that_pass_stay_inside(path):
     ],
 )
 def test_what_is_not_supported_is_refused(diff):
-    with pytest.raises(engine.Stop) as stop:
-        engine.PatchReader("x.patch", (HEADER.format(subject="x") + diff).encode()).read()
+    with pytest.raises(engine.common.Stop) as stop:
+        engine.patches.PatchReader("x.patch", (HEADER.format(subject="x") + diff).encode()).read()
     assert stop.value.code == 2 and "nothing was changed" in stop.value.lines
 
 
@@ -200,21 +200,21 @@ def test_mode_change_and_deletion():
         + "diff --git a/f b/f\nold mode 100644\nnew mode 100755\ndiff --git a/g b/g\ndeleted file mode 100644\nindex {} ..{}\n"
     )
     text = (
-        text.replace("index {} ..{}", f"index {engine.blob_id(b'x' + bytes([10]))}..{'0' * 40}")
+        text.replace("index {} ..{}", f"index {engine.git.blob_id(b'x' + bytes([10]))}..{'0' * 40}")
         + "--- a/g\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
     )
-    patch = engine.PatchReader("x.patch", text.encode()).read()
-    assert engine.apply_diff(patch.diffs[0], ("100644", b"q\n")) == ("100755", b"q\n")
-    assert engine.apply_diff(patch.diffs[1], ("100644", b"x\n")) is None
-    engine.check_ids(patch, patch.diffs[1], ("100644", b"x\n"), None)
-    with pytest.raises(engine.Conflict):
-        engine.apply_diff(patch.diffs[1], ("100644", b"x\ny\n"))
+    patch = engine.patches.PatchReader("x.patch", text.encode()).read()
+    assert engine.patches.apply_diff(patch.diffs[0], ("100644", b"q\n")) == ("100755", b"q\n")
+    assert engine.patches.apply_diff(patch.diffs[1], ("100644", b"x\n")) is None
+    engine.patches.check_ids(patch, patch.diffs[1], ("100644", b"x\n"), None)
+    with pytest.raises(engine.patches.Conflict):
+        engine.patches.apply_diff(patch.diffs[1], ("100644", b"x\ny\n"))
 
 
 def test_folded_subject_and_a_mail_signature():
     diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n-- \n2.39.5\n\n"
     head = HEADER.format(subject="a long\n subject").replace("[PATCH]", "[PATCH 1/2]")
-    patch = engine.PatchReader("x.patch", (head + diff).encode()).read()
+    patch = engine.patches.PatchReader("x.patch", (head + diff).encode()).read()
     assert patch.subject == "a long subject" and len(patch.diffs[0].hunks) == 1
 
 
@@ -224,13 +224,13 @@ def test_real_patches_survive_a_seeded_storm_of_changed_bytes():
     chance = random.Random(5)
     for path in paths:
         raw = path.read_bytes()
-        clean = engine.PatchReader(path.name, raw).read()
+        clean = engine.patches.PatchReader(path.name, raw).read()
         for _ in range(300):
             at = chance.randrange(len(raw))
             changed = raw[:at] + bytes([raw[at] ^ (1 << chance.randrange(8))]) + raw[at + 1 :]
             try:
-                engine.PatchReader(path.name, changed).read()
-            except engine.Stop:
+                engine.patches.PatchReader(path.name, changed).read()
+            except engine.common.Stop:
                 continue
         assert clean.diffs
 

@@ -85,12 +85,14 @@ def test_nothing_on_the_index(project):
 
 
 def test_a_python_without_pip(project):
-    found = project.module.pip_failed(project.module.Sdist("alpha", "1.0", "0" * 64, (), ()), "/x/python: No module named pip\n")
+    found = project.engine.sources.pip_failed(
+        project.engine.project.Sdist("alpha", "1.0", "0" * 64, (), ()), "/x/python: No module named pip\n"
+    )
     assert found.code == 6 and "ensurepip" in str(found)
 
 
 def test_moved_tag_and_missing_commit(project, monkeypatch):
-    module = project.module
+    module = project.engine.sources
     real = module.fetch_ref
 
     def refuses_ids(git_, url, wanted, into, depth=True):
@@ -107,7 +109,7 @@ def test_moved_tag_and_missing_commit(project, monkeypatch):
 
 
 def test_ids_refused_and_no_tag(project, monkeypatch):
-    module = project.module
+    module = project.engine.sources
     real = module.fetch_ref
 
     def refuses_ids(git_, url, wanted, into, depth=True):
@@ -189,7 +191,7 @@ def test_a_stalled_server_is_given_up(project, monkeypatch):
     server = socket.create_server(("127.0.0.1", 0))
     held = []
     threading.Thread(target=lambda: held.append(server.accept()), daemon=True).start()
-    monkeypatch.setattr(project.module, "STALL", 1.0)
+    monkeypatch.setattr(project.engine.sources, "STALL", 1.0)
     project.upstreams["beta"]["git"] = f"https://127.0.0.1:{server.getsockname()[1]}/beta"
     project.save()
     assert "stalled" in project.run("fetch", "beta", code=6).err
@@ -290,8 +292,8 @@ GOOD = member("p-1/a.py")
 def test_hostile_archives_are_refused(project, tmp_path, bad):
     path = tmp_path / "bad.tar.gz"
     pack(path, [GOOD, bad])
-    with pytest.raises(project.module.Stop) as stop:
-        project.module.unpack(path)
+    with pytest.raises(project.engine.common.Stop) as stop:
+        project.engine.sources.unpack(path)
     assert stop.value.code == 3
 
 
@@ -299,29 +301,29 @@ def test_hostile_archives_are_refused(project, tmp_path, bad):
 def test_files_that_are_no_archives(project, tmp_path, data):
     path = tmp_path / "bad.tar.gz"
     path.write_bytes(data)
-    with pytest.raises(project.module.Stop):
-        project.module.unpack(path)
+    with pytest.raises(project.engine.common.Stop):
+        project.engine.sources.unpack(path)
 
 
 def test_archives_cut_anywhere(project, tmp_path):
     whole = (project.index / "alpha-1.0.tar.gz").read_bytes()
-    sdist = project.module.read_upstreams()["alpha"].versions["v1"].sdist
+    sdist = project.engine.project.read_upstreams()["alpha"].versions["v1"].sdist
     path = tmp_path / "cut.tar.gz"
     for size in range(0, len(whole), max(1, len(whole) // 40)):
         path.write_bytes(whole[:size])
-        with pytest.raises(project.module.Stop):
-            project.module.check_archive(path, sdist)
+        with pytest.raises(project.engine.common.Stop):
+            project.engine.sources.check_archive(path, sdist)
         try:
-            files = project.module.unpack(path)
-        except project.module.Stop:
+            files = project.engine.sources.unpack(path)
+        except project.engine.common.Stop:
             continue
         assert set(files) <= {*FIRST, *SDIST_ONLY}  # the hash would have stopped it before
     assert hashlib.sha256(whole).hexdigest() == sdist.sha256
 
 
 def test_an_archive_that_grows_without_end(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(project.module, "MAX_UNPACKED", 1000)
+    monkeypatch.setattr(project.engine.sources, "MAX_UNPACKED", 1000)
     path = tmp_path / "bomb.tar.gz"
     pack(path, [GOOD, member("p-1/big", b"\0" * 5000)])
-    with pytest.raises(project.module.Stop, match="unpacked size"):
-        project.module.unpack(path)
+    with pytest.raises(project.engine.common.Stop, match="unpacked size"):
+        project.engine.sources.unpack(path)

@@ -325,7 +325,7 @@ def test_upstreams_file_that_is_no_json(project):
 
 
 def test_real_upstreams_file_is_valid(project):
-    project.module.ROOT = PROJECT
-    found = project.module.read_upstreams()
+    project.engine.project.ROOT = PROJECT
+    found = project.engine.project.read_upstreams()
     assert found["verl"].versions["v0.4.1"].commit == "8d9e350ea58c7ad4b50dd14d9dcb50577242c55f"
-    assert json.loads((project.module.ROOT / "upstreams.json").read_text())["verl"]["license"] == "Apache-2.0"
+    assert json.loads((project.engine.project.ROOT / "upstreams.json").read_text())["verl"]["license"] == "Apache-2.0"

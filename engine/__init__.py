@@ -1,0 +1,6 @@
+"""The engine behind apply.py, one room per file; docs/engine.md says what each is for.
+
+Imports go one way, from the right to the left:
+
+    common < git < patches < project < sources < checkout < switch < apply, verbs, export, port < cli
+"""

@@ -1,0 +1,182 @@
+"""The command line: what was asked for, which verb does it, and how its end is told."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from pathlib import Path
+
+from engine.apply import verb_apply
+from engine.checkout import Run
+from engine.common import INTERRUPTED, LOCAL, OK, USAGE, Stop, fcntl, screen, unfinished
+from engine.export import verb_export
+from engine.git import GitFailed, check_git
+from engine.port import verb_port
+from engine.project import ROOT, Upstream, read_upstreams
+from engine.sources import Cache, wished_kind
+from engine.verbs import verb_diff, verb_fetch, verb_revert, verb_status
+
+VERBS = {
+    "fetch": verb_fetch,
+    "apply": verb_apply,
+    "status": verb_status,
+    "diff": verb_diff,
+    "revert": verb_revert,
+    "export": verb_export,
+    "port": verb_port,
+}
+# Options that only some verbs know; the others are for all.
+ONLY = {
+    "stat": ("diff",),
+    "local": ("diff",),
+    "keep_edits": ("revert",),
+    "check": ("export",),
+    "onto": ("port",),
+    "source": ("fetch", "apply", "port"),
+    "version": ("fetch", "apply", "status", "port"),
+    "dry_run": ("fetch", "apply", "revert", "export"),
+}
+
+HELP = """\
+verbs (apply when none is given; NAME: all upstreams when none is given):
+  fetch    bring the pinned source into the cache and verify it
+  apply    build the patched tree, verify it, switch the checkout to it
+  status   absent, clean, applied, stale, modified, wrong-base or interrupted
+  diff     the overlay as git diff shows it: diff NAME [PATH ...] [--stat] [--local]
+  revert   back to the pinned upstream, byte for byte
+  export   make patches/ and overlays/ anew from an edited checkout
+  port     try every patch on another upstream revision: port NAME --onto REF
+
+exit codes:
+  0 done, or nothing to do      4 conflict
+  1 drift found                 5 local edits (or the file system) in the way
+  2 usage                       6 source unavailable
+  3 wrong base or hash          7 interrupted; apply completes it
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="apply.py",
+        usage="python apply.py [VERB] [NAME ...] [options]",
+        description="Put the ERA overlays onto pinned upstream sources, and take them off again.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="VERB NAME", help=argparse.SUPPRESS)
+    add("--version", metavar="V", help="a version from upstreams.json instead of the default")
+    add(
+        "--source",
+        metavar="git|pypi|PATH",
+        help="where upstream comes from: its repository, its source package, or a local clone or .tar.gz",
+    )
+    add("--offline", action="store_true", help="never touch the network")
+    add("--checkouts", metavar="DIR", default=None, help="where the checkouts are (default: checkouts/ beside apply.py)")
+    add("--checkout", metavar="PATH", help="your own clone of the one upstream named")
+    add("--cache", metavar="DIR", help="default: era-overlays in the user's cache folder")
+    add("--dry-run", action="store_true", help="say what would be done, and do not do it")
+    add("--json", action="store_true", help="one JSON object on stdout; lines for people go to stderr")
+    add("-v", "--verbose", action="store_true", help="show the git commands")
+    add("--stat", action="store_true", help="diff: the summary only")
+    add("--local", action="store_true", help="diff: your own edits on top of the overlay")
+    add("--keep-edits", metavar="FILE", help="revert: save local edits as a patch first")
+    add("--check", action="store_true", help="export: change nothing, exit 1 when patches/ or overlays/ differ")
+    add("--onto", metavar="REF", help="port: a version, tag, branch or commit")
+    return parser
+
+
+def default_cache() -> Path:
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
+    home = Path.home()
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "era-overlays"
+
+
+def split_words(words: list[str], upstreams: dict[str, Upstream]) -> tuple[str, list[str], list[str]]:
+    """Verb, names and (for diff) paths."""
+    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("apply", words)
+    names = []
+    while rest and rest[0] in upstreams:
+        names.append(rest.pop(0))
+    if rest and (verb != "diff" or not names):
+        known = [*upstreams, *(VERBS if not names and words[0] == rest[0] else ())]
+        close = difflib.get_close_matches(rest[0], known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise Stop(USAGE, f"there is no upstream {rest[0]!r}", f"{hint}known upstreams: {', '.join(upstreams)}; verbs: {', '.join(VERBS)}")
+    return verb, list(dict.fromkeys(names)) or list(upstreams), rest
+
+
+def read_arguments(argv: list[str]) -> Run:
+    parser = make_parser()
+    after = argv[argv.index("--") + 1 :] if "--" in argv else []
+    options = parser.parse_intermixed_args(argv[: argv.index("--")] if "--" in argv else argv)
+    screen.verbose, screen.json = options.verbose, options.json
+    upstreams = read_upstreams()
+    verb, names, paths = split_words(options.words, upstreams)
+    if after and verb != "diff":
+        raise Stop(USAGE, f"{verb} takes no paths after --")
+    for option, verbs in ONLY.items():
+        if getattr(options, option) and verb not in verbs:
+            raise Stop(USAGE, f"--{option.replace('_', '-')} does not go with {verb}", f"it is for {', '.join(verbs)}")
+    if options.checkout and len(names) != 1:
+        raise Stop(
+            USAGE, "--checkout needs exactly one upstream", f"for example: python apply.py {verb} {names[0]} --checkout {options.checkout}"
+        )
+    if options.checkout and wished_kind(options.source) == "pypi":
+        raise Stop(USAGE, "--source with a source package does not go with --checkout", "a clone stands on the commit of its repository")
+    if verb == "port" and not options.onto:
+        raise Stop(USAGE, "port needs --onto REF", f"for example: python apply.py port {names[0]} --onto main")
+    if options.keep_edits and len(names) != 1:
+        raise Stop(USAGE, "--keep-edits needs exactly one upstream", f"for example: python apply.py revert {names[0]} --keep-edits FILE")
+    for name in names:
+        if options.version:
+            upstreams[name].version(options.version)
+    cache = Cache(absolute(options.cache) if options.cache else default_cache(), options.offline)
+    checkouts = absolute(options.checkouts) if options.checkouts else ROOT / "checkouts"
+    checkout = absolute(options.checkout) if options.checkout else None
+    return Run(
+        verb, upstreams, names, [*paths, *after], cache, checkouts, checkout, options.version, options.source, options.dry_run, options
+    )
+
+
+def absolute(path: str) -> Path:
+    return Path(path).expanduser().resolve()
+
+
+def show_stop(code: int, lines: tuple[str, ...]) -> int:
+    print("error: " + "\n       ".join(lines), file=sys.stderr, flush=True)
+    return code
+
+
+def main(argv: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        if fcntl is None:
+            raise Stop(USAGE, "apply.py needs a POSIX system: Linux, macOS, or WSL on Windows")
+        run = read_arguments(argv)
+        check_git()
+        code = VERBS[run.verb](run)
+        if run.options.json:
+            print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
+        return code
+    except GitFailed as stop:
+        return show_stop(INTERRUPTED if unfinished.advice else stop.code, (*stop.lines, unfinished.advice or "nothing was changed"))
+    except Stop as stop:
+        return show_stop(stop.code, stop.lines)
+    except KeyboardInterrupt:
+        if unfinished.advice:
+            return show_stop(INTERRUPTED, ("stopped half-way", unfinished.advice))
+        return show_stop(130, ("stopped; nothing was changed",))
+    except BrokenPipeError:  # the reader of our output went away, as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        after = unfinished.advice or "nothing was changed"
+        return show_stop(INTERRUPTED if unfinished.advice else LOCAL, (what, f"the file system did not let apply.py go on; {after}"))

@@ -1,0 +1,211 @@
+"""The verb export: from an edited checkout back to patches/ and overlays/."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import stat
+from pathlib import Path
+
+from engine.checkout import Checkout, Run, applied_record, edits, lock_checkout, snapshot, untracked, write_record
+from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, say, some, unfinished, write_file
+from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, sha256
+from engine.patches import PatchReader, check_path
+from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, patch_names, read_overlay_files
+
+DATE_MAIL = "Thu, 1 Jan 2026 00:00:00 +0000"
+MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an overlay
+
+
+@dataclasses.dataclass
+class Layer:
+    """One patch to be: what it is called and how it leaves the upstream files that it touches."""
+
+    file: str | None
+    message: str
+    after: dict[str, Entry | None]
+
+
+def verb_export(run: Run) -> int:
+    differs = False
+    for up, checkout in run.each():
+        with contextlib.nullcontext() if run.options.check or run.dry_run else lock_checkout(checkout.path, checkout.given):
+            record = applied_record(run, up, checkout)
+            if record is None:
+                raise Stop(
+                    WRONG_BASE,
+                    f"{checkout.path}: no overlay is applied there, so there is nothing to export",
+                    f"run `python apply.py apply {up.name}` first; nothing was changed",
+                )
+            wanted, notes = export_files(up, checkout, record)
+            present = project_files(up.name, record["version"])
+            changes = {path: item for path, item in wanted.items() if present.get(path) != item}
+            changes.update({path: None for path in present if path not in wanted})
+            refuse_foreign(checkout, record, present, changes)
+            if not run.options.check and not run.dry_run:
+                write_export(checkout, record, changes, wanted)
+        differs = differs or bool(changes)
+        run.result[up.name] = {"version": record["version"], "changes": sorted(changes), "notes": notes}
+        for note in notes:
+            say(f"{up.name}: {note}")
+        verb = "differs" if run.options.check else "would change" if run.dry_run else "written"
+        for path in sorted(changes):
+            say(f"{up.name}: {'removed' if changes[path] is None and verb == 'written' else verb}: {path}")
+        if not changes:
+            say(f"{up.name} {record['version']}: patches/ and overlays/ equal the checkout {checkout.path}")
+    return DRIFT if differs and run.options.check else OK
+
+
+def project_files(name: str, label: str) -> dict[str, Content]:
+    """Patches and overlay files as they are now, with their modes."""
+    found = {}
+    folder = patch_folder(name, label)
+    for file in patch_names(folder):
+        found[f"patches/{name}/{label}/{file}"] = (MODES[0], (folder / file).read_bytes())
+    for path, item in read_overlay_files(name).items():
+        found[f"overlays/{name}/{path}"] = item
+    return found
+
+
+def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dict) -> None:
+    """Never write over a patch or overlay file that changed since the checkout was made from it."""
+    known = record["inputs"]
+    foreign = [path for path in changes if path in present and sha256(present[path][1]) not in known.get(path, ())]
+    if foreign:
+        raise Stop(
+            LOCAL,
+            f"changed in this project since {checkout.path} was made from it: {some(sorted(foreign))}",
+            f"export would overwrite that. Run `python apply.py apply {checkout.name}` first, or move your change away; nothing was changed",
+        )
+
+
+def export_files(up: Upstream, checkout: Checkout, record: dict) -> tuple[dict[str, Content], list[str]]:
+    git, label = checkout.git, record["version"]
+    base = git.tree(record["base"])
+    new = [path for path in untracked(checkout) if path not in base]
+    notes = [f"left out, as it is no small text file: {path}" for path in new if not looks_like_source(checkout.path / path)]
+    new = [path for path in new if looks_like_source(checkout.path / path)]
+    edited = edits(checkout, git.tree(checkout.head))
+    with snapshot(checkout, sorted({*edited, *new})) as (scratch, tree):
+        final = scratch.tree(tree)
+        layers = read_layers(git, record, checkout.head, base)
+        fold_edits(layers, base, final, notes)
+        files = write_layers(scratch, up, label, record, layers)
+        added = {path: entry for path, entry in final.items() if path not in base}
+        for path, (mode, _) in added.items():
+            check_path(path, str(checkout.path), LOCAL)
+            if mode not in MODES:
+                raise Stop(LOCAL, f"{checkout.path / path} is no plain file, so it cannot become an overlay file", "nothing was changed")
+        blobs = scratch.blobs({oid for _, oid in added.values()})
+    files.update({f"overlays/{up.name}/{path}": (mode, blobs[oid]) for path, (mode, oid) in added.items()})
+    return files, notes
+
+
+def looks_like_source(path: Path) -> bool:
+    info = path.lstat()
+    return stat.S_ISREG(info.st_mode) and info.st_size <= MAX_EXPORT and b"\0" not in path.read_bytes()
+
+
+def read_layers(git: Git, record: dict, head: str, base: dict) -> list[Layer]:
+    """The commits on the base, each as what it does to upstream files."""
+    layers, before = [], record["base"]
+    for row in git("rev-list", "--reverse", "--parents", f"{record['base']}..{head}").splitlines():
+        commit, *above = row.split()
+        if above != [before]:
+            raise Stop(
+                LOCAL,
+                f"the commit {commit} on era is a merge or does not follow {before}",
+                "make the history straight (git rebase) and run the command again; nothing was changed",
+            )
+        names = git("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, commit).split("\0")[:-1]
+        tree = git.tree(commit)
+        message = git("cat-file", "commit", commit).split("\n\n", 1)[1]
+        message, mark, file = message.rpartition("\nEra-Patch: ")
+        layer = Layer(
+            file.strip() if mark else None,
+            message.strip("\n") if mark else file.strip("\n"),
+            {name: tree.get(name) for name in names if name in base},
+        )
+        if layer.after:
+            layers.append(layer)
+        before = commit
+    return layers
+
+
+def fold_edits(layers: list[Layer], base: dict, final: dict, notes: list[str]) -> None:
+    """Uncommitted edits of upstream files go into the last patch that touches the file, or into a new one."""
+    fresh = Layer(None, "Describe this change", {})
+    for path, entry in base.items():
+        owner = next((layer for layer in reversed(layers) if path in layer.after), None)
+        if owner and owner.after[path] != final.get(path):
+            owner.after[path] = final.get(path)
+            notes.append(f"the edit of {path} goes into {owner.file or 'the new patch of your commit'}")
+        elif owner is None and entry != final.get(path):
+            fresh.after[path] = final.get(path)
+            notes.append(f"the edit of {path} goes into a new patch; fill in its header")
+    if fresh.after:
+        layers.append(fresh)
+
+
+def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[Layer]) -> dict[str, Content]:
+    """The patch files. Numbers are given anew, without gaps; patches that this source had to skip stay as they are."""
+    bodies: list[Content] = []
+    folder = patch_folder(up.name, label)
+    for file in record["skipped"]:
+        bodies.append((file, (folder / file).read_bytes()))
+    git("read-tree", record["base"])
+    before = git.write_tree()
+    fresh = []
+    for layer in layers:
+        git.stage(layer.after)
+        tree = git.write_tree()
+        text = format_patch(git, layer, before, tree)
+        before = tree
+        if text:
+            (bodies if layer.file else fresh).append((layer.file or slug(layer.message), text))
+    bodies.sort()
+    bodies += [(f"0000-{name}.patch", text) for name, text in fresh]
+    return {f"patches/{up.name}/{label}/{number:04d}{file[4:]}": (MODES[0], text) for number, (file, text) in enumerate(bodies, 1)}
+
+
+def slug(message: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", message.split("\n")[0].lower()).strip("-")[:50] or "change"
+
+
+def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
+    flags = ["--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--diff-algorithm=myers", "--unified=3"]
+    flags += ["--inter-hunk-context=0", "--indent-heuristic", "--src-prefix=a/", "--dst-prefix=b/"]
+    diff = git.run("diff-tree", "-r", "-p", *flags, before, after).stdout
+    if not diff:
+        return b""
+    subject, _, body = layer.message.partition("\n")
+    missing = [field for field in FIELDS if not re.search(rf"^{field}:", body, re.M)]
+    body = "\n".join([*([body.strip("\n")] if body.strip() else []), *(f"{field}: {PLACEHOLDER}" for field in missing)])
+    head = f"From {NULL_ID} Mon Sep 17 00:00:00 2001\nFrom: {AUTHOR[0]} <{AUTHOR[1]}>\nDate: {DATE_MAIL}\nSubject: [PATCH] {subject}\n\n{body}\n\n"
+    patch = head.encode() + diff
+    PatchReader(f"the patch {subject!r}", patch).read()  # what we write, we can read; binary edits end here
+    return patch
+
+
+def write_export(checkout: Checkout, record: dict, changes: dict, wanted: dict) -> None:
+    """The record first learns what is coming, so that an export cut short can simply be run again."""
+    if not changes:
+        return
+    hashes = {path: sha256(content) for path, (_, content) in wanted.items()}
+    known = {
+        path: sorted({*record["inputs"].get(path, ()), *([hashes[path]] if path in hashes else [])})
+        for path in {*record["inputs"], *hashes}
+    }
+    write_record(checkout.own_folder, {**record, "inputs": known})
+    unfinished.advice = "the export is half-way: run it again"
+    for path, item in changes.items():
+        if item is not None:
+            write_file(ROOT / path, item[1], 0o755 if item[0] == "100755" else 0o644)
+    for path, item in changes.items():
+        if item is None:
+            (ROOT / path).unlink()
+            with contextlib.suppress(OSError):
+                (ROOT / path).parent.rmdir()
+    write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
+    unfinished.advice = ""

@@ -1,0 +1,305 @@
+"""git, deaf to everything but its arguments, and the ids of its objects as plain Python computes them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, screen, write_file
+
+# A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
+# change bytes is overridden; the user's and the system's files are not read at all (see environment()).
+QUIET_CONFIG = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.autocrlf": "false",
+    "core.eol": "lf",
+    "core.safecrlf": "false",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
+    "core.pager": "cat",
+    "commit.gpgSign": "false",
+    "tag.gpgSign": "false",
+    "log.showSignature": "false",
+    "i18n.commitEncoding": "UTF-8",
+    "i18n.logOutputEncoding": "UTF-8",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "apply.whitespace": "nowarn",
+    "apply.ignoreWhitespace": "no",
+    "submodule.recurse": "false",
+    "diff.suppressBlankEmpty": "false",
+    "diff.noprefix": "false",
+    "diff.mnemonicPrefix": "false",
+    "diff.srcPrefix": "a/",
+    "diff.dstPrefix": "b/",
+}
+# What concerns reaching a server stays the user's: proxies, mirrors, certificates, keys.
+NETWORK_CONFIG = {
+    "core.hooksPath": os.devnull,
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "fetch.fsckObjects": "false",
+    "fetch.recurseSubmodules": "false",
+    "fetch.writeCommitGraph": "false",
+    "protocol.version": "2",
+    "protocol.ext.allow": "never",
+    "http.lowSpeedLimit": "1000",
+    "http.lowSpeedTime": "30",
+}
+NETWORK_ENVIRONMENT = (
+    "GIT_CONFIG", "GIT_SSH", "GIT_SSL", "GIT_PROXY", "GIT_HTTP", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL", "GIT_CURL",
+    "GIT_EXEC_PATH",
+)  # fmt: skip
+
+
+def environment(network: bool) -> dict[str, str]:
+    """The process's environment without the GIT_* variables that could point git elsewhere."""
+    keep = NETWORK_ENVIRONMENT if network else ("GIT_EXEC_PATH",)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(keep)}
+    env.update(LC_ALL="C", LANGUAGE="C", GIT_TERMINAL_PROMPT="0", GIT_NO_REPLACE_OBJECTS="1", GIT_ATTR_NOSYSTEM="1")
+    if not network:
+        env.update(
+            GIT_CONFIG_NOSYSTEM="1",
+            GIT_CONFIG_GLOBAL=os.devnull,
+            GIT_CONFIG_SYSTEM=os.devnull,
+            GIT_ALLOW_PROTOCOL="none",  # a partial clone must not fetch behind our back
+            GIT_NO_LAZY_FETCH="1",
+            GIT_OPTIONAL_LOCKS="0",
+            GIT_LITERAL_PATHSPECS="1",
+        )
+    return env
+
+
+def settings(values: dict[str, str]) -> list[str]:
+    return [word for key, value in values.items() for word in ("-c", f"{key}={value}")]
+
+
+AUTHOR = ("ERA overlays", "era-overlays@users.noreply.github.com")
+DATE_RAW = "1767225600 +0000"  # fixed, so that the same input makes the same commit ids everywhere
+MODES = ("100644", "100755")  # a plain file, without and with the exec bit
+NULL_ID = "0" * 40
+Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`
+Tree = dict[str, Entry]
+Content = tuple[str, bytes]  # mode and bytes
+
+
+class GitFailed(Stop):
+    """A git command that should have worked did not."""
+
+    def __init__(self, args: list[str], stderr: str):
+        tail = stderr.strip().splitlines()[-6:] or ["(git printed nothing)"]
+        super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in tail))
+        self.stderr = stderr
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def blob_id(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def changed_paths(old: Tree, new: Tree) -> set[str]:
+    return {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
+
+
+def tree_id(tree: Tree) -> str:
+    """The id that git must give a tree with these entries, computed without git."""
+    nested: dict = {}
+    for path, entry in tree.items():
+        *folders, name = path.split("/")
+        node = nested
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[name] = entry
+
+    def identify(node: dict) -> str:
+        rows = []
+        for name, child in node.items():
+            mode, oid = ("40000", identify(child)) if isinstance(child, dict) else child
+            raw = os.fsencode(name)
+            rows.append((raw + b"/" if mode == "40000" else raw, mode.encode() + b" " + raw + b"\0" + bytes.fromhex(oid)))
+        body = b"".join(row for _, row in sorted(rows))
+        return hashlib.sha1(b"tree %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
+
+    return identify(nested)
+
+
+class Git:
+    """One repository. `--git-dir` is always given, so git never goes looking for a repository around us."""
+
+    def __init__(self, git_dir: Path, work_tree: Path | None = None, extra: dict[str, str] | None = None):
+        self.git_dir, self.work_tree = git_dir, work_tree
+        self.extra = extra or {}
+        self.config = QUIET_CONFIG
+
+    def run(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)):
+        command = ["git", *settings(self.config), f"--git-dir={self.git_dir}"]
+        if self.work_tree:
+            command.append(f"--work-tree={self.work_tree}")
+        screen.trace(["git", f"--git-dir={self.git_dir}", *args])
+        done = subprocess.run(
+            [*command, *args],
+            input=data,
+            capture_output=True,
+            env={**environment(network=False), **self.extra},
+            cwd=self.work_tree or self.git_dir,
+        )
+        if done.returncode not in ok:
+            raise GitFailed(list(args), os.fsdecode(done.stderr))
+        return done
+
+    def __call__(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> str:
+        return os.fsdecode(self.run(*args, data=data, ok=ok).stdout)
+
+    def with_env(self, **extra: str) -> Git:
+        other = Git(self.git_dir, self.work_tree, {**self.extra, **extra})
+        other.config = self.config
+        return other
+
+    def commit(self, name: str) -> str | None:
+        """The commit a name stands for, or None."""
+        return self("rev-parse", "--verify", "--quiet", name + "^{commit}", ok=(0, 1, 128)).strip() or None
+
+    def refs(self, *places: str) -> dict[str, str]:
+        rows = self("for-each-ref", "--format=%(refname) %(objectname)", *places).splitlines()
+        return dict(row.split(" ") for row in rows)
+
+    def tree(self, treeish: str) -> Tree:
+        rows = self("ls-tree", "-r", "-z", "--full-tree", treeish).split("\0")[:-1]
+        parsed = (row.split("\t", 1) for row in rows)
+        return {path: (info.split()[0], info.split()[2]) for info, path in parsed}
+
+    def index(self) -> Tree:
+        """What is staged; a path in a merge conflict gets the mode "conflict"."""
+        found = {}
+        for row in self("ls-files", "--stage", "-z").split("\0")[:-1]:
+            info, path = row.split("\t", 1)
+            mode, oid, stage = info.split()
+            found[path] = (mode, oid) if stage == "0" else ("conflict", oid)
+        return found
+
+    def stage(self, changes: dict[str, Entry | None]) -> None:
+        """Put entries into the index, or take paths out of it, without looking at any file."""
+        self("update-index", "-z", "--index-info", data=index_lines(changes))
+
+    def write_tree(self) -> str:
+        return self("write-tree").strip()
+
+    def blobs(self, oids: set[str]) -> dict[str, bytes]:
+        """Contents by id, each checked against its id: git itself does not check what it reads."""
+        wanted = sorted(oids)
+        if not wanted:
+            return {}
+        out = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in wanted).encode()).stdout
+        found, at = {}, 0
+        for oid in wanted:
+            end = out.index(b"\n", at)
+            head = out[at:end].split()
+            if len(head) != 3:
+                raise Stop(WRONG_BASE, f"{self.git_dir}: the object {oid} is missing: the repository is damaged")
+            size = int(head[2])
+            found[oid] = out[end + 1 : end + 1 + size]
+            at = end + size + 2
+            if blob_id(found[oid]) != oid:
+                raise Stop(WRONG_BASE, f"{self.git_dir}: the object {oid} has other bytes than its id says: the repository is damaged")
+        return found
+
+    def write_blobs(self, contents: list[bytes]) -> None:
+        """Store file contents: one process for all, no filters."""
+        stream = b"".join(b"blob\ndata %d\n%s\n" % (len(content), content) for content in contents)
+        if stream:
+            self("fast-import", "--quiet", "--done", data=stream + b"done\n")
+
+    def commit_tree(self, tree: str, parents: list[str], message: str) -> str:
+        who = {}
+        for role in ("AUTHOR", "COMMITTER"):
+            who.update({f"GIT_{role}_NAME": AUTHOR[0], f"GIT_{role}_EMAIL": AUTHOR[1], f"GIT_{role}_DATE": DATE_RAW})
+        flags = [word for parent in parents for word in ("-p", parent)]
+        return self.with_env(**who)("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
+
+    def import_objects(self, source: Git, objects: str) -> None:
+        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id anew."""
+        pack = source.run("pack-objects", "--stdout", "-q", data=os.fsencode(objects)).stdout
+        few = objects.count("\n") <= 200
+        self.run(*(("unpack-objects", "-q") if few else ("index-pack", "--stdin")), data=pack)
+
+
+@contextlib.contextmanager
+def scratch_index(git: Git):
+    """The same repository with an index of its own, so that nobody's real index is touched."""
+    with tempfile.TemporaryDirectory(prefix="era-index-") as folder:
+        yield git.with_env(GIT_INDEX_FILE=str(Path(folder) / "index"))
+
+
+def index_lines(changes: dict[str, Entry | None]) -> bytes:
+    """Input for `git update-index -z --index-info`; removals first, so that a file can give way to a folder."""
+    rows = sorted(changes.items(), key=lambda item: (item[1] is not None, item[0]))
+    lines = (f"0 {NULL_ID}\t{path}\0" if entry is None else f"{entry[0]} {entry[1]}\t{path}\0" for path, entry in rows)
+    return os.fsencode("".join(lines))
+
+
+def check_git() -> None:
+    try:
+        text = subprocess.run(["git", "--version"], capture_output=True, text=True, env=environment(network=False)).stdout
+    except OSError:
+        raise Stop(
+            USAGE, "git was not found on the PATH", "install git 2.30 or newer and run the command again; nothing was changed"
+        ) from None
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found and (int(found[1]), int(found[2])) < (2, 30):
+        raise Stop(USAGE, f"git {found[0]} is too old", "install git 2.30 or newer and run the command again; nothing was changed")
+
+
+def init_repository(path: Path, bare: bool) -> None:
+    command = ["git", *settings(QUIET_CONFIG), "init", "--quiet", "--template=", "--object-format=sha1"]
+    command += ["--bare"] if bare else []
+    screen.trace(["git", "init", str(path)])
+    done = subprocess.run([*command, str(path)], capture_output=True, env=environment(network=False))
+    if done.returncode:
+        raise GitFailed(["init"], os.fsdecode(done.stderr))
+
+
+def add_shallow(git: Git, commit: str) -> None:
+    """Tell a repository that a commit's parents are left out on purpose."""
+    if not re.search(r"^parent ", git("cat-file", "commit", commit).split("\n\n")[0], re.M):
+        return
+    path = git.git_dir / "shallow"
+    known = path.read_text().split() if path.exists() else []
+    write_file(path, "".join(f"{oid}\n" for oid in sorted({*known, commit})).encode())
+
+
+def is_ancestor(git: Git, older: str, newer: str) -> bool:
+    return older == newer or git.run("merge-base", "--is-ancestor", older, newer, ok=(0, 1, 128)).returncode == 0
+
+
+def store_files(git: Git, files: dict[str, Content], parent: str | None, message: str) -> str:
+    """A commit whose tree is the parent's with these files added."""
+    entries = {path: (mode, blob_id(content)) for path, (mode, content) in files.items()}
+    git.write_blobs([content for _, content in files.values()])
+    with scratch_index(git) as scratch:
+        if parent:
+            scratch("read-tree", parent)
+        scratch.stage(entries)
+        tree = scratch.write_tree()
+    expected = tree_id({**(git.tree(parent) if parent else {}), **entries})
+    if tree != expected:
+        raise Stop(WRONG_BASE, f"git wrote the tree {tree}, expected {expected}", "nothing was changed; please report this")
+    return git.commit_tree(tree, [parent] if parent else [], message)
+
+
+def read_contents(git: Git, tree: Tree, paths: set[str]) -> dict[str, Content]:
+    """Mode and content of those paths that are plain files in the tree."""
+    entries = {path: tree[path] for path in paths if path in tree and tree[path][0] in MODES}
+    blobs = git.blobs({oid for _, oid in entries.values()})
+    return {path: (mode, blobs[oid]) for path, (mode, oid) in entries.items()}

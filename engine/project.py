@@ -1,0 +1,233 @@
+"""What this project says: the upstreams and their versions (upstreams.json), and its patches and overlay files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import stat
+from pathlib import Path
+
+from engine.common import SOURCE, USAGE, WRONG_BASE, Stop
+from engine.git import MODES, Content, sha256
+from engine.patches import Patch, PatchReader, check_path, parents, under
+
+ROOT = Path(__file__).resolve().parent.parent  # the folder of apply.py
+FORMAT = 1  # part of every digest: raise it when the same patches would make different commits
+FIELDS = ("What", "Why", "Paper", "Upstream-Status", "Drop-When")
+PLACEHOLDER = "FILL-IN"  # the header test rejects it
+JUNK_PATTERNS = ("__pycache__/", "*.py[cod]", "*.egg-info/", ".DS_Store", ".era-new-*")
+JUNK = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info|\.DS_Store)(/|$)|\.py[cod]$|(^|/)\.era-new-[^/]*$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sdist:
+    project: str
+    version: str
+    sha256: str
+    lacks: tuple[str, ...]  # folders (ending in /) and files of the commit that the package does not have
+    adds: tuple[str, ...]  # what the packaging put in; left out when unpacking
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    label: str
+    commit: str
+    tag: str | None
+    sdist: Sdist | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Upstream:
+    name: str
+    url: str
+    license: str
+    default: str
+    versions: dict[str, Version]
+
+    def version(self, label: str) -> Version:
+        if label not in self.versions:
+            raise Stop(USAGE, f"{self.name} has no version {label!r}", f"known versions: {', '.join(self.versions)}")
+        return self.versions[label]
+
+
+def check_fields(where: str, value: object, required: dict[str, type], optional: dict[str, type] | None = None) -> dict:
+    allowed = {**required, **(optional or {})}
+    if not isinstance(value, dict):
+        raise Stop(USAGE, f"{where}: expected an object, found {type(value).__name__}")
+    unknown = [key for key in value if key not in allowed]
+    missing = [key for key in required if key not in value]
+    if unknown or missing:
+        problem = f"unknown key {unknown[0]!r}" if unknown else f"the key {missing[0]!r} is missing"
+        raise Stop(USAGE, f"{where}: {problem}", f"expected keys: {', '.join(allowed)}")
+    for key, item in value.items():
+        if not isinstance(item, allowed[key]) or item in ("", {}):
+            raise Stop(USAGE, f"{where}.{key}: expected a non-empty {allowed[key].__name__}, found {json.dumps(item)[:60]}")
+    return value
+
+
+def check_pattern(where: str, value: str, pattern: str, meaning: str) -> str:
+    if not re.fullmatch(pattern, value):
+        raise Stop(USAGE, f"{where}: expected {meaning}, found {value!r}")
+    return value
+
+
+def reject_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    seen = dict(pairs)
+    if len(seen) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise Stop(USAGE, f"upstreams.json: the key {twice!r} stands twice in one object")
+    return seen
+
+
+def read_sdist(where: str, value: dict) -> Sdist:
+    check_fields(where, value, {"project": str, "version": str, "sha256": str, "lacks": list}, {"adds": list})
+    check_pattern(f"{where}.project", value["project"], r"[A-Za-z0-9][A-Za-z0-9._-]*", "a project name")
+    check_pattern(f"{where}.version", value["version"], r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", "a version")
+    check_pattern(f"{where}.sha256", value["sha256"], r"[0-9a-f]{64}", "64 hex digits in lower case")
+    for key in ("lacks", "adds"):
+        for item in value.get(key, []):
+            if not isinstance(item, str):
+                raise Stop(USAGE, f"{where}.{key}: expected paths, found {json.dumps(item)[:60]}")
+            check_path(item.rstrip("/"), f"{where}.{key}")
+    return Sdist(value["project"], value["version"], value["sha256"], tuple(value["lacks"]), tuple(value.get("adds", ())))
+
+
+def read_version(where: str, label: str, value: dict) -> Version:
+    check_pattern(where, label, r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a version label")
+    check_fields(where, value, {"commit": str}, {"tag": str, "sdist": dict})
+    check_pattern(f"{where}.commit", value["commit"], r"[0-9a-f]{40}", "40 hex digits in lower case")
+    if "tag" in value:
+        check_pattern(f"{where}.tag", value["tag"], r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a tag name")
+    sdist = read_sdist(f"{where}.sdist", value["sdist"]) if "sdist" in value else None
+    return Version(label, value["commit"], value.get("tag"), sdist)
+
+
+def read_upstreams() -> dict[str, Upstream]:
+    path = ROOT / "upstreams.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicates)
+    except OSError as error:
+        raise Stop(USAGE, f"cannot read {path}: {error.strerror}", "apply.py must stand beside upstreams.json") from None
+    except (ValueError, RecursionError) as error:
+        raise Stop(USAGE, f"{path} is not valid JSON: {error}") from None
+    if not isinstance(data, dict) or not data:
+        raise Stop(USAGE, f"{path}: expected an object with one key per upstream")
+    found = {}
+    for name, value in data.items():
+        where = f"upstreams.json: {name}"
+        check_pattern(where, name, r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, _ and -")
+        check_fields(where, value, {"git": str, "license": str, "default": str, "versions": dict})
+        check_pattern(f"{where}.git", value["git"], r"(https|ssh|file)://[^\s-]\S*", "an https, ssh or file URL")
+        versions = {label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()}
+        if value["default"] not in versions:
+            raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
+        found[name] = Upstream(name, value["git"], value["license"], value["default"], versions)
+    return found
+
+
+@dataclasses.dataclass
+class Overlay:
+    """What this project adds to one version of one upstream."""
+
+    patches: list[Patch]
+    files: dict[str, Content]
+    inputs: dict[str, str]  # sha256 of each file read, by its path in the project
+
+    def digest(self, base: str) -> str:
+        modes = {path: mode for path, (mode, _) in self.files.items()}
+        text = json.dumps([FORMAT, base, sorted(self.inputs.items()), sorted(modes.items())])
+        return sha256(text.encode())
+
+
+def patch_folder(name: str, label: str) -> Path:
+    return ROOT / "patches" / name / label
+
+
+def overlay_folder(name: str) -> Path:
+    return ROOT / "overlays" / name
+
+
+def patch_names(folder: Path) -> list[str]:
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    return [name for name in names if name.endswith(".patch") and not JUNK.search(name)]
+
+
+def read_overlay(name: str, label: str) -> Overlay:
+    folder = patch_folder(name, label)
+    inputs: dict[str, str] = {}
+    patches = []
+    for number, file in enumerate(patch_names(folder), 1):
+        if not re.fullmatch(r"\d{4}-[A-Za-z0-9._-]+\.patch", file) or int(file[:4]) != number:
+            raise Stop(
+                USAGE,
+                f"{folder / file}: expected a patch named {number:04d}-what.patch",
+                "patches are numbered from 0001 without a gap; is one missing? `git status` in this project tells;",
+                "nothing was changed",
+            )
+        raw = (folder / file).read_bytes()
+        inputs[f"patches/{name}/{label}/{file}"] = sha256(raw)
+        patches.append(PatchReader(file, raw).read())
+    files = read_overlay_files(name)
+    for path, (_, content) in files.items():
+        inputs[f"overlays/{name}/{path}"] = sha256(content)
+    if not patches and not files:
+        raise Stop(
+            USAGE,
+            f"there is nothing to apply for {name} {label}: no patch in {folder} and no file in {overlay_folder(name)}",
+            "is the project complete? `git status` in it tells; nothing was changed",
+        )
+    return Overlay(patches, files, inputs)
+
+
+def read_overlay_files(name: str) -> dict[str, Content]:
+    top = overlay_folder(name)
+    files: dict[str, Content] = {}
+    for path in sorted(top.rglob("*")) if top.is_dir() else []:
+        relative = path.relative_to(top).as_posix()
+        if JUNK.search(relative):
+            continue
+        info = path.lstat()
+        if stat.S_ISDIR(info.st_mode):
+            continue
+        if not stat.S_ISREG(info.st_mode):
+            raise Stop(USAGE, f"{path} is not a plain file", "overlays hold plain files only; nothing was changed")
+        check_path(relative, f"overlays/{name}")
+        files[relative] = (MODES[bool(info.st_mode & stat.S_IXUSR)], path.read_bytes())
+    return files
+
+
+def check_no_overwrite(name: str, files: dict, base: dict) -> None:
+    """New files must be new, also where a filesystem does not tell A from a."""
+    folders = {folder for path in base for folder in parents(path)}
+    folded = {path.casefold(): path for path in base}
+    seen: dict[str, str] = {}
+    for path in files:
+        clash = folded.get(path.casefold()) or (path if path in folders else None) or seen.get(path.casefold())
+        clash = clash or next((folder for folder in parents(path) if folder in base or folder in files), None)
+        if clash:
+            raise Stop(
+                WRONG_BASE,
+                f"overlays/{name}/{path} would overwrite {clash}",
+                "an overlay holds new files only; change an upstream file with a patch. Nothing was changed",
+            )
+        seen[path.casefold()] = path
+
+
+def select_patches(overlay: Overlay, lacks: tuple[str, ...]) -> tuple[list[Patch], list[str]]:
+    """The patches for a source, and the names of those that only concern what the source lacks."""
+    chosen, skipped = [], []
+    for patch in overlay.patches:
+        lacking = [diff.path for diff in patch.diffs if under(diff.path, lacks)]
+        if not lacking:
+            chosen.append(patch)
+        elif len(lacking) == len(patch.diffs):
+            skipped.append(patch.file)
+        else:
+            raise Stop(
+                SOURCE,
+                f"{patch.file} changes {lacking[0]}, which the source package lacks, together with files that it has",
+                "use the git repository (--source git), or split the patch; nothing was changed",
+            )
+    return chosen, skipped

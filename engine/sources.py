@@ -1,0 +1,357 @@
+"""Where upstream comes from: its git repository, its source package or a local path.
+
+Each ends as a verified commit in the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+from engine.common import SOURCE, WRONG_BASE, Stop, locked, say, screen, some
+from engine.git import MODES, NETWORK_CONFIG, Content, Git, GitFailed, add_shallow, environment, init_repository, settings, store_files
+from engine.patches import check_path, parents, under
+from engine.project import Sdist, Upstream, Version
+
+STALL = 60.0  # seconds without any sign of life after which a download is given up
+PIP_STALL = 180.0  # pip is silent while it builds a package's metadata
+MAX_UNPACKED = 2 << 30  # bytes: an archive that unpacks to more is not a source package
+
+
+@dataclasses.dataclass
+class Source:
+    """A verified upstream tree: the commit `base` in the cache repository `git`."""
+
+    kind: str  # "git" or "pypi"
+    base: str
+    git: Git
+    lacks: tuple[str, ...]
+    fresh: bool  # brought in by this run
+
+
+@dataclasses.dataclass
+class Cache:
+    root: Path
+    offline: bool
+
+    def lock(self, name: str):
+        # Another process may hold it for a whole download.
+        return locked(self.root / "locks" / name, 900, f"the cache of {name}")
+
+    def repository(self, name: str) -> Git:
+        """The bare repository of one upstream; it appears under its name only when it is whole."""
+        path = self.root / "git" / f"{name}.git"
+        if not (path / "HEAD").is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=path.parent) as folder:
+                init_repository(Path(folder) / "new", bare=True)
+                shutil.rmtree(path, ignore_errors=True)
+                os.rename(Path(folder) / "new", path)
+        return Git(path)
+
+
+def pin_ref(version: Version, kind: str) -> str:
+    """The name under which the cache holds a source; it is written only after the source was verified."""
+    return f"refs/pins/{version.commit}" if kind == "git" else f"refs/pins/sdist-{version.sdist.sha256}"
+
+
+def watched(command: list[str], env: dict[str, str], silence: float) -> tuple[int, str]:
+    """Run a downloader; end it when it has shown no sign of life for `silence` seconds."""
+    screen.trace(command)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)
+        try:
+            size, heard = 0, time.monotonic()
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.2)
+                    break
+                grown = os.fstat(log.fileno()).st_size
+                if grown != size:
+                    size, heard = grown, time.monotonic()
+                elif time.monotonic() - heard > silence:
+                    raise Stop(SOURCE, f"the download stalled: nothing came for {silence:.0f} s")
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # its helpers too: git-remote-https, index-pack
+                process.wait()
+        log.seek(0)
+        text = log.read().decode("utf-8", "replace")
+    if screen.verbose:
+        print(text.rstrip(), file=sys.stderr)
+    return process.returncode, text
+
+
+REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow request|couldn't find remote ref", re.I)
+
+
+def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True) -> str | None:
+    """Fetch one revision. None when done, else what git said; an unreachable server is a Stop."""
+    command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "fetch", "--progress", "--no-tags", "--force"]
+    command += ["--no-write-fetch-head", *(["--depth=1"] if depth else []), "--", url, f"{wanted}:{into}"]
+    status, text = watched(command, environment(network=True), STALL)
+    if status == 0:
+        return None
+    lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith(("fatal:", "error:", "ssh:"))]
+    said = "; ".join(lines[:3]) or text.strip()[-200:]
+    if REFUSES_IDS.search(text):
+        return said
+    raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")
+
+
+def fetch_pin(git: Git, url: str, version: Version) -> None:
+    """Bring the pinned commit into the cache: by its id, or by its tag where a server refuses ids."""
+    into = f"refs/incoming/{version.commit}"
+    said = fetch_ref(git, url, version.commit, into)
+    if said and version.tag:
+        said = fetch_ref(git, url, f"refs/tags/{version.tag}", into)
+    elif said:  # neither ids nor a tag: all branches, which must hold the commit
+        said = fetch_ref(git, url, "refs/heads/*", f"refs/incoming/{version.label}/*", depth=False)
+        if not said and git.commit(version.commit):
+            git("update-ref", into, version.commit)
+    found = git.commit(into)
+    if said or not found:
+        raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", f"git said: {said or 'nothing'}")
+    if found != version.commit:
+        raise Stop(
+            WRONG_BASE,
+            f"{url}: the tag {version.tag} is the commit {found}",
+            f"expected the pinned commit {version.commit}: the tag was moved. Nothing was changed",
+        )
+    git("update-ref", pin_ref(version, "git"), version.commit)
+    git("update-ref", "-d", into)
+
+
+def adopt_commit(git: Git, owner: Git, version: Version) -> None:
+    """Take the pinned commit from a checkout that has it, instead of from the network."""
+    commit = version.commit
+    git.import_objects(owner, owner("rev-list", "--objects", "--no-walk", commit))
+    add_shallow(git, commit)
+    git("update-ref", pin_ref(version, "git"), commit)
+
+
+def sha256_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as data:
+        for chunk in iter(lambda: data.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def archive_in_cache(cache: Cache, sdist: Sdist) -> Path | None:
+    folder = cache.root / "archives" / sdist.sha256
+    for path in sorted(folder.glob("*")) if folder.is_dir() else []:
+        if sha256_file(path) == sdist.sha256:
+            return path
+        say(f"{path} was altered or cut short: it is thrown away")
+        path.unlink()
+    return None
+
+
+def download_sdist(cache: Cache, sdist: Sdist) -> Path:
+    """The source package, fetched by pip, which checks the hash before it runs anything of the package."""
+    say(f"fetching the source package {sdist.project} {sdist.version} with pip ...")
+    with tempfile.TemporaryDirectory(prefix="pip-", dir=cache.root) as scratch:
+        wish = Path(scratch) / "wish.txt"
+        wish.write_text(f"{sdist.project}=={sdist.version} --hash=sha256:{sdist.sha256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
+        command += ["--disable-pip-version-check", "--no-input", "--timeout", "15", "--retries", "2"]
+        command += ["--dest", f"{scratch}/out", "-r", str(wish)]
+        status, text = watched(command, {**os.environ, "PIP_NO_COLOR": "1"}, PIP_STALL)
+        if status:
+            raise pip_failed(sdist, text)
+        return keep_archive(cache, sdist, sorted(Path(scratch, "out").glob("*.tar.gz")))
+
+
+def pip_failed(sdist: Sdist, text: str) -> Stop:
+    what = f"the source package {sdist.project} {sdist.version}"
+    if "No module named pip" in text:
+        return Stop(
+            SOURCE,
+            f"{what} cannot be fetched: {sys.executable} has no pip",
+            "run apply.py with a Python that has pip, or `python -m ensurepip`",
+        )
+    if "DO NOT MATCH THE HASHES" in text:
+        return Stop(
+            WRONG_BASE,
+            f"{what}: the index offers other bytes than the pinned sha256 {sdist.sha256}",
+            "nothing of them was used; nothing was changed",
+        )
+    errors = [line for line in text.splitlines() if "ERROR" in line or "error:" in line] or text.splitlines()[-3:]
+    return Stop(SOURCE, f"{what} cannot be fetched", *(f"pip said: {line.strip()}" for line in errors[-3:]))
+
+
+def keep_archive(cache: Cache, sdist: Sdist, files: list[Path]) -> Path:
+    if len(files) != 1:
+        raise Stop(SOURCE, f"pip did not bring one .tar.gz for {sdist.project} {sdist.version}")
+    check_archive(files[0], sdist)
+    target = cache.root / "archives" / sdist.sha256 / files[0].name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files[0].replace(target)
+    return target
+
+
+def check_archive(path: Path, sdist: Sdist) -> None:
+    found = sha256_file(path)
+    if found != sdist.sha256:
+        raise Stop(
+            WRONG_BASE,
+            f"{path}: the sha256 is {found}",
+            f"expected {sdist.sha256}: the file is truncated, altered or another one. Nothing of it was used",
+        )
+
+
+def unpack(path: Path) -> dict[str, Content]:
+    """The files of a source package without its top folder, read member by member; nothing is written to disk."""
+    files: dict[str, Content] = {}
+    folded: set[str] = set()
+    tops: set[str] = set()
+    total = 0
+
+    def refuse(member: str, problem: str) -> Stop:
+        return Stop(
+            WRONG_BASE,
+            f"{path}: the member {member!r} {problem}",
+            "a source package has plain files and folders only; nothing of it was used",
+        )
+
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                top, _, inner = member.name.rstrip("/").partition("/")
+                check_path(member.name.rstrip("/"), str(path), WRONG_BASE)
+                tops.add(top)
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise refuse(member.name, "is a link, a device or another special file")
+                if not inner:
+                    raise refuse(member.name, "lies outside of the package's folder")
+                if inner.casefold() in folded:
+                    raise refuse(member.name, "stands there twice, or differs from another only by case")
+                total += member.size
+                if total > MAX_UNPACKED:
+                    raise refuse(member.name, f"brings the unpacked size over {MAX_UNPACKED} bytes")
+                folded.add(inner.casefold())
+                content = archive.extractfile(member).read()
+                if len(content) != member.size:
+                    raise refuse(member.name, "is cut short")
+                files[inner] = (MODES[bool(member.mode & 0o100)], content)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise Stop(WRONG_BASE, f"{path} cannot be unpacked: {error}", "it is truncated or no .tar.gz; nothing of it was used") from None
+    if len(tops) != 1 or not files:
+        raise Stop(WRONG_BASE, f"{path}: expected one folder with files in it, found {some(sorted(tops)) or 'nothing'}")
+    clash = next((folder for name in files for folder in parents(name) if folder.casefold() in folded), None)
+    if clash:
+        raise refuse(clash, "is a file and a folder at once")
+    return files
+
+
+def store_sdist(git: Git, path: Path, version: Version) -> None:
+    """Turn a verified source package into a commit; the same package gives the same id everywhere."""
+    sdist = version.sdist
+    files = {name: item for name, item in unpack(path).items() if not under(name, sdist.adds)}
+    message = f"{sdist.project} {sdist.version}, source package\n\nsha256: {sdist.sha256}\n"
+    commit = store_files(git, files, None, message)
+    git("update-ref", pin_ref(version, "pypi"), commit)
+
+
+def wished_path(wish: str | None) -> Path | None:
+    """What --source says, where it is a path and not git or pypi."""
+    return None if wish in (None, "git", "pypi") else Path(wish).expanduser().resolve()
+
+
+def wished_kind(wish: str | None) -> str | None:
+    path = wished_path(wish)
+    if path is None:
+        return wish
+    return "git" if path.is_dir() else "pypi"
+
+
+def find_source(cache: Cache, up: Upstream, version: Version, wish: str | None, near: Git | None, recorded: str | None) -> Source:
+    """The verified source of a version: from the cache, from a checkout at hand (`near`), or from outside."""
+    path = wished_path(wish)
+    if path:
+        return local_source(cache, up, version, path)
+    with cache.lock(up.name):
+        git = cache.repository(up.name)
+        kinds = [wish] if wish else [recorded] if recorded else ["git", "pypi"]
+        if "pypi" in kinds and not version.sdist:
+            if wish == "pypi":
+                raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json", "use --source git")
+            kinds = ["git"]
+        if kinds[0] == "git" and not git.commit(pin_ref(version, "git")) and near and near.commit(version.commit):
+            with contextlib.suppress(GitFailed):  # a partial clone may lack parts
+                adopt_commit(git, near, version)
+        commit = git.commit(pin_ref(version, kinds[0]))
+        if commit:
+            return make_source(git, version, kinds[0], commit, fresh=False)
+        return fetch_source(cache, git, up, version, kinds)
+
+
+def make_source(git: Git, version: Version, kind: str, commit: str, fresh: bool) -> Source:
+    return Source(kind, commit, git, version.sdist.lacks if kind == "pypi" else (), fresh)
+
+
+def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: list[str]) -> Source:
+    """git first; the source package where the repository cannot be reached, after saying what it lacks."""
+    title = f"{up.name} {version.label}"
+    if "git" in kinds and not cache.offline:
+        say(f"{title}: fetching {version.commit[:12]} from {up.url} ...")
+        try:
+            fetch_pin(git, up.url, version)
+            return make_source(git, version, "git", version.commit, fresh=True)
+        except Stop as stop:
+            if stop.code != SOURCE or "pypi" not in kinds:
+                raise Stop(stop.code, f"{title}: {stop.lines[0]}", *stop.lines[1:], "nothing was changed") from None
+            say(f"{title}: {'; '.join(stop.lines)}")
+    known = git.commit(pin_ref(version, "pypi")) if "pypi" in kinds else None
+    if cache.offline and not known and not ("pypi" in kinds and archive_in_cache(cache, version.sdist)):
+        raise Stop(
+            SOURCE,
+            f"{title} is not in the cache {cache.root}, and --offline forbids to fetch it",
+            "run once without --offline; nothing was changed",
+        )
+    if "git" in kinds and version.sdist.lacks:
+        say(f"{title}: taking the source package instead; it lacks {some(list(version.sdist.lacks), 4)} (upstreams.json lists all)")
+    if not known:
+        store_sdist(git, archive_in_cache(cache, version.sdist) or download_sdist(cache, version.sdist), version)
+    return make_source(git, version, "pypi", git.commit(pin_ref(version, "pypi")), fresh=not known)
+
+
+def local_source(cache: Cache, up: Upstream, version: Version, path: Path) -> Source:
+    """--source PATH: a git repository, or the source package as a file; verified like the ones from outside."""
+    if not path.exists():
+        raise Stop(SOURCE, f"--source {path}: there is no such file or folder", "expected git, pypi, a git repository or a .tar.gz")
+    with cache.lock(up.name):
+        git = cache.repository(up.name)
+        if path.is_dir():
+            fetch_pin(git, str(path), version)
+            return make_source(git, version, "git", version.commit, fresh=True)
+        if not version.sdist:
+            raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json, so {path} cannot be verified")
+        check_archive(path, version.sdist)
+        store_sdist(git, path, version)
+        return make_source(git, version, "pypi", git.commit(pin_ref(version, "pypi")), fresh=True)
+
+
+def repair_cache(cache: Cache, up: Upstream) -> None:
+    """Throw a damaged cache repository away: it holds nothing that cannot be fetched again."""
+    with cache.lock(up.name):
+        git = cache.repository(up.name)
+        if git.run("fsck", "--no-dangling", "--no-progress", ok=tuple(range(256))).returncode:
+            say(f"{up.name}: the cache {git.git_dir} is damaged: it is thrown away")
+            shutil.rmtree(git.git_dir)

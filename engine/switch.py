@@ -1,0 +1,242 @@
+"""Changing a checkout: a journal first, then files, index and refs; every step can be done again after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from engine.checkout import Checkout, edits, find_git_dir, lock_checkout, look, on_disk, same_entry, write_record
+from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, say, some, unfinished, write_file
+from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths
+from engine.patches import parents
+
+
+def temp_name(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.era-new-{name}" if folder else f".era-new-{name}"
+
+
+def plan_switch(checkout: Checkout, old: Tree, new: Tree, lose: list[str] | None = None) -> dict[str, tuple[list, Entry | None]]:
+    """Path -> (contents that may be replaced, content to come), refusing where anything else stands.
+
+    `lose` names files whose edits were saved elsewhere and may be replaced.
+    """
+    changed = changed_paths(old, new) | set(lose or ())
+    plan, in_the_way = {}, []
+    index = checkout.git.index()
+    for path in sorted(changed):
+        found, staged = on_disk(checkout.path, path), index.get(path)
+        fine = [old.get(path), new.get(path)]
+        if lose and path in lose:  # save_edits has refused what it could not save
+            fine += [found, staged]
+        if not any(same_entry(checkout, found, entry) for entry in fine) or staged not in fine:
+            in_the_way.append(path)
+        plan[path] = ([entry for entry in (*fine, found) if entry], new.get(path))
+    if in_the_way:
+        raise Stop(
+            LOCAL,
+            f"{checkout.path}: local edits are in the way: {some(in_the_way)}",
+            *crlf_hint(checkout, in_the_way, old),
+            f"see them with `python apply.py diff {checkout.name} --local`; save them with `python apply.py export {checkout.name}`,",
+            "commit them elsewhere or move them away, then run the command again. Nothing was changed",
+        )
+    return plan
+
+
+def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
+    """Files that only differ by CRLF were not edited: git converted them when it checked them out."""
+    for path in paths:
+        target = checkout.path / path
+        if path in tree and target.is_file():
+            content = target.read_bytes()
+            if b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == tree[path][1]:
+                return [
+                    f"{path} differs by CRLF line ends only: git's core.autocrlf converted it. If that is all, run",
+                    f"`git -C {checkout.path} config core.autocrlf false` and `git -C {checkout.path} checkout-index -f -a`",
+                ]
+    return []
+
+
+def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]) -> dict:
+    """Write the journal. From here on, only going forward is right."""
+    if (checkout.git.git_dir / "index.lock").exists():
+        raise Stop(
+            LOCAL,
+            f"{checkout.git.git_dir / 'index.lock'} exists: another git process is at work there, or died",
+            "wait for it, or remove the file if no git runs; then run the command again. Nothing was changed",
+        )
+    journal = {"verb": verb, "name": checkout.name, "plan": plan, "refs": refs, "head": head, "record": record, "together": together}
+    write_file(checkout.own_folder / "journal.json", json.dumps(journal).encode())
+    return journal
+
+
+def stage_files(checkout: Checkout, plan: dict) -> None:
+    """Write the new contents beside their places: a full disk shows before anything is replaced."""
+    blobs = checkout.git.blobs({entry[1] for _, entry in plan.values() if entry})
+    for path, (_, entry) in plan.items():
+        if entry is None or same_entry(checkout, on_disk(checkout.path, path), tuple(entry)):
+            continue
+        target = checkout.path / temp_name(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        if entry[0] == "120000":
+            target.symlink_to(os.fsdecode(blobs[entry[1]]))
+            continue
+        with open(target, "xb") as out:
+            out.write(blobs[entry[1]])
+            out.flush()
+            os.fsync(out.fileno())
+        if entry[0] == "100755":
+            target.chmod(target.stat().st_mode | 0o111 & ~current_umask())
+
+
+def current_umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def unstage_files(checkout: Checkout, plan: dict) -> None:
+    for path in plan:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (checkout.path / temp_name(path)).unlink()
+        remove_empty_folders(checkout, path)
+
+
+def remove_empty_folders(checkout: Checkout, path: str) -> None:
+    for folder in reversed(parents(path)):
+        try:
+            (checkout.path / folder).rmdir()
+        except OSError:  # not empty, or not there
+            break
+
+
+def finish_switch(checkout: Checkout, journal: dict) -> None:
+    """Carry out a journal, from the start or from wherever an earlier run was cut short."""
+    plan = {path: ([tuple(item) for item in fine], entry and tuple(entry)) for path, (fine, entry) in journal["plan"].items()}
+    foreign = [path for path, (fine, entry) in plan.items() if not may_replace(checkout, path, fine, entry)]
+    if foreign:
+        raise Stop(
+            INTERRUPTED,
+            f"{checkout.path}: {journal['verb']} was cut short, and since then these files were changed: {some(foreign)}",
+            "they are left as they are. Move your versions away, run `python apply.py apply` to complete it, and bring them back",
+        )
+    stage_files(checkout, plan)
+    for path, (fine, entry) in sorted(plan.items(), key=lambda item: item[1][1] is not None):
+        target = checkout.path / path
+        found = on_disk(checkout.path, path)
+        if same_entry(checkout, found, entry):
+            continue
+        if not may_replace(checkout, path, fine, entry):
+            raise Stop(
+                INTERRUPTED,
+                f"{target} was changed while apply.py was at work; it is left as it is",
+                "move your version away and run `python apply.py apply` to complete the switch",
+            )
+        if entry is None:
+            target.unlink()
+            remove_empty_folders(checkout, path)
+        else:
+            os.replace(checkout.path / temp_name(path), target)
+    unstage_files(checkout, plan)
+    git = checkout.git
+    for _ in range(50):  # a git started by a killed apply.py may still be at its work
+        if not (git.git_dir / "index.lock").exists():
+            break
+        time.sleep(0.1)
+    git.stage({path: entry for path, (_, entry) in plan.items()})
+    move_refs(checkout, journal)
+    git("update-index", "-q", "--refresh", ok=(0, 1))
+    if journal["record"]:
+        write_record(checkout.own_folder, journal["record"])
+    else:
+        (checkout.own_folder / "record.json").unlink(missing_ok=True)
+    (checkout.own_folder / "journal.json").unlink()
+
+
+def may_replace(checkout: Checkout, path: str, fine: list, entry: tuple | None) -> bool:
+    found = on_disk(checkout.path, path)
+    return found is None or any(same_entry(checkout, found, item) for item in [*fine, entry] if item)
+
+
+def move_refs(checkout: Checkout, journal: dict) -> None:
+    """Branches and tags to where the journal wants them; one that someone else moved meanwhile stays."""
+    git, orders = checkout.git, []
+    current = git.refs()
+    for ref, (old, new) in journal["refs"].items():
+        found = current.get(ref)
+        if found == new:
+            continue
+        if found not in (old, None):
+            raise Stop(
+                INTERRUPTED,
+                f"{checkout.path}: {ref} is {found}, expected {old or 'nothing'} or {new}: someone moved it",
+                "move it back and run `python apply.py apply` to complete the switch",
+            )
+        if new:
+            orders.append(f"update {ref} {new} {found or NULL_ID}\n")
+    if orders:
+        git("update-ref", "--stdin", data="".join(orders).encode())
+    if journal["head"].startswith("refs/"):
+        git("symbolic-ref", "-m", f"era: {journal['verb']}", "HEAD", journal["head"])
+    else:
+        git("update-ref", "--no-deref", "-m", f"era: {journal['verb']}", "HEAD", journal["head"])
+    gone = [f"delete {ref} {current[ref]}\n" for ref, (_, new) in journal["refs"].items() if not new and ref in current]
+    if gone:  # last: HEAD may have been on it
+        git("update-ref", "--stdin", data="".join(gone).encode())
+
+
+def resume(checkout: Checkout, held: set[Path]) -> None:
+    """Complete what an earlier run began, in this checkout and in those that were to change with it."""
+    for other in checkout.journal["together"]:
+        path = Path(other)
+        if path != checkout.path and find_git_dir(path):
+            with contextlib.nullcontext() if path in held else lock_checkout(path, given=False):
+                mate = look(path.name, path, given=False)
+                if mate.journal:
+                    finish_switch(mate, mate.journal)
+                    say_completed(mate)
+    unfinished.advice = "run `python apply.py apply` again to complete the switch; nothing is lost"
+    finish_switch(checkout, checkout.journal)
+    unfinished.advice = ""
+    say_completed(checkout)
+
+
+def say_completed(checkout: Checkout) -> None:
+    say(f"{checkout.name}: completed the {checkout.journal['verb']} that was cut short")
+
+
+def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
+    """Read every file of the result again. The count is what `verified` reports."""
+    wrong = [path for path in edits(checkout, tree) if path not in carried]
+    if wrong:
+        raise Stop(
+            WRONG_BASE,
+            f"{checkout.path}: after the switch these files are not what they should be: {some(wrong)}",
+            "was something else writing there? `python apply.py status` shows the state",
+        )
+    return len(tree) - len(carried)
+
+
+def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
+    """Write all journals and all new contents, then carry them out. Up to the first replaced file, all is undone."""
+    begun = []
+    try:
+        for checkout, order in jobs:
+            begun.append((checkout, order["plan"]))
+            order["journal"] = begin_switch(checkout, together=[str(mate.path) for mate, _ in jobs], **order)
+        for checkout, order in jobs:
+            stage_files(checkout, order["plan"])
+    except BaseException:
+        for checkout, plan in begun:
+            with contextlib.suppress(OSError):
+                unstage_files(checkout, plan)
+                (checkout.own_folder / "journal.json").unlink(missing_ok=True)
+        raise
+    unfinished.advice = "run `python apply.py apply` to complete the switch; nothing is lost"
+    for checkout, order in jobs:
+        finish_switch(checkout, order["journal"])
+    unfinished.advice = ""

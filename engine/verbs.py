@@ -1,0 +1,187 @@
+"""The verbs fetch, status, diff and revert."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from engine.checkout import (
+    BRANCH,
+    DRIFTED,
+    Checkout,
+    Run,
+    Status,
+    applied_record,
+    edits,
+    evaluate,
+    lock_checkout,
+    on_disk,
+    snapshot,
+    untracked,
+)
+from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, count, say, some, write_file
+from engine.git import Git
+from engine.project import Upstream
+from engine.sources import find_source, repair_cache
+from engine.switch import plan_switch, switch_all, verify_checkout
+
+
+def verb_fetch(run: Run) -> int:
+    for name in run.names:
+        up = run.upstreams[name]
+        label = run.version or up.default
+        version = up.version(label)
+        run.result[name] = {"version": label, "commit": version.commit, "fetched": False}
+        if run.dry_run:
+            say(f"{name} {label}: would fetch {version.commit[:12]} from {up.url}, unless the cache {run.cache.root} has it")
+            continue
+        repair_cache(run.cache, up)
+        source = find_source(run.cache, up, version, run.source, None, None)
+        origin = "fetched" if source.fresh else "in the cache"
+        say(f"{name} {label}: {origin} and verified ({source.kind}, {source.base[:12]})")
+        run.result[name].update(source=source.kind, commit=source.base, fetched=source.fresh)
+    return OK
+
+
+def verb_status(run: Run) -> int:
+    drift = False
+    for up, checkout in run.each():
+        if checkout.journal:  # perhaps only because another apply.py is at work right now
+            with lock_checkout(checkout.path, checkout.given):
+                checkout = run.look(up.name)
+        status = evaluate(up, checkout, run.version)
+        drift = drift or status.state in DRIFTED
+        run.result[up.name] = {**dataclasses.asdict(status), "path": str(checkout.path)}
+        if not run.options.json:
+            say(status_line(up, checkout, status))
+    return DRIFT if drift else OK
+
+
+def status_line(up: Upstream, checkout: Checkout, status: Status) -> str:
+    text = f"{up.name} {status.version}: {status.state}"
+    if status.state not in ("absent", "wrong-base", "interrupted"):
+        text += f" ({status.source}, {(status.commit or '')[:12]})"
+    parts = [status.note] if status.note else []
+    if status.files:
+        parts.append(f"edited: {some(status.files)}")
+    if status.commits:
+        parts.append(f"{count(len(status.commits), 'commit')} of yours on top")
+    if status.untracked:
+        parts.append(f"{count(len(status.untracked), 'untracked file')}")
+    return text + f" in {checkout.path}" + "".join(f"; {part}" for part in parts)
+
+
+def git_diff(git: Git, old: str, new: str, *more: str) -> bytes:
+    return git.run("diff", "--no-ext-diff", "--no-textconv", *more[: more.index("--")], old, new, *more[more.index("--") :]).stdout
+
+
+def verb_diff(run: Run) -> int:
+    shape = ["--stat"] if run.options.stat else ["--binary"]
+    color = not run.options.json and sys.stdout.isatty()
+    for up, checkout in run.each():
+        record = applied_record(run, up, checkout)
+        if checkout.git is None:
+            raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout yet", f"run `python apply.py apply {up.name}` first")
+        tip = record["tip"] if record else checkout.head
+        flags = [*shape, f"--color={'always' if color else 'never'}", "--", *run.paths]
+        if run.options.local:
+            with snapshot(checkout, [*edits(checkout, checkout.git.tree(checkout.head)), *untracked(checkout)]) as (git, tree):
+                out = git_diff(git, tip, tree, *flags)
+        else:
+            out = git_diff(checkout.git, record["base"] if record else tip, tip, *flags)
+        run.result[up.name] = {"diff": out.decode("utf-8", "backslashreplace")}
+        if not run.options.json:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(out)
+            sys.stdout.buffer.flush()
+    return OK
+
+
+def verb_revert(run: Run) -> int:
+    with run.held():
+        jobs = []
+        for up, checkout in run.each():
+            record = applied_record(run, up, checkout)
+            if record is None:
+                say(f"{up.name}: nothing to revert, no overlay is applied in {checkout.path}")
+                run.result[up.name] = {"action": "none"}
+                continue
+            jobs.append((checkout, record, plan_revert(run, up, checkout, record)))
+        if run.dry_run:
+            for checkout, _, order in jobs:
+                say(f"{checkout.name}: would change {count(len(order['plan']), 'file')} back; nothing was changed")
+                run.result[checkout.name] = {"action": "none", "would_change": sorted(order["plan"])}
+            return OK
+        switch_all([(checkout, order) for checkout, _, order in jobs])
+        for checkout, record, order in jobs:
+            if checkout.given:
+                shutil.rmtree(checkout.own_folder)
+            after = run.look(checkout.name)
+            verified = verify_checkout(after, after.git.tree(record["base"]), [])
+            where = order["head"].removeprefix("refs/heads/")
+            say(
+                f"{checkout.name} {record['version']}: back on upstream {record['base'][:12]} ({where}); "
+                f"verified {count(verified, 'file')} in {checkout.path}"
+            )
+            run.result[checkout.name] = {"action": "reverted", "version": record["version"], "commit": record["base"]}
+    return OK
+
+
+def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dict:
+    git, base = checkout.git, record["base"]
+    head_tree = git.tree(checkout.head)
+    edited = edits(checkout, head_tree)
+    mine = git("rev-list", f"{record['tip']}..{checkout.head}").split()
+    keep = run.options.keep_edits
+    if (edited or mine) and not keep:
+        raise Stop(
+            LOCAL,
+            f"{checkout.path} has local edits: {some([*edited, *(f'commit {oid[:12]}' for oid in mine)])}",
+            f"save them as a patch first: python apply.py revert {up.name} --keep-edits my-edits.patch. Nothing was changed",
+        )
+    refs: dict[str, tuple] = {BRANCH: (checkout.refs.get(BRANCH), None)}
+    if checkout.refs.get(BRANCH) not in (record["tip"], checkout.head, None):
+        raise Stop(
+            LOCAL,
+            f"{checkout.path}: the branch era was moved to {checkout.refs[BRANCH]}",
+            f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
+        )
+    if edited or mine:
+        save_edits(run, checkout, record, edited, Path(keep))
+    if mine:
+        refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
+    head = record["before"] if checkout.refs.get(record["before"]) == base else base
+    after = {**record, "tip": None}
+    if checkout.given:
+        refs.update({tag: (checkout.refs.get(tag), None) for tag in record["made"]})
+        after = None
+    plan = plan_switch(checkout, head_tree, git.tree(base), lose=edited)
+    return {"verb": "revert", "plan": plan, "refs": refs, "head": head, "record": after}
+
+
+def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], target: Path) -> None:
+    """The user's edits and commits as one patch on the overlay, proven to give them back."""
+    staged, head = checkout.git.index(), checkout.git.tree(checkout.head)
+    for path in edited:
+        if staged.get(path) not in (head.get(path), on_disk(checkout.path, path)):
+            raise Stop(
+                LOCAL,
+                f"{checkout.path}: {path} has staged content that is not in the file",
+                f"run `git -C {checkout.path} add {path}` or unstage it, then run the command again. Nothing was changed",
+            )
+    if os.path.lexists(target):
+        raise Stop(LOCAL, f"--keep-edits {target}: the file exists and is not overwritten", "give another name. Nothing was changed")
+    with snapshot(checkout, edited) as (git, tree):
+        saved = git_diff(git, record["tip"], tree, "--binary", "--full-index", "--no-renames", "--")
+        git("read-tree", record["tip"])
+        if saved:
+            git("apply", "--cached", "-", data=saved)
+        if git.write_tree() != tree:
+            raise Stop(LOCAL, f"{checkout.path}: the edits cannot be saved as a patch", "save them yourself. Nothing was changed")
+    if run.dry_run:
+        return
+    write_file(target, saved)
+    say(f"{checkout.name}: your edits are saved in {target}; `git apply {target}` on the applied overlay brings them back")
