@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.apply import verb_apply
 from engine.checkout import Run
-from engine.common import INTERRUPTED, LOCAL, OK, USAGE, Stop, fcntl, screen, unfinished
+from engine.common import INTERRUPTED, LOCAL, OK, USAGE, Stop, absolute, fcntl, screen, unfinished
 from engine.export import verb_export
 from engine.git import GitFailed, check_git
 from engine.port import verb_port
@@ -144,10 +144,6 @@ def read_arguments(argv: list[str]) -> Run:
     )
 
 
-def absolute(path: str) -> Path:
-    return Path(path).expanduser().resolve()
-
-
 def show_stop(code: int, lines: tuple[str, ...]) -> int:
     print("error: " + "\n       ".join(lines), file=sys.stderr, flush=True)
     return code
@@ -165,10 +161,10 @@ def main(argv: list[str]) -> int:
         if run.options.json:
             print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
         return code
-    except GitFailed as stop:
-        return show_stop(INTERRUPTED if unfinished.advice else stop.code, (*stop.lines, unfinished.advice or "nothing was changed"))
     except Stop as stop:
-        return show_stop(stop.code, stop.lines)
+        if unfinished.advice and stop.code != INTERRUPTED:
+            return show_stop(INTERRUPTED, (*stop.lines, unfinished.advice))
+        return show_stop(stop.code, (*stop.lines, "nothing was changed") if isinstance(stop, GitFailed) else stop.lines)
     except KeyboardInterrupt:
         if unfinished.advice:
             return show_stop(INTERRUPTED, ("stopped half-way", unfinished.advice))

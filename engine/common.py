@@ -27,6 +27,14 @@ class Stop(Exception):
         self.code, self.lines = code, lines
 
 
+def absolute(path: str) -> Path:
+    """A path that the user gave, without ~ and links."""
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links; a ~user that does not exist
+        raise Stop(USAGE, f"{path} is not a path: {error}") from None
+
+
 class Screen:
     """Where lines go: results to stdout, or out of the way of --json's one object."""
 

@@ -83,7 +83,12 @@ def port_overlay(up: Upstream, overlay: Overlay, source: Source, target: Source)
         items = []
         for diff in patch.diffs:
             before = known.get(diff.path)
-            after = apply_diff(diff, before)
+            try:
+                after = apply_diff(diff, before)
+            except Conflict as conflict:
+                detail = [f"{diff.path}: does not even fit the version it was made for", *conflict.lines]
+                items.append({"path": diff.path, "result": "conflict", "hunk": conflict.hunk, "detail": detail})
+                continue
             result, hunk, detail, moved = port_file(diff, before, after, current.get(diff.path), onto)
             items.append({"path": diff.path, "result": result, "hunk": hunk, "detail": detail})
             for state, value in ((known, after), (current, moved)):

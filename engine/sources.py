@@ -20,7 +20,7 @@ import time
 import zlib
 from pathlib import Path
 
-from engine.common import SOURCE, WRONG_BASE, Stop, locked, say, screen, some
+from engine.common import SOURCE, WRONG_BASE, Stop, absolute, locked, say, screen, some
 from engine.git import MODES, NETWORK_CONFIG, Content, Git, GitFailed, add_shallow, environment, init_repository, settings, store_files
 from engine.patches import check_path, parents, under
 from engine.project import Sdist, Upstream, Version
@@ -271,7 +271,7 @@ def store_sdist(git: Git, path: Path, version: Version) -> None:
 
 def wished_path(wish: str | None) -> Path | None:
     """What --source says, where it is a path and not git or pypi."""
-    return None if wish in (None, "git", "pypi") else Path(wish).expanduser().resolve()
+    return None if wish in (None, "git", "pypi") else absolute(wish)
 
 
 def wished_kind(wish: str | None) -> str | None:

@@ -118,7 +118,7 @@ def verb_revert(run: Run) -> int:
         switch_all([(checkout, order) for checkout, _, order in jobs])
         for checkout, record, order in jobs:
             if checkout.given:
-                shutil.rmtree(checkout.own_folder)
+                shutil.rmtree(checkout.own_folder, ignore_errors=True)  # what is left there means nothing without a record
             after = run.look(checkout.name)
             verified = verify_checkout(after, after.git.tree(record["base"]), [])
             where = order["head"].removeprefix("refs/heads/")

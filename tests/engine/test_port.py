@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 from kit import content, git, git_state, replace_in, write_tree
 
@@ -75,3 +76,18 @@ def test_sources_of_the_target(project):
     assert rows(project, "main", 4, "--offline")["0002"] == "target gone"
     project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
     assert not project.checkouts.exists()
+
+
+def test_patch_that_does_not_fit_its_own_version(project):
+    """What the message of an apply that ended in a conflict asks for: a report, not a traceback."""
+    (patch,) = project.root.glob("patches/alpha/*/0001*")
+    patch.write_text(patch.read_text().replace("-line 20 of", "-line twenty of"))
+    project.run("apply", "alpha", code=4)
+    assert "does not even fit the version it was made for" in project.run("port", "alpha", "--onto", "v2", code=4).out
+
+
+def test_source_that_is_a_loop_of_links(project, tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    refused = 6 if sys.version_info >= (3, 13) else 2  # where Path.resolve no longer raises, it is a path to nothing
+    project.run("apply", "alpha", "--source", str(tmp_path / "a"), code=refused)
