@@ -26,6 +26,9 @@ ACTIVE_PYTHON := $(shell command -v python3)
 ACTIVE_IS_ENOUGH := $(ACTIVE_PYTHON) -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))' $(NEEDED_ON_GPUS) 2>/dev/null
 STAGE1 := $(CHECKOUTS)/verl/recipe/era/run_era_stage1_qwen2.5_math_7b.sh
 
+# Progress on a terminal, one line of it; errors go to stderr and stay.
+ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s' "$$line"; done; printf '\r\033[K'; else cat > /dev/null; fi
+
 .PHONY: help demo test apply status diff revert llm-stage1 bench bench-engine clean
 
 help:  ## this list
@@ -33,9 +36,9 @@ help:  ## this list
 
 $(VENV_READY): requirements/cpu.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version): a download of up to 3 GB the first time, then nothing."
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version): a download of up to 3 GB, two minutes or more, the first time only."
 	@test -x $(CPU) || $(PYTHON) -m venv $(VENV)
-	@$(CPU) -m pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
+	@set -o pipefail; $(CPU) -m pip install --disable-pip-version-check -r requirements/cpu.txt | $(ONE_LINE)
 	@touch $@
 
 demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK=chain|chain-biased|chain-single)
