@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-LOW, HIGH, K, TOP_K, TEMPERATURE = 0.45, 3.0, 2.0, 20, 1.0
+LOW, HIGH, TOP_K = 0.45, 3.0, 20
 HEAD_WIDTH = 256
 
 
@@ -37,13 +37,22 @@ class Head(torch.autograd.Function):
         return torch.zeros(()), None
 
 
-def make_case(tokens, vocabulary, dtype):
+def make_case(tokens, vocabulary, dtype, k, temperature):
     """Eight responses; two have too little entropy, one too much, and half have a positive advantage."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(vocabulary, (8, tokens // 8), generator=generator)
     entropy = torch.tensor([0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]).unsqueeze(-1).expand_as(labels)
-    return {"labels": labels, "entropy": entropy, "advantages": advantages, "mask": torch.ones_like(labels), "vocabulary": vocabulary, "dtype": dtype}
+    return {
+        "labels": labels,
+        "entropy": entropy,
+        "advantages": advantages,
+        "mask": torch.ones_like(labels),
+        "vocabulary": vocabulary,
+        "dtype": dtype,
+        "k": k,
+        "temperature": temperature,
+    }
 
 
 def make_logits(case):
@@ -53,23 +62,22 @@ def make_logits(case):
 def upstream(case, logits):
     from verl.utils.torch_functional import logprobs_from_logits
 
-    return logprobs_from_logits(logits.div_(TEMPERATURE), case["labels"])
+    return logprobs_from_logits(logits.div_(case["temperature"]), case["labels"])
 
 
 def decided_scale(case):
     from verl.utils.era import logit_scale
 
-    return logit_scale(case["entropy"], case["advantages"], case["mask"], low=LOW, high=HIGH, k=K)
+    return logit_scale(case["entropy"], case["advantages"], case["mask"], low=LOW, high=HIGH, k=case["k"])
 
 
 def era(case, logits, top_k=None):
     from verl.utils import era_fsdp
     from verl.utils.torch_functional import logprobs_from_logits
 
-    # No prompt but for one position, and one position after the response, as in verl's padded batches.
-    batch = {era_fsdp.LOGIT_SCALE: decided_scale(case), "input_ids": torch.empty(len(case["labels"]), case["labels"].size(1) + 1)}
-    divisor = era_fsdp.token_temperature(era_fsdp.EraConfig(enable=True, k=K), TEMPERATURE, batch, logits)[:, :-1]
-    return logprobs_from_logits(logits.div_(divisor), case["labels"], top_k=top_k)
+    # A prompt of one token, and a last position that predicts nothing, as in verl's padded batches.
+    batch = {era_fsdp.LOGIT_SCALE: decided_scale(case)[:, :-1], "input_ids": case["labels"]}
+    return logprobs_from_logits(era_fsdp.divide_by_temperature_(logits, case["temperature"], batch), case["labels"], top_k=top_k)
 
 
 def era_top_k(case, logits):
@@ -79,21 +87,21 @@ def era_top_k(case, logits):
 def logit_scale_argument(case, logits):
     from verl.utils.torch_functional import logprobs_from_logits
 
-    return logprobs_from_logits(logits, case["labels"], logit_scale=decided_scale(case) / TEMPERATURE)
+    return logprobs_from_logits(logits, case["labels"], logit_scale=decided_scale(case) / case["temperature"])
 
 
 def release(case, logits, top_k=None):
     from verl.utils.era import response_entropy
     from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 
-    logits.div_(TEMPERATURE)
+    logits.div_(case["temperature"])
     h = response_entropy(entropy_from_logits(logits), case["mask"]).unsqueeze(-1)
     # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
     h = case["entropy"].unsqueeze(-1) + 0 * h
     positive = case["advantages"] > 0
     low, high = (h < LOW) & positive, (h > HIGH) & positive
-    logits[low] = logits[low] * K
-    logits[high] = logits[high] / K
+    logits[low] = logits[low] * case["k"]
+    logits[high] = logits[high] / case["k"]
     if top_k is not None:
         values, indices = logits.topk(top_k, dim=-1)
         logits = torch.full_like(logits, -1e4).scatter(-1, indices, values)
@@ -163,7 +171,7 @@ def rss_mib():
 
 def peak_memory(args, name):
     """MiB above what the process held before the logits, in a process of its own."""
-    command = [sys.executable, __file__, "--checkout", args.checkout, "--tokens", args.tokens, "--vocabulary", args.vocabulary, "--dtype", args.dtype, "--memory-of", name]
+    command = [sys.executable, __file__, "--checkout", args.checkout, "--tokens", args.tokens, "--vocabulary", args.vocabulary, "--dtype", args.dtype, "--k", args.k, "--temperature", args.temperature, "--memory-of", name]
     return json.loads(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
@@ -191,22 +199,26 @@ def main():
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--k", type=float, default=2.0)
+    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--memory-of", choices=ARMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.rounds < 2 or args.tokens < 16 or args.vocabulary < TOP_K:
+        parser.error(f"at least 2 rounds, 16 tokens and {TOP_K} words are needed")
     if not (Path(args.checkout) / "verl/utils/era.py").is_file():
         parser.error(f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
     sys.path.insert(0, os.path.abspath(args.checkout))
     import verl.utils.torch_functional  # noqa: F401  (the import is not part of any arm)
 
-    case = make_case(args.tokens, args.vocabulary, getattr(torch, args.dtype))
+    case = make_case(args.tokens, args.vocabulary, getattr(torch, args.dtype), args.k, args.temperature)
     if args.memory_of:
-        once(make_case(8, 100, case["dtype"]), ARMS[args.memory_of])
+        once(make_case(16, 100, case["dtype"], args.k, args.temperature), ARMS[args.memory_of])
         before = rss_mib()
         once(case, ARMS[args.memory_of])
         print(json.dumps(rss_mib() - before))
         return
-    print(f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}; medians of {args.rounds} turns, ratios paired by turn")
+    print(f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}, k {args.k:g}, temperature {args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn")
     print(f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}\n")
     memory = {name: peak_memory(args, name) for name in ARMS}
     report(take_turns({name: lambda arm=arm: once(case, arm) for name, arm in ARMS.items()}, args.rounds), memory, "upstream")

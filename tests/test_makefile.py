@@ -44,6 +44,19 @@ def test_stage1_names_all_that_is_missing_before_it_makes_an_environment(make, p
     assert (project_root / ".venv/verl-gpu").exists() == before
 
 
-def test_a_python_that_cannot_be_used_is_named(make):
-    result = make("test", "PYTHON=", "VENV=/nonexistent/venv")
-    assert result.returncode != 0 and "no Python 3.11, 3.12 or 3.13 found" in result.stderr
+@pytest.mark.parametrize("python, said", [("", "no Python 3.11, 3.12 or 3.13 found"), ("/nonexistent", "PYTHON=/nonexistent is not a Python 3.11"), ("too old", "is not a Python 3.11")])
+def test_a_python_that_cannot_be_used_is_named(make, python, said, tmp_path):
+    if python == "too old":
+        python = str(tmp_path / "python3.9")
+        (tmp_path / "python3.9").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "python3.9").chmod(0o755)
+    result = make("test", f"PYTHON={python}", f"VENV={tmp_path}/venv")
+    assert result.returncode != 0 and said in result.stderr
+    assert "Setting up" not in result.stdout and not (tmp_path / "venv").exists()
+
+
+def test_checkouts_in_a_folder_with_spaces(make, patched_verl, tmp_path):
+    (tmp_path / "my checkouts").symlink_to(patched_verl.parent)
+    result = make("llm-stage1", "DRY_RUN=1", f"CHECKOUTS={tmp_path}/my checkouts")
+    assert result.returncode == 0 and "-m recipe.dapo.main_dapo" in result.stdout, result.stderr
+    assert "applied" in make("status", f"CHECKOUTS={tmp_path}/my checkouts").stdout

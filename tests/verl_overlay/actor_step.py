@@ -1,6 +1,7 @@
 """Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable.
 
-    python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N)
+    python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N,
+                                                         or with "data_parallel" each takes its share of the batch)
 
 SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
 
@@ -20,6 +21,7 @@ from tensordict import TensorDict
 from token_model import PROMPT, RESPONSE, VOCABULARY, TokenModel
 
 from verl import DataProto
+from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 from verl.workers.actor import dp_actor
 
 def qwen2():
@@ -87,15 +89,15 @@ def make_batch(bsz, seed, dtype):
 def actor_config(settings):
     config = {
         "use_remove_padding": settings["remove_padding"],
-        "ulysses_sequence_parallel_size": dist.get_world_size(),
+        "ulysses_sequence_parallel_size": 1 if settings.get("data_parallel") else dist.get_world_size(),
         "entropy_from_logits_with_chunking": False,
         "entropy_checkpointing": False,
         "use_torch_compile": False,
-        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"]),
+        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"]) // (dist.get_world_size() if settings.get("data_parallel") else 1),
         "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
         "ppo_max_token_len_per_gpu": 30,
         "use_dynamic_bsz": settings.get("dynamic", False),
-        "ppo_epochs": 1,
+        "ppo_epochs": settings.get("epochs", 1),
         "grad_clip": 1e9,
         "clip_ratio": 0.2,
         "clip_ratio_low": 0.2,
@@ -112,6 +114,7 @@ def actor_config(settings):
 
 
 def take_steps(settings):
+    set_ulysses_sequence_parallel_group(None if settings.get("data_parallel") or dist.get_world_size() == 1 else dist.group.WORLD)
     dtype = getattr(torch, settings.get("dtype", "float64"))
     torch.manual_seed(settings["seed"])
     model = (qwen2() if settings["model"] == "qwen2" else TokenModel()).to(dtype)
@@ -124,6 +127,8 @@ def take_steps(settings):
     metrics = []
     for step in range(settings.get("steps", 1)):
         batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
+        if settings.get("data_parallel"):
+            batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
         meta = {"temperature": settings["temperature"], "micro_batch_size": settings["micro_batch"], "use_dynamic_bsz": settings.get("dynamic", False), "max_token_len": 30, "multi_turn": multi_turn}
         data = DataProto(batch=batch, meta_info=meta)
         log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
@@ -150,9 +155,6 @@ def main(settings_path, result_path):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group("gloo")
-        from verl.utils.ulysses import set_ulysses_sequence_parallel_group
-
-        set_ulysses_sequence_parallel_group(dist.group.WORLD)
     install_padding_functions()
     install_memory_counters()
     results = []
@@ -163,7 +165,8 @@ def main(settings_path, result_path):
             results.append({"error": str(error)})
     if dist.get_rank() == 0:
         torch.save(results, result_path)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown
 
 
 if __name__ == "__main__":

@@ -144,6 +144,15 @@ def test_dynamic_batches_agree(steps, patched_verl):
         torch.testing.assert_close(gradients(packed)[name], gradient, rtol=1e-9, atol=1e-12)
 
 
+def test_metrics_are_those_of_all_ranks(steps, patched_verl):
+    """Two data-parallel ranks with different responses, one of them empty."""
+    settings = {**BASE, "micro_batch": 4, "multi_turn": True, "era": ERA}
+    (alone,), (together,) = steps(patched_verl, [settings]), steps(patched_verl, [{**settings, "data_parallel": True}], processes=2)
+    era = {name: value for name, value in alone["metrics"][0].items() if name.startswith("era/")}
+    assert len(era) == 6 and era["era/scaled_token_fraction"] > 0
+    assert {name: together["metrics"][0][name] for name in era} == pytest.approx(era, rel=1e-9)
+
+
 # Several mini-batches, steps and Adam: what one different bit anywhere would spread.
 LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9, "entropy_coeff": 0.01}
 WITHOUT_ERA = {
@@ -181,8 +190,9 @@ def test_the_release_and_the_equation_differ(steps, patched_verl):
 
 
 def test_unsound_updates_are_refused(steps, patched_verl, run_in, tmp_path):
-    (result,) = steps(patched_verl, [{**BASE, "mini_batch": 8, "era": ERA}])
-    assert "ERA is on-policy: 24 responses, ppo_mini_batch_size 8" in result["error"]
+    mini_batches, epochs = steps(patched_verl, [{**BASE, "mini_batch": 8, "era": ERA}, {**BASE, "epochs": 2, "era": ERA}])
+    assert "ERA is on-policy: 24 responses, ppo_mini_batch_size 8" in mini_batches["error"]
+    assert "ppo_epochs 2" in epochs["error"]
     script = tmp_path / "no_entropies.py"
     script.write_text(
         "from tensordict import TensorDict\n"
@@ -194,3 +204,27 @@ def test_unsound_updates_are_refused(steps, patched_verl, run_in, tmp_path):
         "    print(error)\n"
     )
     assert "ERA needs the response entropies of the old_log_prob pass" in run_in(patched_verl, script)
+
+
+def test_recipes_with_an_update_of_their_own_are_refused(patched_verl, run_in, tmp_path):
+    """recipe/sppo and recipe/spin replace the update and would silently ignore ERA. The real classes, where recipe/ is there."""
+    if not (patched_verl / "recipe/sppo").is_dir():
+        pytest.skip("the source package of verl has no recipe/")
+    script = tmp_path / "own_update.py"
+    script.write_text(
+        "from types import SimpleNamespace\n"
+        "from verl.utils import era_fsdp\n"
+        "from recipe.sppo.dp_actor import DataParallelSPPOActor\n"
+        "from recipe.spin.dp_actor import SPINDataParallelPPOActor\n"
+        "for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):\n"
+        "    actor = object.__new__(cls)\n"
+        "    for enable in (False, True):\n"
+        "        actor.config = {'era': {'enable': enable}}\n"
+        "        try:\n"
+        "            print(era_fsdp.read_config(actor).enable)\n"
+        "        except ValueError as error:\n"
+        "            print(error)\n"
+    )
+    sppo_off, sppo_on, spin_off, spin_on = run_in(patched_verl, script).splitlines()
+    assert sppo_off == spin_off == "False"
+    assert "DataParallelSPPOActor.update_policy" in sppo_on and "SPINDataParallelPPOActor.update_policy" in spin_on

@@ -17,11 +17,13 @@ Standard library only: it also runs where the training environment is yet to be 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Optional
 
 RECIPE_ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,23 +40,34 @@ def local_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
-def cluster_gpus(address: str) -> int:
-    """GPUs of the Ray cluster at `address`; 0 where none answers."""
+def cluster_gpus(address: str) -> Optional[int]:
+    """GPUs of the Ray cluster at `address`; None where none answers."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR'); print('gpus', int(ray.cluster_resources().get('GPU', 0)))"
     try:
         answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
-        return 0
+        return None
     found = [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("gpus ")]
-    return int(found[0]) if found else 0
+    return int(found[0]) if found else None
 
 
-def gpu_problem(nnodes: int, gpus_per_node: int) -> list[str]:
+def cluster_problem(address: str, wanted: str, least: int, environment_to_come: bool) -> list[str]:
+    if address.startswith(("http://", "https://")):
+        return [f"GPUs: RAY_ADDRESS={address} is a dashboard's address; give that of the cluster, such as auto or HOST:6379."]
+    if importlib.util.find_spec("ray") is None:
+        # The cluster can only be asked once there is an environment with ray; the run checks again then.
+        return [] if environment_to_come else [f"GPUs: {sys.executable} has no ray, so the Ray cluster at RAY_ADDRESS={address} cannot be asked."]
+    found = cluster_gpus(address)
+    if found is None:
+        return [f"GPUs: the run wants {wanted}; no Ray cluster answers at RAY_ADDRESS={address}. Start Ray on all nodes (`ray start`) with this Ray version."]
+    return [] if found >= least else [f"GPUs: the run wants {wanted}; the Ray cluster at RAY_ADDRESS={address} has {found}."]
+
+
+def gpu_problem(nnodes: int, gpus_per_node: int, environment_to_come: bool) -> list[str]:
     address = os.environ.get("RAY_ADDRESS")
     wanted = f"{nnodes} x {gpus_per_node} GPUs (NNODES x GPUS_PER_NODE)"
     if address:
-        found = cluster_gpus(address)
-        return [] if found >= nnodes * gpus_per_node else [f"GPUs: the run wants {wanted}; the Ray cluster at RAY_ADDRESS={address} shows {found}."]
+        return cluster_problem(address, wanted, nnodes * gpus_per_node, environment_to_come)
     found = local_gpus()
     if nnodes > 1:
         return [f"GPUs: the run wants {wanted}, this machine has {found} and RAY_ADDRESS names no Ray cluster. Start Ray on all nodes and set RAY_ADDRESS=auto, or set NNODES=1."]
@@ -65,7 +78,7 @@ def model_problem(model: str, context_length: int) -> list[str]:
     config = Path(model).expanduser() / "config.json"
     if not config.is_file():
         name = Path(model).name
-        return [f"model: no {config}. Download the model, for instance `huggingface-cli download Qwen/{name} --local-dir {model}`, or set MODEL_PATH."]
+        return [f"model: no {config}. Download the model, for instance `huggingface-cli download Qwen/{name} --local-dir {model}`, or set MODEL_PATH to its folder (a name on a hub will not do: the file is checked before the run)."]
     try:
         positions = json.loads(config.read_text())["max_position_embeddings"]
     except (ValueError, KeyError):
@@ -91,19 +104,24 @@ def divisibility_problem(trajectories: int, gpus: int) -> list[str]:
     return [f"batch: {trajectories} responses per step do not divide among {gpus} GPUs. Choose NNODES and GPUS_PER_NODE so that they do."] if trajectories % gpus else []
 
 
+def whole_number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nnodes", type=int, required=True)
-    parser.add_argument("--gpus-per-node", type=int, required=True)
+    parser.add_argument("--nnodes", type=whole_number, required=True, help="NNODES")
+    parser.add_argument("--gpus-per-node", type=whole_number, required=True, help="GPUS_PER_NODE")
     parser.add_argument("--model", required=True, help="folder of the model")
     parser.add_argument("--context-length", type=int, required=True, help="tokens of prompt and response")
     parser.add_argument("--trajectories", type=int, required=True, help="responses per optimizer step")
     parser.add_argument("--file", nargs="+", required=True, help="data files")
+    parser.add_argument("--environment-to-come", action="store_true", help="this Python is not yet the one that trains")
     args = parser.parse_args()
-    if args.nnodes < 1 or args.gpus_per_node < 1:
-        parser.error("NNODES and GPUS_PER_NODE must be at least 1")
     problems = [
-        *gpu_problem(args.nnodes, args.gpus_per_node),
+        *gpu_problem(args.nnodes, args.gpus_per_node, args.environment_to_come),
         *divisibility_problem(args.trajectories, args.nnodes * args.gpus_per_node),
         *model_problem(args.model, args.context_length),
         *file_problems(args.file),

@@ -73,6 +73,7 @@ class EraConfig:
             value = getattr(self, name)
             _require(_is_number(value), name, value, "a number (infinity is written .inf in YAML, inf on the command line)")
         _require(1 <= self.k < math.inf, "k", self.k, "a finite number > 1, or 1 to log without changing the training")
+        _require(math.isfinite(self.low), "low", self.low, "a finite number (0 for no lower bound)")
         _require(self.low <= self.high, "low", self.low, f"at most {CONFIG_KEY}.high, which is {self.high}")
         _require(0 < self.top_fraction <= 1, "top_fraction", self.top_fraction, "a fraction in (0, 1]")
         _require(0 <= self.min_advantage < math.inf, "min_advantage", self.min_advantage, "a finite number >= 0")
@@ -244,8 +245,9 @@ def logprobs(
     shape = logits.shape[:-1]
     if labels.shape != shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary.")
-    if logit_scale is not None and logit_scale.shape != shape:
-        raise ValueError(f"logit_scale has shape {tuple(logit_scale.shape)}; expected {tuple(shape)}, one factor per label.")
+    if logit_scale is not None and getattr(logit_scale, "shape", None) != shape:
+        found = f"shape {tuple(logit_scale.shape)}" if isinstance(logit_scale, torch.Tensor) else f"type {type(logit_scale).__name__}"
+        raise ValueError(f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label.")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     rows = logits.reshape(-1, logits.size(-1))
@@ -255,6 +257,48 @@ def logprobs(
     if top_k is None:
         return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(shape)
     return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(shape)
+
+
+def divide_rows_(logits: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+    """In-place logits / divisor, row by row, whose gradient is one tensor of the gradient's own dtype.
+
+    `logits.div_(divisor)` would do, but where the dtypes differ (bf16 logits, fp32 divisor) its backward pass makes an
+    fp32 tensor of the logits' size, and on CPU so does its forward pass.
+
+    Args:
+        logits: (..., vocabulary), not a leaf that requires a gradient.
+        divisor: (..., 1), a constant for the gradient.
+
+    Returns:
+        `logits`.
+    """
+    return _DivideRows.apply(logits, divisor)
+
+
+class _DivideRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, divisor):
+        ctx.mark_dirty(logits)
+        ctx.save_for_backward(divisor)
+        if logits.is_contiguous():
+            _divide_into(logits, logits, divisor)
+        else:
+            logits.div_(divisor)
+        return logits
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        (divisor,) = ctx.saved_tensors
+        grad = torch.empty(grad_output.shape, dtype=grad_output.dtype, device=grad_output.device)
+        _divide_into(grad, grad_output, divisor)
+        return grad, None
+
+
+def _divide_into(out: torch.Tensor, dividend: torch.Tensor, divisor: torch.Tensor) -> None:
+    rows = (out.view(-1, out.size(-1)), dividend.reshape(-1, out.size(-1)), divisor.reshape(-1, 1))
+    for out_rows, dividend_rows, divisor_rows in zip(*(tensor.split(_chunk_rows(out.size(-1))) for tensor in rows)):
+        torch.div(dividend_rows, divisor_rows, out=out_rows)
 
 
 class _ScaledLogProbs(torch.autograd.Function):
@@ -273,7 +317,7 @@ class _ScaledLogProbs(torch.autograd.Function):
         weight = grad_output.unsqueeze(-1) * scale
         grad = torch.empty_like(logits)
         columns = (labels, scale, log_z, weight)
-        for z, out, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits)), *(_like_chunks(c, logits) for c in columns)):
+        for z, out, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits.size(-1))), *(_like_chunks(c, logits) for c in columns)):
             y, s, lz, w = chunk
             p = (z * s).sub_(lz).exp_()
             out.copy_(p.mul_(-w).scatter_add_(-1, y, w))
@@ -307,13 +351,13 @@ def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _chunk_rows(logits: torch.Tensor) -> int:
-    return max(1, _CHUNK_ELEMENTS // logits.size(-1))
+def _chunk_rows(vocabulary: int) -> int:
+    return max(1, _CHUNK_ELEMENTS // vocabulary)
 
 
 def _like_chunks(column: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return column.split(_chunk_rows(logits))
+    return column.split(_chunk_rows(logits.size(-1)))
 
 
 def _upcast_chunks(logits: torch.Tensor):
-    return (chunk.to(_at_least_fp32(logits.dtype)) for chunk in logits.split(_chunk_rows(logits)))
+    return (chunk.to(_at_least_fp32(logits.dtype)) for chunk in logits.split(_chunk_rows(logits.size(-1))))

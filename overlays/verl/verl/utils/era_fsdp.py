@@ -13,15 +13,17 @@
 # limitations under the License.
 """What verl's FSDP actor calls for ERA: it carries the quantities of verl/utils/era.py through a training step.
 
-    old_log_prob pass   entropy_summary      H_resp of each response travels beside old_log_probs
-    start of update     decide_scales        H_resp and the advantages give the scale of each token, once
-    forward             token_temperature    the division by the temperature, which verl does anyway, applies the scale
-                        top_k                the filter of the log-probs
-    loss                policy_loss_inputs   on-policy: the old log-probs are the new ones, detached
+    start               read_config              refuses actors that would not call the rest
+    old_log_prob pass   entropy_summary          H_resp of each response travels beside old_log_probs
+    start of update     decide_scales            H_resp and the advantages give the scale of each token, once
+    forward             divide_by_temperature_   the division that verl does anyway applies the scale
+                        top_k                    the filter of the log-probs
+    loss                policy_loss_inputs       on-policy: the old log-probs are the new ones, detached
 
 With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to the bit.
 """
 
+import itertools
 from typing import Any, Mapping, Optional, Union
 
 import torch
@@ -29,7 +31,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from verl import DataProto
-from verl.utils.era import EraConfig, forking_count, logit_scale, split_entropy
+from verl.utils.era import CONFIG_KEY, EraConfig, divide_rows_, forking_count, logit_scale, split_entropy
 from verl.utils.ulysses import get_ulysses_sequence_parallel_rank, get_ulysses_sequence_parallel_world_size
 
 RESPONSE_ENTROPY = "era_response_entropy"
@@ -41,6 +43,21 @@ def _response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch
     """(bsz, response_length), the mask that the policy loss uses."""
     response_length = batch["responses"].size(1)
     return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
+
+
+def read_config(actor: Any) -> EraConfig:
+    """The configuration of a DataParallelPPOActor.
+
+    Raises:
+        ValueError: a bad value, or ERA on an actor with an update of its own (recipe/spin, recipe/sppo), which would
+            never call it.
+    """
+    era = EraConfig.from_mapping(actor.config.get("era"))
+    subclasses = itertools.takewhile(lambda cls: cls.__name__ != "DataParallelPPOActor", type(actor).__mro__)
+    own_updates = [f"{cls.__name__}.{name}" for cls in subclasses for name in vars(cls) if name.startswith("update_policy")]
+    if era.enable and own_updates:
+        raise ValueError(f"{CONFIG_KEY}.enable=True needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore ERA. Set it to False.")
+    return era
 
 
 def entropy_summary(config: Mapping[str, Any], data: DataProto, entropys: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -132,47 +149,37 @@ def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
 
-def token_temperature(
-    era: EraConfig,
+def divide_by_temperature_(
+    logits: torch.Tensor,
     temperature: float,
     micro_batch: Mapping[str, torch.Tensor],
-    logits: torch.Tensor,
     indices: Optional[torch.Tensor] = None,
-) -> Union[float, torch.Tensor]:
-    """What to divide the logits by: the temperature over the scale of the token that each position predicts.
+) -> torch.Tensor:
+    """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
 
     Args:
-        era: the configuration.
+        logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
         temperature: of the sampling.
         micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA, `input_ids` (bsz, seqlen).
-        logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
         indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded logits.
-
-    Returns:
-        The temperature itself without a decided scale, else (bsz, seqlen, 1) or (tokens of this rank, 1).
     """
     if LOGIT_SCALE not in micro_batch.keys():
-        return temperature
+        return logits.div_(temperature)
+    return divide_rows_(logits, _divisor(logits, temperature, micro_batch, indices).unsqueeze(-1))
+
+
+def _divisor(logits, temperature, micro_batch, indices) -> torch.Tensor:
+    """temperature / scale, (bsz, seqlen) or (tokens of this rank,)."""
     scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
     # The token at position t is predicted at t - 1; prompt positions and the last one keep the plain temperature.
     prompt_length = micro_batch["input_ids"].size(1) - scale.size(1)
     divisor = F.pad(temperature / scale, (prompt_length - 1, 1), value=temperature)
-    if _represents(logits.dtype, [temperature, temperature / era.k, temperature * era.k]):
-        # With mixed dtypes an in-place division copies bf16 logits to fp32 on CPU, and is slower on GPUs.
-        divisor = divisor.to(logits.dtype)
     if indices is None:
-        return divisor.unsqueeze(-1)
+        return divisor
     divisor = divisor.flatten()[indices]
     ranks = get_ulysses_sequence_parallel_world_size()
     padding = logits.size(0) * ranks - divisor.size(0)
-    divisor = F.pad(divisor, (0, padding), value=temperature)
-    return divisor.chunk(ranks)[get_ulysses_sequence_parallel_rank()].unsqueeze(-1)
-
-
-def _represents(dtype: torch.dtype, values: list[float]) -> bool:
-    """Whether dtype holds these fp32 values exactly; computed on CPU, so that no GPU waits for it."""
-    exact = torch.tensor(values, dtype=torch.float32)
-    return torch.equal(exact.to(dtype).float(), exact)
+    return F.pad(divisor, (0, padding), value=temperature).chunk(ranks)[get_ulysses_sequence_parallel_rank()]
 
 
 def top_k(era: EraConfig, micro_batch: Mapping[str, torch.Tensor]) -> Optional[int]:
