@@ -1,11 +1,15 @@
 """python -m demo [--task chain] [--seed 1] [--steps 150]: GRPO and ERA from the same start, with verl's own trainer."""
 
+from demo import environment
+
+if __name__ == "__main__":
+    environment.restart_if_needed()  # before the imports below, which a user's PYTHONPATH could supply
+
 import argparse
 import contextlib
 import fcntl
 import importlib.util
 import json
-import os
 import shutil
 import signal
 import sys
@@ -39,7 +43,7 @@ class Line:
     def show(self, text: str, count: int = 0, last: bool = False) -> None:
         text = f"{self.label:<8} {text}"
         if self.in_place:
-            width = shutil.get_terminal_size().columns - 1
+            width = None if last else shutil.get_terminal_size().columns - 1  # a wrapped line cannot be rewritten
             print(f"\r\033[K{text[:width]}", end="\n" if last else "", flush=True)
         elif last or (count % 10 == 0 and count > 0):
             print(text, flush=True)
@@ -95,30 +99,31 @@ def only_one(out: Path) -> Iterator[None]:
         yield
 
 
-def warm_up(settings: Settings, out: Path, digest: str, redo: bool) -> Path:
+def warm_up(settings: Settings, out: Path, key: dict, redo: bool) -> Path:
     """The folder of the model that both runs start from."""
     from demo import run, warmup
 
     folder = out / f"warmup-{settings.task}-seed{settings.seed}"
     line = Line("warm-up")
-    info = None if redo else run.finished(folder, digest)
+    info = None if redo else run.finished(folder, key)
     if info is None:
-        run.fresh(folder)
+        new = run.fresh(run.beside(folder))
         text = "update {}: {:.0%} of the sampled answers right (until {:.0%})".format
         accuracy = warmup.write_model(
-            folder,
+            new,
             chain.TASKS[settings.task],
             settings.seed,
             lambda update, accuracy: line.show(text(update, accuracy, warmup.TARGET_ACCURACY), update // 5),
         )
-        info = run.finish(folder, digest, accuracy=accuracy, seconds=line.seconds())
+        info = run.finish(new, key, accuracy=accuracy, seconds=line.seconds())
+        run.replace(folder, new)
         line.show(f"{accuracy:.0%} of the sampled answers right, {info['seconds']:.0f} s", last=True)
     else:
         line.show(f"{info['accuracy']:.0%} of the sampled answers right, reused from {folder}", last=True)
     return folder
 
 
-def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Path, key: str, redo: bool) -> dict:
+def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Path, key: dict, redo: bool) -> dict:
     from demo import run
 
     line = Line(arm.upper())
@@ -126,8 +131,9 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
     if info is not None:
         line.show(f"{settings.steps} steps, reused from {folder}", last=True)
         return info
-    if (folder / run.INFO_FILE).exists() and not redo:
-        line.show(f"the run in {folder} was made by other code or packages: training again", last=True)
+    difference = run.difference(folder, key)
+    if difference:
+        line.show(f"the run in {folder} differs in {difference}: training again, and keeping it until the new one is finished", last=True)
     first_step = None
 
     def on_poll(row: dict | None) -> None:
@@ -168,14 +174,15 @@ def demo(arguments: argparse.Namespace) -> None:
         flush=True,
     )
     with only_one(arguments.out):
-        digest = run.digest(arguments.checkout)
-        start = warm_up(settings, arguments.out, digest, arguments.fresh)
+        run.sweep()
+        key = run.key(arguments.checkout)
+        start = warm_up(settings, arguments.out, key, arguments.fresh)
         folder = arguments.out / settings.name
         folder.mkdir(exist_ok=True)
         warmup.write_data(folder, settings.task, settings.seed)
         arms = {}
         for arm in ARMS:
-            info = train(settings, arm, arguments.checkout, start, folder / arm, digest, arguments.fresh)
+            info = train(settings, arm, arguments.checkout, start, folder / arm, key, arguments.fresh)
             arms[arm] = report.Arm.read(folder / arm, info)
         findings = report.findings(settings, **arms)
         report.picture(settings, arms, folder / PICTURE_FILE)

@@ -153,25 +153,34 @@ def picture(settings: config.Settings, arms: dict[str, Arm], file: Path) -> None
         "reward": "mean reward",
         "distinct_right": f"distinct right answers of {config.ANSWERS}",
     }
-    styles = {"grpo": dict(color="0.45", linestyle="--", linewidth=1.4), "era": dict(color="#0b4f8a", linewidth=1.8)}
+    # Dashes on top of a wider line: where the curves coincide both are seen.
+    styles = {
+        "grpo": dict(color="black", linestyle=(0, (4, 3)), linewidth=1.2, markersize=3, zorder=4),
+        "era": dict(color="#4a90d0", linewidth=3, markersize=7, zorder=3),
+    }
+    smooth = settings.steps > LAST  # the mean of fewer steps is a flat line
     figure, axes = pyplot.subplots(1, len(panels), figsize=(10, 3.1), constrained_layout=True)
     for axis, (column, title) in zip(axes, panels.items()):
         for name, arm in arms.items():
             steps = [row["step"] for row in arm.steps]
             values = [row[column] for row in arm.steps]
-            axis.plot(steps, values, color=styles[name]["color"], linewidth=0.5, alpha=0.35)
-            axis.plot(steps, running_mean(values, LAST), label=name.upper(), **styles[name])
+            if smooth:
+                axis.plot(steps, values, color=styles[name]["color"], linewidth=0.5, alpha=0.35)
+            else:
+                axis.set_xticks(steps)
+            line = running_mean(values, LAST) if smooth else values
+            axis.plot(steps, line, label=name.upper(), marker=None if smooth else "o", **styles[name])
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("step")
-        axis.set_ylim(bottom=0)
-        axis.margins(x=0.01)
+        axis.margins(x=0.01 if smooth else 0.04)
+        highest = max(row[column] for arm in arms.values() for row in arm.steps)
+        axis.set_ylim(0, 1.1 * highest or 1)  # from 0 the usual margin, a share of the curve's range, may be none
         axis.spines[["top", "right"]].set_visible(False)
     label = rf"$\omega_\mathrm{{low}}$ = {settings.omega_low}"
-    axes[0].axhline(settings.omega_low, color="black", linestyle=":", linewidth=1, label=label)
-    axes[0].legend(frameon=False)
-    figure.suptitle(
-        f"task {settings.task}, seed {settings.seed} (thin: each step; thick: mean over {LAST // 2} steps to either side)", fontsize=8, x=0.995, ha="right"
-    )
+    axes[0].axhline(settings.omega_low, color="0.5", linestyle=":", linewidth=1.2, label=label)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)  # over no curve
+    lines = f"thin: each step; thick: mean over {LAST // 2} steps to either side" if smooth else "each step"
+    figure.suptitle(f"task {settings.task}, seed {settings.seed} ({lines})", fontsize=8, x=0.995, ha="right")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 

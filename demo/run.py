@@ -1,10 +1,12 @@
 """One training run in processes of its own: started, followed, measured and, whatever happens, ended."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from demo import config, curves
+from demo.environment import ROOT, cleaned
 from demo.errors import DemoError
 
-ROOT = Path(__file__).resolve().parent.parent
 LOG_FILE = "log.txt"
 INFO_FILE = "run.json"
 _TRAINING_CODE = ("chain.py", "config.py", "cpu_trainer.py", "cpu_worker.py", "curves.py", "warmup.py")
@@ -30,6 +32,8 @@ _POLL_SECONDS = 0.5
 # Ray's Unix sockets lie this far below its folder; an address holds 103 bytes on macOS and 107 on Linux.
 _RAY_SOCKET = "/session_2025-01-31_23-59-59_999999_4194304/sockets/plasma_store"
 _LONGEST_RAY_DIR = 103 - len(_RAY_SOCKET)
+_RAY_DIR_NAME = re.compile(r"era-ray-(\d{1,9})-")  # the number is the process id of its demo
+_LOCK_FILE = ".lock"
 
 
 def versions() -> dict[str, str]:
@@ -44,26 +48,49 @@ def machine() -> dict:
     return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform(), "versions": versions()}
 
 
-def digest(checkout: Path) -> str:
-    """Of the code that a result depends on: the demo's, the checkout's and the versions of the packages."""
+def key(checkout: Path) -> dict:
+    """What a result depends on besides its settings. Python's patch releases compute alike."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"code": _code_digest(checkout), "versions": {**versions(), "python": python}}
+
+
+def _code_digest(checkout: Path) -> str:
+    """Of the demo's code and the checkout's."""
     files = [ROOT / "demo" / name for name in _TRAINING_CODE]
     files += sorted(file for file in (checkout / "verl").rglob("*") if file.suffix in (".py", ".yaml"))
-    sha = hashlib.sha256(json.dumps(versions(), sort_keys=True).encode())
+    sha = hashlib.sha256()
     for file in files:
         sha.update(f"\0{file.name}\0".encode() + file.read_bytes())
     return sha.hexdigest()
 
 
-def finished(folder: Path, key: str) -> dict | None:
+def finished(folder: Path, key: dict) -> dict | None:
     """What is known of the finished run in the folder; None if there is none or it was made by other code."""
+    info = _read_info(folder)
+    return info if info and info.get("key") == key else None
+
+
+def difference(folder: Path, key: dict) -> str:
+    """In words, between the finished run in the folder and one made now; empty if there is none."""
+    info = _read_info(folder)
+    old = info.get("key") if info else key
+    if old == key:
+        return ""
+    old = old if isinstance(old, dict) else {}  # earlier demos kept a digest of everything
+    before, now = old.get("versions", key["versions"]), key["versions"]
+    changed = [f"{name} ({before.get(name)} then, {now[name]} now)" for name in now if before.get(name) != now[name]]
+    code = ["the demo's or verl's code"] if old.get("code") != key["code"] else []
+    return ", ".join(changed + code)
+
+
+def _read_info(folder: Path) -> dict | None:
     try:
-        info = json.loads((folder / INFO_FILE).read_text())
+        return json.loads((folder / INFO_FILE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return info if info.get("key") == key else None
 
 
-def finish(folder: Path, key: str, **info) -> dict:
+def finish(folder: Path, key: dict, **info) -> dict:
     """Marks the folder's content as complete; written last, so that what lacks it is made anew."""
     info = {"key": key, **info}
     (folder / INFO_FILE).write_text(json.dumps(info, indent=2) + "\n")
@@ -76,20 +103,35 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
+def beside(folder: Path) -> Path:
+    """Where the folder's content is made: what is in the folder stays until its replacement is finished."""
+    return folder.with_name(f"{folder.name}.new")
+
+
+def replace(folder: Path, new: Path) -> None:
+    """At every moment the old content or the new one is complete under some name."""
+    old = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def train(
     settings: config.Settings,
     arm: str,
     checkout: Path,
     start: Path,
     folder: Path,
-    key: str,
+    key: dict,
     on_poll: Callable[[dict | None], None],
 ) -> dict:
     """Trains one arm from the model in `start` and writes its curves to `folder`.
 
     `on_poll` is called with the row of each new step, and with None about twice a second while there is none.
     """
-    run = fresh(folder).resolve()
+    run = fresh(beside(folder)).resolve()
     overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
     began, peak, rows = time.monotonic(), 0, []
     with _ray_dir() as ray_dir, (run / LOG_FILE).open("w") as log, _trainer(checkout, ray_dir, overrides, log) as process:
@@ -104,10 +146,12 @@ def train(
                 on_poll(row)
             time.sleep(_POLL_SECONDS if running else 0)
     if process.returncode != 0 or len(rows) != settings.steps:
-        raise DemoError(_failure(arm, process.returncode, len(rows), settings.steps, folder / LOG_FILE))
+        raise DemoError(_failure(arm, process.returncode, len(rows), settings.steps, beside(folder) / LOG_FILE))
     curves.write_csv(run / curves.STEPS_FILE, rows)
     curves.write_csv(run / curves.VALIDATION_FILE, curves.validation_rows(run))
-    return finish(run, key, seconds=time.monotonic() - began, peak_memory_bytes=peak, machine=machine())
+    info = finish(run, key, seconds=time.monotonic() - began, peak_memory_bytes=peak, machine=machine())
+    replace(folder, run)
+    return info
 
 
 @contextlib.contextmanager
@@ -115,8 +159,7 @@ def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> Iterato
     """The trainer's process. It leads a process group with all that Ray starts; the group is killed on leaving."""
     # A Ray cluster of the user's is not to be joined, nor the user's caches written to.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), str(ROOT)]),
+    environment = cleaned(environment, checkout.resolve(), ROOT) | {
         "OMP_NUM_THREADS": "1",  # with 2 threads on two busy cores a step took ten times as long
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": ray_dir,  # some imports leave empty folders there
@@ -156,12 +199,33 @@ def _kill_group(leader: subprocess.Popen) -> None:
 @contextlib.contextmanager
 def _ray_dir() -> Iterator[str]:
     """A folder for Ray whose path is short enough for Unix sockets, however deep the results lie."""
-    base = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="era-ray-", dir=base if len(base) + len("/era-ray-12345678") <= _LONGEST_RAY_DIR else "/tmp")
+    base, prefix = tempfile.gettempdir(), f"era-ray-{os.getpid()}-"
+    folder = tempfile.mkdtemp(prefix=prefix, dir=base if len(f"{base}/{prefix}12345678") <= _LONGEST_RAY_DIR else "/tmp")
     try:
-        yield folder
+        with open(f"{folder}/{_LOCK_FILE}", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Removes this user's folders for Ray whose demo is dead: one ended by SIGKILL cannot do it itself."""
+    for folder in {folder for base in (tempfile.gettempdir(), "/tmp") for folder in Path(base).glob("era-ray-*")}:
+        with contextlib.suppress(OSError):
+            if _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """The lock tells of an owner in another container, whose process ids are not ours."""
+    owner = _RAY_DIR_NAME.match(folder.name)
+    if not owner or folder.is_symlink() or folder.stat().st_uid != os.getuid() or psutil.pid_exists(int(owner[1])):
+        return False
+    with (folder / _LOCK_FILE).open() as lock, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _new_lines(file: Path) -> Iterator[list[str]]:

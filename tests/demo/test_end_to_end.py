@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from demo import curves, run
+from demo import config, curves, run
 
 STEPS = 2
 MARK = "ERA_DEMO_TEST"  # environment variable by which processes are found again, whoever their parent is
@@ -23,8 +23,9 @@ def command(checkout, out, *arguments):
 
 
 def environment(temporary):
-    """RAY_ADDRESS names a cluster that is not there: the demo must not look for it."""
-    return {**os.environ, "TMPDIR": temporary, MARK: temporary, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "127.0.0.1:1"}
+    """RAY_ADDRESS names a cluster that is not there, PYTHONPATH a torch that is none: the demo must look at neither."""
+    mine = {"TMPDIR": temporary, MARK: temporary, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **mine, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(run.ROOT / "tests/demo/stray")}
 
 
 def processes_of(temporary):
@@ -37,6 +38,10 @@ def processes_of(temporary):
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def ray_dirs(temporary):
+    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,40 @@ def test_arms_are_identical_while_no_response_is_below_omega_low(demo, out):
     assert grpo == era
 
 
+@pytest.fixture(scope="module")
+def acting(demo, patched_verl, out):
+    """The rows and the metrics of an ERA run from the same warm-up, in which omega_low is above the first entropies."""
+    folder = out / f"chain-seed1-steps{STEPS}" / "acting"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config.Settings, "omega_low", 2.9)
+        run.train(config.Settings(steps=STEPS), "era", patched_verl, out / "warmup-chain-seed1", folder, {}, lambda row: None)
+    return curves.read_csv(folder / curves.STEPS_FILE), metrics(folder)
+
+
+def metrics(folder):
+    """Of the training steps; the validations before and after have no gradient."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "actor/grad_norm" in row]
+
+
+def test_era_acts_through_worker_and_update(acting, out):
+    """The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed."""
+    grpo_folder = out / f"chain-seed1-steps{STEPS}" / "grpo"
+    rows, grpo = acting[0], curves.read_csv(grpo_folder / curves.STEPS_FILE)
+    assert all(row["low_fraction"] > 0.5 and row["scaled_token_fraction"] > 0.1 for row in rows)
+    for column in ("response_entropy", "reward", "distinct_right"):
+        assert rows[0][column] == grpo[0][column]
+    gradients = [steps[0]["actor/grad_norm"] for steps in (acting[1], metrics(grpo_folder))]
+    # far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
+    assert gradients[0] != pytest.approx(gradients[1], rel=0.02)
+    assert rows[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
+
+
+def test_acting_era_is_exactly_on_policy(acting):
+    assert len(acting[1]) == STEPS
+    assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting[1])
+
+
 def test_output_ends_with_table_findings_and_paths(demo, out):
     assert "GRPO     step 2/2" in demo and "ERA      step 2/2" in demo
     assert "ERA never acted in these 2 steps" in demo
@@ -106,7 +145,7 @@ def test_second_start_reuses_the_runs(demo, patched_verl, out, temporary):
 @pytest.mark.parametrize(
     "number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGTERM, "raylet"), (signal.SIGKILL, "raylet")]
 )
-def test_stopping_the_demo_leaves_no_process(number, stage, demo, patched_verl, out, temporary):
+def test_stopping_the_demo_leaves_no_process(number, stage, demo, patched_verl, out, temporary, monkeypatch):
     """Stopped once a process of this name is there. After SIGKILL the trainer notices that its parent is gone."""
     process = subprocess.Popen(
         command(patched_verl, out, "--steps", 90), cwd=run.ROOT, env=environment(temporary), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -119,6 +158,10 @@ def test_stopping_the_demo_leaves_no_process(number, stage, demo, patched_verl, 
     _, errors = process.communicate(timeout=20)
     if number == signal.SIGKILL:
         time.sleep(2)
+        assert [name.rpartition("-")[0] for name in ray_dirs(temporary)] == [f"era-ray-{process.pid}"]
+        monkeypatch.setattr(tempfile, "tempdir", temporary)
+        run.sweep()
+        assert ray_dirs(temporary) == []
     else:
         assert process.returncode == 128 + number
         assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"

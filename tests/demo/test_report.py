@@ -92,6 +92,19 @@ def test_picture_is_a_small_png(tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000
 
 
+@pytest.mark.parametrize("steps, lines", [(1, 1), (10, 1), (11, 2), (40, 2)])
+def test_short_runs_are_drawn_step_by_step(steps, lines, tmp_path, monkeypatch):
+    drawn = []
+    from matplotlib.axes import Axes
+
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, xs, ys, **style: drawn.append((ys, style)) or plot(self, xs, ys, **style))
+    entropies = falling(0.1)[:steps]
+    report.picture(Settings(steps=steps), {"grpo": arm(entropies), "era": arm(entropies)}, tmp_path / "entropy.png")
+    assert len(drawn) == 3 * 2 * lines
+    assert any(ys == entropies and "label" in style for ys, style in drawn) == (lines == 1)
+
+
 def test_record_tables_what_the_summaries_hold(tmp_path, capsys):
     assert record.main(tmp_path) == 1
     assert "no finished demo" in capsys.readouterr().err

@@ -1,15 +1,20 @@
 """Arguments, checks and reuse: what happens before and around the training."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from demo import __main__ as cli
 from demo import config, run, warmup
 from demo.errors import DemoError
+
+
+KEY = {"code": "1", "versions": {"python": "3.11", "torch": "2.6.0"}}
 
 
 def demo(*arguments, **environment):
@@ -92,28 +97,87 @@ def test_failed_training_shows_the_end_of_its_log(tmp_path, monkeypatch):
     (broken / "verl").mkdir(parents=True)
     (broken / "verl/__init__.py").write_text("raise ImportError('this verl is broken')\n")
     with pytest.raises(DemoError) as error:
-        run.train(config.Settings(steps=2), "era", broken, tmp_path, tmp_path / "era", "key", lambda row: None)
+        run.train(config.Settings(steps=2), "era", broken, tmp_path, tmp_path / "era", KEY, lambda row: None)
     assert "the era run ended with exit code 1 after 0 of 2 steps" in str(error.value)
-    assert "this verl is broken" in str(error.value) and str(tmp_path / "era/log.txt") in str(error.value)
-    assert not (tmp_path / "era" / run.INFO_FILE).exists()
+    assert "this verl is broken" in str(error.value) and str(tmp_path / "era.new/log.txt") in str(error.value)
+    assert not (tmp_path / "era").exists() and not (tmp_path / "era.new" / run.INFO_FILE).exists()
+
+
+def test_finished_run_outlives_a_failed_attempt_to_replace_it(tmp_path):
+    run.finish(run.fresh(tmp_path / "era"), KEY, seconds=1.5)
+    (tmp_path / "era/steps.csv").write_text("old")
+    with pytest.raises(DemoError):
+        run.train(config.Settings(steps=2), "era", tmp_path / "no verl", tmp_path, tmp_path / "era", {**KEY, "code": "2"}, lambda row: None)
+    assert run.finished(tmp_path / "era", KEY) and (tmp_path / "era/steps.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_warm_up_is_kept_until_its_replacement_is_finished(stopped, tmp_path, monkeypatch):
+    def write_model(folder, *_):
+        (folder / "model").write_text("new")
+        if stopped:
+            raise cli.Stopped(2)
+        return 0.4
+
+    folder = run.fresh(tmp_path / "warmup-chain-seed1")
+    (folder / "model").write_text("old")
+    run.finish(folder, KEY, accuracy=0.4)
+    monkeypatch.setattr(warmup, "write_model", write_model)
+    try:
+        cli.warm_up(config.Settings(), tmp_path, {**KEY, "code": "2"}, False)
+    except cli.Stopped:
+        assert stopped
+    assert (folder / "model").read_text() == ("old" if stopped else "new")
+    assert run.finished(folder, KEY if stopped else {**KEY, "code": "2"})
+    assert stopped or os.listdir(tmp_path) == ["warmup-chain-seed1"]
+
+
+def test_message_says_what_differs_and_that_the_old_run_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "train", lambda *_: {})
+    run.finish(tmp_path, KEY)
+    newer = {"code": "2", "versions": {"python": "3.12", "torch": "2.6.0"}}
+    cli.train(config.Settings(), "era", tmp_path, tmp_path, tmp_path, newer, False)
+    says = "differs in python (3.11 then, 3.12 now), the demo's or verl's code: training again, and keeping it until"
+    assert says in capsys.readouterr().out
+    cli.train(config.Settings(), "era", tmp_path, tmp_path, tmp_path, KEY, True)
+    assert "differs" not in capsys.readouterr().out
+
+
+def test_difference_to_nothing_to_the_same_and_to_a_run_of_an_earlier_demo(tmp_path):
+    assert run.difference(tmp_path / "nothing", KEY) == ""
+    run.finish(tmp_path, KEY)
+    assert run.difference(tmp_path, KEY) == ""
+    run.finish(tmp_path, "a digest of everything")
+    assert run.difference(tmp_path, KEY) == "the demo's or verl's code"
 
 
 def test_finished_runs_are_reused_only_with_the_same_key(tmp_path):
     assert run.finished(tmp_path / "nothing", "key") is None
-    info = run.finish(tmp_path, "key", seconds=1.5)
-    assert run.finished(tmp_path, "key") == info == {"key": "key", "seconds": 1.5}
-    assert run.finished(tmp_path, "other") is None
+    info = run.finish(tmp_path, KEY, seconds=1.5)
+    assert run.finished(tmp_path, KEY) == info == {"key": KEY, "seconds": 1.5}
+    assert run.finished(tmp_path, {**KEY, "code": "2"}) is None
     (tmp_path / run.INFO_FILE).write_text('{"key": "ke')
-    assert run.finished(tmp_path, "key") is None
+    assert run.finished(tmp_path, KEY) is None
 
 
-def test_digest_follows_the_checkout(tmp_path):
-    one = run.digest(checkout(tmp_path))
-    assert run.digest(tmp_path) == one
+def test_key_follows_the_checkout(tmp_path):
+    one = run.key(checkout(tmp_path))
+    assert run.key(tmp_path) == one
     (tmp_path / "verl/README.md").touch()
-    assert run.digest(tmp_path) == one
+    assert run.key(tmp_path) == one
     (tmp_path / "verl/utils/era.py").write_text("x = 2\n")
-    assert run.digest(tmp_path) != one
+    assert run.key(tmp_path) != one
+
+
+def test_key_follows_packages_and_python_but_not_its_patch_releases(tmp_path, monkeypatch):
+    def key(python, torch):
+        monkeypatch.setattr(run.platform, "python_version_tuple", lambda: tuple(python.split(".")))
+        monkeypatch.setattr(run, "versions", lambda: {"python": python, "torch": torch})
+        return run.key(tmp_path)
+
+    checkout(tmp_path)
+    assert key("3.11.7", "2.6.0") == key("3.11.9", "2.6.0")
+    assert key("3.11.7", "2.6.0") != key("3.12.7", "2.6.0") != key("3.12.7", "2.7.0")
 
 
 def test_settings_have_folders_of_their_own():
@@ -133,6 +197,43 @@ def test_ray_folder_is_short_enough_for_unix_sockets(tmp_path, monkeypatch):
     with run._ray_dir() as folder:
         assert len(folder) <= run._LONGEST_RAY_DIR
     assert not os.path.exists(folder)
+
+
+def test_sweep_takes_the_folders_of_dead_demos_alone(tmp_path, monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    dead, live, elsewhere, old = (
+        tmp_path / f"era-ray-{name}" for name in (f"{process.pid}-a", f"{os.getpid()}-b", f"{process.pid}-c", "abcdefgh")
+    )
+    for folder in (dead, live, elsewhere, old):
+        (folder / "session").mkdir(parents=True)
+        (folder / run._LOCK_FILE).touch()
+    monkeypatch.setattr(run.tempfile, "tempdir", str(tmp_path))
+    with (elsewhere / run._LOCK_FILE).open() as lock:  # an owner whose process id is not known here
+        run.fcntl.flock(lock, run.fcntl.LOCK_EX)
+        run.sweep()
+        assert not dead.exists() and live.exists() and elsewhere.exists() and old.exists()
+    run.sweep()
+    assert not elsewhere.exists()
+
+
+def test_python_path_of_the_user_does_not_reach_the_demo(tmp_path):
+    """Its argparse.py cannot be imported; it would be found before Python's own."""
+    stray = run.ROOT / "tests/demo/stray"
+    result = demo("--checkout", tmp_path, "--out", tmp_path / "out", PYTHONPATH=str(stray), PYTHONSTARTUP="x")
+    assert result.stderr.startswith(f"\ndemo: {tmp_path} is not verl with the ERA overlay"), result.stderr
+
+
+def test_trainer_has_a_python_path_of_its_own(tmp_path, monkeypatch):
+    for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"):
+        monkeypatch.setenv(name, "/stray")
+    monkeypatch.setattr(run.subprocess, "Popen", lambda *_, env, **__: started.append(env) or SimpleNamespace(stdin=io.StringIO()))
+    monkeypatch.setattr(run, "_kill_group", lambda process: None)
+    started = []
+    with run._trainer(tmp_path, "/tmp/ray", [], None):
+        pass
+    assert "/stray" not in started[0].values()
+    assert started[0]["PYTHONPATH"] == f"{tmp_path}{os.pathsep}{run.ROOT}"
 
 
 def test_new_lines_leaves_a_half_written_line_for_later(tmp_path):

@@ -1,0 +1,1 @@
+raise ImportError("argparse.py from a user's PYTHONPATH")

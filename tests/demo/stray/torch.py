@@ -1,0 +1,1 @@
+raise ImportError("torch.py from a user's PYTHONPATH")
