@@ -11,12 +11,12 @@ import shutil
 from pathlib import Path
 
 from engine.checkout import BRANCH, Checkout, Run, Status, evaluate, in_force, look, refuse_interrupted, write_record
-from engine.common import CONFLICT, LOCAL, OK, WRONG_BASE, Stop, count, say, some, unfinished
+from engine.common import CONFLICT, LOCAL, OK, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
 from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
 from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, read_overlay, select_patches
 from engine.sources import Source, find_source, wished_kind
-from engine.switch import crlf_hint, plan_switch, resume, switch_all, verify_checkout
+from engine.switch import crlf_hint, export_hint, other_worktree, plan_switch, resume, switch_all, verify_checkout
 
 
 @dataclasses.dataclass
@@ -87,7 +87,7 @@ def conflict_stop(up: Upstream, label: str, patch: Patch, conflict: Conflict) ->
         CONFLICT,
         f"{up.name} {label}: {patch.file} does not apply",
         *conflict.lines,
-        f"to see where it would go: python apply.py port {up.name} --onto {label}",
+        f"to see where it would go: {command('port', up.name, '--onto', label)}",
         "nothing was changed",
     )
 
@@ -135,9 +135,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
             WRONG_BASE,
             f"{checkout.path}: {status.note}",
             *([] if checkout.git else ["expected a clone of the upstream repository, with its .git, as the folder itself"]),
-            f"to get there: git -C {checkout.path} checkout {up.version(label).commit}"
-            if checkout.git
-            else f"move the folder away and run `python apply.py apply {up.name}` to get a fresh one",
+            *way_there(up, label, checkout),
             "nothing was changed",
         )
     record = in_force(checkout)
@@ -159,7 +157,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
             f"commit them to a branch of yours or stash them (`git -C {checkout.path} stash`), then run the command again. Nothing was changed",
         )
     recorded = "git" if checkout.given else (checkout.record or {}).get("source") if status.version == label else None
-    job.overlay = read_overlay(up.name, label)
+    job.overlay = read_overlay(up, label)
     job.source = find_source(run.cache, up, up.version(label), run.source, checkout.git, recorded)
     job.built = build(up, label, job.overlay, job.source)
     job.record = make_record(job, record)
@@ -168,6 +166,12 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
         job.plan = plan_switch(checkout, checkout.git.tree(checkout.head), job.built.tree)
         job.carried = [path for path in status.files if path not in job.plan and not status.commits]
     return job
+
+
+def way_there(up: Upstream, label: str, checkout: Checkout) -> list[str]:
+    if checkout.git:
+        return [f"to get there: git -C {checkout.path} checkout {up.version(label).commit}"]
+    return [] if checkout.given else [f"move the folder away and run `{command('apply', up.name)}` to get a fresh one"]
 
 
 def make_record(job: Job, record: dict | None) -> dict:
@@ -193,7 +197,7 @@ def plan_refs(job: Job, record: dict | None, status: Status) -> None:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path} stands on {record['base'] if record else checkout.head}, expected {base}",
-            f"to get there: python apply.py revert {job.up.name} --checkout {checkout.path}, then git -C {checkout.path} checkout {base}",
+            f"to get there: {command('revert', job.up.name)}, then git -C {checkout.path} checkout {base}",
             "nothing was changed",
         )
     era = checkout.refs.get(BRANCH)
@@ -203,10 +207,20 @@ def plan_refs(job: Job, record: dict | None, status: Status) -> None:
         job.refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
         ours.append(checkout.head)
     elif moved or era not in ours:
+        other = None if checkout.record else other_worktree(checkout, era)
+        if other:
+            raise Stop(
+                LOCAL,
+                f"{checkout.path}: the overlay is applied in another worktree of this clone, {other}",
+                "all worktrees of a clone share the branch era, so it can be applied in one of them only",
+                f"revert it there first: `{command('revert', job.up.name, checkout=other)}`. Nothing was changed",
+            )
+        turn = export_hint(checkout, "turn them into patches with").removeprefix(" ").removesuffix(",")
+        turn = f"{turn}, or " if turn else ""
         raise Stop(
             LOCAL,
             f"{checkout.path}: the branch era holds commits that are not ours: {some(status.commits or [era])}",
-            f"turn them into patches with `python apply.py export {job.up.name}`, or keep them under another name with",
+            f"{turn}keep them under another name with",
             f"`git -C {checkout.path} branch -m era my-work` and check out {base[:12]}. Nothing was changed",
         )
     job.refs[BRANCH] = (era, tip)
@@ -293,14 +307,20 @@ def carry_out(jobs: list[Job]) -> None:
                 made.append((make_fresh(job), job.checkout.path))
             elif job.kind == "switch":
                 bring_objects(job)
-        switch_all([(job.checkout, apply_order(job)) for job in jobs if job.kind == "switch"])
-        unfinished.advice = "run `python apply.py apply` to complete it; nothing is lost"
-        for part, path in made:
-            part.rename(path)
-        unfinished.advice = ""
+        if any(job.kind != "none" for job in jobs):
+            carry_over(jobs, made)
     finally:
         for part, _ in made:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def carry_over(jobs: list[Job], made: list[tuple[Path, Path]]) -> None:
+    """The step that counts: before it nothing has changed, after it all has."""
+    with uninterrupted(f"the apply is complete; `{command('status')}` shows it"):
+        switch_all([(job.checkout, apply_order(job)) for job in jobs if job.kind == "switch"])
+        unfinished.advice = f"run `{command('apply')}` to complete it; nothing is lost"
+        for part, path in made:
+            part.rename(path)
 
 
 def apply_order(job: Job) -> dict:

@@ -11,10 +11,9 @@ import dataclasses
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 
-from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, locked, write_file
+from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
 from engine.git import MODES, QUIET_CONFIG, Entry, Git, Tree, blob_id, changed_paths, is_ancestor, scratch_index
 from engine.project import JUNK_PATTERNS, Upstream, read_overlay
 from engine.sources import Cache
@@ -166,9 +165,9 @@ def snapshot(checkout: Checkout, files: list[str]):
     """The work tree's content of some paths on top of HEAD, as a tree; objects go to a folder that is thrown away."""
     objects = Path(checkout.git("rev-parse", "--git-path", "objects").strip())
     objects = objects if objects.is_absolute() else checkout.path / objects
-    with tempfile.TemporaryDirectory(prefix="era-objects-") as folder:
+    with scratch_folder("objects") as folder:
         quoted = '"' + str(objects).replace("\\", "\\\\").replace('"', '\\"') + '"'
-        git = checkout.git.with_env(GIT_OBJECT_DIRECTORY=folder, GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
+        git = checkout.git.with_env(GIT_OBJECT_DIRECTORY=str(folder), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
         changes: dict[str, Entry | None] = {}
         contents = []
         head = checkout.git.tree(checkout.head)
@@ -212,13 +211,13 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
     if not checkout.exists:
         return Status("absent", label)
     if checkout.git is None:
-        return Status("wrong-base", label, note=f"{checkout.path} is not a git tree")
+        return Status("wrong-base", label, note="it is not a git tree")
     if checkout.journal:
         return Status(
             "interrupted",
             label,
             commit=checkout.head,
-            note=f"{checkout.journal['verb']} was cut short; `python apply.py apply {up.name}` completes it",
+            note=f"{checkout.journal['verb']} was cut short; `{command('apply', up.name)}` completes it",
         )
     if checkout.head is None:
         return Status("wrong-base", label, note="it has no commit")
@@ -261,7 +260,7 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
         found.state, found.note = "stale", f"{record['version']} is applied"
     elif record["source"] == "git" and record["base"] != version.commit:
         found.state, found.note = "stale", "upstreams.json pins another commit now"
-    elif read_overlay(up.name, label).digest(record["base"]) != record["digest"]:
+    elif read_overlay(up, label, complete=False).digest(record["base"]) != record["digest"]:
         found.state, found.note = "stale", "patches or overlay files changed since"
     elif found.files or found.commits:
         found.state = "modified"
@@ -310,7 +309,7 @@ def refuse_interrupted(checkout: Checkout) -> None:
         raise Stop(
             INTERRUPTED,
             f"{checkout.path}: an earlier {checkout.journal['verb']} was cut short",
-            f"run `python apply.py apply {checkout.name}` first: it completes what was begun. Nothing was changed",
+            f"run `{command('apply', checkout.name)}` first: it completes what was begun. Nothing was changed",
         )
 
 

@@ -6,12 +6,27 @@ import argparse
 import difflib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from engine.apply import verb_apply
 from engine.checkout import Run
-from engine.common import INTERRUPTED, LOCAL, OK, USAGE, Stop, absolute, fcntl, screen, unfinished
+from engine.common import (
+    INTERRUPTED,
+    LOCAL,
+    OK,
+    USAGE,
+    Stop,
+    absolute,
+    call,
+    command,
+    fcntl,
+    scratch,
+    screen,
+    sweep_scratch,
+    unfinished,
+)
 from engine.export import verb_export
 from engine.git import GitFailed, check_git
 from engine.port import verb_port
@@ -92,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def default_cache() -> Path:
     if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
+        return absolute(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
     home = Path.home()
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "era-overlays"
 
@@ -116,6 +131,8 @@ def read_arguments(argv: list[str]) -> Run:
     after = argv[argv.index("--") + 1 :] if "--" in argv else []
     options = parser.parse_intermixed_args(argv[: argv.index("--")] if "--" in argv else argv)
     screen.verbose, screen.json = options.verbose, options.json
+    refuse_empty(options)
+    remember_places(options)
     upstreams = read_upstreams()
     verb, names, paths = split_words(options.words, upstreams)
     if after and verb != "diff":
@@ -124,19 +141,19 @@ def read_arguments(argv: list[str]) -> Run:
         if getattr(options, option) and verb not in verbs:
             raise Stop(USAGE, f"--{option.replace('_', '-')} does not go with {verb}", f"it is for {', '.join(verbs)}")
     if options.checkout and len(names) != 1:
-        raise Stop(
-            USAGE, "--checkout needs exactly one upstream", f"for example: python apply.py {verb} {names[0]} --checkout {options.checkout}"
-        )
+        raise Stop(USAGE, "--checkout needs exactly one upstream", f"for example: {command(verb, names[0])}")
     if options.checkout and wished_kind(options.source) == "pypi":
         raise Stop(USAGE, "--source with a source package does not go with --checkout", "a clone stands on the commit of its repository")
     if verb == "port" and not options.onto:
-        raise Stop(USAGE, "port needs --onto REF", f"for example: python apply.py port {names[0]} --onto main")
+        raise Stop(USAGE, "port needs --onto REF", f"for example: {command('port', names[0], '--onto', 'main')}")
     if options.keep_edits and len(names) != 1:
-        raise Stop(USAGE, "--keep-edits needs exactly one upstream", f"for example: python apply.py revert {names[0]} --keep-edits FILE")
+        raise Stop(USAGE, "--keep-edits needs exactly one upstream", f"for example: {command('revert', names[0], '--keep-edits', 'FILE')}")
+    call.only = names[0] if options.checkout else ""
     for name in names:
         if options.version:
             upstreams[name].version(options.version)
     cache = Cache(absolute(options.cache) if options.cache else default_cache(), options.offline)
+    scratch.root = cache.root / "tmp"
     checkouts = absolute(options.checkouts) if options.checkouts else ROOT / "checkouts"
     checkout = absolute(options.checkout) if options.checkout else None
     return Run(
@@ -144,35 +161,79 @@ def read_arguments(argv: list[str]) -> Run:
     )
 
 
+def refuse_empty(options: argparse.Namespace) -> None:
+    """An empty value is an unset variable in somebody's script, not a wish for the default."""
+    for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto"):
+        if getattr(options, option) == "":
+            raise Stop(USAGE, f"--{option.replace('_', '-')} is empty", "give a value, or leave the option out; nothing was changed")
+
+
+def remember_places(options: argparse.Namespace) -> None:
+    """The options that a hint has to repeat, so that following it works on the same folders."""
+    given = [(f"--{option}", getattr(options, option)) for option in ("checkouts", "checkout", "cache")]
+    call.where = [word for option, value in given if value for word in (option, value)]
+
+
 def show_stop(code: int, lines: tuple[str, ...]) -> int:
     print("error: " + "\n       ".join(lines), file=sys.stderr, flush=True)
     return code
 
 
-def main(argv: list[str]) -> int:
+def open_streams() -> None:
+    """Streams that were closed before the start (`>&-`) lead nowhere; a file opened later must not take their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
+
+
+def perform(argv: list[str]) -> int:
+    run = read_arguments(argv)
+    sweep_scratch()
+    check_git()
+    code = VERBS[run.verb](run)
+    if run.options.json:
+        print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
+    return code
+
+
+def main(argv: list[str]) -> int:
+    """One call. Ctrl-C is let in only where its end is told; whoever calls from apply.py holds it back around this."""
+    unfinished.clear()
+    open_streams()
+    if fcntl is None:
+        return show_stop(USAGE, ("apply.py needs a POSIX system: Linux, macOS, or WSL on Windows",))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        if fcntl is None:
-            raise Stop(USAGE, "apply.py needs a POSIX system: Linux, macOS, or WSL on Windows")
-        run = read_arguments(argv)
-        check_git()
-        code = VERBS[run.verb](run)
-        if run.options.json:
-            print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
-        return code
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            return perform(argv)
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     except Stop as stop:
         if unfinished.advice and stop.code != INTERRUPTED:
             return show_stop(INTERRUPTED, (*stop.lines, unfinished.advice))
-        return show_stop(stop.code, (*stop.lines, "nothing was changed") if isinstance(stop, GitFailed) else stop.lines)
+        return show_stop(stop.code, (*stop.lines, unfinished.truth) if isinstance(stop, GitFailed) else stop.lines)
     except KeyboardInterrupt:
-        if unfinished.advice:
-            return show_stop(INTERRUPTED, ("stopped half-way", unfinished.advice))
-        return show_stop(130, ("stopped; nothing was changed",))
+        return tell_interrupted()
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        after = unfinished.advice or "nothing was changed"
-        return show_stop(INTERRUPTED if unfinished.advice else LOCAL, (what, f"the file system did not let apply.py go on; {after}"))
+        return show_stop(
+            INTERRUPTED if unfinished.advice else LOCAL, (what, f"the file system did not let apply.py go on; {unfinished.truth}")
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def tell_interrupted() -> int:
+    """After Ctrl-C: 130 where nothing was changed, 0 where all was done, 7 where only a part was."""
+    if unfinished.advice:
+        return show_stop(INTERRUPTED, ("stopped half-way", unfinished.advice))
+    if unfinished.done:
+        print(f"stopped by Ctrl-C, but {unfinished.done}", file=sys.stderr, flush=True)
+        return unfinished.code
+    return show_stop(130, (f"stopped; {unfinished.truth}",))

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
+import shutil
+import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,13 +67,110 @@ def some(names: list[str], limit: int = 8) -> str:
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-class Unfinished:
-    """What to do after an end right now; empty while an end leaves everything as it was."""
+class Call:
+    """The options of this run that say on which folders it works, and the one upstream that --checkout names."""
 
-    advice = ""
+    where: list[str] = []
+    only = ""
+
+
+call = Call()
+
+
+def command(verb: str, name: str = "", *more: str, checkout: Path | None = None) -> str:
+    """A command for the user to copy. It works on the folders of this run, or on another checkout of the upstream."""
+    where = call.where
+    if checkout is not None:
+        cache = where.index("--cache") if "--cache" in where else len(where)
+        where = ["--checkout", str(checkout), *where[cache : cache + 2]]
+    words = [verb, name or call.only, *more, *where]
+    return "python apply.py " + shlex.join(word for word in words if word)
+
+
+class Unfinished:
+    """What an end right now leaves behind; all empty while it leaves everything as it was."""
+
+    advice = ""  # half-way: what to do
+    done = ""  # complete: what was
+    code = OK  # how a run ends that is stopped after that
+    saved = ""  # a file of the user's that was written before the switch
+
+    def clear(self) -> None:
+        self.advice = self.done = self.saved = ""
+        self.code = OK
+
+    @property
+    def truth(self) -> str:
+        kept = f", except that your edits are saved in {self.saved}" if self.saved else ""
+        return self.advice or self.done or f"nothing was changed{kept}"
 
 
 unfinished = Unfinished()
+
+
+@contextlib.contextmanager
+def uninterrupted(done: str, code: int = OK):
+    """Ctrl-C waits here, for git too, so that it finds either nothing changed or all of it."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+        unfinished.advice, unfinished.done, unfinished.code = "", done, code
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class Scratch:
+    """The folder for temporary files, inside the cache."""
+
+    root: Path | None = None
+
+
+scratch = Scratch()
+
+
+@contextlib.contextmanager
+def scratch_folder(kind: str):
+    """A temporary folder that bears our process id and is locked while we live."""
+    place = scratch.root
+    try:
+        if place:
+            place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        place = None
+    if place and not os.access(place, os.W_OK):  # a verb that needs no cache works without one
+        place = None
+    with tempfile.TemporaryDirectory(prefix=f"era-{kind}-{os.getpid()}-", dir=place) as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield Path(folder)
+        finally:
+            os.close(handle)
+
+
+def sweep_scratch() -> None:
+    """Remove what killed processes left. A lock is seen across containers that share a cache, where ids are not."""
+    for folder in scratch.root.glob("era-*-*-*") if scratch.root and scratch.root.is_dir() else []:
+        found = re.fullmatch(r"era-[a-z]+-(\d+)-.*", folder.name)
+        if not found or alive(int(found[1])):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextlib.contextmanager

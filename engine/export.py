@@ -9,10 +9,10 @@ import stat
 from pathlib import Path
 
 from engine.checkout import Checkout, Run, applied_record, edits, lock_checkout, snapshot, untracked, write_record
-from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, say, some, unfinished, write_file
+from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, command, say, some, unfinished, uninterrupted, write_file
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, sha256
 from engine.patches import PatchReader, check_path
-from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, patch_names, read_overlay_files
+from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, patch_names, read_overlay_files, with_numbers
 
 DATE_MAIL = "Thu, 1 Jan 2026 00:00:00 +0000"
 MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an overlay
@@ -36,13 +36,14 @@ def verb_export(run: Run) -> int:
                 raise Stop(
                     WRONG_BASE,
                     f"{checkout.path}: no overlay is applied there, so there is nothing to export",
-                    f"run `python apply.py apply {up.name}` first; nothing was changed",
+                    f"run `{command('apply', up.name)}` first; nothing was changed",
                 )
             wanted, notes = export_files(up, checkout, record)
             present = project_files(up.name, record["version"])
             changes = {path: item for path, item in wanted.items() if present.get(path) != item}
             changes.update({path: None for path in present if path not in wanted})
             refuse_foreign(checkout, record, present, changes)
+            changes.update(number_changes(up, record["version"], wanted))
             if not run.options.check and not run.dry_run:
                 write_export(checkout, record, changes, wanted)
         differs = differs or bool(changes)
@@ -68,6 +69,14 @@ def project_files(name: str, label: str) -> dict[str, Content]:
     return found
 
 
+def number_changes(up: Upstream, label: str, wanted: dict[str, Content]) -> dict[str, Content]:
+    """upstreams.json with the numbers of the files to come, where they differ."""
+    old = (ROOT / "upstreams.json").read_bytes().decode("utf-8")
+    patches = sum(path.startswith("patches/") for path in wanted)
+    new = with_numbers(old, up, label, patches, len(wanted) - patches)
+    return {"upstreams.json": (MODES[0], new.encode())} if new != old else {}
+
+
 def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dict) -> None:
     """Never write over a patch or overlay file that changed since the checkout was made from it."""
     known = record["inputs"]
@@ -76,7 +85,7 @@ def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dic
         raise Stop(
             LOCAL,
             f"changed in this project since {checkout.path} was made from it: {some(sorted(foreign))}",
-            f"export would overwrite that. Run `python apply.py apply {checkout.name}` first, or move your change away; nothing was changed",
+            f"export would overwrite that. Run `{command('apply', checkout.name)}` first, or move your change away; nothing was changed",
         )
 
 
@@ -197,8 +206,14 @@ def write_export(checkout: Checkout, record: dict, changes: dict, wanted: dict) 
         path: sorted({*record["inputs"].get(path, ()), *([hashes[path]] if path in hashes else [])})
         for path in {*record["inputs"], *hashes}
     }
-    write_record(checkout.own_folder, {**record, "inputs": known})
-    unfinished.advice = "the export is half-way: run it again"
+    with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
+        unfinished.advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
+        write_record(checkout.own_folder, {**record, "inputs": known})
+        write_changes(changes)
+        write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
+
+
+def write_changes(changes: dict) -> None:
     for path, item in changes.items():
         if item is not None:
             write_file(ROOT / path, item[1], 0o755 if item[0] == "100755" else 0o644)
@@ -207,5 +222,3 @@ def write_export(checkout: Checkout, record: dict, changes: dict, wanted: dict) 
             (ROOT / path).unlink()
             with contextlib.suppress(OSError):
                 (ROOT / path).parent.rmdir()
-    write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
-    unfinished.advice = ""

@@ -7,10 +7,9 @@ import hashlib
 import os
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 
-from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, screen, write_file
+from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, scratch_folder, screen, write_file
 
 # A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
 # change bytes is overridden; the user's and the system's files are not read at all (see environment()).
@@ -238,8 +237,8 @@ class Git:
 @contextlib.contextmanager
 def scratch_index(git: Git):
     """The same repository with an index of its own, so that nobody's real index is touched."""
-    with tempfile.TemporaryDirectory(prefix="era-index-") as folder:
-        yield git.with_env(GIT_INDEX_FILE=str(Path(folder) / "index"))
+    with scratch_folder("index") as folder:
+        yield git.with_env(GIT_INDEX_FILE=str(folder / "index"))
 
 
 def index_lines(changes: dict[str, Entry | None]) -> bytes:

@@ -110,7 +110,7 @@ class PatchReader:
         return Stop(
             USAGE,
             f"{self.name}, line {self.at + 1}: {problem}",
-            "the patch is truncated or was altered; bring it back with git, or make it anew with `python apply.py export`",
+            "the patch is truncated or was altered; bring it back with `git checkout -- patches`",
             "nothing was changed",
         )
 
@@ -296,11 +296,16 @@ def first_difference(lines: list[bytes], hunk: Hunk, position: int) -> int | Non
 
 def nearest(lines: list[bytes], hunk: Hunk, position: int, wanted: bytes) -> str:
     """Where most of a hunk's lines stand, else the line most like the one that was expected."""
+    size = len(hunk.old)
     shared = [sum(map(bytes.__eq__, hunk.old, lines[at : at + len(hunk.old)])) for at in range(len(lines))]
     best = max(range(len(lines)), key=lambda at: (shared[at], -abs(at - position)), default=0)
     if lines and shared[best] * 2 >= len(hunk.old):
         at = best + (first_difference(lines, hunk, best) or 0)
+        if at < len(lines) and not lines[at].strip():  # a blank line tells nothing
+            return f"nearest match: {shared[best]} of the hunk's {size} lines stand from line {best + 1} on"
         return f"nearest match: line {at + 1}: {show(lines[at] if at < len(lines) else None)}"
+    if not wanted.strip():
+        return "nearest match: none, no part of the file has half of the hunk's lines"
     text = [os.fsdecode(line).strip() for line in lines]
     close = difflib.get_close_matches(os.fsdecode(wanted).strip(), set(text) - {""}, n=1)
     if not close:
@@ -350,7 +355,7 @@ def check_ids(patch: Patch, diff: FileDiff, before: Content | None, after: Conte
                 WRONG_BASE,
                 f"{patch.file}: {diff.path} has the id {found} {which} the patch, its index line says {given}",
                 "the patch was truncated or edited by hand, or it belongs to another version; bring it back with git,",
-                "or edit the checkout instead and run `python apply.py export`; nothing was changed",
+                "or make the change in an applied checkout and export it (docs/engine.md); nothing was changed",
             )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
-import tempfile
-from pathlib import Path
 
 from engine.checkout import Run
-from engine.common import CONFLICT, OK, SOURCE, Stop, say, some
+from engine.common import CONFLICT, OK, SOURCE, Stop, say, scratch_folder, some
 from engine.git import QUIET_CONFIG, environment, read_contents, settings, store_files
 from engine.patches import Conflict, FileDiff, Hunk, apply_diff, explain, locate, patched_paths, split_lines, standing
 from engine.project import Overlay, Upstream, check_pattern, read_overlay, select_patches
@@ -25,7 +23,7 @@ def verb_port(run: Run) -> int:
         label = run.version or up.default
         onto = run.options.onto
         source = find_source(run.cache, up, up.version(label), None, run.look(name).git, None)
-        overlay = read_overlay(name, label)
+        overlay = read_overlay(up, label)
         target = find_target(run, up, onto)
         rows = port_overlay(up, overlay, source, target)
         say(f"{name}: {label} ({source.base[:12]}) onto {onto} ({target.base[:12]})")
@@ -149,12 +147,12 @@ def place(lines: list[bytes], hunk: Hunk) -> str:
 
 def merge(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
     """git's three-way merge of one file, None on a conflict."""
-    with tempfile.TemporaryDirectory(prefix="era-merge-") as folder:
+    with scratch_folder("merge") as folder:
         names = []
         for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
-            Path(folder, name).write_bytes(content)
+            (folder / name).write_bytes(content)
             names.append(name)
         command = ["git", *settings(QUIET_CONFIG), "merge-file", "-p", *names]
-        env = {**environment(network=False), "GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
+        env = {**environment(network=False), "GIT_CEILING_DIRECTORIES": str(folder.parent)}
         done = subprocess.run(command, capture_output=True, cwd=folder, env=env)
     return done.stdout if done.returncode == 0 else None

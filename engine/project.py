@@ -8,7 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from engine.common import SOURCE, USAGE, WRONG_BASE, Stop
+from engine.common import SOURCE, USAGE, WRONG_BASE, Stop, count
 from engine.git import MODES, Content, sha256
 from engine.patches import Patch, PatchReader, check_path, parents, under
 
@@ -35,6 +35,7 @@ class Version:
     commit: str
     tag: str | None
     sdist: Sdist | None
+    patches: int  # how many there must be, so that a missing one is seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Upstream:
     url: str
     license: str
     default: str
+    overlay_files: int
     versions: dict[str, Version]
 
     def version(self, label: str) -> Version:
@@ -61,6 +63,8 @@ def check_fields(where: str, value: object, required: dict[str, type], optional:
         problem = f"unknown key {unknown[0]!r}" if unknown else f"the key {missing[0]!r} is missing"
         raise Stop(USAGE, f"{where}: {problem}", f"expected keys: {', '.join(allowed)}")
     for key, item in value.items():
+        if allowed[key] is int and (type(item) is not int or item < 0):
+            raise Stop(USAGE, f"{where}.{key}: expected a number of files, found {json.dumps(item)[:60]}")
         if not isinstance(item, allowed[key]) or item in ("", {}):
             raise Stop(USAGE, f"{where}.{key}: expected a non-empty {allowed[key].__name__}, found {json.dumps(item)[:60]}")
     return value
@@ -96,12 +100,12 @@ def read_sdist(where: str, value: dict) -> Sdist:
 
 def read_version(where: str, label: str, value: dict) -> Version:
     check_pattern(where, label, r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a version label")
-    check_fields(where, value, {"commit": str}, {"tag": str, "sdist": dict})
+    check_fields(where, value, {"commit": str, "patches": int}, {"tag": str, "sdist": dict})
     check_pattern(f"{where}.commit", value["commit"], r"[0-9a-f]{40}", "40 hex digits in lower case")
     if "tag" in value:
         check_pattern(f"{where}.tag", value["tag"], r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a tag name")
     sdist = read_sdist(f"{where}.sdist", value["sdist"]) if "sdist" in value else None
-    return Version(label, value["commit"], value.get("tag"), sdist)
+    return Version(label, value["commit"], value.get("tag"), sdist, value["patches"])
 
 
 def read_upstreams() -> dict[str, Upstream]:
@@ -118,12 +122,12 @@ def read_upstreams() -> dict[str, Upstream]:
     for name, value in data.items():
         where = f"upstreams.json: {name}"
         check_pattern(where, name, r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, _ and -")
-        check_fields(where, value, {"git": str, "license": str, "default": str, "versions": dict})
+        check_fields(where, value, {"git": str, "license": str, "default": str, "overlay_files": int, "versions": dict})
         check_pattern(f"{where}.git", value["git"], r"(https|ssh|file)://[^\s-]\S*", "an https, ssh or file URL")
         versions = {label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()}
         if value["default"] not in versions:
             raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
-        found[name] = Upstream(name, value["git"], value["license"], value["default"], versions)
+        found[name] = Upstream(name, value["git"], value["license"], value["default"], value["overlay_files"], versions)
     return found
 
 
@@ -154,7 +158,63 @@ def patch_names(folder: Path) -> list[str]:
     return [name for name in names if name.endswith(".patch") and not JUNK.search(name)]
 
 
-def read_overlay(name: str, label: str) -> Overlay:
+def check_complete(up: Upstream, label: str, patches: int, files: int) -> None:
+    """A patch or overlay file too few or too many: only the numbers in upstreams.json can tell."""
+    where, top = f"patches/{up.name}/{label}", f"overlays/{up.name}"
+    for what, place, found, expected, key in (
+        ("patch", where, patches, up.version(label).patches, "patches"),
+        ("file", top, files, up.overlay_files, "overlay_files"),
+    ):
+        if found == expected:
+            continue
+        few = found < expected
+        raise Stop(
+            USAGE,
+            f"{place} holds {count(found, what, 'es' if what == 'patch' else 's')}, upstreams.json expects {expected}",
+            f"{'if one is missing' if few else 'if one is there by mistake'}: `git status {place}` in this project tells, and "
+            + (f"`git checkout -- {place}` brings it back" if few else "remove it"),
+            f'if you {"removed" if few else "added"} it on purpose: write "{key}": {found} for {up.name} {label} into upstreams.json',
+            "(the verb export keeps the numbers right by itself). Nothing was changed",
+        )
+
+
+def count_project(up: Upstream, label: str) -> None:
+    """The check of the numbers alone, for where the contents are not needed."""
+    check_complete(up, label, len(patch_names(patch_folder(up.name, label))), len(read_overlay_files(up.name)))
+
+
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+def replace_number(text: str, place: tuple[str, ...], number: int) -> str:
+    """The JSON text with one number replaced, and every other byte as it was."""
+    above: list[str | None] = []  # the keys of the objects and lists that are open
+    key, last = None, ""
+    for token in TOKEN.finditer(text):
+        word = token.group()
+        if word in ("{", "["):
+            above.append(key)
+            key = None
+        elif word in ("}", "]"):
+            key = above.pop()
+        elif word == ",":
+            key = None
+        elif word == ":":
+            key = json.loads(last)
+        elif key is not None and (*above[1:], key) == place:
+            return text[: token.start()] + str(number) + text[token.end() :]
+        last = word
+    raise Stop(USAGE, f"upstreams.json: {'.'.join(place)} is missing")
+
+
+def with_numbers(text: str, up: Upstream, label: str, patches: int, files: int) -> str:
+    text = replace_number(text, (up.name, "overlay_files"), files)
+    return replace_number(text, (up.name, "versions", label, "patches"), patches)
+
+
+def read_overlay(up: Upstream, label: str, complete: bool = True) -> Overlay:
+    """`complete`: refuse where a file is missing or too many; without it, whoever asks compares digests."""
+    name = up.name
     folder = patch_folder(name, label)
     inputs: dict[str, str] = {}
     patches = []
@@ -172,7 +232,9 @@ def read_overlay(name: str, label: str) -> Overlay:
     files = read_overlay_files(name)
     for path, (_, content) in files.items():
         inputs[f"overlays/{name}/{path}"] = sha256(content)
-    if not patches and not files:
+    if complete:
+        check_complete(up, label, len(patches), len(files))
+    if not patches and not files and complete:
         raise Stop(
             USAGE,
             f"there is nothing to apply for {name} {label}: no patch in {folder} and no file in {overlay_folder(name)}",

@@ -20,7 +20,7 @@ import time
 import zlib
 from pathlib import Path
 
-from engine.common import SOURCE, WRONG_BASE, Stop, absolute, locked, say, screen, some
+from engine.common import SOURCE, WRONG_BASE, Stop, absolute, locked, say, scratch_folder, screen, some
 from engine.git import MODES, NETWORK_CONFIG, Content, Git, GitFailed, add_shallow, environment, init_repository, settings, store_files
 from engine.patches import check_path, parents, under
 from engine.project import Sdist, Upstream, Version
@@ -55,10 +55,10 @@ class Cache:
         path = self.root / "git" / f"{name}.git"
         if not (path / "HEAD").is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=path.parent) as folder:
-                init_repository(Path(folder) / "new", bare=True)
+            with scratch_folder("git") as folder:
+                init_repository(folder / "new", bare=True)
                 shutil.rmtree(path, ignore_errors=True)
-                os.rename(Path(folder) / "new", path)
+                os.rename(folder / "new", path)
         return Git(path)
 
 
@@ -129,7 +129,9 @@ def fetch_pin(git: Git, url: str, version: Version) -> None:
         raise Stop(
             WRONG_BASE,
             f"{url}: the tag {version.tag} is the commit {found}",
-            f"expected the pinned commit {version.commit}: the tag was moved. Nothing was changed",
+            f"expected the pinned commit {version.commit}: either the tag was moved there, or upstreams.json was edited here.",
+            "`git diff upstreams.json` tells; bring the pinned commit back, or pin the new one after a look at what changed",
+            "nothing was changed",
         )
     git("update-ref", pin_ref(version, "git"), version.commit)
     git("update-ref", "-d", into)
@@ -164,8 +166,8 @@ def archive_in_cache(cache: Cache, sdist: Sdist) -> Path | None:
 def download_sdist(cache: Cache, sdist: Sdist) -> Path:
     """The source package, fetched by pip, which checks the hash before it runs anything of the package."""
     say(f"fetching the source package {sdist.project} {sdist.version} with pip ...")
-    with tempfile.TemporaryDirectory(prefix="pip-", dir=cache.root) as scratch:
-        wish = Path(scratch) / "wish.txt"
+    with scratch_folder("pip") as scratch:
+        wish = scratch / "wish.txt"
         wish.write_text(f"{sdist.project}=={sdist.version} --hash=sha256:{sdist.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
         command += ["--disable-pip-version-check", "--no-input", "--timeout", "15", "--retries", "2"]
@@ -316,7 +318,8 @@ def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: 
             return make_source(git, version, "git", version.commit, fresh=True)
         except Stop as stop:
             if stop.code != SOURCE or "pypi" not in kinds:
-                raise Stop(stop.code, f"{title}: {stop.lines[0]}", *stop.lines[1:], "nothing was changed") from None
+                last = () if "nothing was changed" in stop.lines else ("nothing was changed",)
+                raise Stop(stop.code, f"{title}: {stop.lines[0]}", *stop.lines[1:], *last) from None
             say(f"{title}: {'; '.join(stop.lines)}")
     known = git.commit(pin_ref(version, "pypi")) if "pypi" in kinds else None
     if cache.offline and not known and not ("pypi" in kinds and archive_in_cache(cache, version.sdist)):

@@ -8,9 +8,9 @@ import os
 import time
 from pathlib import Path
 
-from engine.checkout import Checkout, edits, find_git_dir, lock_checkout, look, on_disk, same_entry, write_record
-from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, say, some, unfinished, write_file
-from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths
+from engine.checkout import Checkout, edits, find_git_dir, in_force, lock_checkout, look, on_disk, read_json, same_entry, write_record
+from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, say, some, unfinished, uninterrupted, write_file
+from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths, is_ancestor
 from engine.patches import parents
 
 
@@ -40,10 +40,30 @@ def plan_switch(checkout: Checkout, old: Tree, new: Tree, lose: list[str] | None
             LOCAL,
             f"{checkout.path}: local edits are in the way: {some(in_the_way)}",
             *crlf_hint(checkout, in_the_way, old),
-            f"see them with `python apply.py diff {checkout.name} --local`; save them with `python apply.py export {checkout.name}`,",
+            f"see them with `{command('diff', checkout.name, '--local')}`;{export_hint(checkout, 'save them with')}",
             "commit them elsewhere or move them away, then run the command again. Nothing was changed",
         )
     return plan
+
+
+def other_worktree(checkout: Checkout, era: str) -> Path | None:
+    """The worktree of the same clone in which apply.py made the branch era, read from its record there."""
+    git = checkout.git
+    common = (checkout.path / git("rev-parse", "--git-common-dir").strip()).resolve()
+    places = {common: common.parent}
+    for folder in sorted(common.glob("worktrees/*")):
+        with contextlib.suppress(OSError):
+            places[folder] = Path(os.fsdecode((folder / "gitdir").read_bytes()).strip()).parent
+    for folder, path in places.items():
+        record = read_json(folder / "era" / "record.json") if folder != git.git_dir else None
+        if record and record["tip"] and is_ancestor(git, record["tip"], era):
+            return path if path.is_dir() else None
+    return None
+
+
+def export_hint(checkout: Checkout, words: str) -> str:
+    """What export could do about edits; it works only where an overlay is applied."""
+    return f" {words} `{command('export', checkout.name)}`," if in_force(checkout) else ""
 
 
 def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
@@ -122,7 +142,8 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
         raise Stop(
             INTERRUPTED,
             f"{checkout.path}: {journal['verb']} was cut short, and since then these files were changed: {some(foreign)}",
-            "they are left as they are. Move your versions away, run `python apply.py apply` to complete it, and bring them back",
+            "they are left as they are. Move your versions away, run",
+            f"`{command('apply', checkout.name)}` to complete it, and bring them back",
         )
     stage_files(checkout, plan)
     for path, (fine, entry) in sorted(plan.items(), key=lambda item: item[1][1] is not None):
@@ -134,7 +155,7 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
             raise Stop(
                 INTERRUPTED,
                 f"{target} was changed while apply.py was at work; it is left as it is",
-                "move your version away and run `python apply.py apply` to complete the switch",
+                f"move your version away and run `{command('apply', checkout.name)}` to complete the switch",
             )
         if entry is None:
             target.unlink()
@@ -174,7 +195,7 @@ def move_refs(checkout: Checkout, journal: dict) -> None:
             raise Stop(
                 INTERRUPTED,
                 f"{checkout.path}: {ref} is {found}, expected {old or 'nothing'} or {new}: someone moved it",
-                "move it back and run `python apply.py apply` to complete the switch",
+                f"move it back and run `{command('apply', checkout.name)}` to complete the switch",
             )
         if new:
             orders.append(f"update {ref} {new} {found or NULL_ID}\n")
@@ -191,17 +212,21 @@ def move_refs(checkout: Checkout, journal: dict) -> None:
 
 def resume(checkout: Checkout, held: set[Path]) -> None:
     """Complete what an earlier run began, in this checkout and in those that were to change with it."""
-    for other in checkout.journal["together"]:
-        path = Path(other)
-        if path != checkout.path and find_git_dir(path):
-            with contextlib.nullcontext() if path in held else lock_checkout(path, given=False):
-                mate = look(path.name, path, given=False)
-                if mate.journal:
-                    finish_switch(mate, mate.journal)
-                    say_completed(mate)
-    unfinished.advice = "run `python apply.py apply` again to complete the switch; nothing is lost"
+    done = f"only an earlier {checkout.journal['verb']} is complete; run `{command('apply')}` again"
+    with uninterrupted(done, INTERRUPTED):
+        for other in checkout.journal["together"]:
+            path = Path(other)
+            if path != checkout.path and find_git_dir(path):
+                with contextlib.nullcontext() if path in held else lock_checkout(path, given=False):
+                    mate = look(path.name, path, given=False)
+                    if mate.journal:
+                        complete(mate)
+        complete(checkout)
+
+
+def complete(checkout: Checkout) -> None:
+    unfinished.advice = f"run `{command('apply')}` again to complete the switch; nothing is lost"
     finish_switch(checkout, checkout.journal)
-    unfinished.advice = ""
     say_completed(checkout)
 
 
@@ -216,13 +241,16 @@ def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path}: after the switch these files are not what they should be: {some(wrong)}",
-            "was something else writing there? `python apply.py status` shows the state",
+            f"was something else writing there? `{command('status', checkout.name)}` shows the state",
         )
     return len(tree) - len(carried)
 
 
 def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
-    """Write all journals and all new contents, then carry them out. Up to the first replaced file, all is undone."""
+    """Write all journals and all new contents, then carry them out. Up to the first replaced file, all is undone.
+
+    To be called with Ctrl-C held back (uninterrupted), and followed by nothing that can fail.
+    """
     begun = []
     try:
         for checkout, order in jobs:
@@ -236,7 +264,6 @@ def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
                 unstage_files(checkout, plan)
                 (checkout.own_folder / "journal.json").unlink(missing_ok=True)
         raise
-    unfinished.advice = "run `python apply.py apply` to complete the switch; nothing is lost"
     for checkout, order in jobs:
+        unfinished.advice = f"run `{command('apply')}` to complete the switch; nothing is lost"
         finish_switch(checkout, order["journal"])
-    unfinished.advice = ""

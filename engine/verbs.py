@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -22,9 +23,9 @@ from engine.checkout import (
     snapshot,
     untracked,
 )
-from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, count, say, some, write_file
-from engine.git import Git
-from engine.project import Upstream
+from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, absolute, command, count, say, some, unfinished, uninterrupted, write_file
+from engine.git import Git, GitFailed
+from engine.project import Upstream, count_project
 from engine.sources import find_source, repair_cache
 from engine.switch import plan_switch, switch_all, verify_checkout
 
@@ -48,19 +49,33 @@ def verb_fetch(run: Run) -> int:
 
 def verb_status(run: Run) -> int:
     drift = False
-    for up, checkout in run.each():
-        if checkout.journal:  # perhaps only because another apply.py is at work right now
-            with lock_checkout(checkout.path, checkout.given):
-                checkout = run.look(up.name)
-        status = evaluate(up, checkout, run.version)
+    for up in map(run.upstreams.get, run.names):
+        path = run.path(up.name)
+        status = examine(run, up, path)
+        if status.version in up.versions:
+            count_project(up, status.version)
         drift = drift or status.state in DRIFTED
-        run.result[up.name] = {**dataclasses.asdict(status), "path": str(checkout.path)}
+        run.result[up.name] = {**dataclasses.asdict(status), "path": str(path)}
         if not run.options.json:
-            say(status_line(up, checkout, status))
+            say(status_line(up, path, status))
     return DRIFT if drift else OK
 
 
-def status_line(up: Upstream, checkout: Checkout, status: Status) -> str:
+def examine(run: Run, up: Upstream, path: Path) -> Status:
+    """The state of one checkout, also of one that git itself cannot read."""
+    try:
+        checkout = run.look(up.name)
+        if checkout.journal:  # perhaps only because another apply.py is at work right now
+            with lock_checkout(path, checkout.given):
+                checkout = run.look(up.name)
+        return evaluate(up, checkout, run.version)
+    except GitFailed as failed:
+        said = failed.lines[1].removeprefix("git said: ")
+        advice = "mend it (`git fsck`), or clone anew" if run.checkout else f"move the folder away, then `{command('apply', up.name)}`"
+        return Status("wrong-base", run.version or up.default, note=f"its .git is damaged ({said}); {advice}")
+
+
+def status_line(up: Upstream, path: Path, status: Status) -> str:
     text = f"{up.name} {status.version}: {status.state}"
     if status.state not in ("absent", "wrong-base", "interrupted"):
         text += f" ({status.source}, {(status.commit or '')[:12]})"
@@ -71,7 +86,7 @@ def status_line(up: Upstream, checkout: Checkout, status: Status) -> str:
         parts.append(f"{count(len(status.commits), 'commit')} of yours on top")
     if status.untracked:
         parts.append(f"{count(len(status.untracked), 'untracked file')}")
-    return text + f" in {checkout.path}" + "".join(f"; {part}" for part in parts)
+    return text + f" in {path}" + "".join(f"; {part}" for part in parts)
 
 
 def git_diff(git: Git, old: str, new: str, *more: str) -> bytes:
@@ -84,7 +99,7 @@ def verb_diff(run: Run) -> int:
     for up, checkout in run.each():
         record = applied_record(run, up, checkout)
         if checkout.git is None:
-            raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout yet", f"run `python apply.py apply {up.name}` first")
+            raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout yet", f"run `{command('apply', up.name)}` first")
         tip = record["tip"] if record else checkout.head
         flags = [*shape, f"--color={'always' if color else 'never'}", "--", *run.paths]
         if run.options.local:
@@ -92,12 +107,21 @@ def verb_diff(run: Run) -> int:
                 out = git_diff(git, tip, tree, *flags)
         else:
             out = git_diff(checkout.git, record["base"] if record else tip, tip, *flags)
+        if not out:
+            print(f"{up.name}: {empty_diff(run, checkout, record)}", file=sys.stderr, flush=True)
         run.result[up.name] = {"diff": out.decode("utf-8", "backslashreplace")}
         if not run.options.json:
             sys.stdout.flush()
             sys.stdout.buffer.write(out)
             sys.stdout.buffer.flush()
     return OK
+
+
+def empty_diff(run: Run, checkout: Checkout, record: dict | None) -> str:
+    if record is None and not run.options.local:
+        return f"no overlay is applied in {checkout.path}, so there is no difference"
+    what = "your edits" if run.options.local else "the overlay"
+    return f"no path that differs matches {some(run.paths)}" if run.paths else f"{what} in {checkout.path}: no difference"
 
 
 def verb_revert(run: Run) -> int:
@@ -115,13 +139,15 @@ def verb_revert(run: Run) -> int:
                 say(f"{checkout.name}: would change {count(len(order['plan']), 'file')} back; nothing was changed")
                 run.result[checkout.name] = {"action": "none", "would_change": sorted(order["plan"])}
             return OK
-        switch_all([(checkout, order) for checkout, _, order in jobs])
+        if jobs:
+            with uninterrupted(f"the revert is complete; `{command('status')}` shows it"):
+                switch_all([(checkout, order) for checkout, _, order in jobs])
         for checkout, record, order in jobs:
             if checkout.given:
                 shutil.rmtree(checkout.own_folder, ignore_errors=True)  # what is left there means nothing without a record
             after = run.look(checkout.name)
             verified = verify_checkout(after, after.git.tree(record["base"]), [])
-            where = order["head"].removeprefix("refs/heads/")
+            where = order["head"].removeprefix("refs/heads/") if order["head"].startswith("refs/") else "detached"
             say(
                 f"{checkout.name} {record['version']}: back on upstream {record['base'][:12]} ({where}); "
                 f"verified {count(verified, 'file')} in {checkout.path}"
@@ -140,7 +166,7 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
         raise Stop(
             LOCAL,
             f"{checkout.path} has local edits: {some([*edited, *(f'commit {oid[:12]}' for oid in mine)])}",
-            f"save them as a patch first: python apply.py revert {up.name} --keep-edits my-edits.patch. Nothing was changed",
+            f"save them as a patch first: {command('revert', up.name, '--keep-edits', 'my-edits.patch')}. Nothing was changed",
         )
     refs: dict[str, tuple] = {BRANCH: (checkout.refs.get(BRANCH), None)}
     if checkout.refs.get(BRANCH) not in (record["tip"], checkout.head, None):
@@ -150,7 +176,7 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
             f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
         )
     if edited or mine:
-        save_edits(run, checkout, record, edited, Path(keep))
+        save_edits(run, checkout, record, edited, absolute(keep))
     if mine:
         refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
     head = record["before"] if checkout.refs.get(record["before"]) == base else base
@@ -183,5 +209,7 @@ def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], ta
             raise Stop(LOCAL, f"{checkout.path}: the edits cannot be saved as a patch", "save them yourself. Nothing was changed")
     if run.dry_run:
         return
+    unfinished.saved = str(target)
     write_file(target, saved)
-    say(f"{checkout.name}: your edits are saved in {target}; `git apply {target}` on the applied overlay brings them back")
+    back = shlex.join(["git", "-C", str(checkout.path), "apply", str(target)])
+    say(f"{checkout.name}: your edits are saved in {target}; `{back}` on the applied overlay brings them back")

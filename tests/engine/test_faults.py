@@ -131,7 +131,7 @@ def test_linked_worktree(project, clone, tmp_path):
     before, main = content(tree, (".git",)), git_state(clone)
     project.run("apply", "alpha", "--checkout", str(tree))
     assert project.state("alpha", "--checkout", str(tree)) == "applied"
-    assert "branch -m era" in project.run("apply", "alpha", "--checkout", str(clone), code=5).err
+    assert f"in another worktree of this clone, {tree}" in project.run("apply", "alpha", "--checkout", str(clone), code=5).err
     project.run("revert", "alpha", "--checkout", str(tree))
     assert content(tree, (".git",)) == before and git_state(clone) == main
 
