@@ -1,14 +1,13 @@
 """Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable.
 
     python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N,
-                                                         or with "data_parallel" each takes its share of the batch)
+                                                         or with "fsdp" FSDP, each rank with its share of the batch)
 
 SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
 
 Runs in patched and in unpatched verl alike. Everything is fp64 on CPU, except with "dtype": "float32".
 """
 
-import contextlib
 import json
 import os
 import sys
@@ -18,18 +17,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 from tensordict import TensorDict
-from token_model import PROMPT, RESPONSE, VOCABULARY, TokenModel
+from token_model import PROMPT, RESPONSE, VOCABULARY, build_model
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 from verl import DataProto
 from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 from verl.workers.actor import dp_actor
-
-def qwen2():
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    return Qwen2ForCausalLM(
-        Qwen2Config(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager")
-    )
 
 
 def install_padding_functions():
@@ -81,6 +74,7 @@ def make_batch(bsz, seed, dtype):
             "loss_mask": mask * ~tool,
             "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
             "advantages": advantages.to(dtype),
+            "ref_log_prob": -4 * torch.rand(bsz, RESPONSE, generator=g, dtype=torch.double).to(dtype),
         },
         batch_size=[bsz],
     )
@@ -89,11 +83,11 @@ def make_batch(bsz, seed, dtype):
 def actor_config(settings):
     config = {
         "use_remove_padding": settings["remove_padding"],
-        "ulysses_sequence_parallel_size": 1 if settings.get("data_parallel") else dist.get_world_size(),
+        "ulysses_sequence_parallel_size": 1 if settings.get("fsdp") else dist.get_world_size(),
         "entropy_from_logits_with_chunking": False,
         "entropy_checkpointing": False,
         "use_torch_compile": False,
-        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"]) // (dist.get_world_size() if settings.get("data_parallel") else 1),
+        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"]) // (dist.get_world_size() if settings.get("fsdp") else 1),
         "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
         "ppo_max_token_len_per_gpu": 30,
         "use_dynamic_bsz": settings.get("dynamic", False),
@@ -104,9 +98,12 @@ def actor_config(settings):
         "clip_ratio_high": 0.2,
         "clip_ratio_c": 3.0,
         "entropy_coeff": settings.get("entropy_coeff", 0),
-        "use_kl_loss": False,
-        "loss_agg_mode": "token-mean",
-        "policy_loss": {"loss_mode": "vanilla"},
+        "use_kl_loss": settings.get("kl_coef", 0) > 0,
+        "kl_loss_coef": settings.get("kl_coef", 0),
+        "kl_loss_type": "low_var_kl",
+        "use_fused_kernels": settings.get("fused", False),
+        "loss_agg_mode": settings.get("loss_agg_mode", "token-mean"),
+        "policy_loss": settings.get("policy_loss", {"loss_mode": "vanilla"}),
     }
     if "era" in settings:
         config["era"] = settings["era"]
@@ -114,37 +111,38 @@ def actor_config(settings):
 
 
 def take_steps(settings):
-    set_ulysses_sequence_parallel_group(None if settings.get("data_parallel") or dist.get_world_size() == 1 else dist.group.WORLD)
+    set_ulysses_sequence_parallel_group(None if settings.get("fsdp") or dist.get_world_size() == 1 else dist.group.WORLD)
     dtype = getattr(torch, settings.get("dtype", "float64"))
     torch.manual_seed(settings["seed"])
-    model = (qwen2() if settings["model"] == "qwen2" else TokenModel()).to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2) if settings.get("adam") else torch.optim.SGD(model.parameters(), lr=1.0)
-    actor = dp_actor.DataParallelPPOActor(actor_config(settings), model, optimizer)
+    model = module = build_model(settings, dtype)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    if dist.get_world_size() > 1:
+        module = FSDP(model, use_orig_params=True, device_id=torch.device("cpu"))
+        module.clip_grad_norm_ = lambda max_norm: torch.zeros(())  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+    lr = settings.get("lr", 1.0)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2) if settings.get("adam") else torch.optim.SGD(module.parameters(), lr=lr)
+    actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
     actor.device_name = "cuda"  # autocast("cuda") switches itself off where there is none: no bf16
+    if settings.get("force_off_policy"):
+        actor.era._is_off_policy = lambda data: True
 
     multi_turn = settings.get("multi_turn", False)
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
     metrics = []
     for step in range(settings.get("steps", 1)):
         batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-        if settings.get("data_parallel"):
+        if settings.get("fsdp"):
             batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
         meta = {"temperature": settings["temperature"], "micro_batch_size": settings["micro_batch"], "use_dynamic_bsz": settings.get("dynamic", False), "max_token_len": 30, "multi_turn": multi_turn}
         data = DataProto(batch=batch, meta_info=meta)
         log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
-        batch["old_log_probs"] = log_probs
-        with contextlib.suppress(ImportError):  # unpatched verl has no such file
-            from verl.utils import era_fsdp
-
-            worker = {"actor": {"era": settings.get("era")}, "rollout": {"multi_turn": {"enable": multi_turn}}}
-            for key, value in era_fsdp.entropy_summary(worker, data, entropys).items():
-                batch[key] = value
+        tensors = {"old_log_probs": log_probs}
+        if hasattr(actor, "era"):  # unpatched verl has no such hooks
+            tensors = actor.era.old_log_prob_tensors({"multi_turn": {"enable": multi_turn}}, data, log_probs, entropys)
+        for key, value in tensors.items():
+            batch[key] = value
         metrics.append(actor.update_policy(data))
-    if dist.get_world_size() > 1:  # what FSDP would do at the end of the backward pass: the mean over the ranks
-        for p in model.parameters():
-            dist.all_reduce(p.data)
-            p.data /= dist.get_world_size()
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with FSDP.summon_full_params(module):
+        parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
     return {"start": start, "parameters": parameters, "metrics": metrics, "batch": dict(batch), "entropys": entropys, "log_probs": log_probs}
 
 

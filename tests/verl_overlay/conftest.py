@@ -1,7 +1,10 @@
 import importlib.util
+import json
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,16 @@ def import_verl(patched_verl):
     sys.path.insert(0, str(patched_verl))
     yield
     sys.path.remove(str(patched_verl))
+
+
+@pytest.fixture(scope="session")
+def steps(run_in, tmp_path_factory):
+    """steps(tree, list of settings): a result for each, from one process (starting torch and verl takes seconds)."""
+
+    def run(tree, settings, processes=1):
+        folder = tmp_path_factory.mktemp("steps")
+        (folder / "settings.json").write_text(json.dumps(settings))
+        run_in(tree, Path(__file__).with_name("actor_step.py"), folder / "settings.json", folder / "results.pt", processes=processes)
+        return torch.load(folder / "results.pt", weights_only=False)
+
+    return run

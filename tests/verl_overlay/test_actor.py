@@ -1,12 +1,11 @@
 """The real DataParallelPPOActor with the overlay: against unpatched verl, against fp64 arithmetic, and path against path."""
 
-import json
 import math
-from pathlib import Path
 
+import plain
 import pytest
 import torch
-from token_model import PROMPT, TokenModel
+from token_model import TokenModel
 
 BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
 # The random policies here have H_resp from 1.5 to 3.3 nats, so that these bounds put responses on both sides and between.
@@ -28,54 +27,15 @@ VARIANTS = [
 SITUATIONS = [{}, {"remove_padding": True}, {"multi_turn": True}, {"temperature": 0.7}]
 
 
-@pytest.fixture(scope="session")
-def steps(run_in, tmp_path_factory):
-    """steps(tree, list of settings): a result for each, from one process (starting torch and verl takes seconds)."""
-
-    def run(tree, settings, processes=1):
-        folder = tmp_path_factory.mktemp("steps")
-        (folder / "settings.json").write_text(json.dumps(settings))
-        run_in(tree, Path(__file__).with_name("actor_step.py"), folder / "settings.json", folder / "results.pt", processes=processes)
-        return torch.load(folder / "results.pt", weights_only=False)
-
-    return run
-
-
-def gradients(result):
-    """SGD with learning rate 1 and no clipping: the parameters' change is the gradient."""
-    return {name: result["start"][name] - result["parameters"][name] for name in result["start"]}
-
-
-def plain_update(result, settings):
-    """The gradients, scales and metrics of the update in fp64 from the paper's equations, sharing no code with the overlay."""
-    era, batch, temperature = settings["era"], result["batch"], settings["temperature"]
+def entropies(result, settings):
     model = TokenModel().double()
     model.load_state_dict(result["start"])
-    mask = batch["loss_mask" if settings.get("multi_turn") else "attention_mask"][:, PROMPT:].bool()
-    advantages = batch["advantages"]
-    logits = model(batch["input_ids"], position_ids=batch["position_ids"]).logits[:, PROMPT - 1 : -1] / temperature
-    p = logits.softmax(-1)
-    entropy = -(p * p.log()).sum(-1).detach()
-    scale, h_resp = torch.ones_like(advantages), []
-    for b in range(len(mask)):
-        tokens = entropy[b][mask[b]].tolist()
-        top = sorted(tokens, reverse=True)[: max(1, math.floor(era.get("top_fraction", 0.2) * len(tokens)))]
-        h_resp.append(sum(top) / len(top) if tokens else math.nan)
-        for t in range(mask.size(1)):
-            if mask[b, t] and advantages[b, t] > era.get("min_advantage", 0):
-                scale[b, t] = era["k"] if h_resp[b] < era["low"] else 1 / era["k"] if h_resp[b] > era["high"] else 1
-    z = logits * scale.unsqueeze(-1)
-    if era.get("top_k"):
-        z = z.masked_fill(z < z.topk(era["top_k"]).values[..., -1:], -math.inf)
-    label_logits = z.gather(-1, batch["responses"].unsqueeze(-1)).squeeze(-1)
-    kept = label_logits.isfinite()
-    log_prob = torch.where(kept, label_logits, 0) - torch.where(kept, z.logsumexp(-1), 0)
-    if era.get("scale_advantages"):
-        advantages = advantages / scale
-    size = settings["micro_batch"]
-    losses = [-(advantages * log_prob * mask)[i : i + size].sum() / mask[i : i + size].sum() for i in range(0, len(mask), size)]
-    grads = torch.autograd.grad(sum(losses) / len(losses), list(model.parameters()))
-    return dict(zip(result["start"], grads)), scale, h_resp, entropy, mask
+    with torch.no_grad():
+        return plain.policy(model, result["batch"], settings)[1]
+
+
+def scales(result, settings):
+    return plain.decide(entropies(result, settings), result["batch"], settings)[0]
 
 
 def update_settings(situation, variant):
@@ -92,17 +52,17 @@ def updates(steps, patched_verl):
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_update_equals_fp64_arithmetic(updates, situation, variant):
     settings, result = update_settings(situation, variant), updates[str((situation, variant))]
-    expected, scale, *_ = plain_update(result, settings)
-    assert len(scale.unique()) == (2 if variant.get("high") == math.inf else 3), "the case must exercise every branch of Eq. llm"
-    for name, gradient in gradients(result).items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-6, atol=1e-9, msg=lambda m: f"{name}: {m}")
+    assert len(scales(result, settings).unique()) == (2 if variant.get("high") == math.inf else 3), "the case must exercise every branch of Eq. llm"
+    for name, expected in plain.train(result, settings).items():
+        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9, msg=lambda m: f"{name}: {m}")
     (metrics,) = result["metrics"]
     assert metrics["actor/ppo_kl"] == [0.0] * 3 and metrics["actor/pg_clipfrac"] == [0.0] * 3, "the ratio is exactly 1"
 
 
 def test_metrics_equal_their_definitions(updates):
     settings, result = update_settings({"multi_turn": True}, {}), updates[str(({"multi_turn": True}, {}))]
-    _, scale, h_resp, entropy, mask = plain_update(result, settings)
+    entropy, mask = entropies(result, settings), plain.response_mask(result["batch"], settings)
+    scale, h_resp = plain.decide(entropy, result["batch"], settings)
     top, rest = [], []
     for row, keep in zip(entropy, mask):
         tokens = sorted(row[keep].tolist(), reverse=True)
@@ -122,32 +82,10 @@ def test_metrics_equal_their_definitions(updates):
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
-def test_paths_agree(steps, patched_verl):
-    """padded = remove-padding = Ulysses over two processes: unequal lengths, and padding to a multiple of the ranks.
-
-    With one micro-batch the token means are the same; dynamic batches are compared among themselves.
-    """
-    cases = [{**BASE, "seed": seed, "micro_batch": 24, "era": {**ERA, "top_k": top_k}} for seed in (3, 6, 7) for top_k in (None, 5)]
-    packed = [{**case, "remove_padding": True} for case in cases]
-    odd = [result["batch"]["attention_mask"].sum().item() % 2 for result in steps(patched_verl, cases)]
-    assert set(odd) == {0, 1}, "the cases must be with and without padding for two ranks"
-    for results in zip(steps(patched_verl, cases), steps(patched_verl, packed), steps(patched_verl, packed, processes=2)):
-        for other in results[1:]:
-            for name, gradient in gradients(results[0]).items():
-                torch.testing.assert_close(gradients(other)[name], gradient, rtol=1e-9, atol=1e-12)
-            assert other["metrics"][0]["era/scaled_token_fraction"] == results[0]["metrics"][0]["era/scaled_token_fraction"] > 0
-
-
-def test_dynamic_batches_agree(steps, patched_verl):
-    padded, packed = steps(patched_verl, [{**BASE, "dynamic": True, "remove_padding": packed, "era": ERA} for packed in (False, True)])
-    for name, gradient in gradients(padded).items():
-        torch.testing.assert_close(gradients(packed)[name], gradient, rtol=1e-9, atol=1e-12)
-
-
 def test_metrics_are_those_of_all_ranks(steps, patched_verl):
     """Two data-parallel ranks with different responses, one of them empty."""
     settings = {**BASE, "micro_batch": 4, "multi_turn": True, "era": ERA}
-    (alone,), (together,) = steps(patched_verl, [settings]), steps(patched_verl, [{**settings, "data_parallel": True}], processes=2)
+    (alone,), (together,) = steps(patched_verl, [settings]), steps(patched_verl, [{**settings, "fsdp": True}], processes=2)
     era = {name: value for name, value in alone["metrics"][0].items() if name.startswith("era/")}
     assert len(era) == 6 and era["era/scaled_token_fraction"] > 0
     assert {name: together["metrics"][0][name] for name in era} == pytest.approx(era, rel=1e-9)
@@ -189,21 +127,27 @@ def test_the_release_and_the_equation_differ(steps, patched_verl):
     assert 0 < release < equation
 
 
-def test_unsound_updates_are_refused(steps, patched_verl, run_in, tmp_path):
-    mini_batches, epochs = steps(patched_verl, [{**BASE, "mini_batch": 8, "era": ERA}, {**BASE, "epochs": 2, "era": ERA}])
-    assert "ERA is on-policy: 24 responses, ppo_mini_batch_size 8" in mini_batches["error"]
-    assert "ppo_epochs 2" in epochs["error"]
+def test_an_update_without_its_old_log_prob_pass_is_refused(patched_verl, run_in, tmp_path):
     script = tmp_path / "no_entropies.py"
     script.write_text(
+        "import torch\n"
+        "from omegaconf import OmegaConf\n"
         "from tensordict import TensorDict\n"
+        "from types import SimpleNamespace\n"
         "from verl import DataProto\n"
         "from verl.utils import era_fsdp\n"
-        "try:\n"
-        "    era_fsdp.decide_scales(era_fsdp.EraConfig(enable=True), DataProto(batch=TensorDict({}, batch_size=[2])), [], 2, 1, 'cpu')\n"
-        "except ValueError as error:\n"
-        "    print(error)\n"
+        "def hooks(epochs):\n"
+        "    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs, 'use_kl_loss': False, 'entropy_coeff': 0}\n"
+        "    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))\n"
+        "for epochs, batch in ((1, {}), (2, {'era_response_entropy': torch.zeros(2)})):\n"
+        "    try:\n"
+        "        hooks(epochs).decide_scales(DataProto(batch=TensorDict(batch, batch_size=[2])), [], 'cpu')\n"
+        "    except ValueError as error:\n"
+        "        print(error)\n"
     )
-    assert "ERA needs the response entropies of the old_log_prob pass" in run_in(patched_verl, script)
+    on_policy, off_policy = run_in(patched_verl, script).splitlines()
+    assert "ERA needs 'era_response_entropy' of the old_log_prob pass" in on_policy
+    assert "ERA needs 'era_branch_log_probs' of the old_log_prob pass" in off_policy and "ppo_epochs 2" in off_policy
 
 
 def test_recipes_with_an_update_of_their_own_are_refused(patched_verl, run_in, tmp_path):
@@ -212,19 +156,20 @@ def test_recipes_with_an_update_of_their_own_are_refused(patched_verl, run_in, t
         pytest.skip("the source package of verl has no recipe/")
     script = tmp_path / "own_update.py"
     script.write_text(
-        "from types import SimpleNamespace\n"
+        "from omegaconf import OmegaConf\n"
         "from verl.utils import era_fsdp\n"
         "from recipe.sppo.dp_actor import DataParallelSPPOActor\n"
         "from recipe.spin.dp_actor import SPINDataParallelPPOActor\n"
         "for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):\n"
         "    actor = object.__new__(cls)\n"
-        "    for enable in (False, True):\n"
-        "        actor.config = {'era': {'enable': enable}}\n"
+        "    for enable, fraction in ((False, 1), (True, 1), (False, .2)):\n"
+        "        actor.config = OmegaConf.create({'era': {'enable': enable}, 'policy_loss': {'forking_fraction': fraction}})\n"
         "        try:\n"
-        "            print(era_fsdp.read_config(actor).enable)\n"
+        "            print(era_fsdp.ActorHooks(actor).config.enable)\n"
         "        except ValueError as error:\n"
         "            print(error)\n"
     )
-    sppo_off, sppo_on, spin_off, spin_on = run_in(patched_verl, script).splitlines()
+    sppo_off, sppo_on, sppo_forking, spin_off, spin_on, spin_forking = run_in(patched_verl, script).splitlines()
     assert sppo_off == spin_off == "False"
     assert "DataParallelSPPOActor.update_policy" in sppo_on and "SPINDataParallelPPOActor.update_policy" in spin_on
+    assert "forking_fraction" in sppo_forking and "forking_fraction" in spin_forking

@@ -66,31 +66,76 @@ def test_unknown_field_is_named(start):
         start(f"+{KEY}.omega_low=0.45")
 
 
-UNSOUND = {
-    "data.train_batch_size=512": "ppo_mini_batch_size=256",
-    "+data.gen_batch_size=768": "768 prompts",
-    "actor_rollout_ref.actor.ppo_epochs=2": "actor_rollout_ref.actor.ppo_epochs=2",
-    "actor_rollout_ref.actor.entropy_coeff=0.01": "actor_rollout_ref.actor.entropy_coeff=0.01",
-    "actor_rollout_ref.actor.use_kl_loss=True": "actor_rollout_ref.actor.use_kl_loss=True",
-    "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov": "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
-    "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov": "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",
-    "+actor_rollout_ref.model.use_fused_kernels=True": "actor_rollout_ref.model.use_fused_kernels=True",
+FUSED = "++actor_rollout_ref.model.use_fused_kernels=True"
+UNSOUND = {  # overrides: what the message names
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",): "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",): "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",
+    ("actor_rollout_ref.actor.policy_loss.forking_fraction=0.2",): "actor_rollout_ref.actor.policy_loss.forking_fraction=0.2",
+    ("actor_rollout_ref.rollout.multi_turn.enable=True", "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml", "algorithm.adv_estimator=grpo", "+algorithm.filter_groups.enable=False"): "actor_rollout_ref.rollout.multi_turn.enable=True",
+    (FUSED, "data.train_batch_size=512"): "512 prompts in mini-batches of 256",
+    (FUSED, "+data.gen_batch_size=768"): "768 prompts",
+    (FUSED, "actor_rollout_ref.actor.ppo_epochs=2"): "ppo_epochs=2",
+    (FUSED, f"{KEY}.top_k=20"): f"{KEY}.top_k=20",
+    (FUSED, "actor_rollout_ref.actor.entropy_coeff=0.01"): "actor_rollout_ref.actor.entropy_coeff=0.01",
+    (FUSED, "actor_rollout_ref.actor.use_kl_loss=True"): "actor_rollout_ref.actor.use_kl_loss=True",
+    (FUSED, "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True"): "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",
 }
 
 
-@pytest.mark.parametrize("override", UNSOUND)
-def test_unsound_settings_are_refused_only_where_era_changes_the_training(start, override):
-    override = override if "use_fused" not in override else override.replace("+", "++")
+@pytest.mark.parametrize("overrides", UNSOUND, ids=lambda overrides: overrides[-1])
+def test_unsound_settings_are_refused_only_where_era_changes_the_training(start, overrides):
     with pytest.raises(ValueError, match=rf"{KEY}\.enable=True does not go together with") as error:
-        start(*ON_POLICY, override)
-    assert UNSOUND[override.replace("++", "+")] in str(error.value)
-    start(*ON_POLICY, override, f"{KEY}.k=1")
-    start(*ON_POLICY, override, f"{KEY}.enable=False")
+        start(*ON_POLICY, *overrides)
+    assert UNSOUND[overrides] in str(error.value)
+    start(*ON_POLICY, *overrides, f"{KEY}.k=1")
+    start(*ON_POLICY, *overrides, f"{KEY}.enable=False")
+
+
+SOUND = [
+    ("data.train_batch_size=512",),
+    ("actor_rollout_ref.actor.ppo_epochs=2",),
+    ("actor_rollout_ref.actor.entropy_coeff=0.01", "actor_rollout_ref.actor.use_kl_loss=True"),
+    ("actor_rollout_ref.rollout.multi_turn.enable=True", "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml", "algorithm.adv_estimator=grpo"),
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"),
+    (FUSED,),
+]
+
+
+@pytest.mark.parametrize("overrides", SOUND, ids=lambda overrides: overrides[0])
+def test_what_era_supports_starts(start, overrides):
+    start(*ON_POLICY, *overrides)
+
+
+BASELINES = {
+    "actor_rollout_ref.actor.policy_loss.forking_fraction=0": r"policy_loss\.forking_fraction is 0; expected",
+    "actor_rollout_ref.actor.policy_loss.forking_fraction=1.5": r"policy_loss\.forking_fraction is 1\.5; expected",
+    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo": r"loss_agg_mode is token-mean; expected seq-mean-token-mean",
+}
+
+
+def test_forking_tokens_with_a_cov_loss_are_refused(start):
+    with pytest.raises(ValueError, match="forking_fraction=0.2 does not go together with loss_mode=kl_cov"):
+        start("actor_rollout_ref.actor.policy_loss.forking_fraction=0.2", "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov")
+
+
+@pytest.mark.parametrize("override", BASELINES)
+def test_bad_settings_of_the_baselines_fail_at_start(start, override):
+    with pytest.raises(ValueError, match=BASELINES[override]):
+        start(override)
+
+
+@pytest.mark.parametrize("policy_loss", [{"forking_fraction": 0.2}, {"loss_mode": "gspo"}], ids=str)
+def test_megatron_would_ignore_the_baselines(import_verl, policy_loss):
+    from verl.utils import era_checks
+
+    actor = {"strategy": "megatron", "policy_loss": policy_loss, "loss_agg_mode": "seq-mean-token-mean"}
+    with pytest.raises(ValueError, match="needs the FSDP actor"):
+        era_checks.validate_trainer_config({"actor_rollout_ref": {"actor": actor}})
 
 
 def test_all_unsound_settings_are_named_at_once(start):
     with pytest.raises(ValueError) as error:
-        start(*ON_POLICY, "actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.entropy_coeff=0.1", "data.train_batch_size=512")
+        start(*ON_POLICY, FUSED, "actor_rollout_ref.actor.use_kl_loss=True", "data.train_batch_size=512", "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov")
     assert str(error.value).count("\n  - ") == 3
 
 

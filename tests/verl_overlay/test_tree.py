@@ -10,7 +10,7 @@ def test_upstream_lines_changed(patched_verl):
     ).stdout
     added, removed = zip(*(map(int, line.split()[:2]) for line in numstat.splitlines()))
     assert sum(added) + sum(removed) < 80, numstat
-    assert sum(removed) <= 7, "a hook adds or replaces single lines"
+    assert sum(removed) <= 14, "a hook adds or replaces single lines"
 
 
 def test_overlay_runs_on_python_3_10(project_root):

@@ -126,27 +126,41 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     if not era.changes_training:
         return era
 
+    rollout, model = config["actor_rollout_ref"]["rollout"], config["actor_rollout_ref"]["model"]
+    policy_loss = actor["policy_loss"]
+    problems = []
+    if "cov" in policy_loss["loss_mode"]:
+        problems.append(f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its covariances would be those of the scaled policy, set it to vanilla or gspo")
+    if policy_loss.get("forking_fraction", 1) != 1:
+        problems.append(f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: with it the update leaves out the tokens below the quantile, on which ERA would act all the same, set it to 1")
+    if model.get("use_fused_kernels"):
+        problems += _fused_problems(era, config, actor)
+    if rollout.get("multi_turn", {}).get("enable") and config["algorithm"].get("filter_groups"):
+        problems.append("actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool tokens; use verl.trainer.main_ppo")
+    if problems:
+        raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with\n  - " + "\n  - ".join(problems) + "\nNothing was started.")
+    return era
+
+
+def _fused_problems(era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]) -> list[str]:
+    """Fused kernels make one log-prob per token, of all logits, and the entropy of the policy that they see: the scaled one."""
     filters_groups = config["algorithm"].get("filter_groups") or {}
     batch_size = config["data"]["train_batch_size"]
     if not filters_groups.get("enable"):  # DAPO's filter trims the batch to train_batch_size; without it this is what arrives
         batch_size = config["data"].get("gen_batch_size") or batch_size
+    fused = "actor_rollout_ref.model.use_fused_kernels=True"
     problems = []
-    if batch_size > actor["ppo_mini_batch_size"]:
-        problems.append(f"the batch of {batch_size} prompts is split into mini-batches of actor_rollout_ref.actor.ppo_mini_batch_size={actor['ppo_mini_batch_size']}: ERA is on-policy, set both to the same number")
-    if actor["ppo_epochs"] != 1:
-        problems.append(f"actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}: ERA is on-policy, set it to 1")
+    if batch_size > actor["ppo_mini_batch_size"] or actor["ppo_epochs"] != 1:
+        problems.append(f"{fused} off-policy ({batch_size} prompts in mini-batches of {actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old log-probs under k and 1/k are needed, and those kernels make one log-prob per token; use one mini-batch and one epoch")
+    if era.top_k is not None:
+        problems.append(f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all logits, set top_k to null")
     if actor["entropy_coeff"] != 0:
-        problems.append(f"actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: its entropy would be that of the scaled policy, set it to 0")
+        problems.append(f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: the kernel's entropy would be that of the scaled policy, set it to 0")
     if actor["use_kl_loss"]:
-        problems.append("actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False")
-    loss_mode = actor["policy_loss"]["loss_mode"]
-    if "cov" in loss_mode:
-        problems.append(f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}: its covariances would be those of the scaled policy, set it to vanilla")
-    if config["actor_rollout_ref"]["model"].get("use_fused_kernels"):
-        problems.append("actor_rollout_ref.model.use_fused_kernels=True: those kernels take one temperature for all tokens, set it to False")
-    if problems:
-        raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with\n  - " + "\n  - ".join(problems) + "\nNothing was started.")
-    return era
+        problems.append(f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False")
+    if actor.get("ulysses_sequence_parallel_size", 1) > 1:
+        problems.append(f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size={actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each rank's slice, so the log-prob at each border is that of a wrong token; set it to 1")
+    return problems
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
@@ -228,35 +242,37 @@ def logprobs(
 ) -> torch.Tensor:
     """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z, optionally over the top_k largest.
 
-    Neither direction makes a (tokens, vocabulary) tensor beside the gradient itself, and `logits` is never written to.
+    Several factors per token are taken in one sweep over the logits. Neither direction makes a (tokens, vocabulary)
+    tensor beside the gradient itself, and `logits` is never written to.
 
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
         labels: (...) int64.
-        logit_scale: (...) positive factors, constants for the gradient; None for 1.
+        logit_scale: (...) positive factors, or (..., factors) for several per token; constants for the gradient; None for 1.
         top_k: normalise over this many largest logits; more than the vocabulary means all.
 
     Returns:
-        (...) in fp32 (fp64 for fp64). A label outside the top_k has OUTSIDE_TOP_K_LOG_PROB and no gradient.
+        (...), or (..., factors), in fp32 (fp64 for fp64). A label outside the top_k has OUTSIDE_TOP_K_LOG_PROB and no gradient.
 
     Raises:
-        ValueError: labels or logit_scale of another shape than logits.shape[:-1], or top_k < 1.
+        ValueError: labels or logit_scale of a shape that does not fit logits.shape[:-1], or top_k < 1.
     """
     shape = logits.shape[:-1]
     if labels.shape != shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary.")
-    if logit_scale is not None and getattr(logit_scale, "shape", None) != shape:
+    dtype = _at_least_fp32(logits.dtype)
+    if logit_scale is None:
+        logit_scale = torch.ones((), dtype=dtype, device=logits.device).expand(shape)
+    if not isinstance(logit_scale, torch.Tensor) or shape not in (logit_scale.shape, logit_scale.shape[:-1]):
         found = f"shape {tuple(logit_scale.shape)}" if isinstance(logit_scale, torch.Tensor) else f"type {type(logit_scale).__name__}"
-        raise ValueError(f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label.")
+        raise ValueError(f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label, or with one more dimension for several.")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     rows = logits.reshape(-1, logits.size(-1))
-    if logit_scale is None:
-        logit_scale = torch.ones((), dtype=_at_least_fp32(logits.dtype), device=logits.device).expand(shape)
-    scale = logit_scale.reshape(-1, 1).to(_at_least_fp32(logits.dtype))
+    scale = logit_scale.reshape(-1, 1 if logit_scale.shape == shape else logit_scale.size(-1)).to(dtype)
     if top_k is None:
-        return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(shape)
-    return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(shape)
+        return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(logit_scale.shape)
+    return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(logit_scale.shape)
 
 
 def divide_rows_(logits: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
@@ -302,25 +318,27 @@ def _divide_into(out: torch.Tensor, dividend: torch.Tensor, divisor: torch.Tenso
 
 
 class _ScaledLogProbs(torch.autograd.Function):
-    """log softmax(s z)_y by rows, upcast a chunk at a time; its gradient is s (1[i = y] - softmax(s z)_i)."""
+    """log softmax(s z)_y for each factor s of a row, upcast a chunk at a time; its gradient is sum_s s (1[i = y] - softmax(s z)_i)."""
 
     @staticmethod
     def forward(ctx, logits, labels, scale):
-        log_z = torch.cat([(z * s).logsumexp(-1, keepdim=True) for z, s in zip(_upcast_chunks(logits), _like_chunks(scale, logits))])
+        log_z = torch.cat([torch.stack([(z * s).logsumexp(-1) for s in _columns(factors)], -1) for z, factors in zip(_upcast_chunks(logits), _like_chunks(scale, logits))])
         ctx.save_for_backward(logits, labels, scale, log_z)
-        return (logits.gather(-1, labels) * scale - log_z).squeeze(-1)
+        return logits.gather(-1, labels) * scale - log_z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         logits, labels, scale, log_z = ctx.saved_tensors
-        weight = grad_output.unsqueeze(-1) * scale
+        weight = grad_output * scale
         grad = torch.empty_like(logits)
         columns = (labels, scale, log_z, weight)
-        for z, out, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits.size(-1))), *(_like_chunks(c, logits) for c in columns)):
-            y, s, lz, w = chunk
-            p = (z * s).sub_(lz).exp_()
-            out.copy_(p.mul_(-w).scatter_add_(-1, y, w))
+        for z, out, y, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits.size(-1))), *(_like_chunks(c, logits) for c in columns)):
+            terms = [(z * s).sub_(lz).exp_().mul_(-w) for s, lz, w in zip(*map(_columns, chunk))]
+            total = terms[0]
+            for term in terms[1:]:
+                total += term
+            out.copy_(total.scatter_add_(-1, y, chunk[-1].sum(-1, keepdim=True)))
         return grad, None, None
 
 
@@ -330,19 +348,19 @@ class _TopKLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, scale, top_k):
         values, indices = logits.topk(top_k, dim=-1)
-        log_p = (values * scale).log_softmax(-1)
+        log_p = (values.unsqueeze(-2) * scale.unsqueeze(-1)).log_softmax(-1)  # (rows, factors, top_k)
         is_label = indices == labels
         ctx.save_for_backward(indices, log_p, is_label, scale)
         ctx.logits_shape, ctx.logits_dtype = logits.shape, logits.dtype
-        log_p_label = log_p.masked_fill(~is_label, 0).sum(-1)
-        return log_p_label.masked_fill(~is_label.any(-1), OUTSIDE_TOP_K_LOG_PROB)
+        log_p_label = log_p.masked_fill(~is_label.unsqueeze(-2), 0).sum(-1)
+        return log_p_label.masked_fill(~is_label.any(-1, keepdim=True), OUTSIDE_TOP_K_LOG_PROB)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         indices, log_p, is_label, scale = ctx.saved_tensors
-        weight = (grad_output * is_label.any(-1)).unsqueeze(-1) * scale
-        grad_top = (is_label.to(log_p.dtype) - log_p.exp()) * weight
+        weight = grad_output * is_label.any(-1, keepdim=True) * scale
+        grad_top = ((is_label.to(log_p.dtype).unsqueeze(-2) - log_p.exp()) * weight.unsqueeze(-1)).sum(-2)
         grad = torch.zeros(ctx.logits_shape, dtype=ctx.logits_dtype, device=log_p.device)
         return grad.scatter_(-1, indices, grad_top.to(ctx.logits_dtype)), None, None, None
 
@@ -357,6 +375,10 @@ def _chunk_rows(vocabulary: int) -> int:
 
 def _like_chunks(column: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return column.split(_chunk_rows(logits.size(-1)))
+
+
+def _columns(matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return matrix.split(1, dim=-1)
 
 
 def _upcast_chunks(logits: torch.Tensor):

@@ -13,103 +13,275 @@
 # limitations under the License.
 """What verl's FSDP actor calls for ERA: it carries the quantities of verl/utils/era.py through a training step.
 
-    start               read_config              refuses actors that would not call the rest
-    old_log_prob pass   entropy_summary          H_resp of each response travels beside old_log_probs
-    start of update     decide_scales            H_resp and the advantages give the scale of each token, once
-    forward             divide_by_temperature_   the division that verl does anyway applies the scale
-                        top_k                    the filter of the log-probs
-    loss                policy_loss_inputs       on-policy: the old log-probs are the new ones, detached
+    start               ActorHooks             refuses actors and heads for which the rest would be wrong
+    old_log_prob pass   requested_keys         off-policy: asks for the log-probs under 1, k and 1/k beside the plain ones
+                        old_log_prob_tensors   H_resp of each response travels beside old_log_probs, and so do those
+    start of update     decide_scales          H_resp and the advantages give the scale of each token, once
+    forward             module                 fused kernels: scales the hidden states
+                        divide_by_temperature_ else: the division that verl does anyway applies the scale
+                        log_probs              the top-k filter; several log-probs per token where several are needed
+    loss                policy_loss_inputs     old and new log-probs of the transformed policy, and those of the original
 
 With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to the bit.
 """
 
 import itertools
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from transformers import PreTrainedModel
 
 from verl import DataProto
-from verl.utils.era import CONFIG_KEY, EraConfig, divide_rows_, forking_count, logit_scale, split_entropy
+from verl.utils.era import CONFIG_KEY, OUTSIDE_TOP_K_LOG_PROB, EraConfig, divide_rows_, forking_count, logit_scale, split_entropy
+from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
+from verl.utils.forking_tokens import read_fraction
+from verl.utils.torch_functional import logprobs_from_logits
 from verl.utils.ulysses import get_ulysses_sequence_parallel_rank, get_ulysses_sequence_parallel_world_size
 
 RESPONSE_ENTROPY = "era_response_entropy"
 REST_ENTROPY = "era_rest_entropy"
 LOGIT_SCALE = "era_logit_scale"
+BRANCH_FACTORS = "era_branch_factors"
+BRANCH_LOG_PROBS = "era_branch_log_probs"
+OLD_LOG_PROBS = "era_old_log_probs"
 
 
-def _response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
+def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
     """(bsz, response_length), the mask that the policy loss uses."""
     response_length = batch["responses"].size(1)
     return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
 
-def read_config(actor: Any) -> EraConfig:
-    """The configuration of a DataParallelPPOActor.
+class ActorHooks:
+    """The calls that DataParallelPPOActor makes for ERA. (Those for forking tokens are in verl/utils/forking_tokens.py.)
+
+    A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of the old_log_prob
+    pass has `era_branch_factors` where the update will be off-policy. Without them each method is what upstream does.
 
     Raises:
-        ValueError: a bad value, or ERA on an actor with an update of its own (recipe/spin, recipe/sppo), which would
-            never call it.
+        ValueError: a bad value in the configuration; an actor with an update of its own (recipe/spin, recipe/sppo),
+            which would never call the hooks; a head whose logits are not a multiple of the hidden states' where fused
+            kernels leave nothing else to scale.
     """
-    era = EraConfig.from_mapping(actor.config.get("era"))
+
+    def __init__(self, actor: Any):
+        self.config = EraConfig.from_mapping(actor.config.get("era"))
+        if read_fraction(actor.config) != 1:
+            _require_upstream_update(actor, FORKING_KEY)
+        if not self.config.enable:
+            return
+        _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
+        self._mini_batch_size, self._epochs = actor.config.ppo_mini_batch_size, actor.config.ppo_epochs
+        self._needs_kl = actor.config.use_kl_loss
+        self._needs_original = self._needs_kl or actor.config.entropy_coeff != 0
+        self._decoder = None
+        if self.config.changes_training and actor.config.get("use_fused_kernels", False):
+            self._decoder = _scalable_decoder(actor.actor_module)
+
+    def _is_off_policy(self, data: DataProto) -> bool:
+        return self.config.changes_training and (len(data) > self._mini_batch_size or self._epochs != 1)
+
+    def requested_keys(self, data: DataProto) -> list[str]:
+        """Where the update on `data`, this rank's whole batch, will take several steps: adds the factors under which it
+        needs old log-probs, (bsz, 3), and returns their key. Otherwise an empty list."""
+        if not self.config.enable or not self._is_off_policy(data):
+            return []
+        factors = torch.tensor([1, self.config.k, 1 / self.config.k], dtype=torch.double, device=data.batch["responses"].device)
+        data.batch[BRANCH_FACTORS] = factors.expand(len(data), 3)
+        return [BRANCH_FACTORS]
+
+    def old_log_prob_tensors(self, rollout: Mapping[str, Any], data: DataProto, log_probs: torch.Tensor, entropys: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the worker returns of the old_log_prob pass.
+
+        Args:
+            rollout: the configuration `actor_rollout_ref.rollout`.
+            data: the batch of the pass.
+            log_probs: (bsz, response_length), or (bsz, response_length, n) whose first is plain and whose last three are
+                those under 1, k and 1/k with the top-k filter.
+            entropys: (bsz, response_length) token entropies in nats of the sampling policy.
+
+        Returns:
+            `old_log_probs` and `entropys` as upstream; with ERA also H_resp and the mean entropy of the other tokens,
+            (bsz,) each; off-policy also `era_branch_log_probs`, (bsz, response_length, 3).
+        """
+        if not self.config.enable:
+            return {"old_log_probs": log_probs, "entropys": entropys}
+        mask = response_mask(data.batch, (rollout.get("multi_turn") or {}).get("enable", False))
+        top, rest = split_entropy(entropys.float(), mask.to(entropys.device), self.config.top_fraction)
+        branches = {}
+        if log_probs.dim() == 3:
+            log_probs, branches = log_probs[..., 0], {BRANCH_LOG_PROBS: log_probs[..., -3:]}
+        return {"old_log_probs": log_probs, "entropys": entropys, RESPONSE_ENTROPY: top, REST_ENTROPY: rest, **branches}
+
+    def decide_scales(self, data: DataProto, select_keys: list[str], device: Union[str, int]) -> dict[str, float]:
+        """Decide the logit scale of every token, add it to the batch and to `select_keys`, and measure the era/ metrics.
+
+        Args:
+            data: this rank's whole batch of the update; it gains `era_logit_scale` and, off-policy, `era_old_log_probs`:
+                the old log-probs under that scale, (bsz, response_length) each.
+            select_keys: the keys that the update passes on to its micro-batches.
+            device: where collectives run.
+
+        Returns:
+            Metrics over all ranks; empty with ERA disabled.
+
+        Raises:
+            ValueError: the old_log_prob pass did not bring what the update needs.
+        """
+        if not self.config.enable:
+            return {}
+        batch = data.batch
+        needed = [RESPONSE_ENTROPY, BRANCH_LOG_PROBS] if self._is_off_policy(data) else [RESPONSE_ENTROPY]
+        for key in needed:
+            if key not in batch.keys():
+                raise ValueError(f"ERA needs '{key}' of the old_log_prob pass for this update ({len(data)} responses in mini-batches of {self._mini_batch_size}, both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The trainer must call the actor's compute_log_prob on the same batch and unite its output with it before update_actor.")
+        mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
+        era, entropy = self.config, batch[RESPONSE_ENTROPY]
+        scale = logit_scale(entropy, batch["advantages"], mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
+        if era.changes_training:
+            batch[LOGIT_SCALE] = scale
+            select_keys.append(LOGIT_SCALE)
+        if self._is_off_policy(data):
+            branch = torch.where(scale > 1, 1, torch.where(scale < 1, 2, 0))
+            batch[OLD_LOG_PROBS] = batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
+            select_keys.append(OLD_LOG_PROBS)
+        return _metrics(era, entropy, batch[REST_ENTROPY], mask, scale, device)
+
+    def module(self, actor_module: Callable, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None) -> Callable:
+        """`actor_module`; for fused kernels in an update with ERA, with its decoder's hidden states scaled: (s h) W = s (h W)."""
+        if LOGIT_SCALE not in micro_batch.keys() or self._decoder is None:
+            return actor_module
+
+        def scale_hidden_states(decoder, args, output):
+            hidden = output.last_hidden_state
+            scale = _at_positions(micro_batch[LOGIT_SCALE], 1.0, micro_batch, indices)
+            output.last_hidden_state = (hidden * scale.view(*hidden.shape[:-1], 1)).to(hidden.dtype)
+            return output
+
+        def forward(**inputs):
+            hook = self._decoder.register_forward_hook(scale_hidden_states)
+            try:
+                return actor_module(**inputs)
+            finally:
+                hook.remove()
+
+        return forward
+
+    def divide_by_temperature_(self, logits: torch.Tensor, temperature: float, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None) -> None:
+        """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
+
+        Where the loss also needs the original policy, the scale is left to `log_probs`.
+
+        Args:
+            logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
+            temperature: of the sampling.
+            micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA, `input_ids` (bsz, seqlen).
+            indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded logits.
+        """
+        if LOGIT_SCALE not in micro_batch.keys() or self._needs_original:
+            logits.div_(temperature)
+            return
+        scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
+        divisor = _at_positions(temperature / scale, temperature, micro_batch, indices)
+        divide_rows_(logits, divisor.unsqueeze(-1))
+
+    def log_probs(self, logits: torch.Tensor, labels: torch.Tensor, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None, inplace_backward: bool = True) -> torch.Tensor:
+        """Log-probs of the labels, from logits after `divide_by_temperature_`.
+
+        Args:
+            logits: packed (tokens of this rank, vocabulary), or those of the response (bsz, response_length, vocabulary).
+            labels: of the logits' shape without the vocabulary.
+            micro_batch, indices: as `divide_by_temperature_`.
+            inplace_backward: upstream's.
+
+        Returns:
+            (...) of the labels; or (..., n) whose first is that of the original policy: with the factors of an off-policy
+            step's old_log_prob pass, n is 3, or 4 with a top-k filter; in an update with KL loss n is 2.
+        """
+        top_k = self.config.top_k
+        if BRANCH_FACTORS in micro_batch.keys():
+            factors = micro_batch[BRANCH_FACTORS][0].expand(*labels.shape, 3)
+            branches = logprobs_from_logits(logits, labels, logit_scale=factors, top_k=top_k)
+            if top_k is None:
+                return branches
+            return torch.cat([logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches], dim=-1)
+        if LOGIT_SCALE not in micro_batch.keys():
+            return logprobs_from_logits(logits, labels, inplace_backward)
+        if not self._needs_original:
+            return logprobs_from_logits(logits, labels, inplace_backward, top_k=top_k)
+        scale = micro_batch[LOGIT_SCALE]
+        if indices is not None:
+            scale = _at_positions(scale, 1.0, micro_batch, indices)
+        if not self._needs_kl:
+            return logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)
+        if top_k is None:
+            return logprobs_from_logits(logits, labels, logit_scale=torch.stack([torch.ones_like(scale), scale], dim=-1))
+        original = logprobs_from_logits(logits, labels, logit_scale=torch.ones_like(scale))
+        return torch.stack([original, logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)], dim=-1)
+
+    def policy_loss_inputs(self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the policy loss takes, (bsz, response_length) each.
+
+        With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs of the
+        transformed policy are the new ones, detached: the ratio is exactly 1, without a second pass. Off-policy they are
+        those of the old_log_prob pass under the token's scale, so that the ratio is pi'_new / pi'_old.
+        `scale_advantages` gives A' = A / scale (the paper's equation after Eq. llm).
+
+        Returns:
+            The log-probs of the transformed policy, those of the original policy (the same tensor where no KL loss needs
+            them), the old log-probs, and the advantages.
+        """
+        old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
+        if LOGIT_SCALE not in micro_batch.keys():
+            return log_prob, log_prob, old_log_prob, advantages
+        original = log_prob
+        if log_prob.dim() == 3:
+            original, log_prob = log_prob.unbind(-1)
+        if self.config.scale_advantages:
+            advantages = advantages / micro_batch[LOGIT_SCALE]
+        detached = log_prob.detach()
+        if OLD_LOG_PROBS not in micro_batch.keys():
+            return log_prob, original, detached, advantages
+        # A token that the top-k filter removed in one of the two passes has a stand-in there, and no ratio: it takes 1.
+        old_log_prob = micro_batch[OLD_LOG_PROBS]
+        filtered = (old_log_prob == OUTSIDE_TOP_K_LOG_PROB) | (detached == OUTSIDE_TOP_K_LOG_PROB)
+        return log_prob, original, torch.where(filtered, detached, old_log_prob), advantages
+
+
+def _require_upstream_update(actor: Any, key: str) -> None:
     subclasses = itertools.takewhile(lambda cls: cls.__name__ != "DataParallelPPOActor", type(actor).__mro__)
     own_updates = [f"{cls.__name__}.{name}" for cls in subclasses for name in vars(cls) if name.startswith("update_policy")]
-    if era.enable and own_updates:
-        raise ValueError(f"{CONFIG_KEY}.enable=True needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore ERA. Set it to False.")
-    return era
+    if own_updates:
+        raise ValueError(f"{key} needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore it. Set it back to its default.")
 
 
-def entropy_summary(config: Mapping[str, Any], data: DataProto, entropys: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Per-response entropies to return beside old_log_probs.
-
-    Args:
-        config: the worker's configuration, `actor_rollout_ref`.
-        data: the batch of the old_log_prob pass.
-        entropys: (bsz, response_length) token entropies in nats of the sampling policy.
-
-    Returns:
-        H_resp and the mean entropy of the other tokens, (bsz,) each; nothing with ERA disabled.
-    """
-    era = EraConfig.from_mapping(config["actor"].get("era"))
-    if not era.enable:
-        return {}
-    multi_turn = config["rollout"].get("multi_turn") or {}
-    mask = _response_mask(data.batch, multi_turn.get("enable", False))
-    top, rest = split_entropy(entropys.float(), mask.to(entropys.device), era.top_fraction)
-    return {RESPONSE_ENTROPY: top, REST_ENTROPY: rest}
+def _scalable_decoder(actor_module: torch.nn.Module) -> torch.nn.Module:
+    """The module whose hidden states the head multiplies, whatever FSDP or peft wraps around the model."""
+    model = next(m for m in actor_module.modules() if isinstance(m, PreTrainedModel) and m.get_output_embeddings() is not None)
+    fused = "actor_rollout_ref.model.use_fused_kernels=True"
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        raise ValueError(f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head of {type(model).__name__} has a bias, which they do not reach. Set use_fused_kernels to False.")
+    if getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None:
+        raise ValueError(f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and {type(model).__name__} caps its logits (final_logit_softcapping), so that they do not scale along. Set use_fused_kernels to False.")
+    return model.base_model
 
 
-def decide_scales(era: EraConfig, data: DataProto, select_keys: list[str], ppo_mini_batch_size: int, ppo_epochs: int, device: Union[str, int]) -> dict[str, float]:
-    """Decide the logit scale of every token, add it to the batch and to `select_keys`, and measure the era/ metrics.
-
-    Args:
-        era: the configuration.
-        data: this rank's whole batch of the update; it gains the key `era_logit_scale`, (bsz, response_length).
-        select_keys: the keys that the update passes on to its micro-batches.
-        ppo_mini_batch_size, ppo_epochs: of this rank.
-        device: where collectives run.
+def _at_positions(values: torch.Tensor, default: float, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor]) -> torch.Tensor:
+    """Values of the response tokens (bsz, response_length) at the positions that predict them, `default` elsewhere.
 
     Returns:
-        Metrics over all ranks; empty with ERA disabled.
-
-    Raises:
-        ValueError: the update would be off-policy, or the old_log_prob pass did not bring the entropies.
+        (bsz, seqlen), or for packed tokens (tokens of this sequence-parallel rank,), padded as upstream pads the labels.
     """
-    if not era.enable:
-        return {}
-    batch = data.batch
-    if RESPONSE_ENTROPY not in batch.keys():
-        raise ValueError(f"ERA needs the response entropies of the old_log_prob pass, but the batch has no '{RESPONSE_ENTROPY}'. The trainer must call the actor's compute_log_prob and unite its output with the batch before update_actor.")
-    if era.changes_training and (len(batch) > ppo_mini_batch_size or ppo_epochs != 1):
-        raise ValueError(f"ERA is on-policy: {len(batch)} responses, ppo_mini_batch_size {ppo_mini_batch_size} (both per rank) and ppo_epochs {ppo_epochs} would take several optimizer steps on one batch. Use one mini-batch and one epoch.")
-    mask = _response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
-    entropy = batch[RESPONSE_ENTROPY]
-    scale = logit_scale(entropy, batch["advantages"], mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
-    if era.changes_training:
-        batch[LOGIT_SCALE] = scale
-        select_keys.append(LOGIT_SCALE)
-    return _metrics(era, entropy, batch[REST_ENTROPY], mask, scale, device)
+    # The token at position t is predicted at t - 1; prompt positions and the last one have no response token.
+    prompt_length = micro_batch["input_ids"].size(1) - values.size(1)
+    values = F.pad(values, (prompt_length - 1, 1), value=default)
+    if indices is None:
+        return values
+    values = values.flatten()[indices]
+    ranks = get_ulysses_sequence_parallel_world_size()
+    return F.pad(values, (0, -values.size(0) % ranks), value=default).chunk(ranks)[get_ulysses_sequence_parallel_rank()]
 
 
 def _metrics(era: EraConfig, entropy: torch.Tensor, rest: torch.Tensor, mask: torch.Tensor, scale: torch.Tensor, device) -> dict[str, float]:
@@ -147,56 +319,3 @@ def _metrics(era: EraConfig, entropy: torch.Tensor, rest: torch.Tensor, mask: to
 
 def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
-
-
-def divide_by_temperature_(
-    logits: torch.Tensor,
-    temperature: float,
-    micro_batch: Mapping[str, torch.Tensor],
-    indices: Optional[torch.Tensor] = None,
-) -> torch.Tensor:
-    """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
-
-    Args:
-        logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
-        temperature: of the sampling.
-        micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA, `input_ids` (bsz, seqlen).
-        indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded logits.
-    """
-    if LOGIT_SCALE not in micro_batch.keys():
-        return logits.div_(temperature)
-    return divide_rows_(logits, _divisor(logits, temperature, micro_batch, indices).unsqueeze(-1))
-
-
-def _divisor(logits, temperature, micro_batch, indices) -> torch.Tensor:
-    """temperature / scale, (bsz, seqlen) or (tokens of this rank,)."""
-    scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
-    # The token at position t is predicted at t - 1; prompt positions and the last one keep the plain temperature.
-    prompt_length = micro_batch["input_ids"].size(1) - scale.size(1)
-    divisor = F.pad(temperature / scale, (prompt_length - 1, 1), value=temperature)
-    if indices is None:
-        return divisor
-    divisor = divisor.flatten()[indices]
-    ranks = get_ulysses_sequence_parallel_world_size()
-    padding = logits.size(0) * ranks - divisor.size(0)
-    return F.pad(divisor, (0, padding), value=temperature).chunk(ranks)[get_ulysses_sequence_parallel_rank()]
-
-
-def top_k(era: EraConfig, micro_batch: Mapping[str, torch.Tensor]) -> Optional[int]:
-    """The filter of the log-probs, in the update alone: old log-probs and entropies are those of the sampling policy."""
-    return era.top_k if LOGIT_SCALE in micro_batch.keys() else None
-
-
-def policy_loss_inputs(era: EraConfig, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The old log-probs and the advantages of the policy loss, (bsz, response_length) each.
-
-    With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs of the
-    transformed policy are `log_prob` itself: the ratio is exactly 1, without a second pass. `scale_advantages` gives
-    A' = A / scale (the paper's equation after Eq. llm).
-    """
-    old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
-    if LOGIT_SCALE not in micro_batch.keys():
-        return old_log_prob, advantages
-    if era.scale_advantages:
-        advantages = advantages / micro_batch[LOGIT_SCALE]
-    return log_prob.detach(), advantages
