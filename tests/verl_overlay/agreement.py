@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import plain
 import torch
 from token_model import PROMPT
 
@@ -44,17 +45,34 @@ def differences(steps, tree):
     assert {result["batch"]["attention_mask"].sum().item() % 2 for result in reference} == {0, 1}
     assert all(result["metrics"][0]["era/scaled_token_fraction"] > 0.1 for result in reference)
     table = {}
+    for top_k in (None, 5):
+        pairs = [(_plain(result, {**UPDATE, "era": {**ERA, "top_k": top_k}}), result) for case, result in zip(cases, reference) if case[1] == top_k]
+        table["the equations, in plain torch", top_k] = _largest(pairs)
     for path, (_, processes) in PATHS.items():
         kept = [case for case in cases if "fused" not in path or case[1] is None]  # fused kernels take no top-k
         results = steps(tree, [settings(path, *case) for case in kept], processes=processes)
         assert all(("era_branch_log_probs" in result["batch"]) == ("off-policy" in path) for result in results)
         for top_k in dict.fromkeys(top_k for _, top_k in kept):
             pairs = [(results[i], reference[cases.index(case)]) for i, case in enumerate(kept) if case[1] == top_k]
-            log_prob = max(_log_prob_difference(ours["batch"], theirs["batch"]) for ours, theirs in pairs)
-            gradient = max((ours["parameters"][name] - theirs["parameters"][name]).abs().max().item() for ours, theirs in pairs for name in theirs["parameters"])
-            table[path, top_k] = log_prob, gradient
+            table[path, top_k] = _largest(pairs)
     largest = max((result["parameters"][name] - result["start"][name]).abs().max().item() for result in reference for name in result["start"])
     return table, largest
+
+
+def _plain(result, settings):
+    model = plain.build_model(settings, torch.double)
+    model.load_state_dict(result["start"])
+    with torch.no_grad():
+        logits, _ = plain.policy(model, result["batch"], settings)
+    old_log_probs, _ = plain.log_prob(logits, result["batch"]["responses"], torch.ones_like(result["batch"]["advantages"]))
+    return {"parameters": plain.train(result, settings), "batch": {**result["batch"], "old_log_probs": old_log_probs}}
+
+
+def _largest(pairs):
+    """SGD with learning rate 1 took one step: parameters lie as far apart as gradients."""
+    log_prob = max(_log_prob_difference(ours["batch"], theirs["batch"]) for ours, theirs in pairs)
+    gradient = max((ours["parameters"][name] - theirs["parameters"][name]).abs().max().item() for ours, theirs in pairs for name in theirs["parameters"])
+    return log_prob, gradient
 
 
 def _log_prob_difference(ours, theirs):

@@ -43,6 +43,12 @@ def log_prob(logits, responses, scale, top_k=None):
     return torch.where(kept, label, 0) - torch.where(kept, z.logsumexp(-1), 0), kept
 
 
+def aggregate(terms, mask, settings):
+    if settings.get("loss_agg_mode", "token-mean") == "token-mean":
+        return terms[mask].mean()
+    return sum(row[keep].mean() for row, keep in zip(terms, mask)) / len(mask)  # seq-mean-token-mean
+
+
 def train(result, settings):
     """The parameters after the last batch's update, from the parameters `result["start"]`."""
     era, batch = settings.get("era", {}), result["batch"]
@@ -75,7 +81,7 @@ def train(result, settings):
                 log_ratio = batch["ref_log_prob"][rows] - original
                 kl = log_ratio.exp() - 1 - log_ratio  # verl's low_var_kl caps it at 10
                 terms = -surrogate + settings.get("kl_coef", 0) * kl.clamp(max=10) - settings.get("entropy_coeff", 0) * entropy
-                loss = loss + terms[mask[rows]].mean() * micro / mini
+                loss = loss + aggregate(terms, mask[rows], settings) * micro / mini
             for p, gradient in zip(trained, torch.autograd.grad(loss, trained)):
                 p.data -= settings.get("lr", 1.0) * gradient
     return {name: p.detach() for name, p in model.named_parameters()}

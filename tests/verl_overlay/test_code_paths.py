@@ -50,7 +50,7 @@ def test_update_equals_fp64_arithmetic(trained, layout, loss):
 
 def test_paths_agree(steps, patched_verl):
     table, largest = agreement.differences(steps, patched_verl)
-    assert {path for path, _ in table} == set(agreement.PATHS) and largest > 1
+    assert {path for path, _ in table} > set(agreement.PATHS) and largest > 1
     for (path, top_k), (log_prob, gradient) in table.items():
         bound = 1e-5 if "fp32" in path else 1e-12
         assert log_prob < bound and gradient < bound, (path, top_k)
