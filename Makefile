@@ -1,7 +1,7 @@
 # make demo          the real verl trainer on this machine's CPU: GRPO and ERA side by side (SEED, STEPS, TASK)
 # make test          the tests
 # make apply         patched upstream checkouts in checkouts/
-# make llm-stage1    the paper's stage 1 on GPUs (DRY_RUN=1 prints the command)
+# make llm-stage1    the paper's stage 1 on GPUs; llm-... for its other runs (DRY_RUN=1 prints the command)
 # make help          all targets
 
 SHELL := /bin/bash
@@ -25,15 +25,23 @@ VENV_READY := $(VENV)/installed
 GPU_VENV := .venv/verl-gpu
 GPU_VENV_READY := $(GPU_VENV)/installed
 ACTIVE_PYTHON := $(shell command -v python3)
-STAGE1 := $(CHECKOUTS)/verl/recipe/era/run_era_stage1_qwen2.5_math_7b.sh
+RECIPE := $(CHECKOUTS)/verl/recipe/era
+RAY_DATA_HOME ?= $(HOME)/verl
+DATA ?= $(RAY_DATA_HOME)/data
 
 # Progress on a terminal, one line of it; errors go to stderr and stay.
 ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s' "$$line"; done; printf '\r\033[K'; else cat > /dev/null; fi
 
-.PHONY: help demo test apply status diff revert llm-stage1 bench bench-engine clean
+# Every run of the paper is one line `llm-<name>: RUN = <script>  ## ...` below.
+LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
+.PHONY: help demo test apply status diff revert llm-data llm-eval $(LLM_RUNS) bench bench-engine clean
+
+##@ The project
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | expand -t 16
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "%s%s\n", separator, substr($$0, 5); separator = "\n" } \
+		/^[a-z0-9.-]+:.*## / { printf "  %-22s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV_READY): requirements/cpu.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
@@ -43,7 +51,7 @@ $(VENV_READY): requirements/cpu.txt
 	@set -o pipefail; $(CPU) -m pip install --disable-pip-version-check -r requirements/cpu.txt | $(ONE_LINE)
 	@touch $@
 
-demo: $(VENV_READY)  ## train a tiny model with the real verl trainer, GRPO and ERA, and draw the entropies (SEED, STEPS, TASK=chain|chain-biased|chain-single)
+demo: $(VENV_READY)  ## GRPO beside ERA in the real verl trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
 	@$(CPU) -m demo --seed "$$SEED" --steps "$$STEPS" --task "$$TASK" --checkout "$(CHECKOUTS)/verl" --out results/demo
 
@@ -62,17 +70,46 @@ diff:  ## what the overlays change, as git shows it
 revert:  ## back to the pinned upstreams; refuses over local edits
 	@python3 apply.py revert --checkouts "$(CHECKOUTS)"
 
-# Everything that is missing is said before an environment of many GB is made.
-llm-stage1:  ## the paper's LLM stage 1 on GPUs (DRY_RUN=1 prints the command)
-	@test -f "$(STAGE1)" || { echo "error: $(STAGE1) is not there. Run 'make apply' first." >&2; exit 1; }
+##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command; docs/recipes.md)
+llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)
+llm-stage2: RUN = run_era_stage2_qwen2.5_math_7b.sh  ## ERA stage 2, from stage 1's checkpoint (main results)
+llm-grpo: RUN = run_grpo_qwen2.5_math_7b.sh  ## GRPO (main results)
+llm-forking: RUN = run_forking_tokens_qwen2.5_math_7b.sh  ## GRPO with 20 % forking tokens (main results)
+llm-kl-cov: RUN = run_kl_cov_qwen2.5_math_7b.sh  ## KL-Cov (main results)
+llm-clip-cov: RUN = run_clip_cov_qwen2.5_math_7b.sh  ## Clip-Cov (main results)
+llm-grpo-1.5b: RUN = run_grpo_qwen2.5_math_1.5b.sh  ## GRPO, Qwen2.5-Math-1.5B (more models)
+llm-era-1.5b: RUN = run_era_qwen2.5_math_1.5b.sh  ## ERA, Qwen2.5-Math-1.5B (more models)
+llm-gspo: RUN = run_gspo_qwen2.5_math_7b.sh  ## GSPO (more models)
+llm-gspo-era: RUN = run_gspo_era_qwen2.5_math_7b.sh  ## GSPO + ERA (more models)
+llm-no-omega-high: RUN = run_era_no_omega_high_qwen2.5_math_7b.sh  ## ERA without omega_high (effect of the upper bound)
+llm-no-top-k: RUN = run_era_no_top_k_qwen2.5_math_7b.sh  ## ERA without the top-k filter (entropy analysis)
+llm-scale-advantages: RUN = run_era_scale_advantages_qwen2.5_math_7b.sh  ## ERA with advantage scaling (ablation)
+llm-release-gate: RUN = run_era_release_gate_qwen2.5_math_7b.sh  ## ERA with the release's gate, advantages above 1 (ablation)
+
+# $(call in-gpu-environment,FILE,CHECK,COMMAND): shell commands; COMMAND finds the environment's Python in $$python.
+# CHECK says all that is missing before an environment of many GB is made.
+define in-gpu-environment
+	@test -f "$(1)" || { echo "error: $(1) is not there. Run 'make apply' first." >&2; exit 1; }
 	@python="$(CURDIR)/$(GPU_VENV)/bin/python"; \
 	if lacks=$$("$(ACTIVE_PYTHON)" requirements/check_gpu_environment.py); then python="$(ACTIVE_PYTHON)"; fi; \
-	if [[ -n "$(DRY_RUN)" ]]; then exec env DRY_RUN=1 PYTHON="$$python" bash "$(STAGE1)"; fi; \
-	if [[ ! -f $(GPU_VENV_READY) && -n "$$lacks" ]]; then \
-		CHECK_ONLY=1 PYTHON="$(ACTIVE_PYTHON)" bash "$(STAGE1)" || exit 1; \
+	if [[ -z "$(DRY_RUN)" && ! -f $(GPU_VENV_READY) && -n "$$lacks" ]]; then \
+		$(2) || exit 1; \
 		echo "$$lacks"; $(MAKE) --no-print-directory $(GPU_VENV_READY) || exit 1; \
 	fi; \
-	exec env PYTHON="$$python" bash "$(STAGE1)"
+	$(3)
+endef
+# Prints the command with DRY_RUN, as the run scripts do, else runs it.
+RUN_OR_PRINT := $(if $(DRY_RUN),printf '%q ',exec)
+
+$(LLM_RUNS):
+	$(call in-gpu-environment,$(RECIPE)/$(strip $(RUN)),CHECK_ONLY=1 PYTHON="$(ACTIVE_PYTHON)" bash "$(RECIPE)/$(strip $(RUN))",exec env PYTHON="$$python" bash "$(RECIPE)/$(strip $(RUN))")
+
+llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
+	$(call in-gpu-environment,$(RECIPE)/prepare_data.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/prepare_data.py" $(or $(SETS),all) --out "$(DATA)")
+
+llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA=~/verl/data, OUT=<folder>)
+	@test -n "$(MODEL_PATH)" || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }
+	$(call in-gpu-environment,$(RECIPE)/evaluate.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/evaluate.py" --model "$(MODEL_PATH)" --data "$(DATA)" --out "$(or $(OUT),$(RAY_DATA_HOME)/eval/$$(basename "$(MODEL_PATH)"))" --engine vllm)
 
 $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
 	@"$(ACTIVE_PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$("$(ACTIVE_PYTHON)" --version). Activate an environment with one of these." >&2; exit 1; }
@@ -82,6 +119,7 @@ $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.tx
 	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/verl-gpu-flash-attn.txt
 	@touch $@
 
+##@ Measurements and cleaning
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
 	@$(CPU) benchmarks/logprobs.py --checkout "$(CHECKOUTS)/verl"

@@ -1,0 +1,43 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""python -m recipe.era.main_era: recipe.dapo.main_dapo, with the loggers' environment also on an existing Ray cluster.
+
+There the process that logs has the environment in which Ray was started, not that of the run script: without this,
+TENSORBOARD_DIR and its like would be ignored silently.
+"""
+
+import os
+
+import hydra
+import ray
+
+from recipe.dapo.main_dapo import run_ppo
+
+# What run_ppo gives its workers where it starts Ray itself.
+WORKER_DEFAULTS = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "VLLM_LOGGING_LEVEL": "WARN"}
+LOGGER_VARIABLES = ("TENSORBOARD_DIR", "VERL_FILE_LOGGER_PATH", "WANDB_", "MLFLOW_", "SWANLAB_")
+
+
+@hydra.main(config_path=None, version_base=None)
+def main(config):
+    for_loggers = {name: value for name, value in os.environ.items() if name.startswith(LOGGER_VARIABLES)}
+    # `ray job submit --runtime-env-json` may set the same ones; this process then has them already, so nothing is overruled.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
+    workers = {name: os.environ.get(name, value) for name, value in WORKER_DEFAULTS.items()}
+    ray.init(runtime_env={"env_vars": {**workers, **for_loggers}}, num_cpus=config.ray_init.num_cpus)
+    run_ppo(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# ERA with the advantage scaling of the paper's equation for A' (beside listing code:llm, which leaves it out): else stage 1.
+TOTAL_STEPS=${TOTAL_STEPS:-600}
+settings=(
+    actor_rollout_ref.actor.era.low=0.45
+    actor_rollout_ref.actor.era.high=3.0
+    actor_rollout_ref.actor.era.k=2.0
+    actor_rollout_ref.actor.era.top_k=20
+    actor_rollout_ref.actor.era.scale_advantages=True
+)
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
