@@ -107,9 +107,9 @@ $(LLM_RUNS):
 llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
 	$(call in-gpu-environment,$(RECIPE)/prepare_data.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/prepare_data.py" $(or $(SETS),all) --out "$(DATA)")
 
-llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA=~/verl/data, OUT=<folder>)
+llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA=~/verl/data, OUT, EVAL="more flags")
 	@test -n "$(MODEL_PATH)" || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }
-	$(call in-gpu-environment,$(RECIPE)/evaluate.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/evaluate.py" --model "$(MODEL_PATH)" --data "$(DATA)" --out "$(or $(OUT),$(RAY_DATA_HOME)/eval/$$(basename "$(MODEL_PATH)"))" --engine vllm)
+	$(call in-gpu-environment,$(RECIPE)/evaluate.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/evaluate.py" --model "$(MODEL_PATH)" --data "$(DATA)/eval" --out "$(or $(OUT),$(RAY_DATA_HOME)/eval/$$(basename "$(MODEL_PATH)"))" $(EVAL))
 
 $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
 	@"$(ACTIVE_PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$("$(ACTIVE_PYTHON)" --version). Activate an environment with one of these." >&2; exit 1; }

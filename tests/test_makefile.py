@@ -60,9 +60,9 @@ def test_data_and_evaluation_print_their_commands(make, tmp_path):
     result = make("llm-data", "DRY_RUN=1", checkouts, "SETS=math aime-2024", "DATA=/my data")
     assert result.returncode == 0, result.stderr
     assert shlex.split(result.stdout)[1:] == [str(recipe / "prepare_data.py"), "math", "aime-2024", "--out", "/my data"]
-    result = make("llm-eval", "DRY_RUN=1", checkouts, "MODEL_PATH=/my models/my model", RAY_DATA_HOME="/home of data")
+    result = make("llm-eval", "DRY_RUN=1", checkouts, "MODEL_PATH=/my models/my model", "EVAL=--limit 2", RAY_DATA_HOME="/home of data")
     assert result.returncode == 0, result.stderr
-    assert shlex.split(result.stdout)[1:] == [str(recipe / "evaluate.py"), "--model", "/my models/my model", "--data", "/home of data/data", "--out", "/home of data/eval/my model", "--engine", "vllm"]
+    assert shlex.split(result.stdout)[1:] == [str(recipe / "evaluate.py"), "--model", "/my models/my model", "--data", "/home of data/data/eval", "--out", "/home of data/eval/my model", "--limit", "2"]
     result = make("llm-eval", checkouts)
     assert result.returncode != 0 and "make llm-eval MODEL_PATH=" in result.stderr
 

@@ -1,0 +1,205 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Grading of evaluation responses: mathematics by math-verify, multiple choice by the exact letter, each in a process that can be stopped."""
+
+import logging
+import os
+import re
+import signal
+import sys
+import unicodedata
+from concurrent.futures import TimeoutError as GraderTimeout
+from itertools import product
+from multiprocessing import get_context
+from typing import Iterable, NamedTuple, Optional
+
+from pebble import ProcessPool
+
+MEMORY = 4 * 2**30  # bytes of address space per grading process; sympy asks for any amount to write 10**10**9 out
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+BOX = re.compile(r"\\f?boxed\s*\{")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+JOINS = re.compile(r"[\s$]*(?:\\[\])])?\.?[\s$]*(?:,\s*and|,\s*or|,|;|and|or)[\s$]*(?:\\[\[(])?[\s$]*", re.IGNORECASE)
+# "Answer: ..." is what the prompt of DAPO-Math-17k asks for, "the answer is ..." what models say without being asked.
+PHRASE = re.compile(r"\banswer\b(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:is|:|=)\s*[*_:]*[ \t]*", re.IGNORECASE)
+INLINE_MATH = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
+POINT = re.compile(r"(?<=\d)\.(?!\d)")
+WRAPPING = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]")
+# One letter by itself, or a capital before the text of its option: "C", "(c)", "C.", "C) 42", "(C): a cat". Not "Cat", not "B or C", not "a.m.".
+LETTER = re.compile(r"\(?(?:([A-Za-z])[.:)]*|([A-Z])[.:)].*)", re.DOTALL)
+# The same in a sentence, where only a capital counts; a bare one must end its clause, so that "the answer is A good one" names nothing.
+SPOKEN = re.compile(r"(?:(?:option|choice)\s)?(?:\\text\w*|\\math\w+|\\[(\[]|[\s${*_])*(?:\(\s*(?P<enclosed>[A-Z])\s*\)|(?P<bare>[A-Z])(?:[$}*_]|\\[)\]])*(?=[ \t]*(?:[.,;:)!\n]|\Z)|\s+(?:because|since|as)\b))")
+
+
+class Grade(NamedTuple):
+    """What a response is worth. status: "ok" (compared), "no answer", "truncated" (no answer, cut at the limit of tokens), "unparsable", "grader time-out" or "grader error"."""
+
+    extracted: Optional[str]
+    correct: bool
+    status: str
+
+
+def boxes(text: str) -> list[tuple[int, int, str]]:
+    """(start, end, content) of every complete \\boxed{...} and \\fboxed{...} that is in no other one, in order."""
+    found, position = [], 0
+    while opening := BOX.search(text, position):
+        depth, position = 1, opening.end()
+        for brace in BRACE.finditer(text, position):
+            depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+            if depth == 0:
+                found.append((opening.start(), brace.end(), text[opening.end() : brace.start()]))
+                position = brace.end()
+                break
+    return found
+
+
+def boxed_answer(text: str) -> Optional[str]:
+    """Content of the last complete box; boxes before it that are joined to it by a comma, "and" or "or" belong to the answer: 2, 5. None without a box."""
+    found = boxes(text)
+    if not found:
+        return None
+    contents = [found[-1][2].strip()]
+    for before, after in zip(reversed(found[:-1]), reversed(found)):
+        if not JOINS.fullmatch(text[before[1] : after[0]]):
+            break
+        if before[2].strip() not in contents:
+            contents.insert(0, before[2].strip())
+    return ", ".join(contents)
+
+
+def math_answer(text: str) -> Optional[str]:
+    """The boxed answer, else what follows the last "answer is" or "answer:" on its line: its first formula, or all of it. None if there is neither, "" if it is empty."""
+    boxed = boxed_answer(text)
+    if boxed is not None:
+        return boxed
+    phrases = list(PHRASE.finditer(text))
+    if not phrases:
+        return None
+    line = text[phrases[-1].end() :].partition("\n")[0]
+    formula = INLINE_MATH.search(line)
+    answer = next(filter(None, formula.groups())) if formula else line
+    return answer.strip().rstrip(".*_ ").strip()
+
+
+def choice_answer(text: str) -> Optional[str]:
+    """The letter, a capital, in the last box, else after the last "answer is" or "answer:" that names one. A box that holds no single letter is returned as it is. None without either."""
+    text = unicodedata.normalize("NFKC", text)
+    found = boxes(text)
+    if found:
+        content = found[-1][2].strip()
+        letter = LETTER.fullmatch(WRAPPING.sub("", content))
+        return (letter[1] or letter[2]).upper() if letter else content
+    spoken = [match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))]
+    return (spoken[-1]["enclosed"] or spoken[-1]["bare"]) if spoken else None
+
+
+def parse(answer: str) -> list:
+    """What math-verify reads in an answer: a sympy object and the text itself, the text alone if it is no mathematics to it, or nothing."""
+    from math_verify import LatexExtractionConfig, parse
+
+    # LaTeX has no 1.3e-4: it would be 1.3 times Euler's number minus 4. Nor has it -3./2, which Minerva has, like the former.
+    answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", POINT.sub("", answer))
+    # No time limit here and in verify: theirs is an alarm, which waits for as long as a single big-integer operation takes.
+    return parse(rf"\boxed{{{answer}}}", [LatexExtractionConfig(try_extract_without_anchor=False)], extraction_mode="first_match", parsing_timeout=None, raise_on_error=True)
+
+
+def grade_math(text: str, ground_truth: str) -> Grade:
+    from math_verify import verify
+
+    answer = math_answer(text)
+    if not answer:
+        return Grade(None, False, "no answer")
+    gold = ground_truth.strip()
+    if answer == gold:
+        return Grade(answer, True, "ok")
+    try:
+        parsed = parse(answer)
+    except Exception:  # whatever latex2sympy meets in a text that is no LaTeX
+        return Grade(answer, False, "unparsable")
+    pairs = list(product(parse(gold), parsed))
+    errors = 0
+    for expected, given in pairs:
+        try:
+            if verify(expected, given, timeout_seconds=None, raise_on_error=True):
+                return Grade(answer, True, "ok")
+        except Exception:  # sympy cannot compare this pair; another may still agree
+            errors += 1
+    if all(isinstance(given, str) for given in parsed):
+        return Grade(answer, False, "unparsable")
+    return Grade(answer, False, "grader error" if errors else "ok")
+
+
+def grade_choice(text: str, ground_truth: str, choices: int) -> Grade:
+    answer = choice_answer(text)
+    if not answer:
+        return Grade(None, False, "no answer")
+    return Grade(answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable")
+
+
+def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
+    """The grade of one response. choices: number of options, 0 for mathematics. truncated: whether it was cut at the limit of tokens."""
+    result = grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
+    return result._replace(status="truncated") if truncated and result.status == "no answer" else result
+
+
+def is_mathematics(ground_truth: str) -> bool:
+    """Whether math-verify reads more in it than a text."""
+    return any(not isinstance(item, str) for item in parse(ground_truth))
+
+
+def prepare_process() -> None:
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the time limits that are off
+    import math_verify  # noqa: F401  now, and not in the time of the first answer
+
+    if sys.platform == "linux":
+        import ctypes
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        # PR_SET_PDEATHSIG: after a kill -9 of the evaluation, an answer without end must not go on computing for ever.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Grader:
+    """Grades in processes of their own. One that needs longer than `seconds` (seconds of wall clock) or dies is replaced, and that answer is wrong."""
+
+    def __init__(self, seconds: float, workers: Optional[int] = None):
+        self.seconds = seconds
+        # spawn, because forking a process that holds CUDA or threads is not safe
+        self.pool = ProcessPool(max_workers=workers or min(16, os.cpu_count() or 1), initializer=prepare_process, context=get_context("spawn"))
+
+    def _results(self, function, arguments: Iterable[tuple], on_failure) -> list:
+        futures = [self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments]
+        results = []
+        for future in futures:
+            try:
+                results.append(future.result())
+            except GraderTimeout:
+                results.append(on_failure("grader time-out"))
+            except Exception:  # its own, or that its process died
+                results.append(on_failure("grader error"))
+        return results
+
+    def grade(self, responses: Iterable[tuple[str, str, int, bool]]) -> list[Grade]:
+        """Grades of (text, ground truth, choices, truncated), in the same order. Raises nothing for any response."""
+        return self._results(grade, responses, lambda status: Grade(None, False, status))
+
+    def are_mathematics(self, ground_truths: Iterable[str]) -> list[bool]:
+        return self._results(is_mathematics, [(truth,) for truth in ground_truths], lambda status: False)
+
+    def close(self) -> None:
+        self.pool.stop()
+        self.pool.join()
