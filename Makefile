@@ -107,7 +107,7 @@ $(LLM_RUNS):
 llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
 	$(call in-gpu-environment,$(RECIPE)/prepare_data.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/prepare_data.py" $(or $(SETS),all) --out "$(DATA)")
 
-llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA=~/verl/data, OUT, EVAL="more flags")
+llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA, OUT, EVAL="more flags")
 	@test -n "$(MODEL_PATH)" || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }
 	$(call in-gpu-environment,$(RECIPE)/evaluate.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/evaluate.py" --model "$(MODEL_PATH)" --data "$(DATA)/eval" --out "$(or $(OUT),$(RAY_DATA_HOME)/eval/$$(basename "$(MODEL_PATH)"))" $(EVAL))
 
