@@ -35,7 +35,7 @@ ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s'
 # Every run of the paper is one line `llm-<name>: RUN = <script>  ## ...` below.
 LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo test apply status diff revert llm-data llm-eval $(LLM_RUNS) bench bench-engine clean
+.PHONY: help demo test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) agreement bench bench-engine clean
 
 ##@ The project
 help:  ## this list
@@ -104,6 +104,10 @@ RUN_OR_PRINT := $(if $(DRY_RUN),printf '%q ',exec)
 $(LLM_RUNS):
 	$(call in-gpu-environment,$(RECIPE)/$(strip $(RUN)),CHECK_ONLY=1 PYTHON="$(ACTIVE_PYTHON)" bash "$(RECIPE)/$(strip $(RUN))",exec env PYTHON="$$python" bash "$(RECIPE)/$(strip $(RUN))")
 
+llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
+	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
+	@$(CPU) -m demo.smoke --checkout "$(CHECKOUTS)/verl" --out results/smoke $(SCRIPTS)
+
 llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
 	$(call in-gpu-environment,$(RECIPE)/prepare_data.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/prepare_data.py" $(or $(SETS),all) --out "$(DATA)")
 
@@ -120,6 +124,10 @@ $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.tx
 	@touch $@
 
 ##@ Measurements and cleaning
+agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
+	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
+	@$(CPU) tests/verl_overlay/agreement.py "$(CHECKOUTS)/verl"
+
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
 	@$(CPU) benchmarks/logprobs.py --checkout "$(CHECKOUTS)/verl"

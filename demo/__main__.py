@@ -6,32 +6,19 @@ if __name__ == "__main__":
     environment.restart_if_needed()  # before the imports below, which a user's PYTHONPATH could supply
 
 import argparse
-import contextlib
-import fcntl
-import importlib.util
 import json
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from demo import chain
 from demo.config import ANSWERS, ARMS, Settings
 from demo.errors import DemoError
+from demo.start import Stopped, check, only_one, stop_on_signals
 
-NEEDED_PACKAGES = ("torch", "ray", "transformers", "hydra", "pyarrow", "matplotlib", "psutil")
-NEEDED_DISK_MB = 300  # the results take about 10 MB, Ray's files and its object store the rest
 PICTURE_FILE = "entropy.png"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asked the demo to end."""
-
-    def __init__(self, number: int):
-        self.number = number
 
 
 class Line:
@@ -70,33 +57,6 @@ def whole_number(least: int):
         return int(text)
 
     return convert
-
-
-def check(checkout: Path, out: Path) -> None:
-    """Finds what would stop the demo half-way."""
-    missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DemoError(
-            f"{sys.executable} lacks {', '.join(missing)}. `make demo` makes an environment that has all; "
-            "by hand: pip install -r requirements/cpu.txt"
-        )
-    for file in ("verl/trainer/main_ppo.py", "verl/utils/era.py"):
-        if not (checkout / file).is_file():
-            raise DemoError(f"{checkout} is not verl with the ERA overlay: no {file} there. Run: python apply.py apply verl")
-    out.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(out).free / 1e6
-    if free < NEEDED_DISK_MB:
-        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {NEEDED_DISK_MB} MB needed. Free some or choose --out")
-
-
-@contextlib.contextmanager
-def only_one(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoError(f"another demo is writing to {out}. Wait for it, or choose another folder with --out") from None
-        yield
 
 
 def warm_up(settings: Settings, out: Path, key: dict, redo: bool) -> Path:
@@ -197,14 +157,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    def stop(number, frame):
-        for other in STOP_SIGNALS:
-            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not cut the cleaning-up short
-        raise Stopped(number)
-
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
-            signal.signal(number, stop)
+    stop_on_signals()
     arguments = parse()
     try:
         demo(arguments)

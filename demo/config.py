@@ -79,10 +79,10 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
         "trainer.default_local_dir": run,
         "trainer.resume_mode": "disable",
     }
-    return [f"{key}={_quoted(value)}" for key, value in values.items()]
+    return [f"{key}={quoted(value)}" for key, value in values.items()]
 
 
-def _quoted(value) -> str:
+def quoted(value) -> str:
     """Paths may hold what hydra's grammar takes for its own, such as spaces, commas and equals signs."""
     if not isinstance(value, Path):
         return str(value)

@@ -13,13 +13,31 @@ from pathlib import Path
 OBJECT_STORE_BYTES = 100 * 1024**2  # a batch is under 1 MB; Ray's minimum is 75 MB, its default 30 % of the memory
 
 
-def _end_with_parent() -> None:
-    os.read(0, 1)  # not sys.stdin: its lock, held by this thread, would abort the interpreter's exit
-    os.killpg(0, signal.SIGKILL)
+def end_with_parent() -> None:
+    def wait() -> None:
+        os.read(0, 1)  # not sys.stdin: its lock, held by this thread, would abort the interpreter's exit
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def ray_settings(ray_dir: str) -> dict:
+    """Arguments of ray.init."""
+    return {
+        "address": "local",
+        "num_cpus": 4,
+        # verl asks Ray for one GPU per worker; Ray does not check that a GPU promised to it exists.
+        "num_gpus": 1,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        "_node_ip_address": "127.0.0.1",
+        "_temp_dir": ray_dir,
+        "_plasma_directory": ray_dir,  # not /dev/shm, which containers often keep too small
+    }
 
 
 def main(ray_dir: str, overrides: list[str]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
     import hydra
     import ray
@@ -29,17 +47,7 @@ def main(ray_dir: str, overrides: list[str]) -> None:
 
     with hydra.initialize_config_dir(str(Path(main_ppo.__file__).parent / "config"), version_base=None):
         config = hydra.compose("ppo_trainer", overrides)
-    # verl asks Ray for one GPU per worker; Ray does not check that a GPU promised to it exists.
-    ray.init(
-        address="local",
-        num_cpus=4,
-        num_gpus=1,
-        object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=ray_dir,
-        _plasma_directory=ray_dir,  # not /dev/shm, which containers often keep too small
-    )
+    ray.init(**ray_settings(ray_dir))
     main_ppo.TaskRunner = ray.remote(num_cpus=1)(CPUTaskRunner)
     main_ppo.run_ppo(config)
 

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import torch
 
-torch.cuda.is_available = lambda: False  # the same path on a machine with a GPU; verl.utils.device asks on import
+torch.cuda.is_available = lambda: False  # the same path on a machine with a GPU
+
+import verl.utils.device as device  # noqa: E402
+
+device.is_cuda_available = False  # asked already where Ray has unpickled one of verl's classes first
 
 import verl.workers.fsdp_workers as fsdp_workers  # noqa: E402
 import verl.workers.rollout.hf_rollout as hf_rollout  # noqa: E402
@@ -70,6 +74,11 @@ class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
         self.actor.device_name = _AUTOCAST_OFF
 
 
+def use() -> None:
+    """Lets the trainers of this process start the worker above in the place of verl's."""
+    fsdp_workers.ActorRolloutRefWorker = CPUActorRolloutRefWorker
+
+
 class MetricsFile(tracking.Tracking):
     """verl's tracking, with every step's metrics also as one JSON line in the run's folder."""
 
@@ -88,6 +97,6 @@ class CPUTaskRunner(main_ppo.TaskRunner.__ray_metadata__.modified_class):
     """The process that runs RayPPOTrainer.fit."""
 
     def run(self, config):
-        fsdp_workers.ActorRolloutRefWorker = CPUActorRolloutRefWorker
+        use()
         tracking.Tracking = MetricsFile
         super().run(config)

@@ -135,7 +135,7 @@ def train(
     overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
     began, peak, rows = time.monotonic(), 0, []
     with _ray_dir() as ray_dir, (run / LOG_FILE).open("w") as log, _trainer(checkout, ray_dir, overrides, log) as process:
-        metrics = _new_lines(run / "metrics.jsonl")
+        metrics = new_lines(run / "metrics.jsonl")
         running = True
         while running:
             running = process.poll() is None  # asked before the last look at the file
@@ -155,7 +155,21 @@ def train(
 
 
 @contextlib.contextmanager
-def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> Iterator[subprocess.Popen]:
+def launch(command: list[str], checkout: Path, log, **variables: str) -> Iterator[subprocess.Popen]:
+    """A process of `command`, in the checkout's environment with these variables, that trains in a Ray of its own.
+
+    Whatever it started is killed on leaving, and the folder for Ray, its TMPDIR, removed.
+    """
+    with _ray_dir() as ray_dir, _process_group(command, checkout, ray_dir, log, variables) as process:
+        yield process
+
+
+def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> contextlib.AbstractContextManager[subprocess.Popen]:
+    return _process_group([sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides], checkout, ray_dir, log, {})
+
+
+@contextlib.contextmanager
+def _process_group(command: list[str], checkout: Path, ray_dir: str, log, variables: dict[str, str]) -> Iterator[subprocess.Popen]:
     """The trainer's process. It leads a process group with all that Ray starts; the group is killed on leaving."""
     # A Ray cluster of the user's is not to be joined, nor the user's caches written to.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -169,8 +183,8 @@ def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> Iterato
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides],
-        env=environment,
+        command,
+        env=environment | variables,
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -228,7 +242,7 @@ def _is_abandoned(folder: Path) -> bool:
     return False
 
 
-def _new_lines(file: Path) -> Iterator[list[str]]:
+def new_lines(file: Path) -> Iterator[list[str]]:
     """Each item: the complete lines that the file has gained since the item before."""
     position = 0
     while True:

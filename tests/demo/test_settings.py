@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from demo import __main__ as cli
-from demo import config, run, warmup
+from demo import config, run, start, warmup
 from demo.errors import DemoError
 
 
@@ -72,7 +72,7 @@ def test_full_disk_is_found_beforehand(tmp_path, monkeypatch):
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "NEEDED_PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setattr(start, "NEEDED_PACKAGES", ("torch", "no_such_package"))
     with pytest.raises(DemoError, match="lacks no_such_package.*requirements/cpu.txt"):
         cli.check(checkout(tmp_path), tmp_path / "out")
 
@@ -238,7 +238,7 @@ def test_trainer_has_a_python_path_of_its_own(tmp_path, monkeypatch):
 
 def test_new_lines_leaves_a_half_written_line_for_later(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    lines = run._new_lines(file)
+    lines = run.new_lines(file)
     assert next(lines) == []
     file.write_text("one\ntw")
     assert next(lines) == ["one"]
