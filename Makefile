@@ -35,7 +35,7 @@ ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s'
 # Every run of the paper is one line `llm-<name>: RUN = <script>  ## ...` below.
 LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) agreement bench bench-engine clean
+.PHONY: help demo test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) agreement bench bench-actor bench-engine clean
 
 ##@ The project
 help:  ## this list
@@ -131,6 +131,10 @@ agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
 	@$(CPU) benchmarks/logprobs.py --checkout "$(CHECKOUTS)/verl"
+
+bench-actor: $(VENV_READY)  ## time and memory of the actor's old_log_prob and update: GRPO, ERA, the release's way
+	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
+	@$(CPU) benchmarks/actor.py --checkout "$(CHECKOUTS)/verl"
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
 	@$(CPU) benchmarks/engine.py

@@ -13,13 +13,14 @@ import json
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
+from tables import cpu_model, print_table, summarise
 
 LOW, HIGH, TOP_K = 0.45, 3.0, 20
 HEAD_WIDTH = 256
@@ -77,7 +78,10 @@ def era(case, logits, top_k=None):
 
     # A prompt of one token, and a last position that predicts nothing, as in verl's padded batches.
     batch = {era_fsdp.LOGIT_SCALE: decided_scale(case)[:, :-1], "input_ids": case["labels"]}
-    return logprobs_from_logits(era_fsdp.divide_by_temperature_(logits, case["temperature"], batch), case["labels"], top_k=top_k)
+    hooks = era_fsdp.ActorHooks(SimpleNamespace(config={"policy_loss": {}}))  # without KL loss or entropy bonus, the division applies the scale
+    hooks._needs_original = False
+    hooks.divide_by_temperature_(logits, case["temperature"], batch)
+    return logprobs_from_logits(logits, case["labels"], top_k=top_k)
 
 
 def era_top_k(case, logits):
@@ -175,24 +179,6 @@ def peak_memory(args, name):
     return json.loads(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
-def cpu_model():
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def report(seconds, memory, baseline):
-    print(f"| {'arm':<46} | {'time, s':>8} | {'p20 - p80':>13} | {'ratio':>6} | {'peak, MiB':>9} | {'ratio':>6} |")
-    print("|" + "-" * 48 + "|" + "-" * 9 + ":|" + "-" * 14 + ":|" + "-" * 7 + ":|" + "-" * 10 + ":|" + "-" * 7 + ":|")
-    for name, times in seconds.items():
-        p20, p80 = statistics.quantiles(times, n=5)[0], statistics.quantiles(times, n=5)[-1]
-        ratio = statistics.median(a / b for a, b in zip(times, seconds[baseline]))
-        peak = f"{memory[name]:9.0f} | {memory[name] / memory[baseline]:6.2f}" if name in memory else f"{'':9} | {'':6}"
-        print(f"| {name:<46} | {statistics.median(times):8.3f} | {p20:5.3f} - {p80:5.3f} | {ratio:6.2f} | {peak} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
@@ -221,9 +207,11 @@ def main():
     print(f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}, k {args.k:g}, temperature {args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn")
     print(f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}\n")
     memory = {name: peak_memory(args, name) for name in ARMS}
-    report(take_turns({name: lambda arm=arm: once(case, arm) for name, arm in ARMS.items()}, args.rounds), memory, "upstream")
+    seconds = take_turns({name: lambda arm=arm: once(case, arm) for name, arm in ARMS.items()}, args.rounds)
+    print_table(summarise(seconds, memory, dict.fromkeys(seconds, "upstream")))
     print(f"\nWith a bias-free head of width {HEAD_WIDTH} before it:\n")
-    report(take_turns({name: lambda run=run: timed(run) for name, run in head_arms(case).items()}, args.rounds), {}, "upstream, with the head")
+    seconds = take_turns({name: lambda run=run: timed(run) for name, run in head_arms(case).items()}, args.rounds)
+    print_table(summarise(seconds, {}, dict.fromkeys(seconds, "upstream, with the head")))
 
 
 if __name__ == "__main__":
