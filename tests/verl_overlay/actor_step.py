@@ -93,9 +93,9 @@ def actor_config(settings):
         "use_dynamic_bsz": settings.get("dynamic", False),
         "ppo_epochs": settings.get("epochs", 1),
         "grad_clip": 1e9,
-        "clip_ratio": 0.2,
-        "clip_ratio_low": 0.2,
-        "clip_ratio_high": 0.2,
+        "clip_ratio": settings.get("clip", 0.2),
+        "clip_ratio_low": settings.get("clip", 0.2),
+        "clip_ratio_high": settings.get("clip", 0.2),
         "clip_ratio_c": 3.0,
         "entropy_coeff": settings.get("entropy_coeff", 0),
         "use_kl_loss": settings.get("kl_coef", 0) > 0,
@@ -122,7 +122,8 @@ def take_steps(settings):
     lr = settings.get("lr", 1.0)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2) if settings.get("adam") else torch.optim.SGD(module.parameters(), lr=lr)
     actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
-    actor.device_name = "cuda"  # autocast("cuda") switches itself off where there is none: no bf16
+    # autocast("cuda") switches itself off where there is none: no bf16
+    actor.device_name = "cpu" if settings.get("autocast") else "cuda"
     if settings.get("force_off_policy"):
         actor.era._is_off_policy = lambda data: True
 

@@ -5,7 +5,8 @@ import math
 import torch
 from token_model import PROMPT, build_model
 
-CLIP, DUAL_CLIP = 0.2, 3.0
+DUAL_CLIP = 3.0
+MAX_LOG_RATIO = 20  # verl's bound, beyond which a ratio is constant
 
 
 def response_mask(batch, settings):
@@ -46,7 +47,13 @@ def log_prob(logits, responses, scale, top_k=None):
 def aggregate(terms, mask, settings):
     if settings.get("loss_agg_mode", "token-mean") == "token-mean":
         return terms[mask].mean()
-    return sum(row[keep].mean() for row, keep in zip(terms, mask)) / len(mask)  # seq-mean-token-mean
+    return sum(row[keep].mean() for row, keep in zip(terms, mask) if keep.any()) / len(mask)  # seq-mean-token-mean
+
+
+def sequence_log_ratio(log_ratio, mask):
+    """GSPO-token: the value of the whole response's log-ratio, the mean over its tokens, with each token's own gradient."""
+    means = torch.stack([row[keep].mean() if keep.any() else row.new_zeros(()) for row, keep in zip(log_ratio.detach(), mask)])
+    return means.unsqueeze(-1) + log_ratio - log_ratio.detach()
 
 
 def train(result, settings):
@@ -63,6 +70,7 @@ def train(result, settings):
         old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
     advantages = batch["advantages"] / scale if era.get("scale_advantages") else batch["advantages"]
 
+    clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
     micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])
     for _ in range(settings.get("epochs", 1)):
         for first in range(0, len(mask), mini):
@@ -74,9 +82,13 @@ def train(result, settings):
                 new, kept = log_prob(logits, part["responses"], scale[rows], top_k)
                 # A token filtered before or now has no ratio: 1, and where it is filtered now, no gradient.
                 reference = torch.where(kept & old_kept[rows], old[rows], new.detach())
-                ratio, a = (new - reference).exp(), advantages[rows]
-                surrogate = torch.minimum(a * ratio, a * ratio.clamp(1 - CLIP, 1 + CLIP))
-                surrogate = torch.where(a < 0, torch.maximum(surrogate, DUAL_CLIP * a), surrogate)
+                log_ratio, a = new - reference, advantages[rows]
+                if is_gspo:
+                    log_ratio = sequence_log_ratio(log_ratio, mask[rows])
+                ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+                surrogate = torch.minimum(a * ratio, a * ratio.clamp(1 - clip, 1 + clip))
+                if not is_gspo:
+                    surrogate = torch.where(a < 0, torch.maximum(surrogate, DUAL_CLIP * a), surrogate)
                 original, _ = log_prob(logits, part["responses"], torch.ones_like(a))
                 log_ratio = batch["ref_log_prob"][rows] - original
                 kl = log_ratio.exp() - 1 - log_ratio  # verl's low_var_kl caps it at 10

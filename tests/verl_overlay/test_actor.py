@@ -137,15 +137,20 @@ def test_an_update_without_its_old_log_prob_pass_is_refused(patched_verl, run_in
         "from verl import DataProto\n"
         "from verl.utils import era_fsdp\n"
         "def hooks(epochs):\n"
-        "    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs, 'use_kl_loss': False, 'entropy_coeff': 0}\n"
+        "    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs, 'use_kl_loss': False, 'entropy_coeff': 0, 'use_dynamic_bsz': True}\n"
         "    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))\n"
         "for epochs, batch in ((1, {}), (2, {'era_response_entropy': torch.zeros(2)})):\n"
         "    try:\n"
         "        hooks(epochs).decide_scales(DataProto(batch=TensorDict(batch, batch_size=[2])), [], 'cpu')\n"
         "    except ValueError as error:\n"
         "        print(error)\n"
+        "try:\n"
+        "    hooks(1).decide_scales(DataProto(batch=TensorDict({}, batch_size=[2]), non_tensor_batch={'multi_modal_inputs': [{}, {}]}), [], 'cpu')\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
     )
-    on_policy, off_policy = run_in(patched_verl, script).splitlines()
+    on_policy, off_policy, multi_modal = run_in(patched_verl, script).splitlines()
+    assert "use_dynamic_bsz" in multi_modal and "multi-modal" in multi_modal
     assert "ERA needs 'era_response_entropy' of the old_log_prob pass" in on_policy
     assert "ERA needs 'era_branch_log_probs' of the old_log_prob pass" in off_policy and "ppo_epochs 2" in off_policy
 

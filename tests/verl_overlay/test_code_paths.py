@@ -17,8 +17,17 @@ LOSSES = {
     "entropy bonus": {"entropy_coeff": 0.05},
     "KL loss": {"kl_coef": 0.1},
     "KL loss, entropy bonus, top-k": {"kl_coef": 0.1, "entropy_coeff": 0.05, "era": {**ERA, "top_k": 5}},
+    "GSPO": {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02},
+    "GSPO, top-k": {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02, "era": {**ERA, "top_k": 5}},
 }
-LAYOUTS = {"padded": {}, "remove-padding": {"remove_padding": True}, "multi-turn": {"multi_turn": True}, "LoRA": {"lora": True}}
+LAYOUTS = {  # Ulysses over two processes
+    "padded": {},
+    "remove-padding": {"remove_padding": True},
+    "multi-turn": {"multi_turn": True},
+    "LoRA": {"lora": True},
+    "Ulysses": {"remove_padding": True},
+    "Ulysses, multi-turn": {"remove_padding": True, "multi_turn": True},
+}
 
 
 def cases(base):
@@ -27,8 +36,11 @@ def cases(base):
 
 @pytest.fixture(scope="module", params=["on-policy", "off-policy"])
 def trained(request, steps, patched_verl):
-    table = cases(ONE_UPDATE if request.param == "on-policy" else OFF_POLICY)
-    return table, dict(zip(table, steps(patched_verl, list(table.values()))))
+    table, results = cases(ONE_UPDATE if request.param == "on-policy" else OFF_POLICY), {}
+    for processes in (1, 2):
+        part = {case: settings for case, settings in table.items() if ("Ulysses" in case[0]) == (processes == 2)}
+        results |= zip(part, steps(patched_verl, list(part.values()), processes=processes))
+    return table, results
 
 
 def largest_difference(ours, theirs):
@@ -79,6 +91,24 @@ def test_old_log_probs_of_the_branches_cost_one_pass(steps, patched_verl):
             expected, kept = plain.log_prob(logits, batch["responses"], factor * ones, top_k)
             assert kept[mask].all() == (top_k is None)
             assert (batch["era_branch_log_probs"][..., column] - expected)[mask & kept].abs().max() < 1e-12
+
+
+def test_the_first_off_policy_ratio_is_one_in_bf16(steps, patched_verl):
+    """Old and new log-probs are rounded alike, although k is no power of 2 and the logits are bf16."""
+    bf16 = {**ONE_UPDATE, "dtype": "float32", "autocast": True, "temperature": 0.7, "force_off_policy": True}
+    kinds = [{"era": {**ERA, "k": k, "top_k": top_k}, "remove_padding": packed} for k in (1.7, 2.0) for top_k in (None, 5) for packed in (False, True)]
+    for result in steps(patched_verl, [{**bf16, **kind} for kind in kinds]):
+        (metrics,) = result["metrics"]
+        assert metrics["era/scaled_token_fraction"] > 0.1
+        assert metrics["actor/ppo_kl"] == [0.0] and metrics["actor/pg_clipfrac"] == [0.0]
+
+
+def test_fused_kernels_in_several_micro_batches(steps, patched_verl):
+    """Each micro-batch has scales of its own, and none is left behind in the model."""
+    base = {**BASE, "micro_batch": 8, "steps": 2, "era": ERA}
+    plain_logits, fused = steps(patched_verl, [base, {**base, "fused": True}])
+    assert largest_difference(plain_logits["start"], plain_logits["parameters"]) > 1e-3
+    assert largest_difference(plain_logits["parameters"], fused["parameters"]) < 1e-5
 
 
 HEADS = {"bias": {"bias": True}, "final_logit_softcapping": {"final_logit_softcapping": 30.0}}

@@ -56,6 +56,13 @@ def test_bad_values_fail_at_start_with_the_full_key(start, override):
         start(*ON_POLICY, f"{KEY}.{override}")
 
 
+def test_everything_wrong_is_named_at_once(start):
+    with pytest.raises(ValueError) as error:
+        start(f"{KEY}.k=0.5", f"{KEY}.top_k=0", f"{KEY}.low=9", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.policy_loss.forking_fraction=0")
+    for problem in (f"{KEY}.k is 0.5", f"{KEY}.top_k is 0", f"{KEY}.low is 9", "forking_fraction is 0", "loss_agg_mode is token-mean"):
+        assert problem in str(error.value)
+
+
 def test_bad_values_fail_even_when_disabled(start):
     with pytest.raises(ValueError, match=rf"{KEY}\.k is 0"):
         start(f"{KEY}.k=0")

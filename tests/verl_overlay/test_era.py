@@ -267,3 +267,23 @@ def test_sharpening_raises_the_entropy_of_a_sampled_update(era):
             loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
             drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
         assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
+
+
+def test_fraction_is_taken_in_double_precision(era):
+    """0.28 x 100 is 28.000000000000004 in doubles, 27.999999 in floats: the listing's floor must not lose a token."""
+    counts = [(0.28, 100), (0.29, 100), (0.07, 100), (0.2, 8192)]
+    assert [era.forking_count(torch.tensor([length]), fraction).item() for fraction, length in counts] == [math.floor(fraction * length) for fraction, length in counts]
+
+
+def test_rows_are_divided_in_a_view(era):
+    """The padded path hands over logits of any strides."""
+    whole = torch.randn(3, 7, 5, dtype=torch.double)
+    divisor = torch.rand(3, 5, 1, dtype=torch.double) + 0.5
+    expected = whole.transpose(1, 2) / divisor
+    era.divide_rows_(view := whole.clone().transpose(1, 2), divisor)
+    assert torch.equal(view, expected)
+
+
+def test_scales_of_bf16_advantages_are_fp32(era):
+    scale = era.logit_scale(torch.zeros(1), torch.ones(1, 2, dtype=torch.bfloat16), torch.ones(1, 2), low=1, high=2, k=1.7)
+    assert scale.dtype == torch.float32 and scale.tolist() == [[pytest.approx(1.7, rel=1e-6)] * 2]

@@ -54,7 +54,7 @@ class EraConfig:
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
 
     Raises:
-        ValueError: names the full hydra key, the value and what was expected.
+        ValueError: names the full hydra key, the value and what was expected, of all that is wrong.
     """
 
     enable: bool = False
@@ -67,18 +67,26 @@ class EraConfig:
     min_advantage: float = 0.0
 
     def __post_init__(self):
+        problems = []
+
+        def require(condition, name, expected):
+            if not condition:
+                problems.append(f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}.")
+
         for name in ("enable", "scale_advantages"):
-            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        for name in ("low", "high", "k", "top_fraction", "min_advantage"):
-            value = getattr(self, name)
-            _require(_is_number(value), name, value, "a number (infinity is written .inf in YAML, inf on the command line)")
-        _require(1 <= self.k < math.inf, "k", self.k, "a finite number > 1, or 1 to log without changing the training")
-        _require(math.isfinite(self.low), "low", self.low, "a finite number (0 for no lower bound)")
-        _require(self.low <= self.high, "low", self.low, f"at most {CONFIG_KEY}.high, which is {self.high}")
-        _require(0 < self.top_fraction <= 1, "top_fraction", self.top_fraction, "a fraction in (0, 1]")
-        _require(0 <= self.min_advantage < math.inf, "min_advantage", self.min_advantage, "a finite number >= 0")
+            require(isinstance(getattr(self, name), bool), name, "True or False")
+        numbers = {name: _is_number(getattr(self, name)) for name in ("low", "high", "k", "top_fraction", "min_advantage")}
+        for name, is_number in numbers.items():
+            require(is_number, name, "a number (infinity is written .inf in YAML, inf on the command line)")
+        require(not numbers["k"] or 1 <= self.k < math.inf, "k", "a finite number > 1, or 1 to log without changing the training")
+        require(not numbers["low"] or math.isfinite(self.low), "low", "a finite number (0 for no lower bound)")
+        require(not (numbers["low"] and numbers["high"]) or self.low <= self.high, "low", f"at most {CONFIG_KEY}.high, which is {self.high}")
+        require(not numbers["top_fraction"] or 0 < self.top_fraction <= 1, "top_fraction", "a fraction in (0, 1]")
+        require(not numbers["min_advantage"] or 0 <= self.min_advantage < math.inf, "min_advantage", "a finite number >= 0")
         is_count = isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
-        _require(self.top_k is None or is_count, "top_k", self.top_k, "null or a whole number >= 1")
+        require(self.top_k is None or is_count, "top_k", "null or a whole number >= 1")
+        if problems:
+            raise ValueError("\n".join(problems))
 
     @classmethod
     def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
@@ -97,11 +105,6 @@ class EraConfig:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _require(condition: bool, name: str, value: Any, expected: str) -> None:
-    if not condition:
-        raise ValueError(f"{CONFIG_KEY}.{name} is {value!r}; expected {expected}.")
 
 
 def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
@@ -135,7 +138,7 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         problems.append(f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: with it the update leaves out the tokens below the quantile, on which ERA would act all the same, set it to 1")
     if model.get("use_fused_kernels"):
         problems += _fused_problems(era, config, actor)
-    if rollout.get("multi_turn", {}).get("enable") and config["algorithm"].get("filter_groups"):
+    if (rollout.get("multi_turn") or {}).get("enable") and config["algorithm"].get("filter_groups"):
         problems.append("actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool tokens; use verl.trainer.main_ppo")
     if problems:
         raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with\n  - " + "\n  - ".join(problems) + "\nNothing was started.")
@@ -243,7 +246,7 @@ def logprobs(
     """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z, optionally over the top_k largest.
 
     Several factors per token are taken in one sweep over the logits. Neither direction makes a (tokens, vocabulary)
-    tensor beside the gradient itself, and `logits` is never written to.
+    tensor beside the gradient itself (and a copy of logits that are not contiguous), and `logits` is never written to.
 
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).

@@ -26,9 +26,15 @@ def validate_trainer_config(config: Mapping[str, Any]) -> None:
         config: verl's trainer configuration.
 
     Raises:
-        ValueError: a bad value, or settings that do not go together; the full key, the value and what was expected.
+        ValueError: bad values and settings that do not go together, all of them; the full key, the value and what was expected.
     """
     actor = config["actor_rollout_ref"]["actor"]
-    forking_tokens.validate_actor_config(actor)
-    gspo.validate_actor_config(actor)
-    era.validate_trainer_config(config)
+    checks = ((forking_tokens.validate_actor_config, actor), (gspo.validate_actor_config, actor), (era.validate_trainer_config, config))
+    problems = []
+    for validate, settings in checks:
+        try:
+            validate(settings)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))

@@ -74,6 +74,7 @@ class ActorHooks:
             return
         _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
         self._mini_batch_size, self._epochs = actor.config.ppo_mini_batch_size, actor.config.ppo_epochs
+        self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
         self._needs_original = self._needs_kl or actor.config.entropy_coeff != 0
         self._decoder = None
@@ -128,10 +129,12 @@ class ActorHooks:
             Metrics over all ranks; empty with ERA disabled.
 
         Raises:
-            ValueError: the old_log_prob pass did not bring what the update needs.
+            ValueError: the old_log_prob pass did not bring what the update needs; multi-modal inputs in dynamic batches.
         """
         if not self.config.enable:
             return {}
+        if self.config.changes_training and self._dynamic and "multi_modal_inputs" in data.non_tensor_batch:
+            raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz to False. This step's update was not begun; checkpoints are as they were.")
         batch = data.batch
         needed = [RESPONSE_ENTROPY, BRANCH_LOG_PROBS] if self._is_off_policy(data) else [RESPONSE_ENTROPY]
         for key in needed:
@@ -172,7 +175,8 @@ class ActorHooks:
     def divide_by_temperature_(self, logits: torch.Tensor, temperature: float, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None) -> None:
         """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
 
-        Where the loss also needs the original policy, the scale is left to `log_probs`.
+        The scale is left to `log_probs` where the loss also needs the original policy, and off-policy: there old and new
+        log-probs must be rounded alike, or in bf16 the ratio of the first step would not be 1.
 
         Args:
             logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
@@ -180,7 +184,7 @@ class ActorHooks:
             micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA, `input_ids` (bsz, seqlen).
             indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded logits.
         """
-        if LOGIT_SCALE not in micro_batch.keys() or self._needs_original:
+        if LOGIT_SCALE not in micro_batch.keys() or self._scales_apart(micro_batch):
             logits.div_(temperature)
             return
         scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
@@ -209,7 +213,7 @@ class ActorHooks:
             return torch.cat([logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches], dim=-1)
         if LOGIT_SCALE not in micro_batch.keys():
             return logprobs_from_logits(logits, labels, inplace_backward)
-        if not self._needs_original:
+        if not self._scales_apart(micro_batch):
             return logprobs_from_logits(logits, labels, inplace_backward, top_k=top_k)
         scale = micro_batch[LOGIT_SCALE]
         if indices is not None:
@@ -220,6 +224,9 @@ class ActorHooks:
             return logprobs_from_logits(logits, labels, logit_scale=torch.stack([torch.ones_like(scale), scale], dim=-1))
         original = logprobs_from_logits(logits, labels, logit_scale=torch.ones_like(scale))
         return torch.stack([original, logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)], dim=-1)
+
+    def _scales_apart(self, micro_batch: Mapping[str, torch.Tensor]) -> bool:
+        return self._needs_original or OLD_LOG_PROBS in micro_batch.keys()
 
     def policy_loss_inputs(self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the policy loss takes, (bsz, response_length) each.
