@@ -138,13 +138,17 @@ def take_steps(settings):
         log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
         tensors = {"old_log_probs": log_probs}
         if hasattr(actor, "era"):  # unpatched verl has no such hooks
+            from verl.utils import forking_tokens
+
             tensors = actor.era.old_log_prob_tensors({"multi_turn": {"enable": multi_turn}}, data, log_probs, entropys)
+            tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
         for key, value in tensors.items():
             batch[key] = value
+        advantages = batch["advantages"]
         metrics.append(actor.update_policy(data))
     with FSDP.summon_full_params(module):
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"start": start, "parameters": parameters, "metrics": metrics, "batch": dict(batch), "entropys": entropys, "log_probs": log_probs}
+    return {"start": start, "parameters": parameters, "metrics": metrics, "batch": dict(batch), "advantages": advantages, "entropys": entropys, "log_probs": log_probs}
 
 
 def main(settings_path, result_path):

@@ -1,6 +1,6 @@
 """verl/utils/forking_tokens.py against numpy, over one and two processes, and inside the real actor.
 
-Run as a script, this file is a process of its own: python test_forking_tokens.py ranks|update FOLDER
+Run as a script, this file is a process of its own: python test_forking_tokens.py FOLDER
 """
 
 import datetime
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import plain
 import pytest
 import torch
 
@@ -169,7 +170,7 @@ def test_missing_and_nan_entropies_are_refused(forking_tokens):
 
 def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
     """Data-parallel ranks with unequal numbers of tokens, sequence-parallel ranks with copies, a NaN on one rank alone."""
-    run_in(patched_verl, Path(__file__), "ranks", tmp_path, processes=2)
+    run_in(patched_verl, Path(__file__), tmp_path, processes=2)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
     for i, fraction in enumerate(RANK_FRACTIONS):
         entropy, mask, advantages = example(i)
@@ -183,35 +184,28 @@ def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
     assert all("those of 1 response tokens are NaN" in rank["error"] for rank in ranks), "both ranks, or one would wait for ever"
 
 
-TEMPERATURE, MICRO_BATCH = 0.9, 4
-
-
-def test_in_the_real_actor_only_forking_tokens_get_a_gradient(patched_verl, run_in, tmp_path):
+def test_in_the_real_actor_only_forking_tokens_get_a_gradient(steps, patched_verl):
     """The update is plain SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
-    from token_model import PROMPT, TokenModel
-
-    run_in(patched_verl, Path(__file__), "update", tmp_path)
-    results = torch.load(tmp_path / "results.pt", weights_only=False)
-    for fraction, result in results.items():
-        batch, model = result["batch"], TokenModel().double()
+    base = {"model": "token", "seed": 3, "temperature": 0.9, "remove_padding": False, "bsz": 24, "micro_batch": 8}
+    cases = [{**base, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)]
+    for settings, result in zip(cases, steps(patched_verl, cases)):
+        fraction, batch = settings["policy_loss"]["forking_fraction"], result["batch"]
+        mask = plain.response_mask(batch, settings)
+        model = plain.build_model(settings, torch.double)
         model.load_state_dict(result["start"])
-        mask = batch["attention_mask"][:, PROMPT:].bool()
-        logits = model(batch["input_ids"], position_ids=batch["position_ids"]).logits[:, PROMPT - 1 : -1] / TEMPERATURE
-        log_p = logits.log_softmax(-1)
-        entropy = -(log_p.exp() * log_p).sum(-1).detach()
+        with torch.no_grad():
+            _, entropy = plain.policy(model, batch, settings)
         keep = plain_keep(entropy, mask, fraction)[0]
-        assert keep.sum() == math.floor(fraction * mask.sum().item())
-        log_prob = log_p.gather(-1, batch["responses"].unsqueeze(-1)).squeeze(-1)
-        rows = [slice(i, i + MICRO_BATCH) for i in range(0, ROWS, MICRO_BATCH)]
-        loss = sum(-(batch["original_advantages"] * log_prob * keep)[r].sum() / mask[r].sum() for r in rows) / len(rows)
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        for (name, parameter), gradient in zip(model.named_parameters(), gradients):
-            torch.testing.assert_close(result["start"][name] - result["parameters"][name], gradient, rtol=1e-6, atol=1e-9)
+        assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
+        kept = {**result, "batch": {**batch, "advantages": result["advantages"] * keep}}
+        for name, expected in plain.train(kept, settings).items():
+            torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9)
+        (metrics,) = result["metrics"]
         if fraction < 1:
-            assert result["metrics"][FRACTION] == keep.sum().item() / mask.sum().item()
-            assert result["metrics"][THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
+            assert metrics[FRACTION] == keep.sum().item() / mask.sum().item()
+            assert metrics[THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
         else:
-            assert not any(name.startswith("forking/") for name in result["metrics"])
+            assert not any(name.startswith("forking/") for name in metrics)
 
 
 def ranks(folder):
@@ -242,70 +236,7 @@ def ranks(folder):
     dist.barrier()
 
 
-def update(folder):
-    """One update by the real actor for each fraction."""
-    import torch.distributed as dist
-    from omegaconf import OmegaConf
-    from tensordict import TensorDict
-    from token_model import PROMPT, RESPONSE, VOCABULARY, TokenModel
-
-    from verl import DataProto
-    from verl.utils.forking_tokens import token_entropy
-    from verl.workers.actor.dp_actor import DataParallelPPOActor
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    for counter, value in {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (0, 0)}.items():
-        setattr(torch.cpu, counter, lambda value=value: value)  # verl's memory log asks for what only accelerators have
-    results = {}
-    for fraction in (0.2, 0.6, 1.0):
-        torch.manual_seed(0)
-        model = TokenModel().double()
-        start = {name: p.detach().clone() for name, p in model.named_parameters()}
-        config = OmegaConf.create(
-            {
-                "ulysses_sequence_parallel_size": 1,
-                "entropy_from_logits_with_chunking": False,
-                "entropy_checkpointing": False,
-                "ppo_mini_batch_size": ROWS,
-                "ppo_micro_batch_size_per_gpu": MICRO_BATCH,
-                "use_dynamic_bsz": False,
-                "ppo_epochs": 1,
-                "grad_clip": 1e9,
-                "clip_ratio": 0.2,
-                "clip_ratio_low": 0.2,
-                "clip_ratio_high": 0.2,
-                "entropy_coeff": 0,
-                "use_kl_loss": False,
-                "use_torch_compile": False,
-                "loss_agg_mode": "token-mean",
-                **actor_config(fraction),
-            }
-        )
-        actor = DataParallelPPOActor(config, model, torch.optim.SGD(model.parameters(), lr=1.0))
-        actor.device_name = "cuda"  # autocast("cuda") switches itself off where there is none: no bf16
-        position = torch.arange(PROMPT + RESPONSE)
-        mask = (position < PROMPT + torch.randint(1, RESPONSE + 1, (ROWS, 1))).long()
-        tokens = torch.randint(VOCABULARY, mask.shape)
-        batch = {
-            "input_ids": tokens,
-            "responses": tokens[:, PROMPT:].clone(),
-            "attention_mask": mask,
-            "position_ids": position.expand_as(mask).clone(),
-            "advantages": torch.randn(ROWS, 1, dtype=torch.double).expand(ROWS, RESPONSE).clone(),
-        }
-        batch["original_advantages"] = batch["advantages"].clone()
-        meta = {"temperature": TEMPERATURE, "micro_batch_size": MICRO_BATCH, "use_dynamic_bsz": False}
-        data = DataProto(batch=TensorDict(batch, batch_size=[ROWS]), meta_info=meta)
-        data.batch["old_log_probs"], entropys = actor.compute_log_prob(data, calculate_entropy=True)
-        for key, value in token_entropy({"actor": config}, entropys).items():
-            data.batch[key] = value
-        metrics = actor.update_policy(data)
-        parameters = {name: p.detach() for name, p in model.named_parameters()}
-        results[fraction] = {"start": start, "parameters": parameters, "batch": dict(data.batch), "metrics": metrics}
-    torch.save(results, folder / "results.pt")
-
-
 if __name__ == "__main__":
-    {"ranks": ranks, "update": update}[sys.argv[1]](Path(sys.argv[2]))
+    ranks(Path(sys.argv[1]))
     sys.stdout.flush()
     os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown

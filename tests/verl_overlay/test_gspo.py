@@ -4,12 +4,10 @@ Run as a script, this file takes the actor's steps: python test_gspo.py RESULTS.
 """
 
 import math
-import os
 import random
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import plain
 import pytest
 import torch
 
@@ -208,96 +206,13 @@ def test_another_aggregation_is_refused(import_verl, mode):
         compute_policy_loss_gspo(*example(0), mode, CONFIG)
 
 
-ROWS, MINI_BATCH, MICRO_BATCH, EPOCHS, LEARNING_RATE, TEMPERATURE = 12, 6, 3, 2, 0.5, 0.9
-
-
-def test_in_the_real_actor(patched_verl, run_in, tmp_path):
-    """Two epochs of two mini-batches of two micro-batches: the parameters of plain SGD on the paper's objective."""
-    from token_model import PROMPT, TokenModel
-
-    run_in(patched_verl, Path(__file__), tmp_path / "results.pt")
-    result = torch.load(tmp_path / "results.pt", weights_only=False)
-    batch, model = result["batch"], TokenModel().double()
-    model.load_state_dict(result["start"])
-    clipped = []
-    for _ in range(EPOCHS):
-        for i in range(0, ROWS, MINI_BATCH):
-            part = {key: value[i : i + MINI_BATCH] for key, value in batch.items()}
-            mask = part["attention_mask"][:, PROMPT:]
-            logits = model(part["input_ids"], position_ids=part["position_ids"]).logits[:, PROMPT - 1 : -1] / TEMPERATURE
-            log_prob = logits.log_softmax(-1).gather(-1, part["responses"].unsqueeze(-1)).squeeze(-1)
-            s = torch.exp(((log_prob - part["old_log_probs"]) * mask).sum(-1) / mask.sum(-1))
-            a = part["advantages"][:, 0]
-            loss = -torch.minimum(s * a, s.clamp(1 - LOW, 1 + HIGH) * a).mean()
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for parameter, gradient in zip(model.parameters(), gradients):
-                    parameter -= LEARNING_RATE * gradient
-            clipped.append(((a > 0) & (s > 1 + HIGH) | (a < 0) & (s < 1 - LOW)).any().item())
-    assert any(clipped) and not clipped[0]
-    for name, parameter in model.named_parameters():
+def test_in_the_real_actor(steps, patched_verl):
+    """Two epochs of mini-batches without ERA, which test_code_paths.py adds: the parameters of plain SGD on the objective."""
+    settings = {"model": "token", "seed": 3, "temperature": 0.9, "remove_padding": False, "bsz": 24, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.1}
+    settings |= {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.01}
+    (result,) = steps(patched_verl, [settings])
+    for name, expected in plain.train(result, settings).items():
         assert not torch.equal(result["parameters"][name], result["start"][name])
-        torch.testing.assert_close(result["parameters"][name], parameter.detach(), rtol=1e-8, atol=1e-11)
-    assert max(result["metrics"]["actor/pg_clipfrac"]) > 0 and set(result["metrics"]["actor/pg_clipfrac_lower"]) == {0.0}
-
-
-def main(result_path):
-    """Steps of the real actor with loss_mode=gspo, which verl's registry must know by itself."""
-    import torch.distributed as dist
-    from omegaconf import OmegaConf
-    from tensordict import TensorDict
-    from token_model import PROMPT, RESPONSE, VOCABULARY, TokenModel
-
-    from verl import DataProto
-    from verl.workers.actor.dp_actor import DataParallelPPOActor
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    for counter, value in {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (0, 0)}.items():
-        setattr(torch.cpu, counter, lambda value=value: value)  # verl's memory log asks for what only accelerators have
-    torch.manual_seed(0)
-    model = TokenModel().double()
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    config = OmegaConf.create(
-        {
-            "ulysses_sequence_parallel_size": 1,
-            "entropy_from_logits_with_chunking": False,
-            "entropy_checkpointing": False,
-            "ppo_mini_batch_size": MINI_BATCH,
-            "ppo_micro_batch_size_per_gpu": MICRO_BATCH,
-            "use_dynamic_bsz": False,
-            "ppo_epochs": EPOCHS,
-            "grad_clip": 1e9,
-            "clip_ratio": 0.2,
-            "clip_ratio_low": LOW,
-            "clip_ratio_high": HIGH,
-            "entropy_coeff": 0,
-            "use_kl_loss": False,
-            "use_torch_compile": False,
-            "loss_agg_mode": "seq-mean-token-mean",
-            "policy_loss": {"loss_mode": "gspo"},
-        }
-    )
-    actor = DataParallelPPOActor(config, model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE))
-    actor.device_name = "cuda"  # autocast("cuda") switches itself off where there is none: no bf16
-    position = torch.arange(PROMPT + RESPONSE)
-    mask = (position < PROMPT + torch.randint(1, RESPONSE + 1, (ROWS, 1))).long()
-    tokens = torch.randint(VOCABULARY, mask.shape)
-    batch = {
-        "input_ids": tokens,
-        "responses": tokens[:, PROMPT:].clone(),
-        "attention_mask": mask,
-        "position_ids": position.expand_as(mask).clone(),
-        "advantages": torch.randn(ROWS, 1, dtype=torch.double).expand(ROWS, RESPONSE).clone(),
-    }
-    meta = {"temperature": TEMPERATURE, "micro_batch_size": MICRO_BATCH, "use_dynamic_bsz": False}
-    data = DataProto(batch=TensorDict(batch, batch_size=[ROWS]), meta_info=meta)
-    data.batch["old_log_probs"], _ = actor.compute_log_prob(data)
-    metrics = actor.update_policy(data)
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    torch.save({"start": start, "parameters": parameters, "batch": dict(data.batch), "metrics": metrics}, result_path)
-    sys.stdout.flush()
-    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-8, atol=1e-11)
+    (metrics,) = result["metrics"]
+    assert metrics["actor/pg_clipfrac"][0] == 0 and max(metrics["actor/pg_clipfrac"]) > 0 and set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
