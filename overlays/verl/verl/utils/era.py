@@ -135,7 +135,7 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     if "cov" in policy_loss["loss_mode"]:
         problems.append(f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its covariances would be those of the scaled policy, set it to vanilla or gspo")
     if policy_loss.get("forking_fraction", 1) != 1:
-        problems.append(f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: with it the update leaves out the tokens below the quantile, on which ERA would act all the same, set it to 1")
+        problems.append(f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 is not defined, set it to 1")
     if model.get("use_fused_kernels"):
         problems += _fused_problems(era, config, actor)
     if (rollout.get("multi_turn") or {}).get("enable") and config["algorithm"].get("filter_groups"):
