@@ -130,6 +130,7 @@ def test_the_release_and_the_equation_differ(steps, patched_verl):
 def test_an_update_without_its_old_log_prob_pass_is_refused(patched_verl, run_in, tmp_path):
     script = tmp_path / "no_entropies.py"
     script.write_text(
+        "import numpy\n"
         "import torch\n"
         "from omegaconf import OmegaConf\n"
         "from tensordict import TensorDict\n"
@@ -145,7 +146,7 @@ def test_an_update_without_its_old_log_prob_pass_is_refused(patched_verl, run_in
         "    except ValueError as error:\n"
         "        print(error)\n"
         "try:\n"
-        "    hooks(1).decide_scales(DataProto(batch=TensorDict({}, batch_size=[2]), non_tensor_batch={'multi_modal_inputs': [{}, {}]}), [], 'cpu')\n"
+        "    hooks(1).decide_scales(DataProto(batch=TensorDict({}, batch_size=[2]), non_tensor_batch={'multi_modal_inputs': numpy.array([{}, {}])}), [], 'cpu')\n"
         "except ValueError as error:\n"
         "    print(error)\n"
     )
