@@ -75,7 +75,16 @@ def prompt(i: int) -> str:
     return "what is " + "the " * (i % 3) + f"{i}?"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """For models this small a second thread costs more than it gives."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A 2-layer Qwen2 that learned to answer `what is 4?` with \\boxed{4} about two times in three, else with \\boxed{0}."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -142,7 +151,7 @@ def lines(out, benchmark):
     return [json.loads(line) for line in (out / f"{benchmark}.samples.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def finished(recipe, model, data, tmp_path_factory):
     """An uninterrupted run of the whole protocol, through the command line."""
     out = tmp_path_factory.mktemp("evaluate-finished") / "out"
@@ -192,6 +201,11 @@ def test_a_run_counts_what_its_samples_say(finished):
     assert summary["math500"]["pass_at"] == {} and summary["math500"]["samples"] == 5
     assert all(s["status"] in ("unparsable", "no answer", "truncated") and not s["correct"] for s in samples["arc_c"])  # digits are no option
     assert sum(map(len, summary["arc_c"]["not_ok"].values())) == 3
+    heads, *cells = [re.split(r"  +", line) for line in finished.stdout.splitlines()[:4]]
+    for name, *values in cells:
+        shown = dict(zip(heads[1:], values, strict=True))
+        for status in ("no answer", "truncated", "unparsable"):
+            assert shown[status] == str(summary[name]["status"].get(status, 0))
     assert "avg@16" in finished.stdout and "pass@16" in finished.stdout and "arc_c" in finished.stdout
     assert "\r" not in finished.stdout + finished.stderr and "88/88 samples" in finished.stderr
 
@@ -207,7 +221,7 @@ def test_greedy_is_transformers_own(finished, model):
 
 
 def test_samples_do_not_depend_on_their_batch(run, finished, data, tmp_path):
-    code, _, _ = run("--batch-size", 3, data=[data / "aime24.parquet"])
+    code, _, _ = run("--batch-size", 7, data=[data / "aime24.parquet"])
     assert code == 0 and lines(tmp_path / "out", "aime24") == lines(finished.out, "aime24")
     code, _, _ = run("--limit", 2, "--samples", 2, data=[data / "aime24.parquet"], out=tmp_path / "part")
     assert code == 0 and lines(tmp_path / "part", "aime24") == [s for s in lines(finished.out, "aime24") if s["index"] <= 20 and s["sample"] < 2]
@@ -449,7 +463,7 @@ def test_ground_truths_that_are_no_mathematics_are_said(run, tmp_path):
 # Going on
 
 
-def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, model, data, finished, tmp_path):
+def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, run, model, data, finished, tmp_path):
     words = command(recipe, model, data / "aime24.parquet", tmp_path, "--batch-size", "1")
     file = tmp_path / "aime24.samples.jsonl"
     for wanted in (7, 23):
@@ -463,9 +477,8 @@ def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, model, data, fini
         kept = file.read_bytes()[: file.read_bytes().rfind(b"\n") + 1]
         assert wanted <= kept.count(b"\n") < 80
         file.write_bytes(kept + b'{"benchmark": "aime24", "index": 1')  # the end of a line that a kill cut off
-    result = subprocess.run(words, env=environment(), capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "the last line is cut off" in result.stderr and f"{kept.count(10)} of 80 samples are there already" in result.stderr
+    code, _, err = run(data=[data / "aime24.parquet"], out=tmp_path)
+    assert code == 0 and "the last line is cut off" in err and f"{kept.count(10)} of 80 samples are there already" in err
     assert file.read_bytes().startswith(kept) and file.read_bytes() == (finished.out / "aime24.samples.jsonl").read_bytes()
     summaries = [json.loads((folder / "summary.json").read_text())["benchmarks"]["aime24"] for folder in (tmp_path, finished.out)]
     assert summaries[0] == summaries[1] and not list(tmp_path.glob("*.damaged"))
@@ -486,6 +499,7 @@ def test_other_benchmarks_of_the_folder_stay_in_the_summary(run, data, finished,
     (tmp_path / "out/arc_c.samples.jsonl").unlink()
     code, text, _ = run("--pass-at", 1, data=[data / "arc_c.parquet"])
     assert code == 0 and all(name in text for name in ("aime24", "math500", "arc_c"))
+    assert [line.split(":")[0] for line in text.splitlines() if "pass@1" in line] == ["aime24"]  # of one sample it is the accuracy
     assert set(json.loads((tmp_path / "out/summary.json").read_text())["benchmarks"]) == {"aime24", "math500", "arc_c"}
 
 
@@ -519,6 +533,7 @@ def test_another_protocol_is_refused_by_name(run, data, finished, tmp_path, more
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     code, _, err = run(*more, data=[data / "aime24.parquet"])
     assert code == 1 and said in err and "Give another --out" in err
+    assert ("--limit" in err) == (more[0] == "--limit") and "sha256" not in err
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
@@ -599,6 +614,37 @@ def test_empty_damaged_and_doubled_files(run, data, tmp_path):
     assert code == 1 and "empty.parquet has no rows" in err and "text.parquet cannot be read as parquet" in err and "are both aime24" in err
 
 
+def test_training_files_and_the_folder_above_the_benchmarks(run, data, tmp_path):
+    shutil.copytree(data, tmp_path / "data/eval")
+    (tmp_path / "above/eval").mkdir(parents=True)
+    shutil.copy(data / "aime24.parquet", tmp_path / "above/eval")
+    training = {**row("", 0, "x", "5"), "data_source": "math_dapo", "extra_info": {"index": 0, "set": "math-3to5"}}
+    write_rows(tmp_path / "data/math-3to5.parquet", [training] * 3)
+    code, _, err = run(data=[tmp_path / "data", tmp_path / "above", tmp_path / "data/arc_c.parquet"])
+    assert code == 1 and "math-3to5.parquet is a training file" in err and "row 0" not in err
+    assert f"no *.parquet in {tmp_path / 'above'}. There are benchmarks in {tmp_path / 'above/eval'}" in err
+    assert err.count(f"There are benchmarks in {tmp_path / 'data/eval'}: give that") == 2
+    write_rows(tmp_path / "own.parquet", [{**row("aime24", 0, prompt(1), "1"), "data_source": "own"}])
+    assert run(data=[tmp_path / "own.parquet"])[0] == 0  # only what names no benchmark is a training file
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here, where not even root can make a folder")
+@pytest.mark.parametrize("out", ["/proc", "/proc/era/out"])
+def test_an_out_that_cannot_be_written_is_refused_at_the_start(run, out):
+    code, _, err = run(out=out)
+    assert code == 1 and "out: /proc cannot be written (" in err and "reading" not in err and "kept" not in err
+
+
+def test_what_is_kept_is_true(run, evaluate, data, finished, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(evaluate, "model_checksum", fail)
+    assert "No sample was made." in run()[2]
+    out = shutil.copytree(finished.out, tmp_path / "more")
+    assert f"The samples in {out} are kept" in run(out=out)[2]
+
+
 @pytest.mark.parametrize("name, value", [("--limit", "0"), ("--samples", "0"), ("--samples", "x"), ("--temperature", "-1"), ("--temperature", "nan"), ("--temperature", "inf"), ("--top-p", "0"), ("--top-p", "1.1"), ("--pass-at", "0"), ("--max-tokens", "0"), ("--batch-size", "-1"), ("--grader-seconds", "0"), ("--engine", "sglang")])
 def test_bad_arguments(run, tmp_path, name, value):
     code, _, err = run(f"{name}={value}")
@@ -646,7 +692,7 @@ def test_vllm_is_missed_by_name(run):
     assert code == 1 and "vllm is not installed" in err and "--engine transformers" in err
 
 
-def test_a_verl_checkpoint_is_merged_by_the_command_that_is_said(patched_verl, model, data, tmp_path):
+def test_a_verl_checkpoint_is_merged_by_the_command_that_is_said(patched_verl, run, model, data, tmp_path):
     """Real shards of FSDP, the real merger, and an evaluation of what it made."""
     actor = tmp_path / "ckpts/global_step_20/actor"
     (actor / "huggingface").mkdir(parents=True)
@@ -665,8 +711,8 @@ def test_a_verl_checkpoint_is_merged_by_the_command_that_is_said(patched_verl, m
     assert refused.returncode == 1 and shlex.split(merge)[:2] == ["cd", str(patched_verl)]
     subprocess.run(["bash", "-c", merge.replace("python3", shlex.quote(sys.executable))], env=env, check=True, capture_output=True, text=True)
     merged = tmp_path / "ckpts/global_step_20/merged"
-    done = subprocess.run(command(recipe, merged, data / "math500.parquet", tmp_path / "out", "--dtype", "float32"), env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and len(lines(tmp_path / "out", "math500")) == 5, done.stderr
+    code, _, err = run("--dtype", "float32", model=merged, data=[data / "math500.parquet"])
+    assert code == 0 and len(lines(tmp_path / "out", "math500")) == 5, err
     for file in merged.iterdir():
         shutil.copy(file, actor / "huggingface")
     refused = subprocess.run(command(recipe, actor, data / "math500.parquet", tmp_path / "out"), env=env, capture_output=True, text=True)

@@ -488,6 +488,22 @@ def test_a_damaged_local_file_under_the_sets_name_is_named(world):
     assert code == 1 and str(world.sources / "amc23.jsonl") in text and "aime24/test.jsonl" not in text
 
 
+@pytest.mark.parametrize("name", ["aime24", "arc_c"])
+def test_a_file_that_is_named_is_never_passed_over_silently(world, name):
+    other = world.folder / "test.jsonl"
+    other.write_text("{}")
+    code, text = world.run(name, local=False, more=("--offline", "--local", str(other)))
+    *_, note, head, failure = text.splitlines()
+    assert code == 1 and head.startswith("Not made: 1 of 1")
+    for word in (world.sets[name]["pin"]["sha256"], f"{other} has {sha256(other)}"):
+        assert word in failure
+    assert note.startswith("note: --local: ") and str(other) in note and "not used" in note
+    code, text = world.run(name, more=("--offline", "--local", str(other), str(world.source(name))))
+    assert code == 0 and str(other) in text and str(world.source(name)) not in text
+    code, text = world.run(name, local=False, more=("--offline", "--local", str(world.source("minerva"))))
+    assert code == 0 and f"{world.source('minerva')} has " in text  # a source, but of a set that was not asked for
+
+
 # --- Contamination ----------------------------------------------------------------------------------------------------
 
 
@@ -541,7 +557,7 @@ def test_download_from_github(world, server, monkeypatch):
     pin = world.sets["aime24"]["pin"]
     place = f"/{pin['github']}/{pin['revision']}/{pin['path']}"
     code, text = world.run("aime24", local=False, more=())
-    assert code == 1 and "Run the same command again when there is a network" in text
+    assert code == 1 and "(404)" in text and pin["sha256"] in text and text.count(f"{url}{place}") == 1
     files[place] = world.source("aime24").read_bytes()[:-9]
     code, text = world.run("aime24", local=False, more=())
     assert code == 1 and pin["sha256"] in text and "It is not used. Delete " in text and not world.target("aime24").exists()
@@ -549,6 +565,21 @@ def test_download_from_github(world, server, monkeypatch):
     files[place] = world.source("aime24").read_bytes()
     code, text = world.run("aime24", local=False, more=())
     assert code == 0 and answers(world.rows("aime24")) == ["81", "2"], text
+
+
+@pytest.mark.parametrize("name", ["aime24", "arc_c"])
+def test_no_network(world, monkeypatch, name):
+    """A port where nobody listens: the file is not said to be gone, and its address is said once."""
+    import huggingface_hub
+
+    nobody = "http://127.0.0.1:1"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(world.module, "GITHUB", nobody)
+    monkeypatch.setattr(world.module, "HUB", nobody)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", functools.partial(huggingface_hub.hf_hub_download, endpoint=nobody, cache_dir=world.folder / "hub"))
+    code, text = world.run(name, local=False, more=())
+    assert code == 1 and "could not be reached or stored (ConnectionRefusedError: " in text and "when there is a network" in text
+    assert text.count(world.module.address(world.sets[name]["pin"])) == 1 and "404" not in text and "FileNotFound" not in text
 
 
 def test_download_from_the_hub(world, server):
@@ -568,7 +599,7 @@ def test_download_from_the_hub(world, server):
     result = run("arc_c", "gpqa_diamond", "mmlu_pro")
     assert result.returncode == 1 and "Not made: 2 of 3" in result.stderr and "Traceback" not in result.stderr, result.stderr
     assert answers(world.rows("arc_c")) == ["B", "C", "E"]
-    for word in ("Idavidrein/gpqa is gated", "accept its conditions", "huggingface-cli login", "HF_TOKEN", "mmlu_pro: no data/test"):
+    for word in ("Idavidrein/gpqa is gated", "accept its conditions", "huggingface-cli login", "HF_TOKEN", "mmlu_pro: its server says that there is no"):
         assert word in result.stderr
     world.target("arc_c").unlink()
     again = run("arc_c", "--offline")

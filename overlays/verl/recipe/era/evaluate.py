@@ -238,25 +238,28 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
 
 
+def what_is_kept(out: Path) -> str:
+    return f"The samples in {out} are kept; the same command goes on from there." if any(out.glob("*.samples.jsonl")) else "No sample was made."
+
+
 def main(argv: Optional[list[str]] = None) -> int:
     args = parse_arguments(argv)
     args.model, args.out, args.data = args.model.expanduser(), args.out.expanduser(), [path.expanduser() for path in args.data]
-    kept = f"The samples in {args.out} are kept; the same command goes on from there."
     try:
         run(args)
     except Stop as error:
         print("This evaluation cannot start; no sample was changed:\n" + "\n".join(f"  - {problem}" for problem in error.args), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\nStopped. {kept}", file=sys.stderr)
+        print(f"\nStopped. {what_is_kept(args.out)}", file=sys.stderr)
         return 130
     except OSError as error:
-        print(f"\nThe system refuses: {error}. {kept}", file=sys.stderr)
+        print(f"\nThe system refuses: {error}. {what_is_kept(args.out)}", file=sys.stderr)
         return 1
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        print(f"\nOut of memory: give a smaller --batch-size, or with vllm a larger --tensor-parallel. {kept}\n{error}", file=sys.stderr)
+        print(f"\nOut of memory: give a smaller --batch-size, or with vllm a larger --tensor-parallel. {what_is_kept(args.out)}\n{error}", file=sys.stderr)
         return 1
     return 0
 

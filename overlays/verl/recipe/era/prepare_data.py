@@ -200,11 +200,36 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
     return None
 
 
-def download(name: str, pin: dict, offline: bool) -> Path:
-    """The source file in the cache of huggingface_hub, which finishes a broken download, or of datasets (small files)."""
-    elsewhere = f"get {address(pin)} where there is a network and pass it with --local"
+def unpinned(given: list[Path], pins: list[dict]) -> list[str]:
+    """The files among `given` that are the source of none of `pins`, each with its checksum, as text."""
+    wanted = {pin["sha256"] for pin in pins}
+    return [f"{path} has {found}" for path in given if path.is_file() and (found := checksum(path)) not in wanted]
+
+
+def why_no_download(error: BaseException, pin: dict) -> str:
+    """Why the clients' `error` ended the download, by its first cause: around it the clients raise a FileNotFoundError, also where there is only no network."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)  # aiohttp's, requests'
+    if status == 404 or isinstance(error, FileNotFoundError):
+        return f"its server says that there is no {address(pin)} (404). Get the file with sha256 {pin['sha256']} elsewhere and pass it with --local."
+    said = str(error).partition("\n")[0].replace(address(pin), "it")
+    return f"{address(pin)} could not be reached or stored ({type(error).__name__}: {said}). Run the same command again when there is a network, or get it where there is one and pass it with --local."
+
+
+def why_not_offline(pin: dict, looked_at: list[str]) -> str:
+    found = f" ({', '.join(looked_at)})" if looked_at else ""
+    cache = ", nor has the hub's cache" if "hub" in pin else ""
+    return f"--offline, and --local gave no file with the sha256 pinned for it, {pin['sha256']}{found}{cache}: get {address(pin)} where there is a network and pass it with --local."
+
+
+def download(pin: dict, offline: bool, looked_at: list[str]) -> Path:
+    """The source file in the cache of huggingface_hub, which finishes a broken download, or of datasets (small files).
+
+    `looked_at`: what `unpinned` gave.
+    """
     if offline and "hub" not in pin:
-        raise Problem(f"--offline, and --local gave no file of it: {elsewhere}.")
+        raise Problem(why_not_offline(pin, looked_at))
     from datasets import DownloadManager
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import GatedRepoError
@@ -220,8 +245,7 @@ def download(name: str, pin: dict, offline: bool) -> Path:
             "`huggingface-cli login` or set HF_TOKEN, and run the same command again."
         ) from None
     except Exception as error:  # these clients have no common base class for what a network can do
-        reason = "--offline, and neither --local nor the hub's cache has it" if offline else f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise Problem(f"no {pin['path']} ({reason}). Run the same command again when there is a network, or {elsewhere}.") from None
+        raise Problem(why_not_offline(pin, looked_at) if offline else why_no_download(error, pin)) from None
     found = checksum(file)
     if found != pin["sha256"]:
         raise Problem(f"{address(pin)} has sha256 {found}, the pin says {pin['sha256']}. It is not used. Delete {file} and run the same command again; if it stays so, the source has changed.")
@@ -410,13 +434,15 @@ def chosen(names: list[str], sets: dict) -> list[str]:
 
 def prepare(names: list[str], sets: dict, out: Path, given: list[Path], offline: bool) -> dict[str, str]:
     """Makes what is not finished. Returns what is wrong, by name; one set's failure does not stop the others."""
-    failed, notes, changed = {}, [], False
+    failed, changed = {}, False
+    looked_at = unpinned(given, [sets[name]["pin"] for name in names])
+    notes = [f"--local: {file}, the sha256 of none of the sets asked for. It is not used." for file in looked_at]
     for name in names:
         pin, target = sets[name]["pin"], out / sets[name]["file"]
         try:
             why = why_make(target, pin)
             if why:
-                notes += make(name, sets[name], local_file(name, pin, given) or download(name, pin, offline), target)
+                notes += make(name, sets[name], local_file(name, pin, given) or download(pin, offline, looked_at), target)
                 changed = True
             print(f"{name}: {target}, {rows_made(pin):,} rows ({why or 'kept, checksum and pin match'})", flush=True)
         except (Problem, OSError) as error:
@@ -431,6 +457,8 @@ def existing(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.exists():
         raise argparse.ArgumentTypeError(f"there is no {path}")
+    if not os.access(path, os.R_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be read")
     return path
 
 

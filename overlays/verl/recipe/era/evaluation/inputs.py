@@ -15,10 +15,10 @@
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
@@ -52,17 +52,24 @@ def packages_problems(engine: str) -> Iterator[str]:
         yield f"engine: vllm is not installed in {sys.prefix}. Install vllm 0.8.5, as verl v0.4.1 does, or give --engine transformers, which also runs without a GPU."
 
 
+def where_benchmarks_are(folder: Path) -> str:
+    """What to do about a path in `folder` that is no benchmark: prepare_data.py writes them into the folder eval of its --out."""
+    if any((folder / "eval").glob("*.parquet")):
+        return f"There are benchmarks in {folder / 'eval'}: give that as --data."
+    return "Make the benchmarks with recipe/era/prepare_data.py."
+
+
 def data_files(paths: list[Path], problems: list[str]) -> list[Path]:
     """The files, in order and once; what is wrong with the paths goes into `problems`."""
     files = []
     for path in paths:
         found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         if not found:
-            problems.append(f"data: no *.parquet in {path}. Make the benchmarks with recipe/era/prepare_data.py.")
+            problems.append(f"data: no *.parquet in {path}. {where_benchmarks_are(path)}")
         files += found
     for file in files:
         if not file.is_file():
-            problems.append(f"data: no {file}. Make the benchmarks with recipe/era/prepare_data.py.")
+            problems.append(f"data: no {file}. {where_benchmarks_are(file.parent)}")
     return [file for file in dict.fromkeys(files) if file.is_file()]
 
 
@@ -91,6 +98,16 @@ def read_problem(row: dict) -> tuple[str, Problem]:
     return name, Problem(index, messages, truth, choices)
 
 
+def is_training_file(schema) -> bool:
+    """Whether a pyarrow.Schema is that of verl's training and validation files: the columns of a benchmark, but no extra_info.benchmark."""
+    import pyarrow
+
+    if not {"data_source", "extra_info"} <= set(schema.names):
+        return False
+    extra = schema.field("extra_info").type
+    return pyarrow.types.is_struct(extra) and extra.get_field_index("benchmark") < 0
+
+
 def read_benchmark(file: Path, overrides: dict, limit: Optional[int], problems: list[str]) -> Optional[Benchmark]:
     """The benchmark of a file, or None with the reasons added to `problems`."""
     import pyarrow
@@ -98,6 +115,9 @@ def read_benchmark(file: Path, overrides: dict, limit: Optional[int], problems: 
 
     again = "Make it again with recipe/era/prepare_data.py."
     try:
+        if is_training_file(pyarrow.parquet.read_schema(file)):
+            problems.append(f"data: {file} is a training file: its extra_info names no benchmark. {where_benchmarks_are(file.parent)}")
+            return None
         table = pyarrow.parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as error:
         problems.append(f"data: {file} cannot be read as parquet ({str(error).splitlines()[0]}). {again}")
@@ -182,7 +202,11 @@ def out_problems(out: Path) -> list[str]:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         return [f"out: {there} is no folder. Give another --out."]
-    return [] if os.access(there, os.W_OK | os.X_OK) else [f"out: {there} cannot be written. Give another --out."]
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()  # os.access grants root every folder, /proc too
+    except OSError as error:
+        return [f"out: {there} cannot be written ({error.strerror}). Give another --out."]
+    return []
 
 
 def context_problems(model: Path, prompts: dict[str, list[list[int]]], max_tokens: int) -> Iterator[str]:

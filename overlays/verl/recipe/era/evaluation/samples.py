@@ -74,13 +74,21 @@ def earlier_settings(out: Path) -> dict[str, dict]:
     return found
 
 
+def difference(key: str, before, now) -> str:
+    if key.endswith("_sha256"):
+        before, now = f"{before}"[:12], f"{now}"[:12]
+    return f"{key} {before!r} there, {now!r} now" + (" (another --limit, or other data)" if key == "problems" else "")
+
+
 def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) -> Iterator[str]:
     for name, settings in before.items():
         keys = settings.keys() | now[name].keys() if name in now else SHARED_SETTINGS
         current = now.get(name, next(iter(now.values())))
-        differences = [f"{key} {settings.get(key)!r} there, {current.get(key)!r} now" for key in sorted(keys) if settings.get(key) != current.get(key)]
-        if differences:
-            yield f"out: {out} holds {name} under other settings: {'; '.join(differences)}. Give another --out, or the settings of {out / f'{name}.settings.json'}."
+        differing = {key for key in keys if settings.get(key) != current.get(key)}
+        if "problems" in differing:
+            differing.discard("data_sha256")  # it is over these problems, so it says nothing more
+        if differing:
+            yield f"out: {out} holds {name} under other settings: {'; '.join(difference(key, settings.get(key), current.get(key)) for key in sorted(differing))}. Give another --out, or the settings of {out / f'{name}.settings.json'}."
     for name in now.keys() - before.keys():
         if (out / f"{name}.samples.jsonl").exists():
             yield f"out: {out / f'{name}.samples.jsonl'} has no {name}.settings.json beside it, so nothing says what it was made with. Give another --out."

@@ -80,7 +80,7 @@ def table(benchmarks: dict[str, dict]) -> str:
     def percent(share: float | None) -> str:
         return "-" if share is None else f"{100 * share:.1f}"
 
-    rows = [["benchmark", "problems", "samples", "accuracy", "s.e.", "95 % interval", "tokens", "cut", "empty", "no answer", "unparsable", "grader"]]
+    rows = [["benchmark", "problems", "samples", "accuracy", "s.e.", "95 % interval", "tokens", "cut", "empty", "no answer", "truncated", "unparsable", "grader"]]
     for name, summary in benchmarks.items():
         status = summary["status"]
         rows.append([
@@ -93,7 +93,8 @@ def table(benchmarks: dict[str, dict]) -> str:
             "-" if summary["mean_tokens"] is None else f"{summary['mean_tokens']:.0f}",
             str(summary["cut_at_max_tokens"]),
             str(summary["empty"]),
-            str(status.get("no answer", 0) + status.get("truncated", 0)),
+            str(status.get("no answer", 0)),
+            str(status.get("truncated", 0)),
             str(status.get("unparsable", 0)),
             str(status.get("grader time-out", 0) + status.get("grader error", 0)),
         ])
@@ -103,6 +104,6 @@ def table(benchmarks: dict[str, dict]) -> str:
     if average is not None:
         lines.append(f"average over the paper's six sets: {percent(average)}")
     for name, summary in benchmarks.items():
-        if summary["pass_at"]:
+        if summary["pass_at"] and summary["samples_per_problem"] > 1:  # of one sample, pass@1 is the accuracy above
             lines.append(f"{name}: " + "  ".join(f"pass@{k} {percent(share)}" for k, share in summary["pass_at"].items()))
     return "\n".join(lines)
