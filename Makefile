@@ -8,15 +8,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The first Python that the pinned packages have wheels for; PYTHON=... chooses another.
+# What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS
+$(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
+
+# The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
 FITS := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c $(FITS) 2>/dev/null && { command -v $$p; break; }; done)
 SEED ?= 1
 STEPS ?= 150
 TASK ?= chain
 CHECKOUTS ?= checkouts
-export SEED STEPS TASK
 
 VENV := .venv/cpu
 # What the user's shell adds to Python's path is not part of this environment.
@@ -24,10 +25,9 @@ CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
 VENV_READY := $(VENV)/installed
 GPU_VENV := .venv/verl-gpu
 GPU_VENV_READY := $(GPU_VENV)/installed
-ACTIVE_PYTHON := $(shell command -v python3)
-RECIPE := $(CHECKOUTS)/verl/recipe/era
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
+export SEED STEPS TASK CHECKOUTS RAY_DATA_HOME DATA
 
 # Progress on a terminal, one line of it; errors go to stderr and stay.
 ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s' "$$line"; done; printf '\r\033[K'; else cat > /dev/null; fi
@@ -44,33 +44,34 @@ help:  ## this list
 		/^[a-z0-9.-]+:.*## / { printf "  %-22s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV_READY): requirements/cpu.txt
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
-	@"$(PYTHON)" -c $(FITS) 2>/dev/null || { echo "error: PYTHON=$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Nothing was changed." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version): a download of up to 3 GB, two minutes or more, the first time only."
-	@$(CPU) -c $(FITS) 2>/dev/null || { rm -rf $(VENV); "$(PYTHON)" -m venv $(VENV); }
+	@set -e; python="$${PYTHON-$$(for p in python3 python3.13 python3.12 python3.11; do $$p -c $(FITS) 2>/dev/null && { command -v $$p; break; }; done)}"; \
+	test -n "$$python" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }; \
+	"$$python" -c $(FITS) 2>/dev/null || { echo "error: PYTHON=$$python is not a Python 3.11, 3.12 or 3.13. Nothing was changed." >&2; exit 1; }; \
+	echo "Setting up $(VENV) with $$("$$python" --version): a download of up to 3 GB, two minutes or more, the first time only."; \
+	$(CPU) -c $(FITS) 2>/dev/null || { rm -rf $(VENV); "$$python" -m venv $(VENV); }
 	@set -o pipefail; $(CPU) -m pip install --disable-pip-version-check -r requirements/cpu.txt | $(ONE_LINE)
 	@touch $@
 
 demo: $(VENV_READY)  ## GRPO beside ERA in the real verl trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
-	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
-	@$(CPU) -m demo --seed "$$SEED" --steps "$$STEPS" --task "$$TASK" --checkout "$(CHECKOUTS)/verl" --out results/demo
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+	@$(CPU) -m demo --seed "$$SEED" --steps "$$STEPS" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra
 
 apply:  ## patched checkouts of all upstreams in checkouts/
-	@python3 apply.py apply --checkouts "$(CHECKOUTS)"
+	@python3 apply.py apply --checkouts "$$CHECKOUTS"
 
 status:  ## a line on each checkout
-	@python3 apply.py status --checkouts "$(CHECKOUTS)"
+	@python3 apply.py status --checkouts "$$CHECKOUTS"
 
 diff:  ## what the overlays change, as git shows it
-	@python3 apply.py diff --checkouts "$(CHECKOUTS)"
+	@python3 apply.py diff --checkouts "$$CHECKOUTS"
 
 revert:  ## back to the pinned upstreams; refuses over local edits
-	@python3 apply.py revert --checkouts "$(CHECKOUTS)"
+	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
-##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command; docs/recipes.md)
+##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..." adds to it; docs/recipes.md)
 llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)
 llm-stage2: RUN = run_era_stage2_qwen2.5_math_7b.sh  ## ERA stage 2, from stage 1's checkpoint (main results)
 llm-grpo: RUN = run_grpo_qwen2.5_math_7b.sh  ## GRPO (main results)
@@ -86,55 +87,87 @@ llm-no-top-k: RUN = run_era_no_top_k_qwen2.5_math_7b.sh  ## ERA without the top-
 llm-scale-advantages: RUN = run_era_scale_advantages_qwen2.5_math_7b.sh  ## ERA with advantage scaling (ablation)
 llm-release-gate: RUN = run_era_release_gate_qwen2.5_math_7b.sh  ## ERA with the release's gate, advantages above 1 (ablation)
 
-# $(call in-gpu-environment,FILE,CHECK,COMMAND): shell commands; COMMAND finds the environment's Python in $$python.
-# CHECK says all that is missing before an environment of many GB is made.
-define in-gpu-environment
-	@test -f "$(1)" || { echo "error: $(1) is not there. Run 'make apply' first." >&2; exit 1; }
-	@python="$(CURDIR)/$(GPU_VENV)/bin/python"; \
-	if lacks=$$("$(ACTIVE_PYTHON)" requirements/check_gpu_environment.py); then python="$(ACTIVE_PYTHON)"; fi; \
-	if [[ -z "$(DRY_RUN)" && ! -f $(GPU_VENV_READY) && -n "$$lacks" ]]; then \
-		$(2) || exit 1; \
-		echo "$$lacks"; $(MAKE) --no-print-directory $(GPU_VENV_READY) || exit 1; \
-	fi; \
-	$(3)
+DRY := $(filter-out 0,$(DRY_RUN))
+CHECK := $(filter-out 0,$(CHECK_ONLY))
+
+# Shell commands: sets $$file to a file of the recipe in the checkout.
+in-checkout = file="$$CHECKOUTS/verl/recipe/era/$(strip $(1))"; \
+	[[ -f "$$file" ]] || { echo "error: $$file is not there. Run 'make apply' first." >&2; exit 1; }
+
+# Shell commands: sets $$python to that of the GPU environment, which is PYTHON, the active one if it has all, or one made
+# here. $$lacks is empty unless the last is yet to be made, and then says why it must be.
+define find-gpu-python
+active=$$(command -v python3); lacks=; python="$(CURDIR)/$(GPU_VENV)/bin/python"; \
+	if [[ -n "$$PYTHON" ]]; then python=$$PYTHON; \
+	elif problem=$$("$$active" requirements/check_gpu_environment.py); then python=$$active; \
+	elif [[ ! -f $(GPU_VENV_READY) ]]; then lacks=$$problem; fi
 endef
-# Prints the command with DRY_RUN, as the run scripts do, else runs it.
-RUN_OR_PRINT := $(if $(DRY_RUN),printf '%q ',exec)
+
+make-gpu-environment = echo "$$lacks"; $(MAKE) --no-print-directory $(GPU_VENV_READY) || exit 1
+
+# Shell commands: splits the variable $(1) into the array `words`, quotes as in the shell.
+define split
+set -f; eval "words=($$$(1))" 2> /dev/null || { printf 'error: %s=%s cannot be read as words of the shell: put what is special there in quotes, and end each. Nothing was changed.\n' $(1) "$$$(1)" >&2; exit 1; }
+endef
+
+# Shell commands: `run COMMAND...` runs it in place of the shell, or prints it with DRY_RUN as the run scripts do.
+define or-print
+run() { $(if $(DRY),printf '%q' "$$1"; printf ' %q' "$${@:2}"; echo,command -v "$$1" > /dev/null || { echo "error: there is no Python at $$1. Set PYTHON to an environment's python. Nothing was changed." >&2; exit 1; }; exec "$$@"); }
+endef
 
 $(LLM_RUNS):
-	$(call in-gpu-environment,$(RECIPE)/$(strip $(RUN)),CHECK_ONLY=1 PYTHON="$(ACTIVE_PYTHON)" bash "$(RECIPE)/$(strip $(RUN))",exec env PYTHON="$$python" bash "$(RECIPE)/$(strip $(RUN))")
+	@$(call in-checkout,$(RUN)); $(call split,ARGS); $(find-gpu-python); \
+	if [[ -n "$$lacks" && -z "$(DRY)" ]]; then \
+		env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$$active" bash "$$file" "$${words[@]}" && [[ -z "$(CHECK)" ]] || \
+			{ echo "There is no environment for this run yet. $$lacks Once all else is there, make without CHECK_ONLY sets one up in $(GPU_VENV) (about 10 GB); PYTHON=... names another." >&2; exit 1; }; \
+		$(make-gpu-environment); \
+	fi; \
+	exec env PYTHON="$$python" ENVIRONMENT_TO_COME="$${lacks:+$(DRY)}" bash "$$file" "$${words[@]}"
 
 llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
-	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
-	@$(CPU) -m demo.smoke --checkout "$(CHECKOUTS)/verl" --out results/smoke $(SCRIPTS)
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+	@read -ra scripts <<< "$$SCRIPTS"; $(CPU) -m demo.smoke --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
 
-llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
-	$(call in-gpu-environment,$(RECIPE)/prepare_data.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/prepare_data.py" $(or $(SETS),all) --out "$(DATA)")
+llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data); no GPU needed
+	@$(call in-checkout,prepare_data.py); read -ra sets <<< "$${SETS:-all}"; $(or-print); python=$$PYTHON; \
+	if [[ -z "$$python" ]]; then \
+		python="$(CURDIR)/$(VENV)/bin/python"; unset PYTHONPATH PYTHONHOME; \
+		if [[ -z "$(DRY)" ]]; then \
+			python3 "$$file" --list "$${sets[@]}" > /dev/null && $(MAKE) --no-print-directory $(VENV_READY) || exit 1; \
+		fi; \
+	fi; \
+	run "$$python" "$$file" "$${sets[@]}" --out "$$DATA"
 
 llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA, OUT, EVAL="more flags")
-	@test -n "$(MODEL_PATH)" || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }
-	$(call in-gpu-environment,$(RECIPE)/evaluate.py,true,$(RUN_OR_PRINT) "$$python" "$(RECIPE)/evaluate.py" --model "$(MODEL_PATH)" --data "$(DATA)/eval" --out "$(or $(OUT),$(RAY_DATA_HOME)/eval/$$(basename "$(MODEL_PATH)"))" $(EVAL))
+	@[[ -n "$$MODEL_PATH" ]] || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }; \
+	$(call in-checkout,evaluate.py); $(call split,EVAL); $(find-gpu-python); $(or-print); \
+	if [[ -z "$(DRY)" ]]; then \
+		[[ -f "$$MODEL_PATH/config.json" ]] || { echo "error: MODEL_PATH=$$MODEL_PATH is not the folder of a model: it has no config.json. Nothing was changed." >&2; exit 1; }; \
+		if [[ -n "$$lacks" ]]; then $(make-gpu-environment); fi; \
+	fi; \
+	run "$$python" "$$file" --model "$$MODEL_PATH" --data "$$DATA/eval" --out "$${OUT:-$$RAY_DATA_HOME/eval/$$(basename "$$MODEL_PATH")}" "$${words[@]}"
 
 $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
-	@"$(ACTIVE_PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$("$(ACTIVE_PYTHON)" --version). Activate an environment with one of these." >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
 	@echo "Setting up $(GPU_VENV) from requirements/verl-gpu.txt: about 10 GB."
-	@test -x $(GPU_VENV)/bin/python || "$(ACTIVE_PYTHON)" -m venv $(GPU_VENV)
+	@test -x $(GPU_VENV)/bin/python || python3 -m venv $(GPU_VENV)
 	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/verl-gpu.txt
-	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/verl-gpu-flash-attn.txt
+	@$(GPU_VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements/verl-gpu-flash-attn.txt || { \
+		echo "error: flash-attn could not be installed; pip's reason is above. Building it takes the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with (CUDA_HOME names its folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages are in $(GPU_VENV) and stay; the same command goes on from there." >&2; exit 1; }
 	@touch $@
 
 ##@ Measurements and cleaning
 agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
-	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
-	@$(CPU) tests/verl_overlay/agreement.py "$(CHECKOUTS)/verl"
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+	@$(CPU) tests/verl_overlay/agreement.py "$$CHECKOUTS/verl"
 
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
-	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
-	@$(CPU) benchmarks/logprobs.py --checkout "$(CHECKOUTS)/verl"
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+	@$(CPU) benchmarks/logprobs.py --checkout "$$CHECKOUTS/verl"
 
 bench-actor: $(VENV_READY)  ## time and memory of the actor's old_log_prob and update: GRPO, ERA, the release's way
-	@$(CPU) apply.py apply verl --checkouts "$(CHECKOUTS)"
-	@$(CPU) benchmarks/actor.py --checkout "$(CHECKOUTS)/verl"
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+	@$(CPU) benchmarks/actor.py --checkout "$$CHECKOUTS/verl"
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
 	@$(CPU) benchmarks/engine.py

@@ -6,6 +6,8 @@ import shlex
 import subprocess
 import sys
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 
@@ -43,6 +45,19 @@ def test_the_documentation_has_every_run(project_root, runs):
     assert sorted(re.findall(r"`(llm-[a-z0-9.-]+)`", table)) == sorted(runs)
 
 
+def test_the_documented_evaluation_runs_where_it_should(project_root, tmp_path):
+    """With stand-ins for the merging and for make, each of which says where it is."""
+    block = (project_root / "docs/recipes.md").read_text().split("## Evaluation")[1].split("```")[1]
+    python = tmp_path / ".venv/verl-gpu/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "merger in $PWD"\n')
+    python.chmod(0o755)
+    (tmp_path / "checkouts/verl").mkdir(parents=True)
+    script = f'make() {{ echo "make in $PWD: $*"; }}\n{block}'
+    result = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env={"PATH": os.environ["PATH"], "HOME": "/home/me"}, capture_output=True, text=True)
+    assert result.stdout.splitlines() == [f"merger in {tmp_path}/checkouts/verl", f"make in {tmp_path}: llm-eval MODEL_PATH=/home/me/verl/models/era"], result.stderr
+
+
 def test_every_target_prints_its_command(make, runs, patched_verl):
     for target, script in runs.items():
         result = make(target, "DRY_RUN=1")
@@ -65,6 +80,92 @@ def test_data_and_evaluation_print_their_commands(make, tmp_path):
     assert shlex.split(result.stdout)[1:] == [str(recipe / "evaluate.py"), "--model", "/my models/my model", "--data", "/home of data/data/eval", "--out", "/home of data/eval/my model", "--limit", "2"]
     result = make("llm-eval", checkouts)
     assert result.returncode != 0 and "make llm-eval MODEL_PATH=" in result.stderr
+
+
+def test_arguments_are_checked_before_an_environment_is_made(make, project_root, tmp_path):
+    before = os.listdir(project_root / ".venv")
+    for target, said in ((("llm-eval", "MODEL_PATH=/nope"), "MODEL_PATH=/nope is not the folder of a model"), (("llm-data", "SETS=mahts"), "unknown: mahts")):
+        result = make(*target, f"VENV={tmp_path}/venv", f"GPU_VENV={tmp_path}/gpu")
+        assert result.returncode != 0 and said in result.stderr and "Setting up" not in result.stdout, result.stderr
+    assert os.listdir(tmp_path) == [] and os.listdir(project_root / ".venv") == before
+
+
+def test_data_is_made_in_the_cpu_environment(make, project_root):
+    command = shlex.split(make("llm-data", "DRY_RUN=1", "DATA=/d").stdout)
+    assert command[0] == f"{project_root}/.venv/cpu/bin/python" and command[2:] == ["all", "--out", "/d"]
+
+
+def test_the_check_alone_makes_no_environment(make, patched_verl, tmp_path):
+    """Also where nothing but the environment is missing."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"max_position_embeddings": 32768}')
+    (model / "model.safetensors").touch()
+    columns = {"data_source": ["math_dapo"] * 768, "prompt": [[{"role": "user", "content": "?"}]] * 768, "reward_model": [{"ground_truth": "1"}] * 768}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "data.parquet")
+    there = {"NNODES": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "MODEL_PATH": str(model), "TRAIN_FILE": f"{tmp_path}/data.parquet", "TEST_FILE": f"{tmp_path}/data.parquet"}
+    result = make("llm-grpo", "CHECK_ONLY=1", f"GPU_VENV={tmp_path}/gpu", **there)
+    assert result.returncode != 0 and "no environment for this run yet" in result.stderr and "no vllm" in result.stderr
+    assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
+    assert ("This run cannot start" in result.stderr) == (not (patched_verl / "recipe/dapo").exists())
+
+
+@pytest.mark.parametrize("how", ["environment", "command line"])
+def test_a_given_python_is_used(make, how):
+    given = {"args": ("PYTHON=/my env/python",), "env": {}} if how == "command line" else {"args": (), "env": {"PYTHON": "/my env/python"}}
+    for target in ("llm-grpo", "llm-data", "llm-eval"):
+        result = make(target, "DRY_RUN=1", "MODEL_PATH=/m", *given["args"], **given["env"])
+        assert result.returncode == 0 and "/my env/python" in shlex.split(result.stdout), result.stderr
+    result = make("llm-data", *given["args"], **given["env"])
+    assert result.returncode != 0 and "there is no Python at /my env/python" in result.stderr
+    result = make("llm-grpo", *given["args"], **given["env"])
+    assert result.returncode != 0 and "there is no Python at /my env/python" in result.stderr
+
+
+def test_hydra_overrides_are_passed_on(make, runs):
+    for target in runs:
+        words = shlex.split(make(target, "DRY_RUN=1", "ARGS=trainer.save_freq=5 'data.prompt_key=a b' trainer.logger=[console]").stdout)
+        assert words[-3:] == ["trainer.save_freq=5", "data.prompt_key=a b", "trainer.logger=[console]"]
+    result = make("llm-grpo", "DRY_RUN=1", "ARGS=it's")
+    assert result.returncode != 0 and "ARGS=it's cannot be read as words of the shell" in result.stderr
+
+
+ODD = "/tmp/a\"b'c`d$e $(f) \\g"
+
+
+@pytest.mark.parametrize("how", ["environment", "command line"])
+def test_values_are_passed_on_whatever_they_hold(make, how):
+    def words(target, **given):
+        result = make(target, "DRY_RUN=1", **given) if how == "environment" else make(target, "DRY_RUN=1", *(f"{name}={value}" for name, value in given.items()))
+        assert result.returncode == 0, result.stderr
+        return subprocess.run(["bash", "-c", f"print() {{ printf '%s\\0' \"$@\"; }}; print {result.stdout.partition(' && ')[2] or result.stdout}"], capture_output=True, text=True).stdout.split("\0")
+
+    assert words("llm-eval", MODEL_PATH=ODD, OUT=ODD, DATA=ODD)[2:-1] == ["--model", ODD, "--data", f"{ODD}/eval", "--out", ODD]
+    assert words("llm-data", SETS="nope 'x \"y", RAY_DATA_HOME=ODD)[2:-1] == ["nope", "'x", '"y', "--out", f"{ODD}/data"]
+    assert f"TENSORBOARD_DIR={ODD}/ckpts/ERA/grpo_qwen2.5_math_7b/tensorboard" in words("llm-grpo", RAY_DATA_HOME=ODD)
+
+
+def test_zero_is_no_dry_run(make):
+    result = make("llm-eval", "DRY_RUN=0", "MODEL_PATH=/nope")
+    assert result.returncode != 0 and "is not the folder of a model" in result.stderr
+
+
+def test_a_dry_run_ends_its_line(make):
+    assert make("llm-data", "DRY_RUN=1").stdout.count("\n") == 1 == make("llm-eval", "DRY_RUN=1", "MODEL_PATH=/m").stdout.count("\n")
+
+
+def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
+    bin = tmp_path / "gpu/bin"
+    bin.mkdir(parents=True)
+    (bin / "python").write_text('#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
+    (bin / "python").chmod(0o755)
+    (tmp_path / "active").mkdir()
+    (tmp_path / "active/python3").write_text('#!/bin/sh\necho "Python 3.12.0"\n')  # that fits
+    (tmp_path / "active/python3").chmod(0o755)
+    result = make(f"GPU_VENV={tmp_path}/gpu", f"{tmp_path}/gpu/installed", PATH=f"{tmp_path}/active:{os.environ['PATH']}")
+    assert result.returncode != 0 and not (tmp_path / "gpu/installed").exists()
+    for part in ("flash-attn could not be installed", "CUDA_HOME", "the same command goes on from there"):
+        assert part in result.stderr
 
 
 @pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data"])

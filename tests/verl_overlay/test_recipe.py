@@ -233,6 +233,8 @@ def check(request, ready, preflight, run_script, patched_verl, tmp_path, monkeyp
     monkeypatch.chdir(patched_verl)
     # A tree from the source package lacks recipe/dapo, which has a test of its own.
     monkeypatch.setattr(preflight, "recipe_problem", lambda: [])
+    # This Python is not one that trains; what it lacks has a test of its own.
+    monkeypatch.setattr(preflight, "packages_problem", lambda settings: [])
 
     def problems(*overrides, script="era_stage1_qwen2.5_math_7b", **env):
         env = {**ready, **env}
@@ -252,7 +254,7 @@ def test_everything_missing_is_named_at_once(run_script):
 
 def test_nothing_is_said_where_all_is_there(check, run_script, ready, patched_verl):
     assert check() == []
-    result = run_script("era_stage1_qwen2.5_math_7b", CHECK_ONLY="1", **ready)
+    result = run_script("era_stage1_qwen2.5_math_7b", CHECK_ONLY="1", ENVIRONMENT_TO_COME="1", **ready)
     if (patched_verl / "recipe/dapo").exists():
         assert (result.returncode, result.stderr) == (0, "")
     else:
@@ -277,11 +279,117 @@ def test_nothing_is_said_where_all_is_there(check, run_script, ready, patched_ve
         ("data.train_files=/none.parquet", "no /none.parquet"),
         ("data.val_files=[/none1.parquet,'/none 2.parquet']", "no /none 2.parquet"),
         ("actor_rollout_ref.model.path=/nowhere/m", "no /nowhere/m/config.json"),
+        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=abc", "ppo_max_token_len_per_gpu is 'abc', expected a whole number >= 1"),
+        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=null", "ppo_max_token_len_per_gpu is not set, expected a whole number >= 1"),
+        ("actor_rollout_ref.rollout.max_num_batched_tokens=null", "max_num_batched_tokens is not set, expected a whole number >= 1"),
+        ("trainer.logger=bogus", "trainer.logger is 'bogus', expected one or a list of wandb, mlflow, swanlab, vemlp_wandb, tensorboard, console, clearml, file (LOGGER)"),
+        ("trainer.logger=[console,flie]", "trainer.logger is ['console', 'flie'], expected"),
+        ("data.train_files=[]", "data.train_files is [], expected a file or a list of files (TRAIN_FILE)"),
+        ("data.train_files=null", "data.train_files is not set, expected a file or a list of files (TRAIN_FILE)"),
+        ("trainer.default_local_dir=null", "trainer.default_local_dir is not set, expected a folder (CKPTS_DIR)"),
+        ("trainer.save_freq=abc", "trainer.save_freq is 'abc', expected a whole number"),
+        ("trainer.resume_mode=nope", "trainer.resume_mode is 'nope', expected one of auto, disable, resume_path"),
+        ("actor_rollout_ref.actor.checkpoint.load_contents=3", "load_contents is 3, expected a list of model, optimizer, extra"),
+        ("data.max_prompt_length=40000", "max_position_embeddings 32768, prompts and responses need 48192. Lower data.max_prompt_length or data.max_response_length, or take"),
     ],
 )
 def test_overrides_are_followed(check, override, said):
     found = check(override)
     assert any(said in problem for problem in found), found
+
+
+def test_a_folder_in_the_place_of_the_checkpoints_number(check, tmp_path):
+    (tmp_path / "ckpts/latest_checkpointed_iteration.txt").mkdir(parents=True)
+    assert "latest_checkpointed_iteration.txt cannot be read: Is a directory" in check()[0]
+
+
+def test_a_deleted_setting_is_no_traceback(check):
+    assert check("~actor_rollout_ref.rollout.enable_chunked_prefill") == []
+
+
+@pytest.mark.parametrize("override", ["trainer.total_training_steps=x", "data.gen_batch_size=0", "trainer.resume_mode=nope"])
+def test_one_wrong_setting_does_not_hide_what_is_missing(check, override):
+    found = check(override, "data.val_files=/none.parquet", "actor_rollout_ref.model.path=/none", CUDA_VISIBLE_DEVICES="")
+    for part in (override.partition("=")[0] + " is ", "no /none.parquet", "no /none/config.json", "GPUs: "):
+        assert any(part in problem for problem in found), found
+
+
+def test_advice_names_what_helps(check):
+    found = check("data.train_files=/none1.parquet", "data.val_files=/none2.parquet", CUDA_VISIBLE_DEVICES="", NNODES="4")
+    train, test, gpus = (next(problem for problem in found if part in problem) for part in ("none1", "none2", "GPUs"))
+    assert "TRAIN_FILE" in train and "TEST_FILE" not in train
+    assert "TEST_FILE" in test and "TRAIN_FILE" not in test
+    assert "NNODES=1" not in gpus and "set NNODES=1" in check(NNODES="4")[0]
+
+
+MODULES = {"vllm": "actor_rollout_ref.rollout.name=hf", "tensorboard": "trainer.logger=[console,file]", "flash_attn": None}
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_packages_are_those_that_the_settings_need(preflight, monkeypatch, compose, run_script, present):
+    lacking = set(MODULES) if present else {*MODULES, *preflight.MODULES}
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name, *args: None if name in lacking else "there")
+
+    def lacks(*overrides):
+        settings = preflight.plain_settings(hydra_overrides(run_script("grpo_qwen2.5_math_7b", *overrides, DRY_RUN="1").stdout))
+        found = preflight.packages_problem(settings)
+        return set(re.search(r" lacks (.*?)\. ", found[0])[1].split(", ")) if found else set()
+
+    attention = ("+actor_rollout_ref.model.override_config._attn_implementation=sdpa", "actor_rollout_ref.model.use_remove_padding=False")
+    assert lacks() == lacking
+    assert lacks("actor_rollout_ref.rollout.name=hf") == lacking - {"vllm"}
+    assert lacks("trainer.logger=[console,file]") == lacking - {"tensorboard"}
+    assert lacks("trainer.logger=wandb") == lacking - {"tensorboard"}, "wandb is there"
+    assert lacks(attention[0]) == lacks(attention[1]) == lacking
+    assert lacks(*attention) == lacking - {"flash_attn"}
+
+
+def test_the_check_looks_at_packages_unless_the_environment_is_to_come(run_script, ready, tmp_path):
+    bare = {**ready, "PYTHON": f"{tmp_path}/bare"}
+    (tmp_path / "bare").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    (tmp_path / "bare").chmod(0o755)
+    for check_only in ("1", "0"):
+        result = run_script("grpo_qwen2.5_math_7b", CHECK_ONLY=check_only, **bare)
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        packages = next(line for line in result.stderr.splitlines() if "packages: " in line)
+        assert {"hydra", "vllm", "flash_attn", "tensorboard"} <= set(re.findall(r"\w+", packages)) and "LOGGER" in packages
+    assert "packages" not in run_script("grpo_qwen2.5_math_7b", CHECK_ONLY="1", ENVIRONMENT_TO_COME="1", **bare).stderr
+
+
+def test_a_python_that_is_not_there(run_script):
+    result = run_script("grpo_qwen2.5_math_7b", PYTHON="nope/python")
+    assert result.returncode == 1 and re.fullmatch(r"error: there is no Python at /.*/nope/python\. Activate .*\n", result.stderr)
+    result = run_script("grpo_qwen2.5_math_7b", PYTHON="/nope/python", DRY_RUN="1")
+    assert result.returncode == 0 and "note: there is no Python at /nope/python\n" in result.stderr
+
+
+def test_zero_turns_a_switch_off(run_script):
+    result = run_script("grpo_qwen2.5_math_7b", DRY_RUN="0", CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 1 and result.stdout == "" and "This run cannot start" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("trainer.save_freq=5", "-h")])
+def test_help(run_script, arguments):
+    result = run_script("gspo_qwen2.5_math_7b", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "[hydra overrides" in result.stdout and "GSPO (table:moremodels)" in result.stdout and "MODEL_PATH" in result.stdout
+    assert "shellcheck" not in result.stdout and "settings=(" not in result.stdout
+
+
+@pytest.mark.parametrize("path", ["/ends in\\", "/two\\\\", "/a\\'b", "/a'b\\", '/a"b`c$d', "/in\\side"])
+def test_backslashes_and_quotes_in_paths(run_script, compose, preflight, path):
+    overrides = hydra_overrides(run_script("grpo_qwen2.5_math_7b", DRY_RUN="1", MODEL_PATH=path).stdout)
+    assert compose(overrides)("actor_rollout_ref.model.path") == path
+    assert preflight.plain_settings(overrides)["actor_rollout_ref.model.path"] == path
+
+
+def test_a_cluster_that_is_not_there_is_named_at_once(preflight, capfd):
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for form in (address, f"ray://{address}", "127.0.0.1:99999999"):
+            assert preflight.cluster_gpus(form) is None
+            assert capfd.readouterr().err == f"asking the Ray cluster at {form} ...\n"
 
 
 def test_mini_batches_are_not_rounded_down(check):
@@ -303,8 +411,9 @@ def test_mistyped_settings_are_named_without_a_traceback(run_script, ready):
 
 def test_files_that_are_there_but_no_good(check, ready, tmp_path):
     config = tmp_path / "model/config.json"
-    config.write_text("{")
-    assert "not a model configuration" in check()[0]
+    for content in (b"{", b"[]", b'"x"', b"\xff\xfe", b'{"max_position_embeddings": null}', b'{"max_position_embeddings": "x"}'):
+        config.write_bytes(content)
+        assert "not a model configuration" in check()[0]
     config.write_text(json.dumps({"max_position_embeddings": 4096}))
     assert "max_position_embeddings 4096" in check()[0]
     config.write_text(json.dumps({"max_position_embeddings": 32768}))
@@ -394,6 +503,8 @@ def test_resuming_after_a_crash(check, tmp_path):
     assert check() == []
     tracker.write_text("")  # killed between verl's opening and writing it
     assert "latest_checkpointed_iteration.txt says ''" in check()[0]
+    tracker.write_bytes(b"\xff\xfe1")
+    assert "latest_checkpointed_iteration.txt says " in check()[0]
     tracker.write_text("40")
     assert "there is no such checkpoint beside it" in check()[0], "verl would start from scratch"
     tracker.write_text("30")
@@ -510,7 +621,10 @@ def test_slurm_starts_ray_on_all_nodes_and_then_the_run(slurm, tmp_path):
         assert {"--overlap", "--nodes=1", "--ntasks=1", "--num-gpus=8", "--num-cpus=64", "--block"} <= set(words)
     run = next(i for i, line in enumerate(record) if line.startswith("run "))
     assert record[run] == f"run RAY_ADDRESS=10.0.0.1:6379 NNODES=4 GPUS_PER_NODE=8 PYTHON={tools}/python MODEL_PATH=/m m <data.train_files=[a b]> <x='y'>"
-    assert "--nodelist=node1" in record[run - 1] and all(f"{tools}/ray start" not in line for line in record[run:])
+    # The steps that start Ray run beside each other and beside this one: only what follows one another has an order here.
+    (step,) = (i for i, line in enumerate(record) if line.startswith("srun") and "run_probe.sh" in line)
+    asked = [i for i, line in enumerate(record) if line.startswith("srun") and "Alive" in line]
+    assert "--nodelist=node1" in record[step] and asked and asked[-1] < step < run
 
 
 def test_slurm_passes_the_status_of_the_run_on(slurm):
@@ -534,6 +648,7 @@ def test_slurm_says_what_is_wrong(slurm, tmp_path):
         ("this is a Slurm job: sbatch", ("run_probe.sh",), {"SLURM_JOB_ID": ""}),
         ("there is no Python at /none", ("run_probe.sh",), {"PYTHON": "/none"}),
         ("is not of an environment with Ray", ("run_probe.sh",), {"PYTHON": "/bin/sh"}),
+        *((f"Started by hand, also inside an allocation, it lacks what Slurm tells a job ({name})", ("run_probe.sh",), {name: ""}) for name in ("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_ON_NODE")),
     ):
         result, record = slurm(*arguments, **env)
         assert result.returncode == 1 and result.stderr.startswith("error: ") and said in result.stderr, result.stderr

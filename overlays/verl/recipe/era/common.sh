@@ -8,16 +8,28 @@
 #
 # From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE, CKPTS_DIR, TOTAL_STEPS,
 # LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a Ray cluster; without it one node starts Ray by itself).
-# DRY_RUN=1 prints the command and stops. CHECK_ONLY=1 stops after saying what is missing; the Python that trains may be yet to come.
+# DRY_RUN=1 prints the command and stops. CHECK_ONLY=1 stops after saying what is missing. ENVIRONMENT_TO_COME=1, from make:
+# PYTHON is not yet the one that trains.
 set -euo pipefail
+
+if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
+    echo "bash ${BASH_SOURCE[1]} [hydra overrides, such as trainer.save_freq=5]"
+    for file in "${BASH_SOURCE[1]}" "${BASH_SOURCE[0]}"; do
+        echo
+        sed -nE '/^#!|^# shellcheck/d; /^#/!q; s/^# ?//p' "${file}"
+    done
+    exit 0
+fi
+is_on() { [[ -n "${1:-}" && "$1" != 0 ]]; }
 caller=${PWD}
 experiment=$(basename "${BASH_SOURCE[1]}" .sh)
 experiment=${experiment#run_}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# A path as the caller meant it, and as hydra's grammar takes it whatever characters it holds.
+# A path as the caller meant it, and as hydra's grammar takes it whatever characters it holds: a quote needs a backslash
+# before it, and backslashes before a quote, be it the closing one, are doubled.
 absolute() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s/%s' "${caller}" "$1"; }
-quoted() { printf "'%s'" "${1//\'/\\\'}"; }
+quoted() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
 
 RAY_DATA_HOME=$(absolute "${RAY_DATA_HOME:-"${HOME}/verl"}")
 MODEL_PATH=$(absolute "${MODEL_PATH:-"${RAY_DATA_HOME}/models/${model:-Qwen2.5-Math-7B}"}")
@@ -25,6 +37,7 @@ TRAIN_FILE=$(absolute "${TRAIN_FILE:-"${RAY_DATA_HOME}/data/${train_data:-dapo-m
 TEST_FILE=$(absolute "${TEST_FILE:-"${RAY_DATA_HOME}/data/aime-2024.parquet"}")
 CKPTS_DIR=$(absolute "${CKPTS_DIR:-"${RAY_DATA_HOME}/ckpts/ERA/${experiment}"}")
 PYTHON=${PYTHON:-python3}
+[[ "${PYTHON}" != */* ]] || PYTHON=$(absolute "${PYTHON}")
 TENSORBOARD_DIR=$(absolute "${TENSORBOARD_DIR:-"${CKPTS_DIR}/tensorboard"}")
 VERL_FILE_LOGGER_PATH=$(absolute "${VERL_FILE_LOGGER_PATH:-"${CKPTS_DIR}/metrics.jsonl"}")
 export TENSORBOARD_DIR VERL_FILE_LOGGER_PATH
@@ -51,13 +64,17 @@ overrides=(
 )
 command=("${PYTHON}" -m recipe.era.main_era --config-path="${PWD}/recipe/era/config" --config-name=era_math "${overrides[@]}")
 
-if [[ -n "${DRY_RUN:-}" ]]; then
+if is_on "${DRY_RUN:-}"; then
     printf 'cd %q && TENSORBOARD_DIR=%q VERL_FILE_LOGGER_PATH=%q' "${PWD}" "${TENSORBOARD_DIR}" "${VERL_FILE_LOGGER_PATH}"
     printf ' %q' "${command[@]}"
     printf '\n'
-    command -v "${PYTHON}" > /dev/null || echo "note: ${PYTHON} is not there yet; the first real run makes it" >&2
+    command -v "${PYTHON}" > /dev/null || echo "note: there is no Python at ${PYTHON}${ENVIRONMENT_TO_COME:+ yet; make sets it up before the first run}" >&2
     [[ -f recipe/dapo/main_dapo.py ]] || echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
     exit 0
 fi
-"${PYTHON}" recipe/era/preflight.py ${CHECK_ONLY:+--environment-to-come} -- "${overrides[@]}"
-[[ -n "${CHECK_ONLY:-}" ]] || exec "${command[@]}"
+command -v "${PYTHON}" > /dev/null || {
+    echo "error: there is no Python at ${PYTHON}. Activate the environment that trains, or set PYTHON to its python. Nothing was changed." >&2
+    exit 1
+}
+"${PYTHON}" recipe/era/preflight.py ${ENVIRONMENT_TO_COME:+--environment-to-come} -- "${overrides[@]}"
+is_on "${CHECK_ONLY:-}" || exec "${command[@]}"

@@ -18,15 +18,17 @@ a training environment, the standard library reads them and config/era_math.yaml
 """
 
 import argparse
+import ast
 import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CONFIG = CHECKOUT / "recipe/era/config/era_math.yaml"
@@ -44,14 +46,29 @@ GPUS_PER_NODE = "trainer.n_gpus_per_node"
 STEPS = "trainer.total_training_steps"
 COUNTS = (PROMPTS, GENERATED_PROMPTS, RESPONSES, MINI_BATCH, ULYSSES, TENSOR_PARALLEL, PROMPT_LENGTH, RESPONSE_LENGTH, NNODES, GPUS_PER_NODE, STEPS)
 
+LOGGER = "trainer.logger"
+MODEL = "actor_rollout_ref.model.path"
+ROLLOUT = "actor_rollout_ref.rollout.name"
+CHUNKED_PREFILL = "actor_rollout_ref.rollout.enable_chunked_prefill"
+BATCHED_TOKENS = "actor_rollout_ref.rollout.max_num_batched_tokens"
+CHECKPOINTS = "trainer.default_local_dir"
+LOADED = "actor_rollout_ref.actor.checkpoint.load_contents"
+RESUME_MODE = "trainer.resume_mode"
+FILES = {"data.train_files": "TRAIN_FILE", "data.val_files": "TEST_FILE"}  # and the variable of the run scripts
+
 # verl packs micro-batches up to these many tokens per GPU.
 TOKEN_BUDGETS = {
     "actor_rollout_ref.actor.use_dynamic_bsz": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
     "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
 }
+DAPO_POSITIONS = 32768
 SETS = ("dapo-math-17k", "math-3to5", "aime-2024")
 COLUMNS = ("data_source", "prompt", "reward_model")
 TRACKER = "latest_checkpointed_iteration.txt"
+# What every run imports, and what a logger does beside that.
+MODULES = ("accelerate", "codetiming", "datasets", "hydra", "numpy", "pandas", "peft", "pyarrow", "ray", "tensordict", "torch", "torchdata", "transformers")
+LOGGER_MODULES = {"wandb": "wandb", "mlflow": "mlflow", "swanlab": "swanlab", "vemlp_wandb": "volcengine_ml_platform", "tensorboard": "tensorboard", "clearml": "clearml"}
+CLUSTER_SECONDS = 60
 # What verl loads of a checkpoint, and how it names the files of each rank.
 SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
 
@@ -66,7 +83,8 @@ def plain_value(text: str) -> Any:
     if text.startswith("[") and text.endswith("]"):
         return [plain_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1].replace("\\" + text[0], text[0])
+        # Backslashes count in pairs before a quote alone, the closing one included.
+        return re.sub(rf"(\\+)({text[0]}|\Z)", lambda found: "\\" * (len(found[1]) // 2) + found[2], text[1:-1])
     if re.fullmatch(r"[+-]?\d+", text):
         return int(text)
     return {"true": True, "false": False, "null": None}.get(text.lower(), text)
@@ -84,7 +102,7 @@ def plain_settings(overrides: list[str]) -> Settings:
                 settings[".".join(path)] = plain_value(value)
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        settings[key] = plain_value(value)
+        settings[key] = None if override.startswith("~") else plain_value(value)
     return settings
 
 
@@ -113,12 +131,63 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
         except (HydraException, OmegaConfBaseException) as error:
             named = f"{error.override}: " if isinstance(error, OverrideParseException) else ""
             problems.append(f"settings: {named}{error}".replace("\n", " "))
-    problems += [f"settings: {key} is {settings.get(key)!r}, expected a whole number >= 1." for key in COUNTS if not is_count(settings.get(key))]
     return settings, problems
 
 
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return is_whole(value) and value >= 1
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def as_list(value: Any) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def is_text_or_texts(value: Any) -> bool:
+    return bool(as_list(value)) and all(map(is_text, as_list(value)))
+
+
+def expectations(settings: Settings) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """What the settings that the checks go by must be, as a test and in words."""
+    count = (is_count, "a whole number >= 1")
+    modes = ("auto", "disable", "resume_path")
+    expected = dict.fromkeys(COUNTS, count)
+    expected |= {budget: count for dynamic, budget in TOKEN_BUDGETS.items() if settings.get(dynamic)}
+    if settings.get(ROLLOUT) == "vllm" and settings.get(CHUNKED_PREFILL):
+        expected[BATCHED_TOKENS] = count
+    if settings.get(LOADED) is not None:
+        expected[LOADED] = (is_text_or_texts, f"a list of {', '.join(SHARDS)}")
+    expected[ROLLOUT] = (is_text, "the name of a rollout engine, such as vllm")
+    expected[MODEL] = (is_text, "a folder (MODEL_PATH)")
+    expected[CHECKPOINTS] = (is_text, "a folder (CKPTS_DIR)")
+    expected |= {key: (is_text_or_texts, f"a file or a list of files ({variable})") for key, variable in FILES.items()}
+    expected |= dict.fromkeys(("trainer.save_freq", "trainer.test_freq"), (is_whole, "a whole number; -1 for never"))
+    expected[RESUME_MODE] = (lambda mode: mode in modes, f"one of {', '.join(modes)}")
+    names = supported_loggers()
+    expected[LOGGER] = (lambda loggers: is_text_or_texts(loggers) and set(as_list(loggers)) <= {*names, "tracking"}, f"one or a list of {', '.join(names)} (LOGGER)")
+    return expected
+
+
+def supported_loggers() -> list[str]:
+    found = re.search(r"supported_backend = (\[.*?\])", (CHECKOUT / "verl/utils/tracking.py").read_text(), re.DOTALL)
+    return ast.literal_eval(found[1])
+
+
+def wrong_settings(settings: Settings) -> dict[str, str]:
+    """The problem with each setting that is not what it must be."""
+    wrong = {}
+    for key, (is_right, words) in expectations(settings).items():
+        value = settings.get(key)
+        if not is_right(value):
+            wrong[key] = f"settings: {key} is {'not set' if value is None else repr(value)}, expected {words}."
+    return wrong
 
 
 def era_problem(config: dict) -> list[str]:
@@ -139,6 +208,23 @@ def era_problem(config: dict) -> list[str]:
 # What must be there
 
 
+def packages_problem(settings: Settings) -> list[str]:
+    """What this Python lacks of what the run will import."""
+    override = "actor_rollout_ref.model.override_config."
+    attention = settings.get(f"{override}_attn_implementation") or settings.get(f"{override}attn_implementation") or "flash_attention_2"  # verl's
+    loggers = [module for name, module in LOGGER_MODULES.items() if name in as_list(settings.get(LOGGER))]
+    modules = [*MODULES, *loggers]
+    if settings.get(ROLLOUT) in ("vllm", "sglang"):
+        modules.append(settings[ROLLOUT])
+    if attention == "flash_attention_2" or settings.get("actor_rollout_ref.model.use_remove_padding"):
+        modules.append("flash_attn")
+    lacks = [module for module in modules if importlib.util.find_spec(module) is None]
+    if not lacks:
+        return []
+    other_loggers = " LOGGER chooses other loggers." if set(lacks) & set(loggers) else ""
+    return [f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains or set PYTHON to its python; `make llm-...` makes one.{other_loggers}"]
+
+
 def local_gpus() -> int:
     """GPUs of this machine that CUDA may use; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -153,9 +239,16 @@ def local_gpus() -> int:
 
 def cluster_gpus(address: str) -> Optional[list[int]]:
     """GPUs of each node of the Ray cluster at `address`; None where none answers."""
+    print(f"asking the Ray cluster at {address} ...", file=sys.stderr, flush=True)
+    host_and_port = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
+    if host_and_port:  # Ray itself would try for minutes where nobody listens
+        try:
+            socket.create_connection((host_and_port[1], int(host_and_port[2])), timeout=10).close()
+        except (OSError, OverflowError):
+            return None
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR'); print('gpus', *(int(node['Resources'].get('GPU', 0)) for node in ray.nodes() if node['Alive']))"
     try:
-        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=CLUSTER_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     found = [line.split()[1:] for line in answer.stdout.splitlines() if line.startswith("gpus ")]
@@ -183,7 +276,7 @@ def gpu_problem(nnodes: int, gpus_per_node: int, environment_to_come: bool) -> l
         return cluster_problem(address, wanted, nnodes, gpus_per_node, environment_to_come)
     found = local_gpus()
     if nnodes > 1:
-        return [f"GPUs: the run wants {wanted}, this machine has {found} and RAY_ADDRESS names no Ray cluster. Start Ray on all nodes and set RAY_ADDRESS=auto, submit recipe/era/slurm_ray.sbatch, or set NNODES=1."]
+        return [f"GPUs: the run wants {wanted}, this machine has {found} and RAY_ADDRESS names no Ray cluster. Start Ray on all nodes and set RAY_ADDRESS=auto, or submit recipe/era/slurm_ray.sbatch{', or set NNODES=1' if found else ''}."]
     return [] if found >= gpus_per_node else [f"GPUs: the run wants {wanted}, this machine has {found}."]
 
 
@@ -214,9 +307,8 @@ def length_problems(settings: Settings) -> list[str]:
     for dynamic, budget in TOKEN_BUDGETS.items():
         if settings.get(dynamic) and settings[budget] * settings[ULYSSES] < context:
             problems.append(f"lengths: {text} do not fit into {budget}={settings[budget]}" + (f" x {ULYSSES}={settings[ULYSSES]}." if settings[ULYSSES] > 1 else "."))
-    rollout = "actor_rollout_ref.rollout"
-    if settings[f"{rollout}.name"] == "vllm" and settings[f"{rollout}.enable_chunked_prefill"] and settings[f"{rollout}.max_num_batched_tokens"] < context:
-        problems.append(f"lengths: verl wants {rollout}.max_num_batched_tokens={settings[f'{rollout}.max_num_batched_tokens']} to hold {text}.")
+    if settings[ROLLOUT] == "vllm" and settings.get(CHUNKED_PREFILL) and settings[BATCHED_TOKENS] < context:
+        problems.append(f"lengths: verl wants {BATCHED_TOKENS}={settings[BATCHED_TOKENS]} to hold {text}.")
     return problems
 
 
@@ -226,26 +318,32 @@ def model_problem(model: str, context_length: int) -> list[str]:
     if not config.is_file():
         return [f"model: no {config}. Download the model, for instance `huggingface-cli download Qwen/{folder.name} --local-dir {model}`, or set MODEL_PATH to its folder (a name on a hub will not do: the file is checked before the run)."]
     try:
-        positions = json.loads(config.read_text())["max_position_embeddings"]
-    except (ValueError, KeyError):
+        positions = json.loads(config.read_text(encoding="utf-8"))["max_position_embeddings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        positions = None
+    if not is_count(positions):
         return [f"model: {config} is not a model configuration with max_position_embeddings. Download it again."]
     problems = []
     if positions < context_length:
-        problems.append(f"model: {config} has max_position_embeddings {positions}, prompts and responses need {context_length}. Set it to 32768 there, as verl's DAPO recipe asks for this model.")
+        advice = f"Set it to {DAPO_POSITIONS} there, as verl's DAPO recipe asks for this model" if context_length <= DAPO_POSITIONS else f"Lower {PROMPT_LENGTH} or {RESPONSE_LENGTH}, or take a model with a longer context"
+        problems.append(f"model: {config} has max_position_embeddings {positions}, prompts and responses need {context_length}. {advice}.")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         problems.append(f"model: {folder} holds no weights (*.safetensors or *.bin). Download it again.")
     return problems
 
 
-def file_problem(file: str, least_rows: int) -> list[str]:
+def file_problem(file: str, variable: str, least_rows: int) -> list[str]:
     path = Path(file).expanduser()
     if not path.is_file():
         make = f"Make it with `make llm-data`, or in the checkout with `python recipe/era/prepare_data.py {path.stem} --out {path.parent}`, or set" if path.stem in SETS else "Set"
-        return [f"data: no {file}. {make} TRAIN_FILE and TEST_FILE."]
-    with path.open("rb") as stream:
-        begin = stream.read(4)
-        stream.seek(max(path.stat().st_size - 4, 0))
-        end = stream.read(4)
+        return [f"data: no {file}. {make} {variable}."]
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4)
+            stream.seek(max(path.stat().st_size - 4, 0))
+            end = stream.read(4)
+    except OSError as error:
+        return [f"data: {file} cannot be read: {error.strerror}."]
     if begin != b"PAR1" or end != b"PAR1":
         return [f"data: {file} is not a whole parquet file. Make it again."]
     if importlib.util.find_spec("pyarrow") is None:
@@ -263,15 +361,12 @@ def file_problem(file: str, least_rows: int) -> list[str]:
     return problems
 
 
-def data_problems(settings: Settings) -> list[str]:
-    problems = []
-    for key, least_rows in (("data.train_files", settings[GENERATED_PROMPTS]), ("data.val_files", 1)):
-        files = settings[key] if isinstance(settings[key], list) else [settings[key]]
-        if len(files) > 1:  # only together need they fill a batch
-            least_rows = 1
-        for file in files:
-            problems += file_problem(str(file), least_rows)
-    return problems
+def data_problems(settings: Settings, key: str) -> list[str]:
+    files = as_list(settings[key])
+    # Several files need fill a batch only together.
+    fills_batch = key == "data.train_files" and len(files) == 1 and is_count(settings.get(GENERATED_PROMPTS))
+    least_rows = settings[GENERATED_PROMPTS] if fills_batch else 1
+    return [problem for file in files for problem in file_problem(file, FILES[key], least_rows)]
 
 
 def recipe_problem() -> list[str]:
@@ -302,8 +397,8 @@ def checkpoint_problem(checkpoint: Path, contents: list[str], gpus: int) -> list
 
 def resume_problems(settings: Settings, gpus: int) -> list[str]:
     """What would make verl stop, or silently start from scratch, where it is to go on from a checkpoint."""
-    mode, own, start = (settings.get(f"trainer.{key}") for key in ("resume_mode", "default_local_dir", "resume_from_path"))
-    contents = settings.get("actor_rollout_ref.actor.checkpoint.load_contents") or list(SHARDS)
+    mode, own, start = settings[RESUME_MODE], settings[CHECKPOINTS], settings.get("trainer.resume_from_path")
+    contents = as_list(settings.get(LOADED) or list(SHARDS))
     if mode == "resume_path":
         checkpoint = Path(str(start))
         if step_of(checkpoint) is None:
@@ -311,10 +406,13 @@ def resume_problems(settings: Settings, gpus: int) -> list[str]:
         if not checkpoint.is_dir():
             return [f"checkpoint: no {checkpoint}. Run stage 1 (run_era_stage1_qwen2.5_math_7b.sh, make llm-stage1) to its end, or set STAGE1_CKPT to its last global_step_<number>."]
         return [*checkpoint_problem(checkpoint, contents, gpus), *finished_problem(checkpoint, settings)]
-    tracker = Path(str(own)) / TRACKER
+    tracker = Path(own) / TRACKER
     if mode != "auto" or not tracker.exists():
         return []
-    text = tracker.read_text().strip()
+    try:
+        text = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        return [f"checkpoint: {tracker} cannot be read: {error.strerror}. It should hold the number of the newest complete global_step_<number>; remove it to start from scratch."]
     checkpoint = tracker.parent / f"global_step_{text}"
     if step_of(checkpoint) is None or not checkpoint.is_dir():
         return [f"checkpoint: {tracker} says {text!r}, and there is no such checkpoint beside it. Write the number of the newest complete global_step_<number> into it, or remove it to start from scratch."]
@@ -331,15 +429,28 @@ def finished_problem(checkpoint: Path, settings: Settings) -> list[str]:
 
 def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
     settings, problems = read_settings(overrides)
-    if all(is_count(settings.get(key)) for key in COUNTS):
-        nnodes, gpus_per_node = settings[NNODES], settings[GPUS_PER_NODE]
-        gpus = nnodes * gpus_per_node
-        problems += gpu_problem(nnodes, gpus_per_node, environment_to_come)
-        problems += batch_problems(settings, gpus)
+    wrong = wrong_settings(settings)
+    problems += wrong.values()
+
+    def right(*keys: str) -> bool:
+        """Whether a check that goes by these settings can be made."""
+        return not wrong.keys() & set(keys)
+
+    if not environment_to_come:
+        problems += packages_problem(settings)
+    if right(NNODES, GPUS_PER_NODE):
+        problems += gpu_problem(settings[NNODES], settings[GPUS_PER_NODE], environment_to_come)
+    if right(*COUNTS):
+        problems += batch_problems(settings, settings[NNODES] * settings[GPUS_PER_NODE])
+    if right(PROMPT_LENGTH, RESPONSE_LENGTH, ULYSSES, ROLLOUT, BATCHED_TOKENS, *TOKEN_BUDGETS.values()):
         problems += length_problems(settings)
-        problems += model_problem(str(settings["actor_rollout_ref.model.path"]), settings[PROMPT_LENGTH] + settings[RESPONSE_LENGTH])
-        problems += data_problems(settings)
-        problems += resume_problems(settings, gpus)
+    if right(MODEL, PROMPT_LENGTH, RESPONSE_LENGTH):
+        problems += model_problem(settings[MODEL], settings[PROMPT_LENGTH] + settings[RESPONSE_LENGTH])
+    for key in FILES:
+        if right(key):
+            problems += data_problems(settings, key)
+    if right(NNODES, GPUS_PER_NODE, STEPS, CHECKPOINTS, RESUME_MODE, LOADED):
+        problems += resume_problems(settings, settings[NNODES] * settings[GPUS_PER_NODE])
     return problems + recipe_problem()
 
 
@@ -351,7 +462,7 @@ def main() -> int:
     os.chdir(CHECKOUT)  # where the run starts: hydra's search path and relative paths
     problems = find_problems(args.overrides, args.environment_to_come)
     if problems:
-        print("This run cannot start; nothing was changed. Missing:\n" + "\n".join(f"  - {problem}" for problem in problems), file=sys.stderr)
+        print("This run cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in problems), file=sys.stderr)
     return 1 if problems else 0
 
 
