@@ -73,13 +73,16 @@ def decided_scale(case):
 
 
 def era(case, logits, top_k=None):
+    from omegaconf import OmegaConf
+
     from verl.utils import era_fsdp
     from verl.utils.torch_functional import logprobs_from_logits
 
     # A prompt of one token, and a last position that predicts nothing, as in verl's padded batches.
     batch = {era_fsdp.LOGIT_SCALE: decided_scale(case)[:, :-1], "input_ids": case["labels"]}
-    hooks = era_fsdp.ActorHooks(SimpleNamespace(config={"policy_loss": {}}))  # without KL loss or entropy bonus, the division applies the scale
-    hooks._needs_original = False
+    # Without KL loss or entropy bonus, the division applies the scale.
+    config = {"era": {"enable": True}, "ppo_mini_batch_size": 1, "ppo_epochs": 1, "use_dynamic_bsz": True, "use_kl_loss": False, "entropy_coeff": 0}
+    hooks = era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))
     hooks.divide_by_temperature_(logits, case["temperature"], batch)
     return logprobs_from_logits(logits, case["labels"], top_k=top_k)
 
