@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
@@ -207,8 +208,9 @@ def main(argv: list[str]) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            return perform(argv)
+            with interrupts_kept():
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                return perform(argv)
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     except Stop as stop:
@@ -227,6 +229,26 @@ def main(argv: list[str]) -> int:
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def interrupts_kept():
+    """Python prints and drops what is raised in a destructor (Popen has one), also Ctrl-C: here it comes again at once."""
+
+    def again(unraisable) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        else:
+            report(unraisable)
+
+    report, sys.unraisablehook = sys.unraisablehook, again
+    alarm = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        sys.unraisablehook = report
 
 
 def tell_interrupted() -> int:

@@ -108,6 +108,24 @@ def test_a_signal_while_the_rooms_are_loaded_or_left(project, tmp_path):
     assert late.err == "" and project.state() == "applied"
 
 
+def test_a_signal_in_a_destructor_is_not_lost(project, tmp_path):
+    """Python can only print what is raised there; subprocess.Popen has one, so Ctrl-C may land in it at any git command."""
+    folder = tmp_path / "destructor"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import os, signal, subprocess\n"
+        "real, left = subprocess.Popen.__del__, [2]\n"
+        "def end(self, *args):\n"
+        "    real(self, *args)\n"
+        "    left[0] -= 1\n"
+        "    left[0] or os.kill(os.getpid(), signal.SIGINT)\n"
+        "subprocess.Popen.__del__ = end\n"
+    )
+    stopped = project.spawn("apply", "alpha", env={"PYTHONPATH": str(folder)}, code=130)
+    assert "Exception ignored" not in stopped.err and "stopped; nothing was changed" in stopped.err
+    assert not project.checkout().exists()
+
+
 def test_an_earlier_switch_that_was_completed_counts_as_a_change(project, monkeypatch):
     project.run("apply", "alpha")
     (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
