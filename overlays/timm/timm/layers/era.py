@@ -1,0 +1,266 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Entropy Regularizing Activation (ERA) for classifiers: logits whose softmax has a minimum entropy.
+
+Paper, Eq. discrete_era, with n = D classes, p = softmax(z), kappa = ln(tau) / tau and C = exp(H0 - 1):
+
+    h_i  = kappa + (C - n kappa) (1 - p_i) / (n - 1)        entropies of "tau-divided" probabilities; their sum is C
+    z'_i = ln q_i,  q_i in (0, 1 / tau] with -q_i ln q_i = h_i
+
+The maximum with 0 in the equation never acts where H0 is feasible. softmax(z') has an entropy of at least H0. Its true
+smallest entropy, `floor`, belongs to a one-hot p and is higher: .98 nats for 10 classes and H0 = .6. All entropies are
+in nats. This file needs torch and the standard library alone.
+"""
+
+import contextlib
+import math
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+import torch
+import torch.nn as nn
+
+__all__ = ['EntropyRegularizingActivation', 'attach_era', 'calibrate_min_entropy', 'find_era', 'raw_logits']
+
+INVERSES = ('approx', 'exact')
+
+# Newton steps of the exact inverse, starting from the paper's approximation: after 1, 2, 3 the relative error is at most
+# 2e-4, 5e-10, 4e-16 plus rounding.
+_NEWTON_STEPS = {torch.float32: 2, torch.float64: 3}
+
+
+class EntropyRegularizingActivation(nn.Module):
+    """Maps logits z to logits z' = g(z) whose softmax has an entropy of at least `floor` > `min_entropy`.
+
+    It has no parameters and no buffers. z' is a strictly increasing function of softmax(z), so the order of the classes
+    stays, up to rounding: classes whose probabilities are tiny may tie. Rank on z (see `raw_logits`).
+
+    Args:
+        num_classes: n, the size of the last dimension of the logits; at least 2.
+        min_entropy: H0 of the paper in nats, strictly between 1 + ln(kappa) and 1 + ln(n kappa), kappa = ln(tau) / tau.
+        tau: the paper's tau, at least e.
+        inverse: 'approx' is the paper's closed form -1 - sqrt(2 u) - 3/4 u, u = -1 - ln(h), for ln q. 'exact' solves
+            -q ln q = h to the precision of the floating-point type.
+
+    Attributes:
+        floor: smallest entropy of softmax(z') over all z, in nats; approached by one-hot softmax(z).
+        max_probability: largest entry of softmax(z') over all z, approached there too.
+
+    Raises:
+        ValueError: a value is not feasible; the message has the feasible range.
+    """
+
+    def __init__(self, num_classes: int, min_entropy: float, tau: float = 4.0, inverse: str = 'approx'):
+        super().__init__()
+        low, high = _feasible_min_entropy(num_classes, tau, inverse)
+        if not low < min_entropy < high:  # also false for nan
+            raise ValueError(
+                f'ERA: min_entropy={min_entropy} is not feasible for {num_classes} classes and tau={tau:g}: '
+                f'it must lie strictly between {low:.4f} and {high:.4f} nats'
+            )
+        self.num_classes = num_classes
+        self.min_entropy = float(min_entropy)
+        self.tau = float(tau)
+        self.inverse = inverse
+        self.bypassed = False  # set by raw_logits()
+        self.offset, self.slope = _line(num_classes, min_entropy, tau)
+        self.floor, self.max_probability = _one_hot_limit(num_classes, min_entropy, tau, inverse)
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        """Args: logits: (..., num_classes), any floating dtype. Returns: the same shape, in fp32 (fp64 for fp64), also
+        under autocast; in [ln q(offset), -ln tau]. An infinite or nan logit makes its row nan, as softmax does."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        exact = self.inverse == 'exact'
+        # A graph that is captured keeps plain operations, which a compiler fuses and every exporter knows.
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or not logits.requires_grad:
+            return _activate(logits.softmax(dim=-1), self.slope, self.offset, exact)[0]
+        return _Activation.apply(logits, self.slope, self.offset, exact)
+
+    def extra_repr(self) -> str:
+        return (
+            f'num_classes={self.num_classes}, min_entropy={self.min_entropy:g}, tau={self.tau:g}, '
+            f'inverse={self.inverse!r}, floor={self.floor:.4f}, max_probability={self.max_probability:.4f}'
+        )
+
+
+def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inverse: str = 'approx') -> float:
+    """The `min_entropy` (H0, nats) for which the activation's true smallest entropy is `floor`.
+
+    Args:
+        floor: wished smallest entropy in nats, strictly between 0 and ln(num_classes).
+        num_classes, tau, inverse: as for `EntropyRegularizingActivation`.
+
+    Raises:
+        ValueError: a value is not feasible; the message has the feasible range.
+    """
+    low, high = _feasible_min_entropy(num_classes, tau, inverse)
+    if not 0.0 < floor < math.log(num_classes):
+        raise ValueError(
+            f'ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: '
+            f'it must lie strictly between 0 and ln({num_classes}) = {math.log(num_classes):.4f}'
+        )
+    while True:  # the floor grows with H0, from 0 to ln n: halve the interval until it has no inner number
+        middle = (low + high) / 2
+        if not low < middle < high:
+            return middle
+        if _one_hot_limit(num_classes, middle, tau, inverse)[0] < floor:
+            low = middle
+        else:
+            high = middle
+
+
+def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: str = 'approx') -> nn.Module:
+    """Make ERA the output activation of a classifier, in training and evaluation.
+
+    The activation becomes the parameter-free child `era`, which a forward hook of the model applies to its output: the
+    keys of state_dict() stay, and copies, pickles, traces and compiled versions of the model have it. The number of
+    classes is `model.num_classes`; after `reset_classifier` the next forward follows it. With 0 classes (features) the
+    hook does nothing. Attaching again replaces the setting.
+
+    Args:
+        model: a timm model, not yet wrapped by DDP or torch.compile.
+        min_entropy, tau, inverse: as for `EntropyRegularizingActivation`.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: not feasible for the model's number of classes.
+        TypeError: the model has no `num_classes` or is wrapped; its forward raises it where it returns anything but one
+            tensor of logits (..., num_classes).
+    """
+    if hasattr(model, '_orig_mod') or not isinstance(getattr(model, 'num_classes', None), int):
+        raise TypeError(
+            f'ERA needs a classifier with an attribute num_classes, and it comes before DistributedDataParallel and '
+            f'torch.compile; {type(model).__name__} is not one. Nothing was attached.'
+        )
+    attached = find_era(model) is not None
+    model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
+    if not attached:
+        model.register_forward_hook(_apply_era)
+    return model
+
+
+def find_era(model: nn.Module) -> Optional[EntropyRegularizingActivation]:
+    """The activation that `attach_era` put into a model, also through wrappers (DDP, EMA, torch.compile), or None."""
+    return next((module for module in model.modules() if isinstance(module, EntropyRegularizingActivation)), None)
+
+
+@contextlib.contextmanager
+def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """Within `with raw_logits(model) as activation:` the model returns its logits z before ERA, and activation(z) is
+    the ERA model's output. Without ERA the model is as it was, and activation returns its argument."""
+    era = find_era(model)
+    if era is None:
+        yield lambda logits: logits
+        return
+    era.bypassed = True
+    try:
+        yield era
+    finally:
+        era.bypassed = False
+
+
+def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """Take era_min_entropy, era_tau and era_inverse out of create_model's kwargs: the arguments of attach_era, or {}."""
+    era = {name: kwargs.pop(f'era_{name}') for name in ('min_entropy', 'tau', 'inverse') if f'era_{name}' in kwargs}
+    if era and 'min_entropy' not in era:
+        raise ValueError(f"create_model: era_{' and era_'.join(era)} without era_min_entropy, which switches ERA on")
+    return era
+
+
+def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
+    era = model.era
+    if era.bypassed or model.num_classes == 0:
+        return output
+    if torch.jit.is_tracing():  # shapes are no plain numbers there, and tracers warn of comparing them
+        return era(output)
+    if not isinstance(output, torch.Tensor) or output.shape[-1] != model.num_classes:
+        found = f'a tensor of shape {tuple(output.shape)}' if isinstance(output, torch.Tensor) else f'a {type(output).__name__}'
+        raise TypeError(
+            f'ERA needs a model that returns one tensor of logits (..., {model.num_classes}); {type(model).__name__} returned {found}'
+        )
+    if era.num_classes != model.num_classes:
+        era = model.era = EntropyRegularizingActivation(model.num_classes, era.min_entropy, era.tau, era.inverse)
+    return era(output)
+
+
+def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[float, float]:
+    """The open interval of feasible H0: h lies within (0, kappa] and increases with p."""
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+        raise ValueError(f'ERA: num_classes={num_classes!r}: an integer of at least 2 is needed')
+    if not math.e <= tau < math.inf:
+        raise ValueError(f'ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}')
+    if inverse not in INVERSES:
+        raise ValueError(f"ERA: inverse={inverse!r}: expected 'approx' or 'exact'")
+    kappa = math.log(tau) / tau
+    return 1 + math.log(kappa), 1 + math.log(num_classes * kappa)
+
+
+def _line(num_classes: int, min_entropy: float, tau: float) -> Tuple[float, float]:
+    """Offset and slope of h = slope p + offset, which is Eq. discrete_era with sum(h) = C, and h = kappa at p = 1."""
+    kappa = math.log(tau) / tau
+    offset = kappa * math.expm1(min_entropy - 1 - math.log(kappa)) / (num_classes - 1)  # (C - kappa) / (n - 1)
+    return offset, kappa - offset
+
+
+def _one_hot_limit(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
+    """Entropy and largest probability of softmax(z') for one-hot p: one class has h = kappa, the others h = offset."""
+    offset, slope = _line(num_classes, min_entropy, tau)
+    h = torch.tensor([offset + slope, offset], dtype=torch.float64)
+    top, other = _log_inverse(h, inverse == 'exact')[0].tolist()
+    others = (num_classes - 1) * math.exp(other - top)  # relative to the top class
+    return math.log1p(others) + (top - other) * others / (1 + others), 1 / (1 + others)
+
+
+def _log_inverse(h: torch.Tensor, exact: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+    """y = ln q with -q ln q = h, and dy/dh; h in (0, 1/e]. (The paper's h^-1, a branch of Lambert's W.)
+
+    With d = -1 - y >= 0 and u = -1 - ln h the equation is d - ln(1 + d) = u, where nothing cancels near h = 1/e. At
+    h = 1/e itself dy/dh is infinite: u stays above a rounding error, so that gradients are finite for tau = e too.
+    """
+    u = (-1 - h.log()).clamp(min=torch.finfo(h.dtype).eps)
+    root = (2 * u).sqrt()
+    d = torch.add(root, u, alpha=0.75)  # the paper's approximation
+    if not exact:
+        return -1 - d, (1 / root + 0.75) / h
+    for _ in range(_NEWTON_STEPS[h.dtype]):
+        d = (u + d.log1p()) * (1 + 1 / d) - 1
+    return -1 - d, (1 + 1 / d) / h
+
+
+def _activate(probs: torch.Tensor, slope: float, offset: float, exact: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+    """z' and dz'/dp of Eq. discrete_era, elementwise."""
+    y, dy_dh = _log_inverse(slope * probs + offset, exact)
+    return y, slope * dy_dh
+
+
+class _Activation(torch.autograd.Function):
+    """softmax and _activate with the gradient in closed form: dL/dz = p (g - sum(g p)), g = dL/dz' dz'/dp."""
+
+    @staticmethod
+    def forward(ctx, logits: torch.Tensor, slope: float, offset: float, exact: bool) -> torch.Tensor:
+        probs = logits.softmax(dim=-1)
+        y, dy_dp = _activate(probs, slope, offset, exact)
+        ctx.save_for_backward(logits, probs, dy_dp)
+        ctx.constants = slope, offset, exact
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor):
+        logits, probs, dy_dp = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True, as second-order optimizers have it: plain operations once more
+            y = _activate(logits.softmax(dim=-1), *ctx.constants)[0]
+            return torch.autograd.grad(y, logits, grad, create_graph=True)[0], None, None, None
+        grad = grad * dy_dp * probs
+        return torch.addcmul(grad, probs, grad.sum(dim=-1, keepdim=True), value=-1), None, None, None

@@ -1,0 +1,248 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What train.py, validate.py, inference.py and onnx_export.py call for ERA: flags, settings saved with a checkpoint, entropies.
+
+A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor, max_probability}, saved in a
+checkpoint as `args.era`. ERA adds nothing to a state_dict, so this is all that tells an ERA checkpoint from another.
+"""
+
+import argparse
+import logging
+import math
+import os
+import sys
+import zipfile
+from typing import Any, Dict, NoReturn, Optional, Tuple
+
+import torch
+import torch.nn as nn
+
+from timm.layers.era import INVERSES, attach_era, calibrate_min_entropy, find_era
+
+_logger = logging.getLogger('era')
+
+SETTING = ('num_classes', 'min_entropy', 'tau', 'inverse', 'floor', 'max_probability')
+
+
+def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> None:
+    """The flags of train.py, or with `evaluation` those of the scripts that read a checkpoint."""
+    group = parser.add_argument_group('Entropy Regularizing Activation (ERA)')
+    group.add_argument('--era-min-entropy', type=float, default=None, metavar='H0',
+                       help="Switch ERA on with the paper's H0 in nats: 0.6 for CIFAR-10, 1.2 for ImageNet")
+    group.add_argument('--era-floor', type=float, default=None, metavar='F',
+                       help='Switch ERA on with the H0 whose true smallest entropy is F nats')
+    group.add_argument('--era-tau', type=float, default=None, metavar='TAU',
+                       help='tau of ERA, at least e (default: 4)')
+    group.add_argument('--era-inverse', type=str, default=None, choices=INVERSES,
+                       help="inverse of -q ln q: the paper's approximation, or exact (default: approx)")
+    if evaluation:
+        group.add_argument('--no-era', action='store_true', default=False,
+                           help='Leave ERA off although the checkpoint was trained with it')
+    else:
+        group.add_argument('--log-entropy', action='store_true', default=False,
+                           help='Log the entropy of the predictions without ERA too')
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """train.py: end where the flags contradict each other. What depends on the model is for setup()."""
+    problem = _flag_conflict(args) or (_misfit(args) if _wished(args) else None)
+    if problem:
+        _fail(problem)
+
+
+def setup(model: nn.Module, args: argparse.Namespace) -> None:
+    """train.py: attach ERA as the flags say, log what it guarantees, and keep the setting in `args` for the checkpoints.
+
+    A checkpoint given by --resume must have been trained with the same setting.
+    """
+    args.era = _attach(model, args)
+    if args.resume and os.path.isfile(args.resume):
+        saved = saved_setting(args.resume)
+        if saved != UNKNOWN and not _same(saved, args.era):
+            _fail(
+                f'--resume {args.resume}: trained {_describe(saved)}, but this run would go on {_describe(args.era)}. '
+                f'Resume with {_as_flags(saved)}, or start a new run from its weights with --initial-checkpoint. '
+                f'Nothing was changed.'
+            )
+
+
+def restore(model: nn.Module, args: argparse.Namespace) -> None:
+    """The scripts that read a checkpoint: attach ERA as it was trained, unless a flag says otherwise."""
+    problem = _flag_conflict(args)
+    if problem:
+        _fail(problem)
+    if not hasattr(model, 'num_classes'):  # timm's TestTimePoolHead
+        model.num_classes = args.num_classes
+    saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
+    if saved and not _wished(args) and not args.no_era:
+        args = argparse.Namespace(**{**vars(args), **{f'era_{name}': saved[name] for name in ('min_entropy', 'tau', 'inverse')}})
+    chosen = _attach(model, args)
+    if saved != UNKNOWN and not _same(saved, chosen):
+        _logger.warning(f'{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, as the flags say.')
+
+
+UNKNOWN: Dict[str, Any] = {}  # the setting of a file that keeps no arguments: bare weights, or not made by train.py
+
+
+def saved_setting(path: str) -> Optional[Dict[str, Any]]:
+    """The ERA setting that a checkpoint of train.py was trained with; None without ERA, UNKNOWN where it cannot tell."""
+    if str(path).endswith(('.safetensors', '.npz', '.npy')):
+        return UNKNOWN
+    # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
+    checkpoint = torch.load(path, map_location='cpu', weights_only=False, mmap=zipfile.is_zipfile(path))
+    if not isinstance(checkpoint, dict) or 'args' not in checkpoint:
+        return UNKNOWN
+    return getattr(checkpoint['args'], 'era', None)
+
+
+def topk(model: nn.Module, scores: torch.Tensor, logits: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """scores.topk(k), (batch, k) scores and indices; for an ERA model ranked by its raw logits, which do not tie."""
+    if find_era(model) is None:
+        return scores.topk(k)
+    indices = logits.topk(k).indices
+    return scores.gather(-1, indices), indices
+
+
+class EntropyMeter(nn.Module):
+    """A loss function that also keeps the mean and the smallest entropy of the predictions it is given.
+
+    Args:
+        loss_fn: called as loss_fn(output, target), output: logits (batch, n).
+    """
+
+    def __init__(self, loss_fn: nn.Module):
+        super().__init__()
+        self.loss_fn = loss_fn
+        self.reset()
+
+    def reset(self) -> None:
+        self.total, self.count, self.smallest = 0.0, 0, math.inf
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            entropies = predictive_entropy(output)
+            self.total = self.total + entropies.sum()  # stays on the device: no waiting for it before the backward pass
+            self.count += entropies.numel()
+            self.smallest = entropies.min().clamp(max=self.smallest)
+        return self.loss_fn(output, target)
+
+    def metrics(self) -> Dict[str, float]:
+        """entropy_mean and entropy_min in nats, of all processes, since the last call."""
+        total, smallest = (torch.as_tensor(value, dtype=torch.float64) for value in (self.total, self.smallest))
+        count = torch.full_like(total, self.count)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+            torch.distributed.all_reduce(count)
+            torch.distributed.all_reduce(smallest, op=torch.distributed.ReduceOp.MIN)
+        self.reset()
+        return {'entropy_mean': (total / count).item(), 'entropy_min': smallest.item()}
+
+    def log(self) -> str:
+        """The same of this process so far, for a progress line."""
+        return f'  Entropy: {float(self.total) / self.count:.3f} (min {float(self.smallest):.4f})'
+
+
+def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Entropy in nats of softmax(logits): (..., n) -> (...), fp32."""
+    return torch.special.entr(logits.float().softmax(dim=-1)).sum(dim=-1)
+
+
+def meter(args: argparse.Namespace, *loss_fns: nn.Module) -> Tuple[nn.Module, ...]:
+    """The loss functions, as EntropyMeters where entropies are to be logged."""
+    return tuple(map(EntropyMeter, loss_fns)) if args.era or args.log_entropy else loss_fns
+
+
+def entropy_metrics(loss_fn: nn.Module) -> Dict[str, float]:
+    """What an EntropyMeter has gathered, or nothing for another loss."""
+    return loss_fn.metrics() if isinstance(loss_fn, EntropyMeter) else {}
+
+
+def entropy_log(loss_fn: nn.Module) -> str:
+    """What follows in a line of the log: the entropies, or nothing for another loss than an EntropyMeter."""
+    return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ''
+
+
+def _wished(args: argparse.Namespace) -> bool:
+    return args.era_min_entropy is not None or args.era_floor is not None
+
+
+def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
+    if args.era_min_entropy is not None and args.era_floor is not None:
+        return '--era-min-entropy and --era-floor both set H0: give one of them'
+    if not _wished(args):
+        if args.era_tau is not None:
+            return '--era-tau without --era-min-entropy or --era-floor, which switch ERA on'
+        if args.era_inverse is not None:
+            return '--era-inverse without --era-min-entropy or --era-floor, which switch ERA on'
+    elif getattr(args, 'no_era', False):
+        return '--no-era contradicts --era-min-entropy and --era-floor'
+    return None
+
+
+def _misfit(args: argparse.Namespace) -> Optional[str]:
+    """What of the other flags does not go with ERA."""
+    if getattr(args, 'bce_loss', False):
+        return (
+            'ERA does not fit --bce-loss: its logits mean nothing but up to a constant per sample, which a softmax '
+            'removes and the sigmoids of binary cross-entropy do not'
+        )
+    if getattr(args, 'torchscript', False):
+        return 'ERA does not fit --torchscript: torch.jit.script cannot compile its forward hook. --torchcompile does'
+    return None
+
+
+def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, Any]]:
+    """Attach what the flags of `args` wish. Returns the model's setting, also one that create_model attached, or None."""
+    given = {'tau': args.era_tau, 'inverse': args.era_inverse}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        if args.era_floor is not None:
+            attach_era(model, calibrate_min_entropy(args.era_floor, args.num_classes, **given), **given)
+        elif args.era_min_entropy is not None:
+            attach_era(model, args.era_min_entropy, **given)
+    except (TypeError, ValueError) as error:
+        _fail(str(error))
+    era = find_era(model)
+    if era is None:
+        return None
+    problem = _misfit(args)
+    if problem:
+        _fail(problem)
+    if getattr(args, 'rank', 0) == 0:
+        _logger.info(
+            f'ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, {era.num_classes} classes: no '
+            f'prediction has less entropy than {era.floor:.4f} nats (floor) or a probability above {era.max_probability:.4f}.'
+        )
+    return {name: getattr(era, name) for name in SETTING}
+
+
+def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> bool:
+    if not one or not other:
+        return not one and not other
+    return all(one[name] == other[name] for name in ('min_entropy', 'tau', 'inverse'))
+
+
+def _describe(setting: Optional[Dict[str, Any]]) -> str:
+    return 'with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)'.format(**setting) if setting else 'without ERA'
+
+
+def _as_flags(setting: Optional[Dict[str, Any]]) -> str:
+    if not setting:
+        return 'no ERA flag'
+    return '--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}'.format(**setting)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f'{os.path.basename(sys.argv[0])}: error: {message}', file=sys.stderr)
+    sys.exit(2)
