@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+import sys
 
 HOOKED = {"timm/layers/__init__.py", "timm/models/_factory.py", "train.py", "validate.py", "inference.py", "onnx_export.py"}
 
@@ -27,3 +28,9 @@ def test_the_activation_stands_alone(project_root):
     imported = {name.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     imported |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported == {"contextlib", "math", "torch", "typing"}
+
+
+def test_patches_and_overlay_files_are_what_the_checkout_holds(patched_timm, project_root):
+    command = [sys.executable, project_root / "apply.py", "export", "timm", "--check", "--checkouts", patched_timm.parent]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
