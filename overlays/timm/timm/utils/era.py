@@ -29,6 +29,7 @@ import torch
 import torch.nn as nn
 
 from timm.layers.era import INVERSES, attach_era, calibrate_min_entropy, find_era
+from timm.utils.log import setup_default_logging
 
 _logger = logging.getLogger('era')
 
@@ -79,11 +80,11 @@ def setup(model: nn.Module, args: argparse.Namespace) -> None:
 
 def restore(model: nn.Module, args: argparse.Namespace) -> None:
     """The scripts that read a checkpoint: attach ERA as it was trained, unless a flag says otherwise."""
+    if not logging.root.handlers:  # onnx_export.py
+        setup_default_logging()
     problem = _flag_conflict(args)
     if problem:
         _fail(problem)
-    if not hasattr(model, 'num_classes'):  # timm's TestTimePoolHead
-        model.num_classes = args.num_classes
     saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
     if saved and not _wished(args) and not args.no_era:
         args = argparse.Namespace(**{**vars(args), **{f'era_{name}': saved[name] for name in ('min_entropy', 'tau', 'inverse')}})
@@ -97,7 +98,7 @@ UNKNOWN: Dict[str, Any] = {}  # the setting of a file that keeps no arguments: b
 
 def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     """The ERA setting that a checkpoint of train.py was trained with; None without ERA, UNKNOWN where it cannot tell."""
-    if str(path).endswith(('.safetensors', '.npz', '.npy')):
+    if os.path.splitext(path)[1].lower() in ('.safetensors', '.npz', '.npy'):
         return UNKNOWN
     # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
     checkpoint = torch.load(path, map_location='cpu', weights_only=False, mmap=zipfile.is_zipfile(path))
@@ -139,7 +140,8 @@ class EntropyMeter(nn.Module):
 
     def metrics(self) -> Dict[str, float]:
         """entropy_mean and entropy_min in nats, of all processes, since the last call."""
-        total, smallest = (torch.as_tensor(value, dtype=torch.float64) for value in (self.total, self.smallest))
+        # clone(): values of inference mode cannot be reduced in place outside of it. fp32: MPS has no fp64.
+        total, smallest = (torch.as_tensor(value, dtype=torch.float32).clone() for value in (self.total, self.smallest))
         count = torch.full_like(total, self.count)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
@@ -150,7 +152,7 @@ class EntropyMeter(nn.Module):
 
     def log(self) -> str:
         """The same of this process so far, for a progress line."""
-        return f'  Entropy: {float(self.total) / self.count:.3f} (min {float(self.smallest):.4f})'
+        return f'  Entropy: {float(self.total) / self.count:.4f} (min {float(self.smallest):.4f})'
 
 
 def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
@@ -178,8 +180,14 @@ def _wished(args: argparse.Namespace) -> bool:
 
 
 def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
+    for name in ('era_min_entropy', 'era_floor', 'era_tau'):
+        value = getattr(args, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):  # argparse checks strings alone
+            return f'{name}: {value!r} in the --config is not a number'
     if args.era_min_entropy is not None and args.era_floor is not None:
-        return '--era-min-entropy and --era-floor both set H0: give one of them'
+        return '--era-min-entropy and --era-floor both set H0: give one of them (a --config counts too)'
+    if any(name.startswith('era_') for name in getattr(args, 'model_kwargs', {})):
+        return 'ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, not in --model-kwargs'
     if not _wished(args):
         if args.era_tau is not None:
             return '--era-tau without --era-min-entropy or --era-floor, which switch ERA on'
@@ -199,11 +207,15 @@ def _misfit(args: argparse.Namespace) -> Optional[str]:
         )
     if getattr(args, 'torchscript', False):
         return 'ERA does not fit --torchscript: torch.jit.script cannot compile its forward hook. --torchcompile does'
+    if getattr(args, 'no_era', False):
+        return '--no-era leaves off the ERA of a checkpoint, but here it comes with the configuration of --model'
     return None
 
 
 def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, Any]]:
     """Attach what the flags of `args` wish. Returns the model's setting, also one that create_model attached, or None."""
+    if _wished(args) and not hasattr(model, 'num_classes'):  # timm's TestTimePoolHead
+        model.num_classes = args.num_classes
     given = {'tau': args.era_tau, 'inverse': args.era_inverse}
     given = {name: value for name, value in given.items() if value is not None}
     try:
@@ -230,7 +242,9 @@ def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, An
 def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> bool:
     if not one or not other:
         return not one and not other
-    return all(one[name] == other[name] for name in ('min_entropy', 'tau', 'inverse'))
+    # The H0 of --era-floor may differ in its last digits between machines.
+    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in ('min_entropy', 'tau'))
+    return close and one['inverse'] == other['inverse']
 
 
 def _describe(setting: Optional[Dict[str, Any]]) -> str:

@@ -1,0 +1,34 @@
+"""Runs timm's scripts in forks of one process that has imported timm and torch: the imports take longer than a tiny run.
+
+Reads jobs from stdin, one JSON object per line: {"argv": [script, ...], "cwd": folder, "stdout": file, "stderr": file}.
+Writes the exit code of each as a line to stdout. The timm of PYTHONPATH is used.
+"""
+
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+
+import pandas  # noqa: F401  for inference.py
+import sklearn.metrics  # noqa: F401  for validate.py
+import timm.optim
+import timm.scheduler
+import timm.utils  # noqa: F401
+import torch
+
+
+def run(job):
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    os.chdir(job["cwd"])
+    sys.argv = job["argv"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+torch.set_num_threads(1)
+for line in sys.stdin:
+    process = multiprocessing.get_context("fork").Process(target=run, args=(json.loads(line),))
+    process.start()
+    process.join()
+    print(process.exitcode, flush=True)
