@@ -2,6 +2,7 @@
 # make test          the tests
 # make apply         patched upstream checkouts in checkouts/
 # make llm-stage1    the paper's stage 1 on GPUs; llm-... for its other runs (DRY_RUN=1 prints the command)
+# make vision-cifar10-aug-era    the paper's classifiers on GPUs likewise; vision-... for its other runs
 # make help          all targets
 
 SHELL := /bin/bash
@@ -9,12 +10,11 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS SEEDS EPOCHS RUNS DATA_DIR OUTPUT H0
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
 FITS := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
-SEED ?= 1
 STEPS ?= 150
 TASK ?= chain
 CHECKOUTS ?= checkouts
@@ -25,23 +25,28 @@ CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
 VENV_READY := $(VENV)/installed
 GPU_VENV := .venv/verl-gpu
 GPU_VENV_READY := $(GPU_VENV)/installed
+TIMM_GPU_VENV := .venv/timm-gpu
+TIMM_GPU_VENV_READY := $(TIMM_GPU_VENV)/installed
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
-export SEED STEPS TASK CHECKOUTS RAY_DATA_HOME DATA
+export STEPS TASK CHECKOUTS RAY_DATA_HOME DATA
 
 # Progress on a terminal, one line of it; errors go to stderr and stay.
 ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s' "$$line"; done; printf '\r\033[K'; else cat > /dev/null; fi
 
 # Every run of the paper is one line `llm-<name>: RUN = <script>  ## ...` below.
 LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
+# Likewise `vision-<name>: RUN = <experiment of recipes/era/runs.py>  ## ...`.
+VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) agreement bench bench-actor bench-engine clean
+.PHONY: help demo demo-vision test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+	agreement bench bench-actor bench-engine floor-search vision-models bench-vision clean
 
 ##@ The project
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "%s%s\n", separator, substr($$0, 5); separator = "\n" } \
-		/^[a-z0-9.-]+:.*## / { printf "  %-22s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z0-9.-]+:.*## / { printf "  %-31s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV_READY): requirements/cpu.txt
 	@set -e; python="$${PYTHON-$$(for p in python3 python3.13 python3.12 python3.11; do $$p -c $(FITS) 2>/dev/null && { command -v $$p; break; }; done)}"; \
@@ -52,9 +57,14 @@ $(VENV_READY): requirements/cpu.txt
 	@set -o pipefail; $(CPU) -m pip install --disable-pip-version-check -r requirements/cpu.txt | $(ONE_LINE)
 	@touch $@
 
-demo: $(VENV_READY)  ## GRPO beside ERA in the real verl trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
+demo: $(VENV_READY)  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) -m demo --seed "$$SEED" --steps "$$STEPS" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
+	@$(CPU) -m demo --seed "$${SEED:-1}" --steps "$$STEPS" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
+
+demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with and without ERA (SEEDS, EPOCHS)
+	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
+	@read -ra seeds <<< "$$SEEDS"; $(CPU) -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
+		$${SEEDS:+--seeds "$${seeds[@]}"} $${EPOCHS:+--epochs "$$EPOCHS"}
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra
@@ -90,20 +100,29 @@ llm-release-gate: RUN = run_era_release_gate_qwen2.5_math_7b.sh  ## ERA with the
 DRY := $(filter-out 0,$(DRY_RUN))
 CHECK := $(filter-out 0,$(CHECK_ONLY))
 
-# Shell commands: sets $$file to a file of the recipe in the checkout.
-in-checkout = file="$$CHECKOUTS/verl/recipe/era/$(strip $(1))"; \
-	[[ -f "$$file" ]] || { echo "error: $$file is not there. Run 'make apply' first." >&2; exit 1; }
+# Shell commands: sets $$file to the file $(1) in the checkouts.
+in-checkout = file="$$CHECKOUTS/$(strip $(1))"; \
+	[[ -f "$$file" ]] || { echo "error: $$file is not there. Run 'make apply' first (python3 apply.py apply $(firstword $(subst /, ,$(1))) --checkouts $$CHECKOUTS, for this one alone)." >&2; exit 1; }
 
-# Shell commands: sets $$python to that of the GPU environment, which is PYTHON, the active one if it has all, or one made
-# here. $$lacks is empty unless the last is yet to be made, and then says why it must be.
+# Shell commands: sets $$python to that of the GPU environment for $(1) (verl, timm), which is PYTHON, the active one if it
+# has all, or the one made here in $(2). $$lacks is empty unless the last is yet to be made, and then says why it must be.
 define find-gpu-python
-active=$$(command -v python3); lacks=; python="$(CURDIR)/$(GPU_VENV)/bin/python"; \
+active=$$(command -v python3); lacks=; python="$(CURDIR)/$(strip $(2))/bin/python"; \
 	if [[ -n "$$PYTHON" ]]; then python=$$PYTHON; \
-	elif problem=$$("$$active" requirements/check_gpu_environment.py); then python=$$active; \
-	elif [[ ! -f $(GPU_VENV_READY) ]]; then lacks=$$problem; fi
+	elif problem=$$("$$active" requirements/check_gpu_environment.py $(1)); then python=$$active; \
+	elif [[ ! -f $(strip $(2))/installed ]]; then lacks=$$problem; fi
 endef
 
-make-gpu-environment = echo "$$lacks"; $(MAKE) --no-print-directory $(GPU_VENV_READY) || exit 1
+make-gpu-environment = echo "$$lacks"; $(MAKE) --no-print-directory $(strip $(1))/installed || exit 1
+
+# Shell commands: ends unless the command $(3) finds all there but the environment, and makes that in $(1); $(2) is its size.
+define make-environment-last
+	if [[ -n "$$lacks" && -z "$(DRY)" ]]; then \
+		env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$$active" $(3) "$${words[@]}" && [[ -z "$(CHECK)" ]] || \
+			{ echo "There is no environment for this run yet. $$lacks Once all else is there, make without CHECK_ONLY sets one up in $(strip $(1)) (about $(strip $(2))); PYTHON=... names another." >&2; exit 1; }; \
+		$(call make-gpu-environment,$(1)); \
+	fi
+endef
 
 # Shell commands: splits the variable $(1) into the array `words`, quotes as in the shell.
 define split
@@ -116,20 +135,16 @@ run() { $(if $(DRY),printf '%q' "$$1"; printf ' %q' "$${@:2}"; echo,command -v "
 endef
 
 $(LLM_RUNS):
-	@$(call in-checkout,$(RUN)); $(call split,ARGS); $(find-gpu-python); \
-	if [[ -n "$$lacks" && -z "$(DRY)" ]]; then \
-		env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$$active" bash "$$file" "$${words[@]}" && [[ -z "$(CHECK)" ]] || \
-			{ echo "There is no environment for this run yet. $$lacks Once all else is there, make without CHECK_ONLY sets one up in $(GPU_VENV) (about 10 GB); PYTHON=... names another." >&2; exit 1; }; \
-		$(make-gpu-environment); \
-	fi; \
+	@$(call in-checkout,verl/recipe/era/$(RUN)); $(call split,ARGS); $(call find-gpu-python,verl,$(GPU_VENV)); \
+	$(call make-environment-last,$(GPU_VENV),10 GB,bash "$$file"); \
 	exec env PYTHON="$$python" ENVIRONMENT_TO_COME="$${lacks:+$(DRY)}" bash "$$file" "$${words[@]}"
 
 llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@read -ra scripts <<< "$$SCRIPTS"; $(CPU) -m demo.smoke --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
 
-llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data); no GPU needed
-	@$(call in-checkout,prepare_data.py); read -ra sets <<< "$${SETS:-all}"; $(or-print); python=$$PYTHON; \
+llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
+	@$(call in-checkout,verl/recipe/era/prepare_data.py); read -ra sets <<< "$${SETS:-all}"; $(or-print); python=$$PYTHON; \
 	if [[ -z "$$python" ]]; then \
 		python="$(CURDIR)/$(VENV)/bin/python"; unset PYTHONPATH PYTHONHOME; \
 		if [[ -z "$(DRY)" ]]; then \
@@ -138,12 +153,12 @@ llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data); no GPU n
 	fi; \
 	run "$$python" "$$file" "$${sets[@]}" --out "$$DATA"
 
-llm-eval:  ## evaluate a model, as the paper does (MODEL_PATH=<folder>, DATA, OUT, EVAL="more flags")
+llm-eval:  ## evaluate a model as the paper does (MODEL_PATH=<folder>, DATA, OUT, EVAL="more flags")
 	@[[ -n "$$MODEL_PATH" ]] || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }; \
-	$(call in-checkout,evaluate.py); $(call split,EVAL); $(find-gpu-python); $(or-print); \
+	$(call in-checkout,verl/recipe/era/evaluate.py); $(call split,EVAL); $(call find-gpu-python,verl,$(GPU_VENV)); $(or-print); \
 	if [[ -z "$(DRY)" ]]; then \
 		[[ -f "$$MODEL_PATH/config.json" ]] || { echo "error: MODEL_PATH=$$MODEL_PATH is not the folder of a model: it has no config.json. Nothing was changed." >&2; exit 1; }; \
-		if [[ -n "$$lacks" ]]; then $(make-gpu-environment); fi; \
+		if [[ -n "$$lacks" ]]; then $(call make-gpu-environment,$(GPU_VENV)); fi; \
 	fi; \
 	run "$$python" "$$file" --model "$$MODEL_PATH" --data "$$DATA/eval" --out "$${OUT:-$$RAY_DATA_HOME/eval/$$(basename "$$MODEL_PATH")}" "$${words[@]}"
 
@@ -156,7 +171,51 @@ $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.tx
 		echo "error: flash-attn could not be installed; pip's reason is above. Building it takes the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with (CUDA_HOME names its folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages are in $(GPU_VENV) and stay; the same command goes on from there." >&2; exit 1; }
 	@touch $@
 
+##@ The paper's image classifiers on GPUs (DRY_RUN=1, ARGS="...", SEED="42 43", GPUS, DATA_DIR; docs/recipes-vision.md)
+vision-cifar10: RUN = cifar10  ## ResNet-50 on CIFAR-10, three seeds (main results)
+vision-cifar10-era: RUN = cifar10-era  ## the same with ERA (main results)
+vision-cifar10-aug: RUN = cifar10-aug  ## with augmentation (main results)
+vision-cifar10-aug-era: RUN = cifar10-aug-era  ## with augmentation and ERA (main results)
+vision-imagenet: RUN = imagenet  ## ResNet-50 on ImageNet (main results)
+vision-imagenet-era: RUN = imagenet-era  ## the same with ERA (main results)
+vision-imagenet-aug: RUN = imagenet-aug  ## with augmentation (main results)
+vision-imagenet-aug-era: RUN = imagenet-aug-era  ## with augmentation and ERA (main results)
+vision-cifar10-sweep: RUN = cifar10-sweep  ## ERA with several H0 (minimal entropy; H0="0.3 0.9", AUG=1)
+vision-imagenet-sweep: RUN = imagenet-sweep  ## ERA with several H0, 100 epochs (minimal entropy; H0, AUG=1)
+vision-cifar10-regularization: RUN = cifar10-regularization  ## label smoothing and dropout beside ERA (AUG=1)
+vision-cifar10-time: RUN = cifar10-time  ## time of a training step with ERA and without, 3 epochs (EPOCHS)
+
+$(VISION_RUNS):
+	@$(call in-checkout,timm/recipes/era/launch.py); $(call split,ARGS); $(call find-gpu-python,timm,$(TIMM_GPU_VENV)); \
+	$(call make-environment-last,$(TIMM_GPU_VENV),5 GB,"$$active" "$$file" $(RUN)); \
+	exec env PYTHON="$$python" ENVIRONMENT_TO_COME="$${lacks:+$(DRY)}" "$$active" "$$file" $(RUN) "$${words[@]}"
+
+vision-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
+	@$(call in-checkout,timm/recipes/era/results.py); python3 "$$file" $${OUTPUT:+"$$OUTPUT"}
+
+vision-smoke: $(VENV_READY)  ## each of these runs for an epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
+	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
+	@read -ra names <<< "$$RUNS"; $(CPU) -m demo.smoke_vision --checkout "$$CHECKOUTS/timm" --out results/smoke-vision "$${names[@]}"
+
+$(TIMM_GPU_VENV_READY): requirements/timm-gpu.txt
+	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { echo "error: torch 2.6.0 and this project need Python 3.10 to 3.13, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
+	@echo "Setting up $(TIMM_GPU_VENV) from requirements/timm-gpu.txt: about 5 GB."
+	@test -x $(TIMM_GPU_VENV)/bin/python || python3 -m venv $(TIMM_GPU_VENV)
+	@$(TIMM_GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/timm-gpu.txt
+	@touch $@
+
 ##@ Measurements and cleaning
+floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
+	@$(CPU) tests/timm_overlay/floor_search.py
+
+vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with pass or the reason why not
+	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
+	@$(CPU) tests/timm_overlay/families.py "$$CHECKOUTS/timm"
+
+bench-vision: $(VENV_READY)  ## time of ERA in a classifier beside plain cross-entropy
+	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
+	@$(CPU) benchmarks/vision.py --checkout "$$CHECKOUTS/timm"
+
 agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@$(CPU) tests/verl_overlay/agreement.py "$$CHECKOUTS/verl"
@@ -165,7 +224,7 @@ bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, 
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@$(CPU) benchmarks/logprobs.py --checkout "$$CHECKOUTS/verl"
 
-bench-actor: $(VENV_READY)  ## time and memory of the actor's old_log_prob and update: GRPO, ERA, the release's way
+bench-actor: $(VENV_READY)  ## time and memory of the actor's two passes: GRPO, ERA, the release's way
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@$(CPU) benchmarks/actor.py --checkout "$$CHECKOUTS/verl"
 

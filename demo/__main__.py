@@ -8,35 +8,15 @@ if __name__ == "__main__":
 import argparse
 import json
 import shutil
-import signal
 import sys
-import time
 from pathlib import Path
 
 from demo import chain
 from demo.config import ANSWERS, ARMS, Settings
-from demo.errors import DemoError
-from demo.start import Stopped, check, only_one, stop_on_signals
+from demo.progress import Line, clock
+from demo.start import check, exit_code, only_one, stop_on_signals, whole_number
 
 PICTURE_FILE = "entropy.png"
-
-
-class Line:
-    """The one line of a stage: rewritten in place on a terminal, else printed every tenth time."""
-
-    def __init__(self, label: str):
-        self.label, self.in_place, self.began = label, sys.stdout.isatty(), time.monotonic()
-
-    def show(self, text: str, count: int = 0, last: bool = False) -> None:
-        text = f"{self.label:<8} {text}"
-        if self.in_place:
-            width = None if last else shutil.get_terminal_size().columns - 1  # a wrapped line cannot be rewritten
-            print(f"\r\033[K{text[:width]}", end="\n" if last else "", flush=True)
-        elif last or (count % 10 == 0 and count > 0):
-            print(text, flush=True)
-
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -48,15 +28,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", default="results/demo", type=Path, help="folder of the results")
     parser.add_argument("--fresh", action="store_true", help="train again even where finished runs could be reused")
     return parser.parse_args(arguments)
-
-
-def whole_number(least: int):
-    def convert(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) < 2**31):
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {2**31 - 1}, got {text!r}")
-        return int(text)
-
-    return convert
 
 
 def warm_up(settings: Settings, out: Path, key: dict, redo: bool) -> Path:
@@ -117,10 +88,6 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
     return run.train(settings, arm, checkout, start, folder, key, on_poll)
 
 
-def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
 def demo(arguments: argparse.Namespace) -> None:
     settings = Settings(arguments.task, arguments.seed, arguments.steps)
     check(arguments.checkout, arguments.out)
@@ -158,19 +125,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     stop_on_signals()
-    arguments = parse()
-    try:
-        demo(arguments)
-    except Stopped as stopped:
-        print(f"\ndemo: stopped by {signal.Signals(stopped.number).name}; finished runs are kept", file=sys.stderr)
-        return 128 + stopped.number
-    except DemoError as error:
-        print(f"\ndemo: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"\ndemo: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code(demo, parse())
 
 
 if __name__ == "__main__":

@@ -36,28 +36,31 @@ _RAY_DIR_NAME = re.compile(r"era-ray-(\d{1,9})-")  # the number is the process i
 _LOCK_FILE = ".lock"
 
 
-def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 
-def machine() -> dict:
+def machine(packages: tuple[str, ...] = _PACKAGES) -> dict:
     """What a recorded time depends on."""
     cpuinfo = Path("/proc/cpuinfo")
     models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
     model = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
-    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform(), "versions": versions()}
+    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform(), "versions": versions(packages)}
 
 
 def key(checkout: Path) -> dict:
-    """What a result depends on besides its settings. Python's patch releases compute alike."""
-    python = ".".join(platform.python_version_tuple()[:2])
-    return {"code": _code_digest(checkout), "versions": {**versions(), "python": python}}
-
-
-def _code_digest(checkout: Path) -> str:
-    """Of the demo's code and the checkout's."""
+    """What a result depends on besides its settings."""
     files = [ROOT / "demo" / name for name in _TRAINING_CODE]
     files += sorted(file for file in (checkout / "verl").rglob("*") if file.suffix in (".py", ".yaml"))
+    return key_of(files, versions())
+
+
+def key_of(files: list[Path], version_of: dict[str, str]) -> dict:
+    """Of these files and versions. Python's patch releases compute alike."""
+    return {"code": _digest(files), "versions": {**version_of, "python": ".".join(platform.python_version_tuple()[:2])}}
+
+
+def _digest(files: list[Path]) -> str:
     sha = hashlib.sha256()
     for file in files:
         sha.update(f"\0{file.name}\0".encode() + file.read_bytes())
@@ -70,7 +73,7 @@ def finished(folder: Path, key: dict) -> dict | None:
     return info if info and info.get("key") == key else None
 
 
-def difference(folder: Path, key: dict) -> str:
+def difference(folder: Path, key: dict, code_name: str = "the demo's or verl's code") -> str:
     """In words, between the finished run in the folder and one made now; empty if there is none."""
     info = _read_info(folder)
     old = info.get("key") if info else key
@@ -79,7 +82,7 @@ def difference(folder: Path, key: dict) -> str:
     old = old if isinstance(old, dict) else {}  # earlier demos kept a digest of everything
     before, now = old.get("versions", key["versions"]), key["versions"]
     changed = [f"{name} ({before.get(name)} then, {now[name]} now)" for name in now if before.get(name) != now[name]]
-    code = ["the demo's or verl's code"] if old.get("code") != key["code"] else []
+    code = [code_name] if old.get("code") != key["code"] else []
     return ", ".join(changed + code)
 
 
@@ -146,7 +149,7 @@ def train(
                 on_poll(row)
             time.sleep(_POLL_SECONDS if running else 0)
     if process.returncode != 0 or len(rows) != settings.steps:
-        raise DemoError(_failure(arm, process.returncode, len(rows), settings.steps, beside(folder) / LOG_FILE))
+        raise DemoError(failure(arm, process.returncode, f"{len(rows)} of {settings.steps} steps", beside(folder) / LOG_FILE))
     curves.write_csv(run / curves.STEPS_FILE, rows)
     curves.write_csv(run / curves.VALIDATION_FILE, curves.validation_rows(run))
     info = finish(run, key, seconds=time.monotonic() - began, peak_memory_bytes=peak, machine=machine())
@@ -160,20 +163,18 @@ def launch(command: list[str], checkout: Path, log, **variables: str) -> Iterato
 
     Whatever it started is killed on leaving, and the folder for Ray, its TMPDIR, removed.
     """
-    with _ray_dir() as ray_dir, _process_group(command, checkout, ray_dir, log, variables) as process:
+    with _ray_dir() as ray_dir, process_group(command, _environment(checkout, ray_dir) | variables, log) as process:
         yield process
 
 
 def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> contextlib.AbstractContextManager[subprocess.Popen]:
-    return _process_group([sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides], checkout, ray_dir, log, {})
+    return process_group([sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides], _environment(checkout, ray_dir), log)
 
 
-@contextlib.contextmanager
-def _process_group(command: list[str], checkout: Path, ray_dir: str, log, variables: dict[str, str]) -> Iterator[subprocess.Popen]:
-    """The trainer's process. It leads a process group with all that Ray starts; the group is killed on leaving."""
+def _environment(checkout: Path, ray_dir: str) -> dict[str, str]:
     # A Ray cluster of the user's is not to be joined, nor the user's caches written to.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment = cleaned(environment, checkout.resolve(), ROOT) | {
+    return cleaned(environment, checkout.resolve(), ROOT) | {
         "OMP_NUM_THREADS": "1",  # with 2 threads on two busy cores a step took ten times as long
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": ray_dir,  # some imports leave empty folders there
@@ -182,9 +183,14 @@ def _process_group(command: list[str], checkout: Path, ray_dir: str, log, variab
         "RAY_USAGE_STATS_ENABLED": "0",
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
     }
+
+
+@contextlib.contextmanager
+def process_group(command: list[str], environment: dict[str, str], log) -> Iterator[subprocess.Popen]:
+    """A process that leads a process group with all that it starts; the group is killed on leaving."""
     process = subprocess.Popen(
         command,
-        env=environment | variables,
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -263,7 +269,8 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _failure(arm: str, returncode: int, done: int, steps: int, log: Path) -> str:
+def failure(arm: str, returncode: int, done: str, log: Path) -> str:
+    """In words, with the end of the log. `done`: how far the run came."""
     end = f"was killed by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
     tail = "\n".join(f"    {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:])
-    return f"the {arm} run {end} after {done} of {steps} steps. The end of its log, {log}:\n{tail}"
+    return f"the {arm} run {end} after {done}. The end of its log, {log}:\n{tail}"

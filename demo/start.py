@@ -1,12 +1,13 @@
 """How a command begins and ends: with all that it needs, alone in its folder, and stopped by a signal."""
 
+import argparse
 import contextlib
 import fcntl
 import importlib.util
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from demo.errors import DemoError
@@ -36,21 +37,62 @@ def stop_on_signals() -> None:
             signal.signal(number, stop)
 
 
+def exit_code(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
+    """Runs the demo's command; what ends it early becomes one message and an exit code."""
+    try:
+        command(arguments)
+    except Stopped as stopped:
+        print(f"\ndemo: stopped by {signal.Signals(stopped.number).name}; finished runs are kept", file=sys.stderr)
+        return 128 + stopped.number
+    except DemoError as error:
+        print(f"\ndemo: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"\ndemo: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Reads an argument."""
+
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) < 2**31):
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {2**31 - 1}, got {text!r}")
+        return int(text)
+
+    return convert
+
+
 def check(checkout: Path, out: Path) -> None:
     """Finds what would stop a command half-way."""
-    missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    need_packages(NEEDED_PACKAGES)
+    need_overlay(checkout, "verl", "verl/trainer/main_ppo.py", "verl/utils/era.py")
+    need_room(out, NEEDED_DISK_MB)
+
+
+def need_packages(names: tuple[str, ...], target: str = "demo") -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoError(
-            f"{sys.executable} lacks {', '.join(missing)}. `make demo` makes an environment that has all; "
+            f"{sys.executable} lacks {', '.join(missing)}. `make {target}` makes an environment that has all; "
             "by hand: pip install -r requirements/cpu.txt"
         )
-    for file in ("verl/trainer/main_ppo.py", "verl/utils/era.py"):
+
+
+def need_overlay(checkout: Path, upstream: str, *files: str) -> None:
+    for file in files:
         if not (checkout / file).is_file():
-            raise DemoError(f"{checkout} is not verl with the ERA overlay: no {file} there. Run: python apply.py apply verl")
+            raise DemoError(
+                f"{checkout} is not {upstream} with the ERA overlay: no {file} there. Run: python apply.py apply {upstream}"
+            )
+
+
+def need_room(out: Path, megabytes: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out).free / 1e6
-    if free < NEEDED_DISK_MB:
-        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {NEEDED_DISK_MB} MB needed. Free some or choose --out")
+    if free < megabytes:
+        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {megabytes} MB needed. Free some or choose --out")
 
 
 @contextlib.contextmanager

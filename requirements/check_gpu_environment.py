@@ -1,6 +1,7 @@
-"""python check_gpu_environment.py: exit code 0 if this environment has what verl v0.4.1 needs on GPUs, else a line on what it lacks.
+"""python check_gpu_environment.py FRAMEWORK: exit code 0 if this environment has what verl v0.4.1 or timm v1.0.20 needs on GPUs, else a line on what it lacks.
 
-The bounds are those of verl's own setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. Nothing is imported.
+The bounds for verl are those of its own setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. timm asks for no
+version; below torch 2.4 the names that the ERA overlay uses are not all there. Nothing is imported.
 """
 
 import re
@@ -9,13 +10,20 @@ from importlib import metadata
 
 # package: (least version, first version that is too new)
 NEEDED = {
-    "torch": ((2, 6), (2, 7)),
-    "vllm": ((0, 8), (0, 9)),
-    "flash-attn": ((2, 4, 3), None),  # cross_entropy_loss returns a tuple since
-    "ray": ((2, 41), None),
-    "tensordict": ((0,), (0, 6, 3)),
-    "pyarrow": ((19,), None),
-    **{name: ((0,), None) for name in "transformers accelerate peft torchdata hydra-core codetiming datasets pandas dill pylatexenc tensorboard".split()},
+    "verl v0.4.1": {
+        "torch": ((2, 6), (2, 7)),
+        "vllm": ((0, 8), (0, 9)),
+        "flash-attn": ((2, 4, 3), None),  # cross_entropy_loss returns a tuple since
+        "ray": ((2, 41), None),
+        "tensordict": ((0,), (0, 6, 3)),
+        "pyarrow": ((19,), None),
+        **{name: ((0,), None) for name in "transformers accelerate peft torchdata hydra-core codetiming datasets pandas dill pylatexenc tensorboard".split()},
+    },
+    "timm v1.0.20": {
+        "torch": ((2, 4), None),
+        "safetensors": ((0, 2), None),
+        **{name: ((0,), None) for name in "torchvision pyyaml huggingface-hub numpy pillow".split()},
+    },
 }
 
 
@@ -23,8 +31,8 @@ def parse(version):
     return tuple(int(number) for number in re.match(r"\d+(\.\d+)*", version).group().split("."))
 
 
-def problems():
-    for name, (least, too_new) in NEEDED.items():
+def problems(needed):
+    for name, (least, too_new) in needed.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -37,7 +45,8 @@ def problems():
 
 
 if __name__ == "__main__":
-    found = list(problems())
+    framework = next(name for name in NEEDED if name.split()[0] == sys.argv[1])
+    found = list(problems(NEEDED[framework]))
     if found:
-        print(f"The active environment ({sys.prefix}) is not what verl v0.4.1 needs: {'; '.join(found)}.")
+        print(f"The active environment ({sys.prefix}) is not what {framework} needs: {'; '.join(found)}.")
     sys.exit(bool(found))

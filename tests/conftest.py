@@ -1,4 +1,4 @@
-"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched verl trees."""
+"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched trees of verl and timm."""
 
 import os
 import subprocess
@@ -38,6 +38,36 @@ def upstream_verl(patched_verl, tmp_path_factory) -> Path:
     archive = subprocess.run(["git", "-C", patched_verl, "archive", "upstream/v0.4.1", "verl"], capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
     return tree
+
+
+@pytest.fixture(scope="session")
+def patched_timm(tmp_path_factory) -> Path:
+    """A checkout of timm with the overlay. From the source package it has no train.py."""
+    checkouts = tmp_path_factory.mktemp("checkouts")
+    result = subprocess.run(
+        [sys.executable, ROOT / "apply.py", "apply", "timm", "--checkouts", checkouts], capture_output=True, text=True, timeout=600
+    )
+    if result.returncode == 6:
+        pytest.skip(f"timm can be had neither from git nor from the Python index: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return checkouts / "timm"
+
+
+@pytest.fixture(scope="session")
+def upstream_timm(patched_timm, tmp_path_factory) -> Path:
+    """The same pinned timm without the overlay."""
+    tree = tmp_path_factory.mktemp("upstream")
+    archive = subprocess.run(["git", "-C", patched_timm, "archive", "upstream/v1.0.20"], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    return tree
+
+
+@pytest.fixture(scope="session")
+def timm_scripts(patched_timm) -> Path:
+    """The patched checkout, where it has train.py, validate.py, inference.py and onnx_export.py."""
+    if not (patched_timm / "train.py").exists():
+        pytest.skip("timm's source package lacks train.py, validate.py, inference.py and onnx_export.py; git could not be reached")
+    return patched_timm
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -27,11 +28,25 @@ def runs(project_root):
     return dict(re.findall(r"^(llm-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_help_lists_every_public_target(make, project_root, runs):
-    public = re.search(r"^\.PHONY: (.*)$", (project_root / "Makefile").read_text(), re.MULTILINE).group(1)
+@pytest.fixture(scope="module")
+def vision_runs(project_root):
+    """Target and experiment of each of the paper's runs for image classification."""
+    return dict(re.findall(r"^(vision-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.fixture
+def vision_checkouts(project_root, tmp_path):
+    """CHECKOUTS=... of a folder with the vision recipe alone, which is enough to print its commands."""
+    (tmp_path / "vision checkouts/timm").mkdir(parents=True)
+    shutil.copytree(project_root / "overlays/timm/recipes", tmp_path / "vision checkouts/timm/recipes")
+    return f"CHECKOUTS={tmp_path}/vision checkouts"
+
+
+def test_help_lists_every_public_target(make, project_root, runs, vision_runs):
+    public = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", (project_root / "Makefile").read_text(), re.MULTILINE).group(1).replace("\\\n", " ")
     lines = make("help").stdout.splitlines()
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert sorted(listed) == sorted(public.replace("$(LLM_RUNS)", " ".join(runs)).split())
+    assert sorted(listed) == sorted(public.replace("$(LLM_RUNS)", " ".join(runs)).replace("$(VISION_RUNS)", " ".join(vision_runs)).split())
     assert max(map(len, lines)) <= 120
 
 
@@ -43,6 +58,52 @@ def test_every_run_script_has_a_target(project_root, runs):
 def test_the_documentation_has_every_run(project_root, runs):
     table = (project_root / "docs/recipes.md").read_text().split("\n\n")[1]
     assert sorted(re.findall(r"`(llm-[a-z0-9.-]+)`", table)) == sorted(runs)
+
+
+def test_every_vision_experiment_has_a_target_and_a_row_in_the_documentation(project_root, vision_runs):
+    code = "import runs; print(*runs.EXPERIMENTS)"
+    experiments = subprocess.run([sys.executable, "-c", code], cwd=project_root / "overlays/timm/recipes/era", capture_output=True, text=True, check=True).stdout.split()
+    assert vision_runs == {f"vision-{name}": name for name in experiments}
+    table = (project_root / "docs/recipes-vision.md").read_text().split("\n\n")[1]
+    assert sorted(re.findall(r"`(vision-[a-z0-9-]+)`", table)) == sorted(vision_runs)
+
+
+def test_every_vision_target_prints_its_commands(make, vision_runs, vision_checkouts, tmp_path):
+    for target in vision_runs:
+        result = make(target, "DRY_RUN=1", vision_checkouts, "SEED=5", "DATA_DIR=/my data", "ARGS=--log-interval 10", f"OUTPUT={ODD}", "PYTHON=/my env/bin/python")
+        assert result.returncode == 0, result.stderr
+        for line in result.stdout.splitlines():
+            words = shlex.split(line, comments=True)
+            assert words[:2] == ["cd", f"{tmp_path}/vision checkouts/timm"] and words[3].startswith("PATH=/my env/bin:")
+            assert words[5:9] == ["./distributed_train.sh", "4", "--data-dir", "/my data"]
+            assert words[words.index("--seed") + 1 : words.index("--experiment")] == ["5", "--log-interval", "10", "--output", ODD + ("/time" if target.endswith("time") else "")]
+
+
+def test_vision_seeds_are_the_experiments_unless_given(make, vision_checkouts):
+    """The demo's default seed is not theirs."""
+    seeds = lambda *given: re.findall(r"--seed (\d+)", make("vision-cifar10-era", "DRY_RUN=1", vision_checkouts, *given).stdout)
+    assert seeds() == ["42", "43", "44"] and seeds("SEED=7 8") == ["7", "8"]
+
+
+def test_vision_checks_before_an_environment_is_made(make, vision_checkouts, tmp_path):
+    result = make("vision-imagenet-sweep", vision_checkouts, f"TIMM_GPU_VENV={tmp_path}/gpu", "H0=7", CUDA_VISIBLE_DEVICES="", PATH=without_packages(tmp_path))
+    assert result.returncode != 0 and "Traceback" not in result.stderr
+    for said in ("no train.py", "wants 4 (GPUS), this machine has 0", "data/imagenet/train", "H0=7 is not feasible", "no environment for this run yet", "no torchvision"):
+        assert said in result.stderr, result.stderr
+    assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
+
+
+def without_packages(tmp_path):
+    """A PATH whose python3 has no packages."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E -s "$@"\n')
+    (tmp_path / "bare/python3").chmod(0o755)
+    return f"{tmp_path}/bare:{os.environ['PATH']}"
+
+
+def test_vision_results_name_a_folder_without_runs(make, vision_checkouts, tmp_path):
+    result = make("vision-results", vision_checkouts, f"OUTPUT={tmp_path}/none")
+    assert result.returncode != 0 and f"no run (no summary.csv) in {tmp_path}/none" in result.stderr
 
 
 def test_the_documented_evaluation_runs_where_it_should(project_root, tmp_path):
@@ -168,7 +229,7 @@ def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
         assert part in result.stderr
 
 
-@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data"])
+@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data", "vision-cifar10", "vision-results"])
 def test_before_apply_the_command_is_named(make, target, tmp_path):
     result = make(target, f"CHECKOUTS={tmp_path}/none")
     assert result.returncode != 0 and "Run 'make apply' first" in result.stderr

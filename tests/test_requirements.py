@@ -1,7 +1,9 @@
-"""What make llm-stage1 asks of the active environment."""
+"""What make llm-stage1 and make vision-cifar10 ask of the active environment."""
 
 import importlib.util
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -12,22 +14,26 @@ def check(project_root, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def problems(installed):
+    def problems(installed, framework="verl v0.4.1"):
         def version(name):
             if name not in installed:
                 raise module.metadata.PackageNotFoundError
             return installed[name]
 
         monkeypatch.setattr(module.metadata, "version", version)
-        return list(module.problems())
+        return list(module.problems(module.NEEDED[framework]))
 
     return problems
 
 
+def versions(project_root, *locks):
+    text = "".join((project_root / f"requirements/{name}.txt").read_text() for name in locks)
+    return dict(re.findall(r"^([a-z0-9-]+)(?:\[\w+\])?==(\S+)", text, re.MULTILINE))
+
+
 @pytest.fixture
 def locked(project_root):
-    lock = "".join((project_root / f"requirements/{name}.txt").read_text() for name in ("verl-gpu", "verl-gpu-flash-attn"))
-    return dict(re.findall(r"^([a-z0-9-]+)(?:\[\w+\])?==(\S+)", lock, re.MULTILINE))
+    return versions(project_root, "verl-gpu", "verl-gpu-flash-attn")
 
 
 def test_the_locked_environment_is_enough(check, locked):
@@ -42,3 +48,29 @@ def test_another_version_is_named(check, locked, package, version, said):
     installed = {**locked, package: version} if version else {name: v for name, v in locked.items() if name != package}
     (problem,) = check(installed)
     assert said in problem
+
+
+def test_the_locked_environments_are_enough_for_timm(check, locked, project_root):
+    """That of the LLM runs too."""
+    for environment in (versions(project_root, "timm-gpu"), locked):
+        assert check(environment, "timm v1.0.20") == []
+
+
+def test_what_timm_lacks_is_named(check, locked, project_root):
+    installed = {**versions(project_root, "timm-gpu"), "torch": "2.3.1+cu121"}
+    del installed["safetensors"]
+    assert check(installed, "timm v1.0.20") == ["torch 2.3.1+cu121, at least 2.4 needed", "no safetensors"]
+
+
+def test_torchvision_fits_torch(project_root):
+    """torchvision 0.21 is built for torch 2.6, in every lock."""
+    for lock in ("cpu", "verl-gpu", "timm-gpu"):
+        found = versions(project_root, lock)
+        assert (found["torch"], found["torchvision"]) == ("2.6.0", "0.21.0")
+
+
+@pytest.mark.parametrize("framework", ["verl", "timm"])
+def test_the_command_names_the_framework(project_root, framework):
+    """In a Python without any package."""
+    result = subprocess.run([sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework], capture_output=True, text=True)
+    assert result.returncode == 1 and f"is not what {framework} v" in result.stdout and "no torch" in result.stdout

@@ -116,7 +116,7 @@ def test_warm_up_is_kept_until_its_replacement_is_finished(stopped, tmp_path, mo
     def write_model(folder, *_):
         (folder / "model").write_text("new")
         if stopped:
-            raise cli.Stopped(2)
+            raise start.Stopped(2)
         return 0.4
 
     folder = run.fresh(tmp_path / "warmup-chain-seed1")
@@ -125,7 +125,7 @@ def test_warm_up_is_kept_until_its_replacement_is_finished(stopped, tmp_path, mo
     monkeypatch.setattr(warmup, "write_model", write_model)
     try:
         cli.warm_up(config.Settings(), tmp_path, {**KEY, "code": "2"}, False)
-    except cli.Stopped:
+    except start.Stopped:
         assert stopped
     assert (folder / "model").read_text() == ("old" if stopped else "new")
     assert run.finished(folder, KEY if stopped else {**KEY, "code": "2"})

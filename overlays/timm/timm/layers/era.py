@@ -21,11 +21,16 @@ Paper, Eq. discrete_era, with n = D classes, p = softmax(z), kappa = ln(tau) / t
 The maximum with 0 in the equation never acts where H0 is feasible. softmax(z') has an entropy of at least H0. Its true
 smallest entropy, `floor`, belongs to a one-hot p and is higher: .98 nats for 10 classes and H0 = .6. All entropies are
 in nats. This file needs torch and the standard library alone.
+
+Why one-hot p: with the exact inverse and Z = sum(q) the entropy is C / Z + ln Z, which falls as Z grows towards C; q is
+convex in h, so Z is largest at a corner of the simplex of p. The paper's approximation breaks both steps a little. A search
+with it found exceptions, ties of very many classes with less entropy, only where n and tau are both huge: n = 1e6 from
+tau = 2e11 on, n = 1e9 from tau = 2e7 on. The largest probability needs only that q grows with h: it is always the one-hot p's.
 """
 
 import contextlib
 import math
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 import torch
 import torch.nn as nn
@@ -34,9 +39,12 @@ __all__ = ['EntropyRegularizingActivation', 'attach_era', 'calibrate_min_entropy
 
 INVERSES = ('approx', 'exact')
 
-# Newton steps of the exact inverse, starting from the paper's approximation: after 1, 2, 3 the relative error is at most
-# 2e-4, 5e-10, 4e-16 plus rounding.
-_NEWTON_STEPS = {torch.float32: 2, torch.float64: 3}
+# Newton steps of the exact inverse, whose start is within 1.3e-3 of ln q: after 1 and 2 the relative error is at most
+# 3e-8 and 3e-16 plus rounding.
+_NEWTON_STEPS = {torch.float32: 1, torch.float64: 2}
+
+# torch has no public name for it; without it only torch.func's transforms of this activation would fail.
+_in_func_transform = getattr(torch._C, '_are_functorch_transforms_active', lambda: False)
 
 
 class EntropyRegularizingActivation(nn.Module):
@@ -62,6 +70,10 @@ class EntropyRegularizingActivation(nn.Module):
 
     def __init__(self, num_classes: int, min_entropy: float, tau: float = 4.0, inverse: str = 'approx'):
         super().__init__()
+        self.bypassed = False  # set by raw_logits()
+        self._set(num_classes, min_entropy, tau, inverse)
+
+    def _set(self, num_classes: int, min_entropy: float, tau: float, inverse: str) -> None:
         low, high = _feasible_min_entropy(num_classes, tau, inverse)
         if not low < min_entropy < high:  # also false for nan
             raise ValueError(
@@ -72,19 +84,28 @@ class EntropyRegularizingActivation(nn.Module):
         self.min_entropy = float(min_entropy)
         self.tau = float(tau)
         self.inverse = inverse
-        self.bypassed = False  # set by raw_logits()
-        self.offset, self.slope = _line(num_classes, min_entropy, tau)
+        self.offset, self.slope = _line(num_classes, min_entropy, tau, inverse)
         self.floor, self.max_probability = _one_hot_limit(num_classes, min_entropy, tau, inverse)
 
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         """Args: logits: (..., num_classes), any floating dtype. Returns: the same shape, in fp32 (fp64 for fp64), also
-        under autocast; in [ln q(offset), -ln tau]. An infinite or nan logit makes its row nan, as softmax does."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        exact = self.inverse == 'exact'
-        # A graph that is captured keeps plain operations, which a compiler fuses and every exporter knows.
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or not logits.requires_grad:
-            return _activate(logits.softmax(dim=-1), self.slope, self.offset, exact)[0]
-        return _Activation.apply(logits, self.slope, self.offset, exact)
+        under autocast, and at most -1. A logit of -inf has p = 0; one of +inf or nan makes its row nan, as softmax does."""
+        if not torch.jit.is_tracing() and logits.shape[-1] != self.num_classes:
+            raise ValueError(f'ERA: logits of shape (..., {self.num_classes}) expected, found {tuple(logits.shape)}')
+        probs = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        constants = self.slope, self.offset, self.inverse == 'exact'
+        # A graph that is captured keeps plain operations, which a compiler fuses and every exporter knows; so do torch.func's
+        # transforms, whose forward mode a torch.autograd.Function would have to be taught.
+        captured = torch.compiler.is_compiling() or torch.jit.is_tracing() or _in_func_transform()
+        if captured or not probs.requires_grad:
+            return _activate(probs, *constants)[0]
+        return _Activate.apply(probs, *constants)
+
+    def __prepare_scriptable__(self) -> NoReturn:  # torch.jit.script asks for it before it compiles anything
+        raise TypeError(
+            'ERA: torch.jit.script cannot compile a model with ERA, for its forward hook. Use torch.jit.trace, torch.compile or '
+            'torch.export with strict=False. The model is as it was.'
+        )
 
     def extra_repr(self) -> str:
         return (
@@ -109,10 +130,11 @@ def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inve
             f'ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: '
             f'it must lie strictly between 0 and ln({num_classes}) = {math.log(num_classes):.4f}'
         )
+    low, high = math.nextafter(low, high), math.nextafter(high, low)  # the bounds themselves are not feasible
     while True:  # the floor grows with H0, from 0 to ln n: halve the interval until it has no inner number
         middle = (low + high) / 2
         if not low < middle < high:
-            return middle
+            return high
         if _one_hot_limit(num_classes, middle, tau, inverse)[0] < floor:
             low = middle
         else:
@@ -144,9 +166,14 @@ def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: 
             f'ERA needs a classifier with an attribute num_classes, and it comes before DistributedDataParallel and '
             f'torch.compile; {type(model).__name__} is not one. Nothing was attached.'
         )
-    attached = find_era(model) is not None
+    attached = find_era(model)
+    if attached is not getattr(model, 'era', None):
+        raise TypeError(
+            f'ERA is in a part of this {type(model).__name__} already, which was made from a model with ERA, and in a whole it '
+            f'would be a second time. Make the {type(model).__name__} from a model without ERA. Nothing was attached.'
+        )
     model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
-    if not attached:
+    if attached is None:
         model.register_forward_hook(_apply_era)
     return model
 
@@ -181,7 +208,11 @@ def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
     era = model.era
-    if era.bypassed or model.num_classes == 0:
+    if model.num_classes == 0:
+        return output
+    if era.num_classes != model.num_classes:  # in place: raw_logits() has handed it out
+        era._set(model.num_classes, era.min_entropy, era.tau, era.inverse)
+    if era.bypassed:
         return output
     if torch.jit.is_tracing():  # shapes are no plain numbers there, and tracers warn of comparing them
         return era(output)
@@ -190,8 +221,6 @@ def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
         raise TypeError(
             f'ERA needs a model that returns one tensor of logits (..., {model.num_classes}); {type(model).__name__} returned {found}'
         )
-    if era.num_classes != model.num_classes:
-        era = model.era = EntropyRegularizingActivation(model.num_classes, era.min_entropy, era.tau, era.inverse)
     return era(output)
 
 
@@ -207,60 +236,62 @@ def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[f
     return 1 + math.log(kappa), 1 + math.log(num_classes * kappa)
 
 
-def _line(num_classes: int, min_entropy: float, tau: float) -> Tuple[float, float]:
-    """Offset and slope of h = slope p + offset, which is Eq. discrete_era with sum(h) = C, and h = kappa at p = 1."""
-    kappa = math.log(tau) / tau
-    offset = kappa * math.expm1(min_entropy - 1 - math.log(kappa)) / (num_classes - 1)  # (C - kappa) / (n - 1)
-    return offset, kappa - offset
+def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
+    """Offset and slope of x = e h = slope p + offset, which is Eq. discrete_era with sum(x) = exp(H0), and x = e kappa at p = 1.
+
+    x is at most 1, where ln(x) is most accurate. With expm1 neither number loses its digits for H0 near a bound; for tau
+    near e, where the lower bound is about 0, the offset could yet underflow in fp32.
+    """
+    low, high = _feasible_min_entropy(num_classes, tau, inverse)
+    top = math.exp(low)  # e kappa
+    offset = top * math.expm1(min_entropy - low) / (num_classes - 1)
+    slope = -top * num_classes * math.expm1(min_entropy - high) / (num_classes - 1)
+    return max(offset, 1e-30 * top), slope
 
 
 def _one_hot_limit(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
-    """Entropy and largest probability of softmax(z') for one-hot p: one class has h = kappa, the others h = offset."""
-    offset, slope = _line(num_classes, min_entropy, tau)
-    h = torch.tensor([offset + slope, offset], dtype=torch.float64)
-    top, other = _log_inverse(h, inverse == 'exact')[0].tolist()
+    """Entropy and largest probability of softmax(z') for one-hot p: one class has p = 1, the others p = 0."""
+    probs = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    offset, slope = _line(num_classes, min_entropy, tau, inverse)
+    top, other = _activate(probs, slope, offset, inverse == 'exact')[0].tolist()
     others = (num_classes - 1) * math.exp(other - top)  # relative to the top class
     return math.log1p(others) + (top - other) * others / (1 + others), 1 / (1 + others)
 
 
-def _log_inverse(h: torch.Tensor, exact: bool) -> Tuple[torch.Tensor, torch.Tensor]:
-    """y = ln q with -q ln q = h, and dy/dh; h in (0, 1/e]. (The paper's h^-1, a branch of Lambert's W.)
+def _activate(probs: torch.Tensor, slope: float, offset: float, exact: bool) -> Tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+    """z' = ln q with -q ln q = h, where e h = slope p + offset, and a function that computes dz'/dp; all elementwise.
 
-    With d = -1 - y >= 0 and u = -1 - ln h the equation is d - ln(1 + d) = u, where nothing cancels near h = 1/e. At
-    h = 1/e itself dy/dh is infinite: u stays above a rounding error, so that gradients are finite for tau = e too.
+    With d = -1 - z' >= 0 and u = -1 - ln h the equation is d - ln(1 + d) = u, where nothing cancels near h = 1/e. At
+    h = 1/e itself dz'/dp is infinite: u stays above a rounding error, so that gradients are finite for tau = e too.
+    What is in place spares memory traffic; autograd needs nothing of what it overwrites.
     """
-    u = (-1 - h.log()).clamp(min=torch.finfo(h.dtype).eps)
-    root = (2 * u).sqrt()
-    d = torch.add(root, u, alpha=0.75)  # the paper's approximation
-    if not exact:
-        return -1 - d, (1 / root + 0.75) / h
-    for _ in range(_NEWTON_STEPS[h.dtype]):
-        d = (u + d.log1p()) * (1 + 1 / d) - 1
-    return -1 - d, (1 + 1 / d) / h
+    x = (slope * probs).add_(offset)
+    two_u = x.log().mul_(-2).clamp_(min=2 * torch.finfo(x.dtype).eps)
+    root = two_u.sqrt()
+    if not exact:  # the paper's approximation, d = sqrt(2 u) + 3/4 u
+        return -1 - torch.add(root, two_u, alpha=3 / 8), lambda: (root.reciprocal() + 0.75).mul_(slope).div_(x)
+    # Start from d = u + ln(1 + d) with ln(1 + d) = root - root^2 / 6 + ... as the quotient (root + root^2 / 120) / (1 + 7 root / 40).
+    d = (torch.add(root, two_u, alpha=1 / 120) / (7 / 40 * root).add_(1)).add_(two_u, alpha=0.5)
+    for _ in range(_NEWTON_STEPS[x.dtype]):
+        log = d.log1p().add_(two_u, alpha=0.5)
+        one_plus_d = (log / d).add_(log)  # (u + ln(1 + d)) (1 + 1 / d)
+        d = one_plus_d - 1
+    return -one_plus_d, lambda: (one_plus_d / d).mul_(slope).div_(x)
 
 
-def _activate(probs: torch.Tensor, slope: float, offset: float, exact: bool) -> Tuple[torch.Tensor, torch.Tensor]:
-    """z' and dz'/dp of Eq. discrete_era, elementwise."""
-    y, dy_dh = _log_inverse(slope * probs + offset, exact)
-    return y, slope * dy_dh
-
-
-class _Activation(torch.autograd.Function):
-    """softmax and _activate with the gradient in closed form: dL/dz = p (g - sum(g p)), g = dL/dz' dz'/dp."""
+class _Activate(torch.autograd.Function):
+    """_activate, keeping dz'/dp for the backward pass rather than every intermediate result."""
 
     @staticmethod
-    def forward(ctx, logits: torch.Tensor, slope: float, offset: float, exact: bool) -> torch.Tensor:
-        probs = logits.softmax(dim=-1)
-        y, dy_dp = _activate(probs, slope, offset, exact)
-        ctx.save_for_backward(logits, probs, dy_dp)
-        ctx.constants = slope, offset, exact
-        return y
+    def forward(ctx, probs: torch.Tensor, *constants) -> torch.Tensor:
+        z, dz_dp = _activate(probs, *constants)
+        ctx.save_for_backward(probs, dz_dp())
+        ctx.constants = constants
+        return z
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor):
-        logits, probs, dy_dp = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True, as second-order optimizers have it: plain operations once more
-            y = _activate(logits.softmax(dim=-1), *ctx.constants)[0]
-            return torch.autograd.grad(y, logits, grad, create_graph=True)[0], None, None, None
-        grad = grad * dy_dp * probs
-        return torch.addcmul(grad, probs, grad.sum(dim=-1, keepdim=True), value=-1), None, None, None
+        probs, dz_dp = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True, as second-order optimizers have it
+            dz_dp = _activate(probs, *ctx.constants)[1]()
+        return grad * dz_dp, None, None, None

@@ -1,0 +1,27 @@
+"""What a command shows while it works."""
+
+import shutil
+import sys
+import time
+
+
+class Line:
+    """The one line of a stage: rewritten in place on a terminal, else printed every tenth time."""
+
+    def __init__(self, label: str):
+        self.label, self.in_place, self.began = label, sys.stdout.isatty(), time.monotonic()
+
+    def show(self, text: str, count: int = 0, last: bool = False) -> None:
+        text = f"{self.label:<8} {text}"
+        if self.in_place:
+            width = None if last else shutil.get_terminal_size().columns - 1  # a wrapped line cannot be rewritten
+            print(f"\r\033[K{text[:width]}", end="\n" if last else "", flush=True)
+        elif last or (count % 10 == 0 and count > 0):
+            print(text, flush=True)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
