@@ -94,9 +94,9 @@ class EntropyRegularizingActivation(nn.Module):
             raise ValueError(f'ERA: logits of shape (..., {self.num_classes}) expected, found {tuple(logits.shape)}')
         probs = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         constants = self.slope, self.offset, self.inverse == 'exact'
-        # A graph that is captured keeps plain operations, which a compiler fuses and every exporter knows; so do torch.func's
-        # transforms, whose forward mode a torch.autograd.Function would have to be taught.
-        captured = torch.compiler.is_compiling() or torch.jit.is_tracing() or _in_func_transform()
+        # A trace keeps plain operations, which every exporter knows; so do torch.func's transforms, whose forward mode a
+        # torch.autograd.Function would have to be taught.
+        captured = torch.jit.is_tracing() or _in_func_transform()
         if captured or not probs.requires_grad:
             return _activate(probs, *constants)[0]
         return _Activate.apply(probs, *constants)
