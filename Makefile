@@ -210,7 +210,7 @@ floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an ad
 
 vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with pass or the reason why not
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@$(CPU) tests/timm_overlay/families.py "$$CHECKOUTS/timm"
+	@$(CPU) tests/timm_overlay/families.py "$$CHECKOUTS/timm" --out docs/vision-models.md
 
 bench-vision: $(VENV_READY)  ## time of ERA in a classifier beside plain cross-entropy
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
