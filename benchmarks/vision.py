@@ -29,7 +29,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from tables import cpu_model, summarise
 
-ARMS = {"plain": "cross-entropy", "listing": "the listing", "approx": "ERA, approx", "exact": "ERA, exact"}
+ARMS = {"plain": "cross-entropy", "listing": "the listing", "approx": "ERA, approx", "exact": "ERA, exact", "logged": "ERA, approx, entropies logged"}
+INVERSES = {"approx": "approx", "exact": "exact", "logged": "approx"}
 PASSES = ("training", "evaluation")
 TURN_SECONDS = 0.02  # a turn repeats what is shorter
 COLUMNS = {"ms": 9, "p20 - p80": 17, "x plain": 7, "p20 - p80 ": 13, "x listing": 9, "kept, MiB": 9, "alone, %": 8}
@@ -58,7 +59,7 @@ def activations(num_classes):
     from timm.layers.era import EntropyRegularizingActivation
 
     min_entropy = paper_min_entropy(num_classes)
-    era = {inverse: EntropyRegularizingActivation(num_classes, min_entropy, inverse=inverse) for inverse in ("approx", "exact")}
+    era = {arm: EntropyRegularizingActivation(num_classes, min_entropy, inverse=inverse) for arm, inverse in INVERSES.items()}
     return {"plain": nn.Identity(), "listing": Listing(num_classes, min_entropy), **era}
 
 
@@ -67,8 +68,15 @@ def classifiers(model):
     from timm.layers.era import attach_era
 
     min_entropy = paper_min_entropy(model.num_classes)
-    era = {inverse: attach_era(copy.deepcopy(model), min_entropy, inverse=inverse) for inverse in ("approx", "exact")}
+    era = {arm: attach_era(copy.deepcopy(model), min_entropy, inverse=inverse) for arm, inverse in INVERSES.items()}
     return {"plain": model, "listing": nn.Sequential(copy.deepcopy(model), Listing(model.num_classes, min_entropy)), **era}
+
+
+def loss_function(arm):
+    """train.py with ERA measures the entropies of the predictions beside the loss."""
+    from timm.utils.era import EntropyMeter
+
+    return EntropyMeter(nn.CrossEntropyLoss()) if arm == "logged" else F.cross_entropy
 
 
 def compiled(module, mode):
@@ -81,9 +89,9 @@ def activation_runs(args, batch, num_classes, pass_, mode):
     logits = (3 * torch.randn(batch, num_classes, generator=generator)).to(args.device).requires_grad_(pass_ == "training")
     target = torch.randint(num_classes, (batch,), generator=generator).to(args.device)
 
-    def functions(activation):
+    def functions(activation, loss_fn):
         def loss():
-            return F.cross_entropy(activation(logits), target)
+            return loss_fn(activation(logits), target)
 
         def train():
             logits.grad = None
@@ -91,7 +99,7 @@ def activation_runs(args, batch, num_classes, pass_, mode):
 
         return (train if pass_ == "training" else loss), loss
 
-    return {arm: functions(compiled(module.to(args.device), mode)) for arm, module in activations(num_classes).items()}
+    return {arm: functions(compiled(module.to(args.device), mode), loss_function(arm)) for arm, module in activations(num_classes).items()}
 
 
 def step_runs(args, model, pass_, mode):
@@ -99,7 +107,7 @@ def step_runs(args, model, pass_, mode):
     images = torch.randn(args.batch, *model.pretrained_cfg["input_size"], device=args.device)
     target = torch.randint(model.num_classes, (args.batch,), device=args.device)
 
-    def functions(classifier):
+    def functions(classifier, loss_fn):
         classifier = classifier.to(args.device).train(pass_ == "training")
         optimizer = torch.optim.SGD(classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True)  # the weights stay: each turn is alike
         scaler = torch.amp.GradScaler(args.device, enabled=args.device == "cuda")
@@ -107,7 +115,7 @@ def step_runs(args, model, pass_, mode):
 
         def loss():
             with torch.autocast(args.device, torch.float16) if args.device == "cuda" else contextlib.nullcontext():
-                return F.cross_entropy(forward(images), target)
+                return loss_fn(forward(images), target)
 
         def train():
             optimizer.zero_grad()
@@ -117,7 +125,7 @@ def step_runs(args, model, pass_, mode):
 
         return (train if pass_ == "training" else loss), loss
 
-    return {arm: functions(classifier) for arm, classifier in classifiers(model).items()}
+    return {arm: functions(classifier, loss_function(arm)) for arm, classifier in classifiers(model).items()}
 
 
 def check(args, num_classes):
@@ -292,6 +300,7 @@ def read_arguments():
 
 def main():
     args = read_arguments()
+    torch.backends.cudnn.benchmark = True  # as train.py has it
     machine = environment(args)
     print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
     print(f"medians of {args.rounds} turns; ratios paired by turn; kept: for the backward pass, without parameters")

@@ -56,7 +56,7 @@ def test_the_locked_environments_are_enough_for_timm(check, locked, project_root
         assert check(environment, "timm v1.0.20") == []
 
 
-def test_what_timm_lacks_is_named(check, locked, project_root):
+def test_what_timm_lacks_is_named(check, project_root):
     installed = {**versions(project_root, "timm-gpu"), "torch": "2.3.1+cu121"}
     del installed["safetensors"]
     assert check(installed, "timm v1.0.20") == ["torch 2.3.1+cu121, at least 2.4 needed", "no safetensors"]

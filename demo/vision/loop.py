@@ -67,7 +67,7 @@ def main() -> None:
     utils.setup_default_logging()
     args = parse()
     utils.random_seed(args.seed)
-    model = create_model(args.model, num_classes=args.num_classes, era_min_entropy=args.era_min_entropy).to(args.device)
+    model = create_model(args.model, num_classes=args.num_classes).to(args.device)
     era.setup(model, args)
 
     def loader(split: str, batch_size: int):

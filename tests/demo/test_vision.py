@@ -29,31 +29,11 @@ MARK = "ERA_DEMO_VISION_TEST"  # environment variable by which processes are fou
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """A checkout of timm with the overlay. From the source package it has no train.py."""
-    checkouts = tmp_path_factory.mktemp("checkouts")
-    result = subprocess.run(
-        [sys.executable, runs.ROOT / "apply.py", "apply", "timm", "--checkouts", checkouts], capture_output=True, text=True, timeout=600
-    )
-    if result.returncode == 6:
-        pytest.skip(f"timm can be had neither from git nor from the Python index: {result.stderr.strip()}")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return checkouts / "timm"
-
-
-@pytest.fixture(scope="module")
-def scripts(checkout):
-    if not (checkout / "train.py").exists():
-        pytest.skip("timm's source package lacks train.py; git could not be reached")
-    return checkout
-
-
-@pytest.fixture(scope="module")
-def package(checkout, tmp_path_factory):
+def package(patched_timm, tmp_path_factory):
     """What timm's source package gives: the library without train.py."""
     folder = tmp_path_factory.mktemp("package") / "timm"
     folder.mkdir()
-    (folder / "timm").symlink_to(checkout / "timm")
+    (folder / "timm").symlink_to(patched_timm / "timm")
     return folder
 
 
@@ -126,6 +106,12 @@ def test_certain_predictions_have_entropy_0():
     assert found["smallest entropy, nats"] == found["ECE, %"] == found["NLL, nats"] == 0
 
 
+def test_the_predicted_class_is_that_of_the_logits_before_era():
+    """Those do not tie where ERA's do."""
+    found = measures.measures(numpy.array([[-1, -1, -9]], numpy.float32), numpy.array([[1.0, 2, 0]]), numpy.array([1]))
+    assert found["top-1, %"] == 100
+
+
 # Data
 
 
@@ -182,8 +168,8 @@ def test_interrupted_images_leave_nothing_that_counts(tmp_path, monkeypatch):
 # What is said of the results
 
 
-def results(accuracy=((0.9, 0.9), (0.9, 0.9), (0.9, 0.9)), smallest=1.0, without=0.1, floor=0.9825):
-    """Pairs of runs with these shares of right answers (baseline, ERA) and smallest entropies."""
+def results(accuracy=((0.9, 0.9), (0.9, 0.9), (0.9, 0.9)), smallest=1.0, without=0.1, floor=0.9825, trained=2.0, scale=0.25):
+    """Pairs of runs with these shares of right answers (baseline, ERA) and smallest entropies; ERA's logits are scale x raw."""
     setting = {"num_classes": 10, "min_entropy": 0.6, "tau": 4.0, "inverse": "approx", "floor": floor, "max_probability": 0.788}
     made = []
     for seed, shares in enumerate(accuracy, start=1):
@@ -191,8 +177,8 @@ def results(accuracy=((0.9, 0.9), (0.9, 0.9), (0.9, 0.9)), smallest=1.0, without
             targets = numpy.zeros(1000, int)
             raw = numpy.zeros((1000, 10), numpy.float32)
             raw[: round(1000 * share), 0] = raw[round(1000 * share) :, 1] = 3.0
-            era = None if h0 is None else raw / 4
-            row = {"epoch": 1, "train_entropy_min": 2.0, "eval_entropy_min": entropy, "eval_entropy_mean": 2.0, "eval_top1": 100 * share}
+            era = None if h0 is None else raw * scale
+            row = {"epoch": 1, "train_entropy_min": trained, "eval_entropy_min": entropy, "eval_entropy_mean": 2.0, "eval_top1": 100 * share}
             run = Run(h0, seed, 1)
             info = {"seconds": 9.0, "flags": run.flags(), "script": "train.py", "machine": {}}
             made.append(report.Result(run, [row], measures.Predictions(raw, era, targets, setting if h0 else None), info))
@@ -206,6 +192,11 @@ def test_a_floor_that_held_and_one_that_did_not():
     broken = report.findings(results(smallest=0.982))[0]
     assert "did NOT hold in 3 of 3 ERA runs (ERA, seed 1; ERA, seed 2; ERA, seed 3): the smallest entropy was 0.9820" in broken
     assert "held in 3" in report.findings(results(smallest=0.9825 - 5e-7))[0]  # rounding
+
+
+@pytest.mark.parametrize("broken", [{"smallest": 0.9}, {"trained": 0.9}, {"scale": 5.0}])
+def test_the_floor_counts_in_training_validation_and_evaluation(broken):
+    assert "did NOT hold in 3 of 3" in report.findings(results(**broken))[0]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +226,7 @@ def test_calibration_names_the_side_and_what_the_largest_probability_allows():
     confidence = {scale: 100 / (1 + 9 * math.exp(-scale)) for scale in (3, 0.75)}
     assert f"baseline (under-confident by {90 - confidence[3]:.1f} points)" in sentence
     assert f"{90 - confidence[0.75]:.1f} %" in sentence and "an ECE below 11.2 % is impossible" in sentence
+    assert "an ECE below 16.2 % is impossible" in report.findings(results([(0.9, 0.95)] * 3))[2]
     low = report.findings(results([(0.2, 0.2)] * 3))[2]
     assert f"baseline (over-confident by {confidence[3] - 20:.1f} points)" in low and "impossible" not in low
 
@@ -276,15 +268,15 @@ def test_checkout_without_the_overlay_is_one_clear_error(tmp_path):
     )
 
 
-def test_infeasible_min_entropy_is_refused_at_the_start(checkout, tmp_path):
-    result = demo(checkout, tmp_path / "out", "--min-entropy", "-0.06")
+def test_infeasible_min_entropy_is_refused_at_the_start(patched_timm, tmp_path):
+    result = demo(patched_timm, tmp_path / "out", "--min-entropy", "-0.06")
     assert result.returncode == 1 and result.stdout == ""
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("demo: --min-entropy: ERA: min_entropy=-0.06 is not feasible") and "strictly between -0.0597 and 2.2429 nats" in line
     assert not (tmp_path / "out/data").exists()
 
 
-def test_failed_training_shows_the_end_of_its_log_and_keeps_what_was_there(tmp_path, images):
+def test_failed_training_shows_the_end_of_its_log_and_keeps_what_was_there(tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "train.py").write_text("raise ImportError('this timm is broken')\n")
@@ -326,10 +318,10 @@ def by_loop(package, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def by_script(scripts, tmp_path_factory):
+def by_script(timm_scripts, tmp_path_factory):
     """Output and folder of a demo with the real train.py."""
     out = tmp_path_factory.mktemp("a folder, with odd = characters")
-    result = demo(scripts, out, "--seeds", 1, "--epochs", EPOCHS)
+    result = demo(timm_scripts, out, "--seeds", 1, "--epochs", EPOCHS)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout, out
 
@@ -401,9 +393,9 @@ def processes_of(mark):
     return found
 
 
-def test_stopping_the_demo_leaves_no_process_and_no_half_run(checkout, tmp_path):
+def test_stopping_the_demo_leaves_no_process_and_no_half_run(patched_timm, tmp_path):
     process = subprocess.Popen(
-        command(checkout, tmp_path / "out", "--seeds", 1, "--epochs", 500),
+        command(patched_timm, tmp_path / "out", "--seeds", 1, "--epochs", 500),
         cwd=runs.ROOT,
         env={**os.environ, MARK: str(tmp_path), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,

@@ -149,7 +149,7 @@ def check(family):
     return "pass"
 
 
-def _compare(name, side, smaller={}):
+def _compare(name, side, smaller=None):
     import torch
     from timm import create_model
     from timm.layers import EntropyRegularizingActivation, raw_logits
@@ -168,7 +168,7 @@ def _compare(name, side, smaller={}):
 
     images = torch.randn(2, 3, side, side)
     activation = EntropyRegularizingActivation(CLASSES, MIN_ENTROPY)
-    keywords = {"num_classes": CLASSES, **smaller}
+    keywords = {"num_classes": CLASSES, **(smaller or {})}
     if get_pretrained_cfg_value(name, "fixed_input_size") and get_pretrained_cfg_value(name, "input_size")[-1] != side:
         keywords["img_size"] = side
     plain = create_model(name, **keywords)
@@ -225,8 +225,8 @@ def run(checkout, families=FAMILIES):
         return dict(zip(families, pool.map(check, families)))
 
 
-def _described(name, side, smaller={}):
-    return ", ".join([name, *(f"{keyword}={value}" for keyword, value in smaller.items())]) + f" | {side}"
+def _described(name, side, smaller=None):
+    return ", ".join([name, *(f"{keyword}={value}" for keyword, value in (smaller or {}).items())]) + f" | {side}"
 
 
 def page(results):

@@ -25,7 +25,7 @@ def test_every_arm_is_measured_in_both_passes(vision, tmp_path):
     assert result.returncode == 0, result.stderr
     with open(tmp_path / "vision.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    arms = ("plain", "listing", "approx", "exact")
+    arms = ("plain", "listing", "approx", "exact", "logged")
     assert [(row["what"], row["pass"], row["arm"]) for row in rows] == [(what, pass_, arm) for what in ("activation", *models) for pass_ in ("training", "evaluation") for arm in arms]
     for row in rows:
         assert row["mode"] == mode and row["torch"] and row["cpu"] and row["timm"] and row["classes"] == "12"
@@ -33,7 +33,7 @@ def test_every_arm_is_measured_in_both_passes(vision, tmp_path):
         assert row["arm"] != "plain" or float(row["seconds_ratio"]) == 1
         assert row["arm"] != "listing" or float(row["listing_ratio"]) == 1
         assert (float(row["kept_mib"] or 0) > 0) == (row["pass"] == "training") and (row["alone_share"] == "") == (row["what"] == "activation")
-    assert all(result.stdout.count(f"| {title} ") == len(rows) // len(arms) for title in ("cross-entropy", "the listing", "ERA, approx", "ERA, exact"))
+    assert all(result.stdout.count(f"| {title} ") == len(rows) // len(arms) for title in ("cross-entropy", "the listing", "ERA, approx ", "ERA, exact", "ERA, approx, entropies logged"))
 
 
 def test_all_bad_values_are_said_at_once(vision, tmp_path):

@@ -287,6 +287,18 @@ def test_raw_logits_follow_reset_classifier(timm, pair, images):
     assert torch.equal(output, model(images)) and torch.equal(output, activated_by_raw(timm, model, images))
 
 
+def test_raw_logits_within_raw_logits(timm, pair, images):
+    model, plain = pair
+    with timm.layers.raw_logits(model):
+        with timm.layers.raw_logits(model):
+            pass
+        assert torch.equal(model(images), plain(images))
+        with pytest.raises(ZeroDivisionError), timm.layers.raw_logits(model):
+            1 / 0
+        assert torch.equal(model(images), plain(images))
+    assert torch.equal(model(images), activated(plain(images)))
+
+
 def activated_by_raw(timm, model, images):
     with timm.layers.raw_logits(model):
         return activated(model(images))
@@ -402,7 +414,7 @@ def test_settings_without_the_switch_are_refused(timm):
     assert timm.layers.era.find_era(model) is None
 
 
-def test_time_pooling(timm, resnet, images):
+def test_time_pooling(timm, resnet):
     """It makes another model from the old one's parts: ERA comes after it, and never on top of ERA within it."""
     config = {"input_size": (3, 256, 256)}
     with pytest.raises(TypeError):

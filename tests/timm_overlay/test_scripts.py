@@ -206,7 +206,7 @@ def test_training_without_era_is_upstream_to_the_bit(ours, upstream, flags):
     assert one["args"].era is None and not hasattr(other["args"], "era")
 
 
-def test_validating_and_inference_without_era_are_upstream(ours, upstream, work):
+def test_validating_and_inference_without_era_are_upstream(ours, upstream):
     checkpoint = upstream.train(*SHORT) / "last.pth.tar"
     flags = ["--checkpoint", checkpoint, "--metrics-avg", "macro"]
     assert ours.validate(*flags)[:2] == upstream.validate(*flags)[:2]

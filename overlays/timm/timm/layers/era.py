@@ -130,7 +130,6 @@ def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inve
             f'ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: '
             f'it must lie strictly between 0 and ln({num_classes}) = {math.log(num_classes):.4f}'
         )
-    low, high = math.nextafter(low, high), math.nextafter(high, low)  # the bounds themselves are not feasible
     while True:  # the floor grows with H0, from 0 to ln n: halve the interval until it has no inner number
         middle = (low + high) / 2
         if not low < middle < high:
@@ -191,11 +190,11 @@ def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tens
     if era is None:
         yield lambda logits: logits
         return
-    era.bypassed = True
+    outer, era.bypassed = era.bypassed, True
     try:
         yield era
     finally:
-        era.bypassed = False
+        era.bypassed = outer
 
 
 def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:

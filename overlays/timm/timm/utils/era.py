@@ -34,6 +34,9 @@ from timm.utils.log import setup_default_logging
 _logger = logging.getLogger('era')
 
 SETTING = ('num_classes', 'min_entropy', 'tau', 'inverse', 'floor', 'max_probability')
+# What a checkpoint says of its setting: a dict, None for training without ERA, and this where the file keeps no arguments
+# (bare weights, or not made by train.py).
+UNKNOWN: Dict[str, Any] = {}
 
 
 def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> None:
@@ -93,9 +96,6 @@ def restore(model: nn.Module, args: argparse.Namespace) -> None:
         _logger.warning(f'{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, as the flags say.')
 
 
-UNKNOWN: Dict[str, Any] = {}  # the setting of a file that keeps no arguments: bare weights, or not made by train.py
-
-
 def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     """The ERA setting that a checkpoint of train.py was trained with; None without ERA, UNKNOWN where it cannot tell."""
     if os.path.splitext(path)[1].lower() in ('.safetensors', '.npz', '.npy'):
@@ -140,7 +140,7 @@ class EntropyMeter(nn.Module):
 
     def metrics(self) -> Dict[str, float]:
         """entropy_mean and entropy_min in nats, of all processes, since the last call."""
-        # clone(): values of inference mode cannot be reduced in place outside of it. fp32: MPS has no fp64.
+        # clone(): torch forbids changing tensors of inference mode in place outside of it. fp32: MPS has no fp64.
         total, smallest = (torch.as_tensor(value, dtype=torch.float32).clone() for value in (self.total, self.smallest))
         count = torch.full_like(total, self.count)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -157,7 +157,9 @@ class EntropyMeter(nn.Module):
 
 def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
     """Entropy in nats of softmax(logits): (..., n) -> (...), fp32."""
-    return torch.special.entr(logits.float().softmax(dim=-1)).sum(dim=-1)
+    log_probs = logits.float().log_softmax(dim=-1)
+    log_probs = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)  # 0 ln 0 = 0
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
 def meter(args: argparse.Namespace, *loss_fns: nn.Module) -> Tuple[nn.Module, ...]:
