@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS SEEDS EPOCHS RUNS DATA_DIR OUTPUT H0
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
@@ -61,10 +61,10 @@ demo: $(VENV_READY)  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=cha
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@$(CPU) -m demo --seed "$${SEED:-1}" --steps "$$STEPS" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
 
-demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with and without ERA (SEEDS, EPOCHS)
+demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@read -ra seeds <<< "$$SEEDS"; $(CPU) -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
-		$${SEEDS:+--seeds "$${seeds[@]}"} $${EPOCHS:+--epochs "$$EPOCHS"}
+	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
+		$${SEED:+--seeds "$${seeds[@]}"} $${EPOCHS:+--epochs "$$EPOCHS"}
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra

@@ -54,13 +54,14 @@ def train_epoch(model, loader, loss_fn, optimizer) -> dict[str, float]:
 @torch.inference_mode()
 def validate(model, loader, loss_fn) -> dict[str, float]:
     model.eval()
-    losses, top1 = utils.AverageMeter(), utils.AverageMeter()
+    losses, top1, top5 = utils.AverageMeter(), utils.AverageMeter(), utils.AverageMeter()
     with raw_logits(model) as activation:
         for images, targets in loader:
             logits = model(images)
             losses.update(loss_fn(activation(logits), targets).item(), len(targets))
-            top1.update(utils.accuracy(logits, targets)[0].item(), len(targets))
-    return {"loss": losses.avg, "top1": top1.avg, **era.entropy_metrics(loss_fn)}
+            for meter, accuracy in zip((top1, top5), utils.accuracy(logits, targets, topk=(1, 5))):
+                meter.update(accuracy.item(), len(targets))
+    return {"loss": losses.avg, "top1": top1.avg, "top5": top5.avg, **era.entropy_metrics(loss_fn)}
 
 
 def main() -> None:

@@ -414,18 +414,52 @@ def test_settings_without_the_switch_are_refused(timm):
     assert timm.layers.era.find_era(model) is None
 
 
-def test_time_pooling(timm, resnet):
-    """It makes another model from the old one's parts: ERA comes after it, and never on top of ERA within it."""
-    config = {"input_size": (3, 256, 256)}
-    with pytest.raises(TypeError):
-        timm.layers.attach_era(timm.layers.apply_test_time_pool(copy.deepcopy(resnet), config)[0], H0)
-    pooled, applied = timm.layers.apply_test_time_pool(resnet, config)
+def test_time_pooling_keeps_era(timm, resnet):
+    """It makes another model from the old one's parts."""
+    plain = timm.create_model("test_resnet", num_classes=10).eval()
+    plain.load_state_dict(resnet.state_dict())
+    (pooled, applied), (expected, _) = (timm.layers.apply_test_time_pool(m, {"input_size": (3, 256, 256)}) for m in (resnet, plain))
+    images = torch.randn(1, 3, 256, 256)
     assert applied
-    pooled.num_classes = 10
-    with pytest.raises(TypeError, match="ERA is in a part of this TestTimePoolHead already"):
-        timm.layers.attach_era(pooled, H0)
-    plain, _ = timm.layers.apply_test_time_pool(timm.create_model("test_resnet", num_classes=10).eval(), config)
-    large = torch.randn(1, 3, 256, 256)
-    expected = activated(plain(large))
-    plain.num_classes = 10
-    assert torch.equal(timm.layers.attach_era(plain, H0)(large), expected)
+    assert torch.equal(pooled(images), activated(expected(images)))
+    with timm.layers.raw_logits(pooled):
+        assert torch.equal(pooled(images), expected(images))
+    assert torch.equal(timm.layers.attach_era(pooled, H0, tau=5.0)(images), activated(expected(images), tau=5.0))
+    assert len([module for module in pooled.modules() if isinstance(module, timm.layers.EntropyRegularizingActivation)]) == 1
+
+
+def test_a_part_with_era_is_refused(timm, resnet):
+    class Whole(torch.nn.Module):
+        num_classes = 10
+
+        def __init__(self):
+            super().__init__()
+            self.part = resnet
+
+    with pytest.raises(TypeError, match="ERA is in a part of this Whole already"):
+        timm.layers.attach_era(Whole(), H0)
+
+
+def test_numbers_of_other_types(timm):
+    import numpy
+
+    assert timm.layers.attach_era(timm.create_model("test_resnet", num_classes=numpy.int64(10)), numpy.float32(1)).era.min_entropy == 1
+    for wrong in ("0.6", None, True, torch.tensor(0.6)):
+        with pytest.raises(ValueError, match="a number is needed"):
+            timm.layers.attach_era(timm.create_model("test_resnet", num_classes=10), wrong)
+
+
+def test_copies_within_raw_logits_have_era(timm, pair, images):
+    model, plain = pair
+    with timm.layers.raw_logits(model):
+        copied = copy.deepcopy(model)
+    assert torch.equal(copied(images), activated(plain(images)))
+
+
+def test_compiled_model_follows_reset_classifier(resnet, images):
+    torch._dynamo.reset()
+    compiled = torch.compile(resnet, fullgraph=True, backend="eager")
+    assert compiled(images).shape == (4, 10)
+    resnet.reset_classifier(7)
+    output = compiled(images)
+    assert torch.equal(output, resnet(images)) and output.shape == (4, 7) and resnet.era.num_classes == 7

@@ -402,6 +402,25 @@ def test_files_without_a_setting(ours, work, import_timm):
     assert loss == pytest.approx(F.cross_entropy(listing(z), y).item(), abs=6e-5) and "WARNING" not in log
 
 
+def test_settings_of_rewritten_checkpoints(ours, import_timm, tmp_path, capsys):
+    """People rewrite args, to a dict for instance, so that torch.load takes the file with weights_only."""
+    from timm.utils import era
+
+    checkpoint = torch.load(ours.train(*SHORT, *ERA) / "last.pth.tar", weights_only=False)
+    setting, path = checkpoint["args"].era, tmp_path / "rewritten.pth.tar"
+
+    def saved(args):
+        torch.save({**checkpoint, "args": args}, path)
+        return era.saved_setting(str(path))
+
+    assert setting and saved(vars(checkpoint["args"])) == setting
+    assert saved(None) == era.UNKNOWN and saved({}) is None
+    for broken in ({"min_entropy": 0.6}, "yes"):
+        with pytest.raises(SystemExit):
+            saved({"era": broken})
+        assert "rewritten.pth.tar: its args.era is" in capsys.readouterr().err
+
+
 def test_unreadable_checkpoints_give_the_error_of_timm(ours, upstream, work):
     (work / "corrupt.pth").write_bytes(b"not a checkpoint")
     whole = (ours.train(*SHORT, *ERA) / "last.pth.tar").read_bytes()

@@ -30,6 +30,7 @@ tau = 2e11 on, n = 1e9 from tau = 2e7 on. The largest probability needs only tha
 
 import contextlib
 import math
+import numbers
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 import torch
@@ -75,6 +76,7 @@ class EntropyRegularizingActivation(nn.Module):
 
     def _set(self, num_classes: int, min_entropy: float, tau: float, inverse: str) -> None:
         low, high = _feasible_min_entropy(num_classes, tau, inverse)
+        _check_number('min_entropy', min_entropy)
         if not low < min_entropy < high:  # also false for nan
             raise ValueError(
                 f'ERA: min_entropy={min_entropy} is not feasible for {num_classes} classes and tau={tau:g}: '
@@ -85,7 +87,14 @@ class EntropyRegularizingActivation(nn.Module):
         self.tau = float(tau)
         self.inverse = inverse
         self.offset, self.slope = _line(num_classes, min_entropy, tau, inverse)
-        self.floor, self.max_probability = _one_hot_limit(num_classes, min_entropy, tau, inverse)
+
+    @property
+    def floor(self) -> float:
+        return _one_hot_limit(self.num_classes, self.min_entropy, self.tau, self.inverse)[0]
+
+    @property
+    def max_probability(self) -> float:
+        return _one_hot_limit(self.num_classes, self.min_entropy, self.tau, self.inverse)[1]
 
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         """Args: logits: (..., num_classes), any floating dtype. Returns: the same shape, in fp32 (fp64 for fp64), also
@@ -107,6 +116,9 @@ class EntropyRegularizingActivation(nn.Module):
             'torch.export with strict=False. The model is as it was.'
         )
 
+    def __getstate__(self) -> Dict[str, Any]:  # a copy or pickle that is made within raw_logits() is not bypassed
+        return {**self.__dict__, 'bypassed': False}
+
     def extra_repr(self) -> str:
         return (
             f'num_classes={self.num_classes}, min_entropy={self.min_entropy:g}, tau={self.tau:g}, '
@@ -125,6 +137,7 @@ def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inve
         ValueError: a value is not feasible; the message has the feasible range.
     """
     low, high = _feasible_min_entropy(num_classes, tau, inverse)
+    _check_number('floor', floor)
     if not 0.0 < floor < math.log(num_classes):
         raise ValueError(
             f'ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: '
@@ -160,16 +173,16 @@ def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: 
         TypeError: the model has no `num_classes` or is wrapped; its forward raises it where it returns anything but one
             tensor of logits (..., num_classes).
     """
-    if hasattr(model, '_orig_mod') or not isinstance(getattr(model, 'num_classes', None), int):
-        raise TypeError(
-            f'ERA needs a classifier with an attribute num_classes, and it comes before DistributedDataParallel and '
-            f'torch.compile; {type(model).__name__} is not one. Nothing was attached.'
-        )
+    name = type(model).__name__
+    if hasattr(model, '_orig_mod') or isinstance(getattr(model, 'module', None), nn.Module):
+        raise TypeError(f'ERA comes before torch.compile and DistributedDataParallel, but this {name} wraps a model. Nothing was attached.')
+    if not isinstance(getattr(model, 'num_classes', None), numbers.Integral):
+        raise TypeError(f'ERA needs a classifier: a model with a whole number as num_classes; {name} is not one. Nothing was attached.')
     attached = find_era(model)
     if attached is not getattr(model, 'era', None):
         raise TypeError(
-            f'ERA is in a part of this {type(model).__name__} already, which was made from a model with ERA, and in a whole it '
-            f'would be a second time. Make the {type(model).__name__} from a model without ERA. Nothing was attached.'
+            f'ERA is in a part of this {name} already, which was made from a model with ERA, and in a whole it would be a '
+            f'second time. Make the {name} from a model without ERA. Nothing was attached.'
         )
     model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
     if attached is None:
@@ -182,10 +195,21 @@ def find_era(model: nn.Module) -> Optional[EntropyRegularizingActivation]:
     return next((module for module in model.modules() if isinstance(module, EntropyRegularizingActivation)), None)
 
 
+def carry_era(model: nn.Module, made: nn.Module) -> nn.Module:
+    """`made`, a classifier that was made from the parts of `model` and has no hook of its own, with the ERA of `model`."""
+    era = find_era(model)
+    if era is not None:
+        del model.era
+        made.num_classes = era.num_classes
+        attach_era(made, era.min_entropy, era.tau, era.inverse)
+    return made
+
+
 @contextlib.contextmanager
 def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """Within `with raw_logits(model) as activation:` the model returns its logits z before ERA, and activation(z) is
-    the ERA model's output. Without ERA the model is as it was, and activation returns its argument."""
+    the ERA model's output. Without ERA the model is as it was, and activation returns its argument. It holds for all
+    threads that share the model."""
     era = find_era(model)
     if era is None:
         yield lambda logits: logits
@@ -206,8 +230,8 @@ def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
-    era = model.era
-    if model.num_classes == 0:
+    era = getattr(model, 'era', None)  # gone after carry_era()
+    if era is None or model.num_classes == 0:
         return output
     if era.num_classes != model.num_classes:  # in place: raw_logits() has handed it out
         era._set(model.num_classes, era.min_entropy, era.tau, era.inverse)
@@ -225,14 +249,20 @@ def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
 
 def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[float, float]:
     """The open interval of feasible H0: h lies within (0, kappa] and increases with p."""
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+    if isinstance(num_classes, bool) or not isinstance(num_classes, numbers.Integral) or num_classes < 2:
         raise ValueError(f'ERA: num_classes={num_classes!r}: an integer of at least 2 is needed')
+    _check_number('tau', tau)
     if not math.e <= tau < math.inf:
         raise ValueError(f'ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}')
     if inverse not in INVERSES:
         raise ValueError(f"ERA: inverse={inverse!r}: expected 'approx' or 'exact'")
     kappa = math.log(tau) / tau
     return 1 + math.log(kappa), 1 + math.log(num_classes * kappa)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f'ERA: {name}={value!r}: a number is needed')
 
 
 def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:

@@ -102,9 +102,13 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
         return UNKNOWN
     # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
     checkpoint = torch.load(path, map_location='cpu', weights_only=False, mmap=zipfile.is_zipfile(path))
-    if not isinstance(checkpoint, dict) or 'args' not in checkpoint:
+    args = checkpoint.get('args') if isinstance(checkpoint, dict) else None
+    if args is None:
         return UNKNOWN
-    return getattr(checkpoint['args'], 'era', None)
+    setting = (args if isinstance(args, dict) else vars(args)).get('era')
+    if setting is not None and not (isinstance(setting, dict) and set(SETTING) <= setting.keys()):
+        _fail(f'{path}: its args.era is {setting!r}, but train.py saves a dict of {", ".join(SETTING)} there. Nothing was changed.')
+    return setting
 
 
 def topk(model: nn.Module, scores: torch.Tensor, logits: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
