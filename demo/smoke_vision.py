@@ -62,7 +62,7 @@ def experiments(checkout: Path) -> list[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=checkout / RECIPE, capture_output=True, text=True, check=True).stdout.split()
 
 
-def run_experiment(checkout: Path, experiment: str, images: Path, out: Path, log: Path, *added: str) -> Outcome:
+def run_experiment(checkout: Path, experiment: str, images: Path, out: Path, log: Path) -> Outcome:
     """Starts the recipe's launcher and waits for it; it ends its processes when it is asked to end."""
     variables = {
         "PYTHON": sys.executable,
@@ -74,7 +74,7 @@ def run_experiment(checkout: Path, experiment: str, images: Path, out: Path, log
         "OMP_NUM_THREADS": "1",
         **{name: "" for name in ("H0", "AUG", "EPOCHS", "DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME")},
     }
-    command = [sys.executable, str(checkout.resolve() / RECIPE / "launch.py"), experiment, *FLAGS, *added]
+    command = [sys.executable, str(checkout.resolve() / RECIPE / "launch.py"), experiment, *FLAGS]
     began = time.monotonic()
     with log.open("w") as stream:
         process = subprocess.Popen(command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)

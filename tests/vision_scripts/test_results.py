@@ -3,6 +3,8 @@
 import csv
 import importlib.util
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -18,7 +20,7 @@ def update_summary(patched_timm):
 
 @pytest.fixture
 def write(update_summary):
-    """write(file, first, last, mark): as a process of train.py does that trains these epochs."""
+    """write(file, first, last, top1): as a process of train.py does that trains these epochs."""
 
     def write(file, first, last, top1):
         for epoch in range(first, last + 1):
@@ -61,6 +63,12 @@ def test_no_summary_is_no_epoch(recipe, tmp_path):
     assert recipe.results.epochs_done(tmp_path) == 0
 
 
+def test_rows_out_of_order_are_put_in_order(recipe, tmp_path):
+    (tmp_path / "summary.csv").write_text("epoch,eval_top1\n2,12\n0,10\n1,11\n")
+    recipe.results.tidy_summary(tmp_path / "summary.csv")
+    assert [line.split(",")[0] for line in (tmp_path / "summary.csv").read_text().splitlines()] == ["epoch", "0", "1", "2"]
+
+
 def run_folder(tmp_path, write, name, last, top1):
     (tmp_path / name).mkdir()
     write(tmp_path / name / "summary.csv", 0, last, top1)
@@ -93,6 +101,11 @@ def test_intervals_on_imagenet_are_the_papers(recipe, write, tmp_path, accuracy,
     assert abs(margin - printed) <= 0.0101
 
 
+def test_other_data_sets_have_no_interval_of_imagenets(recipe, write, tmp_path):
+    folder = run_folder(tmp_path, write, "imagenet-10classes-seed42", 0, 50)
+    assert "±" not in recipe.results.accuracy_lines([folder])[1]
+
+
 def test_best_epoch_beside_the_last(recipe, update_summary, tmp_path):
     for epoch, top1 in enumerate((10.0, 30.0, 20.0)):
         update_summary(epoch, {"loss": 1.0}, {"top1": top1, "top5": 50.0}, str(tmp_path / "summary.csv"), write_header=epoch == 0)
@@ -116,6 +129,40 @@ def test_time_is_compared_without_the_first_epoch(recipe, tmp_path):
     assert table[1:3] == [["base", "2", "0.250", "1024.0", "1.000"], ["era", "2", "0.275", "930.9", "1.100"]] and table[3] == ["not", "begun", "-"]
 
 
+def test_time_of_a_single_epoch_is_its_own(recipe, tmp_path):
+    (tmp_path / "log.txt").write_text(LINES.format(epoch=0, seconds=0.5, rate=512))
+    assert recipe.results.time_lines([tmp_path])[1].split()[-4:] == ["1", "0.500", "512.0", "1.000"]
+
+
+def results_py(project_root, *args):
+    command = [sys.executable, project_root / "overlays/timm/recipes/era/results.py", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_table_of_a_folder_has_the_timed_runs_too(project_root, write, tmp_path):
+    """Their ratio is to the run without ERA, whose name is the later one."""
+    run_folder(tmp_path, write, "cifar10-seed42", 1, top1=90)
+    (tmp_path / "time").mkdir()
+    for name, seconds in (("cifar10-aug-era0.6-seed42", 0.3), ("cifar10-aug-seed42", 0.2)):
+        folder = run_folder(tmp_path / "time", write, name, 0, top1=10)
+        (folder / "log.txt").write_text(LINES.format(epoch=0, seconds=seconds, rate=256 / seconds))
+    result = results_py(project_root, tmp_path)
+    accuracies, times = (table.splitlines() for table in result.stdout.split("\n\n"))
+    assert [line.split()[0] for line in accuracies] == ["run", "cifar10-seed42"]
+    assert [(line.split()[0], line.split()[-1]) for line in times[1:]] == [("cifar10-aug-seed42", "1.000"), ("cifar10-aug-era0.6-seed42", "1.500")]
+
+
+def test_table_of_nothing(project_root, tmp_path):
+    assert "python results.py [FOLDER ...]" in results_py(project_root, "--help").stdout
+    result = results_py(project_root, tmp_path)
+    assert result.returncode == 1 and f"no run (no summary.csv) in {tmp_path}" in result.stderr
+
+
 def test_repeated_epoch_counts_once(recipe, tmp_path):
     (tmp_path / "log.txt").write_text("".join(LINES.format(epoch=epoch, seconds=time, rate=100) for epoch, time in ((0, 1.0), (1, 9.0), (1, 2.0))))
     assert recipe.results.speeds(tmp_path / "log.txt") == {0: (1.0, 100.0), 1: (2.0, 100.0)}
+
+
+def test_a_run_that_train_py_did_not_validate_has_no_accuracy(recipe, tmp_path):
+    (tmp_path / "summary.csv").write_text("epoch,train_loss,lr\n0,2.0,0.1\n")
+    assert recipe.results.accuracy_lines([tmp_path])[1].split() == [tmp_path.name, "-"]

@@ -103,16 +103,16 @@ def test_run_goes_on_from_where_it_ended(start, recipe, tmp_path):
 
 @pytest.fixture
 def stand_in(project_root, images, tmp_path):
-    """stand_in(script): the launcher at work in a checkout whose distributed_train.sh is this."""
+    """stand_in(script): the launcher at work in a checkout whose distributed_train.sh is this; `under`: words before its command."""
 
-    def run(script):
+    def run(script, under=()):
         checkout = tmp_path / "check out"
         shutil.copytree(project_root / "overlays/timm/recipes/era", checkout / "recipes/era", dirs_exist_ok=True)
         (checkout / "train.py").touch()
         (checkout / "distributed_train.sh").write_text(f"#!/bin/bash\n{script}\n")
         (checkout / "distributed_train.sh").chmod(0o755)
         environment = {**os.environ, "PYTHON": sys.executable, "GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(tmp_path), MARK: str(tmp_path)}
-        command = [sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *smoke_vision.FLAGS]
+        command = [*under, sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *smoke_vision.FLAGS]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     yield run
@@ -141,11 +141,72 @@ def test_failed_run_says_how_far_it_came_and_where_its_log_is(stand_in, tmp_path
 
 
 def test_trainings_own_processes_end_with_it(stand_in, tmp_path):
-    process = stand_in("sleep 100 & echo begun; wait")
-    wait_for(process.stdout, "begun")
+    process = stand_in("sleep 100 & echo standalone $PET_STANDALONE; wait")
+    wait_for(process.stdout, "standalone 1")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT and "stopped by SIGINT" in errors and processes(tmp_path) == []
+
+
+def test_second_ctrl_c_does_not_cut_the_ending_short(stand_in, tmp_path):
+    process = stand_in("trap 'touch ending; sleep 1; touch ended; exit' TERM; echo begun; while true; do sleep 0.1; done")
+    wait_for(process.stdout, "begun")
+    process.send_signal(signal.SIGINT)
+    while not (tmp_path / "check out/ending").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT and "stopped by SIGINT" in errors
+    assert (tmp_path / "check out/ended").exists() and processes(tmp_path) == []
+
+
+def test_nohup_keeps_it_from_the_end_of_the_session(stand_in, tmp_path):
+    process = stand_in("echo begun; until [ -e hung-up ]; do sleep 0.1; done; exit 5", under=["nohup"])
+    wait_for(process.stdout, "begun")
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "check out/hung-up").touch()
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1 and "ended with exit code 5" in errors
+
+
+# A torchrun that SIGTERM does not end, and a worker in a session of its own, which is nobody's child any more.
+STUCK = """trap '' TERM; (setsid bash -c 'echo begun; exec sleep 100' &); while true; do sleep 0.1; done"""
+
+
+@pytest.fixture
+def stuck(tmp_path):
+    command = ["bash", "-c", STUCK]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: str(tmp_path)}, start_new_session=True)
+    wait_for(process.stdout, "begun")
+    yield process
+    for left in processes(tmp_path):
+        left.kill()
+    process.wait()
+
+
+def test_stuck_torchrun_and_its_workers_are_killed(recipe, stuck, monkeypatch, tmp_path):
+    monkeypatch.setattr(recipe.launch, "SECONDS_TO_END", 0.5)
+    recipe.launch.end(stuck)
+    assert stuck.returncode == -signal.SIGKILL and processes(tmp_path) == []
+
+
+def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
+    monkeypatch.setattr(recipe.launch, "SECONDS_TO_END", 0.1)
+    monkeypatch.setattr(recipe.launch, "SECONDS_TO_KILL", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda number, signal: None)  # as for a process that waits for its driver
+        recipe.launch.end(stuck)
+    warning = capsys.readouterr().err
+    assert "warning: kill -9 does not end" in warning and str(stuck.pid) in warning and stuck.poll() is None
+
+
+def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):
+    """Of a folder that has more, here by the --epochs 1 of the flags."""
+    stand_in("exit 1").communicate(timeout=100)
+    (tmp_path / NAME / "summary.csv").write_text("epoch,eval_top1,eval_top5\n0,10,50\n1,20,60\n2,30,70\n")
+    printed, errors = stand_in("touch trained").communicate(timeout=100)
+    assert printed.splitlines()[-1].split() == [NAME, "1", "10.00", "50.00", "10.00", "-"], errors
+    assert not (tmp_path / "check out/trained").exists()
 
 
 def test_checkpoint_that_is_cut_off_is_named(stand_in, tmp_path):
@@ -187,4 +248,5 @@ def test_smoke_prints_the_table(timm_scripts, tmp_path):
     result = subprocess.run(command, cwd=smoke_vision.run.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"}, capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"^imagenet-era +1 trained", result.stdout, re.MULTILINE) and re.search(r"^imagenet-10classes-era1.2-seed42 +1 ", result.stdout, re.MULTILINE)
+    assert "±" not in result.stdout  # the images are not ImageNet's
     assert Path(tmp_path / "runs/imagenet-10classes-era1.2-seed42/summary.csv").is_file()

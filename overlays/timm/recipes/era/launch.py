@@ -34,14 +34,15 @@ import fcntl
 import math
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
-from typing import Callable, Iterator, Optional
+from typing import IO, Callable, Iterator, Optional
 
 import preflight
 import results
@@ -49,7 +50,7 @@ import runs
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 EPOCH_BEGINS = re.compile(r'Train: (\d+) \[')
-SECONDS_TO_END = 60
+SECONDS_TO_END, SECONDS_TO_KILL = 60, 10  # asked to, and by force
 
 
 class Refused(Exception):
@@ -90,7 +91,12 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
             raise ValueError
         return int(text)
 
-    def several(kind: type) -> Callable[[str], tuple]:
+    def seed(text: str) -> int:
+        if not 0 <= int(text) < 2**32:  # numpy's range
+            raise ValueError
+        return int(text)
+
+    def several(kind: Callable[[str], object]) -> Callable[[str], tuple]:
         return lambda text: tuple(dict.fromkeys(map(kind, text.split())))
 
     def boolean(text: str) -> bool:
@@ -104,12 +110,12 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
         return float(text)
 
     read('GPUS', 'gpus', positive, 'a number of GPUs')
-    read('SEED', 'seeds', several(int), 'one or several integers')
+    read('SEED', 'seeds', several(seed), 'one or several integers from 0 to 2**32 - 1')
     read('H0', 'min_entropies', several(finite), 'one or several numbers (nats)')
     read('AUG', 'aug', boolean, '0 or 1')
     read('NUM_CLASSES', 'num_classes', positive, 'a number of classes')
     read('EPOCHS', 'epochs', positive, 'a number of epochs')
-    if 'min_entropies' in values and not any(variant.name.startswith('era') for variant in experiment.variants):
+    if 'min_entropies' in values and not any(variant.is_era for variant in experiment.variants):
         problems.append(f'H0={os.environ["H0"]}: {name} is a run without ERA. {name}-era has it.')
     if 'aug' in values and not experiment.free_aug:
         problems.append(f'AUG={os.environ["AUG"]}: {name} is {"with" if experiment.aug else "without"} augmentation in the paper. Leave AUG out.')
@@ -120,7 +126,7 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
 
 def output_folder(experiment: runs.Experiment) -> Path:
     output = Path(os.path.abspath(os.environ['OUTPUT'])) if os.environ.get('OUTPUT') else CHECKOUT / 'output/era'
-    return output / 'time' if experiment.compares_time else output
+    return output / results.TIME_FOLDER if experiment.compares_time else output
 
 
 def train_command(run: runs.Run, folder: Path) -> list[str]:
@@ -143,7 +149,8 @@ def print_commands(all_runs: list[runs.Run], folders: list[Path], wanted: list[i
         path = f'PATH={shlex.quote(scripts)}:"$PATH" ' if scripts else ''
         stop = f'  # is stopped after {epochs} epochs' if epochs < preflight.flags_of(run.command).epochs else ''
         print(f'cd {shlex.quote(str(CHECKOUT))} && {path}PET_STANDALONE=1 {shlex.join(train_command(run, folder))}{stop}')
-    for problem in preflight.checkout_problems(CHECKOUT):
+    infeasible = [problem for run in all_runs for problem in preflight.era_problems(preflight.flags_of(run.command))]
+    for problem in dict.fromkeys(preflight.checkout_problems(CHECKOUT) + infeasible):
         print(f'note: {problem}', file=sys.stderr)
 
 
@@ -166,26 +173,59 @@ def only_one(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f'{folder}: another launch is training this run. Wait for it, or end it (after a kill -9 its torchrun goes on alone).') from None
+            raise Refused(
+                f'{folder}: another launch is training this run. Wait for it, or end it (after a kill -9 its torchrun goes on alone).'
+            ) from None
         yield lock.fileno()
 
 
+def closes(pipe: IO, seconds: float) -> bool:
+    """Whether all who can write to the pipe end in time; what they write is dropped."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([pipe], [], [], left)[0] and not os.read(pipe.fileno(), 1 << 16):
+            return True
+    return False
+
+
+def writers(pipe: IO) -> list[int]:
+    """Process numbers of those who have the pipe open, but for this process (Linux)."""
+    name, found = f'pipe:[{os.fstat(pipe.fileno()).st_ino}]', set()
+    for folder in Path('/proc').glob('[0-9]*'):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if any(os.readlink(entry) == name for entry in (folder / 'fd').iterdir()):
+                found.add(int(folder.name))
+    return sorted(found - {os.getpid()})
+
+
+def kill(pipe: IO) -> bool:
+    """Whether all who can write to the pipe end by force; more than once, for those that are just being started."""
+    for _ in range(SECONDS_TO_KILL):
+        for number in writers(pipe):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        if closes(pipe, 1):
+            return True
+    return False
+
+
 def end(process: subprocess.Popen) -> None:
-    """distributed_train.sh would leave its torchrun behind. torchrun ends its workers, after 30 s by force."""
+    """distributed_train.sh would leave its torchrun behind. torchrun ends its workers, after 30 s by force; these have
+    sessions of their own, so if it is stuck itself they are found by the output that they share with it."""
     os.killpg(process.pid, signal.SIGTERM)
-    killer = threading.Timer(SECONDS_TO_END, os.killpg, (process.pid, signal.SIGKILL))
-    killer.start()
-    for _ in process.stdout:  # until torchrun and all workers have gone, whose output it is
-        pass
-    killer.cancel()
-    process.wait()
+    if closes(process.stdout, SECONDS_TO_END) or kill(process.stdout):
+        process.wait()
+    else:
+        left = ', '.join(map(str, writers(process.stdout)))
+        print(f'warning: kill -9 does not end the processes {left}, which may hold a GPU. See to them before you go on.', file=sys.stderr)
 
 
 def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
     """Until `epochs` are in the run's summary. All that is printed goes into its log.txt too."""
     folder.mkdir(parents=True, exist_ok=True)
     summary = folder / results.SUMMARY
-    environment = {**os.environ, 'PATH': f'{scripts_folder(python)}{os.pathsep}{os.environ["PATH"]}', 'PET_STANDALONE': '1'}  # a free port: runs can share a node
+    path = f'{scripts_folder(python)}{os.pathsep}{os.environ["PATH"]}'
+    environment = {**os.environ, 'PATH': path, 'PET_STANDALONE': '1'}  # a free port: runs can share a node
     with only_one(folder) as lock, (folder / results.LOG).open('a') as log:
         results.tidy_summary(summary)
         command = train_command(run, folder)
@@ -214,7 +254,8 @@ def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
     if done < epochs:
         raise Refused(
             f'{run.name} ended with exit code {process.returncode} after {done} of {epochs} epochs. What it printed is in '
-            f'{folder / results.LOG}. The same command again goes on from its last checkpoint, and skips finished runs.'
+            f'{folder / results.LOG}. The same command again {"goes on from its last checkpoint" if done else "begins it anew"}, and '
+            f'skips finished runs.'
         )
 
 
@@ -228,6 +269,9 @@ def launch(name: str, added: list[str]) -> None:
     download = os.environ.get('DOWNLOAD', '') != '0'
     refuse_if_any(preflight.flag_problems(added))
     wanted = [preflight.wanted_epochs(run, experiment) for run in all_runs]
+    if settings.epochs and settings.epochs > max(wanted):
+        longer = f'ARGS="--epochs {settings.epochs}", with an OUTPUT of its own'
+        refuse_if_any([f'EPOCHS={settings.epochs}: the schedule has {max(wanted)}. For a longer one: {longer}.'])
     if is_on('DRY_RUN'):
         return print_commands(all_runs, folders, wanted, python)
     jobs = list(zip(all_runs, folders, wanted))

@@ -30,6 +30,7 @@ COMMAND, CHECKPOINT = 'command.txt', 'last.pth.tar'
 SCRIPTS = ('distributed_train.sh', 'train.py')
 MODULES = ('torch', 'torchvision', 'yaml', 'safetensors', 'huggingface_hub', 'numpy', 'PIL')
 CIFAR10_FOLDER = 'cifar-10-batches-py'  # torchvision's
+CIFAR10_CLASSES = 10
 CIFAR10_FILES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch', 'batches.meta')
 # The names under which timm looks for a split; without any of them it takes the data folder itself, and says nothing.
 SPLITS = {'train': ('train', 'training'), 'validation': ('validation', 'val', 'valid', 'eval', 'evaluation')}
@@ -49,14 +50,26 @@ OWN_FLAGS = {
 }
 
 
+# Flags of train.py that the checks go by: type, and default there.
+READ_FLAGS = {
+    '--data-dir': (str, ''),
+    '--dataset': (str, ''),
+    '--device': (str, 'cuda'),
+    '--epochs': (int, 300),
+    '--era-min-entropy': (float, None),
+    '--era-tau': (float, 4.0),
+    '--model': (str, 'resnet50'),
+    '--num-classes': (int, None),
+    '--train-split': (str, 'train'),
+    '--val-split': (str, 'validation'),
+}
+
+
 def flags_of(command: tuple[str, ...]) -> argparse.Namespace:
-    """The flags of train.py that the checks go by, the last of each as there; the rest is left to train.py."""
+    """READ_FLAGS, the last of each as in train.py; the rest is left to train.py."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name, kind, default in (
-        ('data-dir', str, ''), ('dataset', str, ''), ('device', str, 'cuda'), ('era-min-entropy', float, None), ('era-tau', float, 4.0),
-        ('epochs', int, 300), ('model', str, 'resnet50'), ('num-classes', int, None), ('train-split', str, 'train'), ('val-split', str, 'validation'),
-    ):  # fmt: skip
-        parser.add_argument(f'--{name}', type=kind, default=default)
+    for flag, (kind, default) in READ_FLAGS.items():
+        parser.add_argument(flag, type=kind, default=default)
     return parser.parse_known_args(command[2:])[0]
 
 
@@ -84,11 +97,19 @@ def ask_python(python: str) -> Optional[dict]:
 def environment_problems(python: str) -> list[str]:
     answer = ask_python(python)
     if answer is None:
-        return [f'environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python.']
+        return [
+            f'environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python.'
+        ]
     if answer['lacks']:
-        return [f'environment: {python} lacks {", ".join(answer["lacks"])}. Activate the environment that trains, or set PYTHON to its python; `make vision-...` makes one.']
+        return [
+            f'environment: {python} lacks {", ".join(answer["lacks"])}. Activate the environment that trains, or set PYTHON to its '
+            'python; `make vision-...` makes one.'
+        ]
     if not answer['scripts']:
-        return [f'environment: {python} has torch but no torchrun among its scripts, which distributed_train.sh starts. Install torch again there, or set PYTHON to another environment\'s python.']
+        return [
+            f'environment: {python} has torch but no torchrun among its scripts, which distributed_train.sh starts. Install torch again '
+            'there, or set PYTHON to another environment\'s python.'
+        ]
     return []
 
 
@@ -96,7 +117,10 @@ def checkout_problems(checkout: Path) -> list[str]:
     lacks = [name for name in SCRIPTS if not (checkout / name).is_file()]
     if not lacks:
         return []
-    return [f'checkout: {checkout} has no {" and no ".join(lacks)}, because it was made from the source package, which lacks them. Make it from git: python apply.py apply timm --source git --checkouts <an empty folder>.']
+    return [
+        f'checkout: {checkout} has no {" and no ".join(lacks)}, because it was made from the source package, which lacks them. '
+        'Make it from git: python apply.py apply timm --source git --checkouts <an empty folder>.'
+    ]
 
 
 def local_gpus() -> int:
@@ -113,11 +137,17 @@ def local_gpus() -> int:
 
 def gpu_problems(flags: argparse.Namespace, gpus: int) -> list[str]:
     if flags.device == 'cpu' and gpus > 1:
-        return [f'GPUs: train.py cannot train in several processes on a CPU (it hands DistributedDataParallel device_ids). Set GPUS=1 instead of {gpus}.']
+        return [
+            'GPUs: train.py cannot train in several processes on a CPU (it hands DistributedDataParallel device_ids). '
+            f'Set GPUS=1 instead of {gpus}.'
+        ]
     found = local_gpus() if flags.device.startswith('cuda') else gpus
     if found >= gpus:
         return []
-    return [f'GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch is 64 per GPU and the learning rate is fixed: another number than 4 is another experiment than the paper\'s.']
+    return [
+        f'GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch is 64 per GPU and the learning rate '
+        'is fixed: another number than 4 is another experiment than the paper\'s.'
+    ]
 
 
 def has_cifar10(folder: Path) -> bool:
@@ -132,9 +162,14 @@ def outputs(flags: argparse.Namespace) -> Optional[int]:
 def data_problems(flags: argparse.Namespace, checkout: Path, dataset: str, download: bool) -> list[str]:
     folder = checkout / flags.data_dir
     if flags.dataset == 'torch/cifar10':
+        if flags.num_classes is not None and flags.num_classes < CIFAR10_CLASSES:
+            return [f'data: CIFAR-10 has {CIFAR10_CLASSES} classes, the model {flags.num_classes} outputs. Set NUM_CLASSES={CIFAR10_CLASSES}.']
         if has_cifar10(folder) or download:
             return []
-        return [f'data: no CIFAR-10 in {folder} (no whole {CIFAR10_FOLDER}/ there), and DOWNLOAD=0. Put torchvision\'s {CIFAR10_FOLDER} there, set DATA_DIR, or leave DOWNLOAD out on a machine with network.']
+        return [
+            f'data: no CIFAR-10 in {folder} (no whole {CIFAR10_FOLDER}/ there), and DOWNLOAD=0. Put torchvision\'s {CIFAR10_FOLDER} '
+            'there, set DATA_DIR, or leave DOWNLOAD out on a machine with network.'
+        ]
     if flags.dataset:
         return []  # of a kind that timm alone knows
     found, problems = {}, []
@@ -142,13 +177,21 @@ def data_problems(flags: argparse.Namespace, checkout: Path, dataset: str, downl
         names = [wished, *SPLITS[split]]
         there = next((folder / name for name in names if (folder / name).is_dir()), None)
         if there is None:
-            problems.append(f'data: no {folder}/{wished} (timm also takes {", ".join(name for name in SPLITS[split] if name != wished)}), with a folder of images per class in it. Set DATA_DIR to the folder that has it.')
+            others = ', '.join(name for name in SPLITS[split] if name != wished)
+            problems.append(
+                f'data: no {folder}/{wished} (timm also takes {others}), with a folder of images per class in it. '
+                'Set DATA_DIR to the folder that has it.'
+            )
         else:
             found[split] = {entry.name for entry in os.scandir(there) if entry.is_dir()}
     if problems:
         return problems
     if found['train'] != found['validation']:
-        return [f'data: {folder}: the training images are in {len(found["train"])} class folders and the validation images in {len(found["validation"])}, or in others; timm numbers the classes of each by these names, so they must be the same. ImageNet\'s validation images come without class folders: sort them into some first.']
+        return [
+            f'data: {folder}: the training images are in {len(found["train"])} class folders and the validation images in '
+            f'{len(found["validation"])}, or in others; timm numbers the classes of each by these names, so they must be the same. '
+            'ImageNet\'s validation images come without class folders: sort them into some first.'
+        ]
     classes, most = len(found['train']), outputs(flags)
     expected = flags.num_classes or IMAGENET_CLASSES
     if dataset == runs.IMAGENET and classes != expected:
@@ -166,7 +209,10 @@ def era_problems(flags: argparse.Namespace) -> list[str]:
     low, high = (1 + math.log(count * math.log(tau) / tau) for count in (1, n))
     if low < flags.era_min_entropy < high:
         return []
-    return [f'ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it must lie strictly between {low:.4f} and {high:.4f} nats.']
+    return [
+        f'ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it must lie strictly between '
+        f'{low:.4f} and {high:.4f} nats.'
+    ]
 
 
 def comparable(command: list[str]) -> list[str]:
@@ -187,26 +233,52 @@ def differing_words(one: list[str], other: list[str]) -> tuple[str, str]:
 
 def folder_problems(run: runs.Run, folder: Path, wanted: int) -> list[str]:
     """What is in the run's folder must be the same run, and whole."""
-    checkpoint, record = folder / CHECKPOINT, folder / COMMAND
-    begun = checkpoint.exists() or epochs_done(folder) > 0
-    if not begun:
+    checkpoint, record, done = folder / CHECKPOINT, folder / COMMAND, epochs_done(folder)
+    if not checkpoint.exists() and done == 0:
         return []
     if not record.is_file():
         return [f'{run.name}: {folder} holds a run that was not started from here (no {COMMAND}). Move it away, or choose another OUTPUT.']
     before, now = comparable(shlex.split(record.read_text())), comparable(list(run.command))
     if before != now:
         then, here = differing_words(before, now)
-        return [f'{run.name}: {folder} holds a run with other flags (then: {then or "nothing"}; now: {here or "nothing"}). Give the same ones to go on with it, or choose another OUTPUT, or move it away.']
-    if epochs_done(folder) < wanted and checkpoint.exists() and not zipfile.is_zipfile(checkpoint):
-        return [f'{run.name}: {checkpoint} is cut off. Put one of the checkpoint-<epoch>.pth.tar beside it in its place, or move {folder} away.']
+        return [
+            f'{run.name}: {folder} holds a run with other flags (then: {then or "nothing"}; now: {here or "nothing"}). Give the same ones '
+            'to go on with it, or choose another OUTPUT, or move it away.'
+        ]
+    if done >= wanted:
+        return []
+    if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):
+        return [
+            f'{run.name}: {checkpoint} is cut off. Put one of the checkpoint-<epoch>.pth.tar beside it in its place, or move {folder} away.'
+        ]
+    if not checkpoint.exists() and done > 1:  # one alone may have been killed before its checkpoint, and is trained again
+        newest = newest_checkpoint(folder)
+        copy = f'Go on from the newest one: {shlex.join(["cp", str(newest), str(checkpoint)])}. Or move' if newest else 'Move'
+        return [f'{run.name}: {folder} has {done} epochs and no {CHECKPOINT} to go on from. {copy} the folder away to begin again.']
     return []
 
 
+def newest_checkpoint(folder: Path) -> Optional[Path]:
+    """Other than last.pth.tar, which timm unlinks before it renames tmp.pth.tar to it: a kill in between leaves that one, whole."""
+    numbered = sorted(folder.glob('checkpoint-*.pth.tar'), key=lambda file: (len(file.name), file.name))
+    whole = [file for file in (*numbered, folder / 'tmp.pth.tar') if zipfile.is_zipfile(file)]
+    return whole[-1] if whole else None
+
+
 def flag_problems(added: list[str]) -> list[str]:
-    own = [flag for flag in OWN_FLAGS if any(word == flag or word.startswith(f'{flag}=') for word in added)]
-    problems = [f'ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}.' for flag in own]
+    """train.py takes the beginning of a flag for it; of those that matter here only the whole is taken."""
+    given = dict.fromkeys(word.partition('=')[0] for word in added)
+    problems = [f'ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}.' for flag in OWN_FLAGS if flag in given]
+    for short in given:
+        if short in READ_FLAGS or len(short) < 3:
+            continue
+        for flag in {**READ_FLAGS, **OWN_FLAGS}:
+            if flag != short and flag.startswith(short):
+                own = f', which cannot be set here: {OWN_FLAGS[flag]}' if flag in OWN_FLAGS else f'. Write {flag} in full'
+                problems.append(f'ARGS: {short} is short for {flag}{own}.')
     try:
-        flags_of(('', '', *added))
+        if flags_of(('', '', *added)).epochs < 1:
+            problems.append('ARGS: --epochs must be at least 1.')
     except argparse.ArgumentError as error:
         problems.append(f'ARGS: {error}.')
     return problems

@@ -13,7 +13,8 @@
 # limitations under the License.
 """python results.py [FOLDER ...]: a table of the runs in the folders of launch.py (default: output/era of the checkout).
 
-Reads the summary.csv of each run, and for the time of a step its log.txt.
+Reads the summary.csv of each run. The runs of cifar10-time, which are in the folder's time/, have a table of their own: the
+time of a training step, from their log.txt.
 """
 
 import csv
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Optional
 
 SUMMARY, LOG = 'summary.csv', 'log.txt'
+TIME_FOLDER = 'time'  # of the runs that are compared by their time
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / 'output/era'
 IMAGENET_VALIDATION_IMAGES = 50_000
 Z95 = 1.96  # the normal distribution's; ImageNet's intervals in the paper's table are Z95 sqrt(p (1 - p) / 50,000)
@@ -90,17 +92,19 @@ def time_lines(folders: list[Path]) -> list[str]:
 
 def accuracy_lines(folders: list[Path], epochs: Optional[int] = None) -> list[str]:
     """A line per run: accuracies after `epochs` epochs (default: after all that it has), the best top-1 of these epochs
-    and the smallest predictive entropy in validation; then the mean over seeds, where there are several."""
+    and the smallest predictive entropy in validation; then the mean over seeds, where there are several. Runs with a
+    number of classes in their name are on a data set of their own, so they have no interval of ImageNet's."""
     lines, groups = [f'{"run":<44}{"epochs":>7}{"top-1":>7}{"top-5":>14}{"best":>15}{"min H":>9}'], {}
     for folder in folders:
         rows = {epoch: row for epoch, row in read_summary(folder / SUMMARY)[1].items() if epochs is None or epoch < epochs}
-        if not rows:
+        last = rows[max(rows)] if rows else {}
+        if 'eval_top5' not in last:  # no epoch yet, or not validated by train.py
             lines.append(f'{folder.name:<44}{"-":>7}')
             continue
-        last = rows[max(rows)]
         top1, top5 = float(last['eval_top1']), float(last['eval_top5'])
         groups.setdefault(folder.name.rpartition('-seed')[0], {})[folder.name] = max(rows), top1, top5
-        margins = [_binomial_margin(value) if folder.name.startswith('imagenet') else None for value in (top1, top5)]
+        is_imagenet = folder.name.startswith('imagenet') and 'classes' not in folder.name
+        margins = [_binomial_margin(value) if is_imagenet else None for value in (top1, top5)]
         best = max(float(row['eval_top1']) for row in rows.values())
         entropy = f'{float(last["eval_entropy_min"]):.4f}' if 'eval_entropy_min' in last else '-'
         lines.append(f'{folder.name:<44}{max(rows) + 1:>7}{_with_margin(top1, margins[0])}{_with_margin(top5, margins[1])}{best:>8.2f}{entropy:>9}')
@@ -121,13 +125,22 @@ def _with_margin(value: float, margin: Optional[float]) -> str:
     return f'{value:>7.2f}' + (f' ± {margin:.2f}' if margin is not None else ' ' * 7)
 
 
+def run_folders(folders: list[Path]) -> list[Path]:
+    return sorted(file.parent for folder in folders for file in folder.glob(f'*/{SUMMARY}'))
+
+
 def main() -> int:
+    if {'-h', '--help'} & set(sys.argv[1:]):
+        print(__doc__)
+        return 0
     given = [Path(name) for name in sys.argv[1:]] or [DEFAULT_FOLDER]
-    found = sorted(file.parent for folder in given for file in folder.glob(f'*/{SUMMARY}'))
-    if not found:
+    found, timed = run_folders(given), run_folders([folder / TIME_FOLDER for folder in given])
+    if not found and not timed:
         print(f'error: no run (no {SUMMARY}) in {", ".join(map(str, given))}. Name the folder that the runs were given as OUTPUT.', file=sys.stderr)
         return 1
-    print('\n'.join(accuracy_lines(found)))
+    tables = [accuracy_lines(found)] if found else []
+    tables += [time_lines(sorted(timed, key=lambda folder: '-era' in folder.name))] if timed else []  # the baseline first
+    print('\n\n'.join('\n'.join(lines) for lines in tables))
     return 0
 
 

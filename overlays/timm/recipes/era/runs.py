@@ -18,8 +18,15 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 # Listings lst:train_with_aug and lst:train_without_aug of the paper, as they are printed.
-WITH_AUG = './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine --epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd --dist-bn reduce'
-WITHOUT_AUG = './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine --epochs 200 --lr 0.05 --amp --dist-bn reduce'
+WITH_AUG = (
+    './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine '
+    '--epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd '
+    '--dist-bn reduce'
+)
+WITHOUT_AUG = (
+    './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine '
+    '--epochs 200 --lr 0.05 --amp --dist-bn reduce'
+)
 CIFAR10_FLAGS = ['--dataset', 'torch/cifar10', '--dataset-download']  # ImageNet, "the identical commands": without them
 
 CIFAR10, IMAGENET = 'cifar10', 'imagenet'
@@ -35,12 +42,17 @@ class Variant:
     name: str
     flags: tuple[str, ...]
 
+    @property
+    def is_era(self) -> bool:
+        return '--era-min-entropy' in self.flags
+
 
 BASELINE = Variant('', ())
 
 
 def era(min_entropy: float) -> Variant:
-    return Variant(f'era{min_entropy:g}', ('--era-min-entropy', f'{min_entropy:g}'))
+    number = str(min_entropy).removesuffix('.0')  # all digits: two values are two runs
+    return Variant(f'era{number}', ('--era-min-entropy', number))
 
 
 def label_smoothing(rate: float) -> Variant:
@@ -110,10 +122,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """name: of its folder, and `group` without the seed. command: its words but for --output, --experiment and --resume."""
+    """name: of its folder. command: its words but for --output, --experiment and --resume."""
 
     name: str
-    group: str
     command: tuple[str, ...]
 
 
@@ -121,7 +132,7 @@ def with_settings(experiment: Experiment, settings: Settings) -> Experiment:
     """The experiment as the environment wants it."""
     variants = experiment.variants
     if settings.min_entropies is not None:
-        others = tuple(variant for variant in variants if not variant.name.startswith('era'))
+        others = tuple(variant for variant in variants if not variant.is_era)
         variants = (*others, *map(era, settings.min_entropies))
     return replace(
         experiment,
@@ -146,8 +157,7 @@ def runs(experiment: Experiment, settings: Settings, added: list[str]) -> list[R
     result = []
     for seed in experiment.seeds:
         for variant in experiment.variants:
-            parts = [experiment.dataset, f'{settings.num_classes}classes' if classes else '', 'aug' if experiment.aug else '', variant.name]
-            group = '-'.join(filter(None, parts))
-            command = (*base, *variant.flags, *classes, '--seed', str(seed), *added)
-            result.append(Run(f'{group}-seed{seed}', group, command))
+            kind = f'{settings.num_classes}classes' if classes else ''
+            parts = [experiment.dataset, kind, 'aug' if experiment.aug else '', variant.name, f'seed{seed}']
+            result.append(Run('-'.join(filter(None, parts)), (*base, *variant.flags, *classes, '--seed', str(seed), *added)))
     return result
