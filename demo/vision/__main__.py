@@ -117,7 +117,7 @@ def demo(arguments: argparse.Namespace) -> None:
         write_csv(arguments.out / NUMBERS_FILE, report.rows(results))
         (arguments.out / "summary.json").write_text(json.dumps(report.record(results, sentences), indent=2) + "\n")
     print(f"\n{report.table(results)}\n")
-    print("\n".join(textwrap.fill(sentence, 118) for sentence in sentences))
+    print("\n".join(textwrap.fill(sentence, 118, break_on_hyphens=False) for sentence in sentences))
     print(
         f"\npicture  {arguments.out / PICTURE_FILE}\nnumbers  {arguments.out}/{{summary.json,{NUMBERS_FILE}}}, "
         f"{arguments.out}/*/{training.SUMMARY_FILE}\nlogs     {arguments.out}/*/{training.LOG_FILE}"
