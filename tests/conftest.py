@@ -15,20 +15,20 @@ def project_root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="session")
-def patched_verl(tmp_path_factory) -> Path:
-    """A checkout of verl with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
-    checkouts = tmp_path_factory.mktemp("checkouts")
+def patched(name: str, checkouts: Path) -> Path:
+    """A checkout with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
     result = subprocess.run(
-        [sys.executable, ROOT / "apply.py", "apply", "verl", "--checkouts", checkouts],
-        capture_output=True,
-        text=True,
-        timeout=600,
+        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts], capture_output=True, text=True, timeout=600
     )
     if result.returncode == 6:
-        pytest.skip(f"verl can be had neither from git nor from the Python index: {result.stderr.strip()}")
+        pytest.skip(f"{name} can be had neither from git nor from the Python index: {result.stderr.strip()}")
     assert result.returncode == 0, result.stdout + result.stderr
-    return checkouts / "verl"
+    return checkouts / name
+
+
+@pytest.fixture(scope="session")
+def patched_verl(tmp_path_factory) -> Path:
+    return patched("verl", tmp_path_factory.mktemp("checkouts"))
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +42,8 @@ def upstream_verl(patched_verl, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def patched_timm(tmp_path_factory) -> Path:
-    """A checkout of timm with the overlay. From the source package it has no train.py."""
-    checkouts = tmp_path_factory.mktemp("checkouts")
-    result = subprocess.run(
-        [sys.executable, ROOT / "apply.py", "apply", "timm", "--checkouts", checkouts], capture_output=True, text=True, timeout=600
-    )
-    if result.returncode == 6:
-        pytest.skip(f"timm can be had neither from git nor from the Python index: {result.stderr.strip()}")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return checkouts / "timm"
+    """From the source package it has no train.py."""
+    return patched("timm", tmp_path_factory.mktemp("checkouts"))
 
 
 @pytest.fixture(scope="session")
