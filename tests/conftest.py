@@ -1,4 +1,4 @@
-"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched trees of verl and timm."""
+"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched trees of the upstreams."""
 
 import os
 import subprocess
@@ -61,6 +61,21 @@ def timm_scripts(patched_timm) -> Path:
     if not (patched_timm / "train.py").exists():
         pytest.skip("timm's source package lacks train.py, validate.py, inference.py and onnx_export.py; git could not be reached")
     return patched_timm
+
+
+@pytest.fixture(scope="session")
+def patched_fasttd3(tmp_path_factory) -> Path:
+    """To be had by git only."""
+    return patched("fasttd3", tmp_path_factory.mktemp("checkouts"))
+
+
+@pytest.fixture(scope="session")
+def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
+    """The same pinned FastTD3 without the overlay."""
+    tree = tmp_path_factory.mktemp("upstream")
+    archive = subprocess.run(["git", "-C", patched_fasttd3, "archive", "upstream/2d83b6a"], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    return tree
 
 
 @pytest.fixture(scope="session")

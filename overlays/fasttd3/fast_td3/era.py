@@ -1,0 +1,250 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Entropy Regularizing Activation (ERA) for bounded Gaussian policies: standard deviations with a minimum entropy.
+
+Paper, Eq. continuous_era, for an action of D dimensions, c = ln sqrt(2 pi e) and p = softmax(pre_std):
+
+    ln sigma_i = max(ln sigma_max + (H0' - D c - D ln sigma_max) p_i, ln sigma_min)
+
+The Gaussian's entropy, the sum of ln sigma_i + c, is then H0', and more where ln sigma_min acts: p sums to 1. The policy
+is that Gaussian bounded to [-1, 1], whose entropy is lower. H0' = H0 + delta, where the residual delta >= 0 is what the
+bounding takes away: a constant (0 in the paper's main results), or learned by Eq. residual_loss.
+
+All entropies are in nats, with respect to the action in [-1, 1]^D. This file needs torch and the standard library alone.
+"""
+
+import math
+from typing import Tuple, Union
+
+import torch
+
+Target = Union[float, torch.Tensor]
+
+ENTROPY_CONSTANT = 0.5 * math.log(2 * math.pi * math.e)  # entropy of a Gaussian with sigma = 1: c above
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+SQRT_2 = math.sqrt(2)
+
+
+def gaussian_entropy(log_std: torch.Tensor) -> torch.Tensor:
+    """Entropy of a diagonal Gaussian in nats (Eq. gaussian_entropy): ln sigma, (..., D) -> (...)."""
+    return (log_std + ENTROPY_CONSTANT).sum(-1)
+
+
+def feasible_targets(dim: int, log_std_min: float, log_std_max: float) -> Tuple[float, float]:
+    """The range of H0' in nats: above the entropy with all sigma at their minimum, below that with all at their maximum."""
+    return dim * (log_std_min + ENTROPY_CONSTANT), dim * (log_std_max + ENTROPY_CONSTANT)
+
+
+def check_target(target_entropy: float, dim: int, log_std_min: float, log_std_max: float) -> None:
+    """Raises ValueError, with the feasible range, unless H0' lies inside it."""
+    if not (math.isfinite(log_std_min) and math.isfinite(log_std_max) and log_std_min < log_std_max):
+        raise ValueError(f"log_std_min = {log_std_min} and log_std_max = {log_std_max}: two finite numbers expected, the first below the second.")
+    low, high = feasible_targets(dim, log_std_min, log_std_max)
+    if not low < target_entropy < high:
+        raise ValueError(
+            f"target_entropy = {target_entropy:g} nats is not feasible for {dim} action dimensions with ln sigma in "
+            f"[{log_std_min:g}, {log_std_max:g}]: a number between {low:.4f} and {high:.4f} expected (between {low / dim:.4f} and "
+            f"{high / dim:.4f} per dimension)."
+        )
+
+
+def check_state_level(dim: int) -> None:
+    """Raises ValueError for an action of one dimension."""
+    if dim == 1:
+        raise ValueError(
+            "ERA per state needs an action of at least two dimensions. With one, the softmax over the dimensions is 1 and sigma the "
+            "same constant in every state. The batch-level form (Eq. batch_era) shares the entropy among states instead."
+        )
+
+
+def in_float32(x: torch.Tensor) -> torch.Tensor:
+    """Half precision is too coarse for a sum of logarithms: bf16 rounds a ln sigma of 8 to 1 / 32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def era_log_std(pre_std: torch.Tensor, target_entropy: Target, log_std_min: float, log_std_max: float) -> torch.Tensor:
+    """The state-level activation, Eq. continuous_era.
+
+    Args:
+        pre_std: the network's output, (..., D) with D of at least 2. Half precision is computed and returned in fp32.
+        target_entropy: H0' in nats, the total over the D dimensions; a number, or a tensor that holds one.
+        log_std_min, log_std_max: range of ln sigma.
+
+    Returns:
+        ln sigma, (..., D), each in [log_std_min, log_std_max]. gaussian_entropy of it is at least H0', and equal to it where
+        no ln sigma is clipped at log_std_min, up to rounding.
+
+    Raises:
+        ValueError: D = 1, or H0' outside of feasible_targets.
+    """
+    dim = pre_std.shape[-1]
+    check_state_level(dim)
+    check_target(float(target_entropy), dim, log_std_min, log_std_max)
+    return state_level_log_std(pre_std, target_entropy, log_std_min, log_std_max)
+
+
+def state_level_log_std(pre_std: torch.Tensor, target_entropy: Target, log_std_min: float, log_std_max: float) -> torch.Tensor:
+    """era_log_std without its checks, which would wait for the GPU where H0' is a tensor there."""
+    pre_std = in_float32(pre_std)
+    k = target_entropy - pre_std.shape[-1] * (ENTROPY_CONSTANT + log_std_max)
+    return (log_std_max + k * pre_std.softmax(-1)).clamp(min=log_std_min)
+
+
+def log_mean_exp(pre_std: torch.Tensor) -> torch.Tensor:
+    """ln of the mean of exp(pre_std) over the batch and the dimensions: ln of the mean of Eq. batch_era. (..., D) -> ()."""
+    return in_float32(pre_std).flatten().logsumexp(0) - math.log(pre_std.numel())
+
+
+def batch_level_log_std(
+    pre_std: torch.Tensor, log_mean: torch.Tensor, target_entropy: Target, log_std_min: float, log_std_max: float
+) -> torch.Tensor:
+    """The batch-level activation, Eq. batch_era: the mean of the Gaussian's entropy over the batch is at least H0'.
+
+    Args:
+        pre_std: the network's output, (..., D). Half precision is computed and returned in fp32.
+        log_mean: log_mean_exp of the batch in training, a running average of it otherwise.
+        target_entropy: H0' in nats, the total over the D dimensions, inside of feasible_targets (not checked here).
+
+    Returns:
+        ln sigma, (..., D), each in [log_std_min, log_std_max].
+    """
+    pre_std = in_float32(pre_std)
+    k = target_entropy / pre_std.shape[-1] - (ENTROPY_CONSTANT + log_std_max)
+    return (log_std_max + k * (pre_std - log_mean).exp()).clamp(min=log_std_min)
+
+
+def residual_loss(delta: torch.Tensor, policy_entropy: torch.Tensor, target_entropy: Target) -> torch.Tensor:
+    """Eq. residual_loss: its gradient raises delta where the bounded policy's mean entropy is below H0. Scalars, in nats."""
+    return delta * (policy_entropy - target_entropy).detach()
+
+
+def normal_density(x: torch.Tensor) -> torch.Tensor:
+    return (-0.5 * x.square() - LOG_SQRT_2PI).exp()
+
+
+class BoundedGaussian:
+    """A policy on [-1, 1]^D made of a diagonal Gaussian, whose subclasses have
+
+    - rsample() -> (..., D): a reparameterised action;
+    - log_prob(action) -> (...): for an action of (..., D);
+    - entropy() -> (...): in nats.
+
+    Args:
+        loc: location of the Gaussian, (..., D); in [-1, 1] but for TanhGaussian.
+        log_std: its ln sigma, (..., D).
+    """
+
+    def __init__(self, loc: torch.Tensor, log_std: torch.Tensor):
+        self.loc, self.log_std, self.std = loc, log_std, log_std.exp()
+
+    @classmethod
+    def from_mean(cls, mean: torch.Tensor, log_std: torch.Tensor) -> "BoundedGaussian":
+        """From the network's mean, (..., D), any real number. tanh(mean) is the action without noise."""
+        return cls(mean.tanh(), log_std)
+
+    def bounds(self) -> Tuple[torch.Tensor, torch.Tensor]:
+        """The standardised bounds, alpha <= 0 <= beta. Beyond 40 the normal density is 0 in fp64 too; there they stay finite."""
+        return ((-1 - self.loc) / self.std).clamp(min=-40), ((1 - self.loc) / self.std).clamp(max=40)
+
+    def mass(self) -> torch.Tensor:
+        """Z of the paper: what the Gaussian has in [-1, 1], per dimension."""
+        alpha, beta = self.bounds()
+        return 0.5 * (torch.erf(beta / SQRT_2) - torch.erf(alpha / SQRT_2))
+
+    def gaussian_log_density(self, value: torch.Tensor) -> torch.Tensor:
+        return -0.5 * ((value - self.loc) / self.std).square() - self.log_std - LOG_SQRT_2PI
+
+
+class TruncatedGaussian(BoundedGaussian):
+    """The Gaussian conditioned on [-1, 1]. With loc there alpha and beta have opposite signs, so nothing below cancels."""
+
+    def rsample(self) -> torch.Tensor:
+        low, high = (torch.erf(bound / SQRT_2) for bound in self.bounds())
+        quantile = low + (high - low) * torch.rand_like(self.loc)
+        limit = 1 - torch.finfo(quantile.dtype).eps / 2  # the largest number below 1: erfinv(1) is infinite
+        action = self.loc + self.std * SQRT_2 * torch.erfinv(quantile.clamp(-limit, limit))
+        return action + (action.clamp(-1, 1) - action).detach()  # rounding may lead past the bound
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """-inf outside of [-1, 1]."""
+        density = self.gaussian_log_density(action) - self.mass().log()
+        return torch.where(action.abs() <= 1, density, -math.inf).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        """Eq. truncated_gaussian_entropy."""
+        alpha, beta = self.bounds()
+        mass = self.mass()
+        lost = (beta * normal_density(beta) - alpha * normal_density(alpha)) / (2 * mass)
+        return (self.log_std + ENTROPY_CONSTANT + mass.log() - lost).sum(-1)
+
+
+class TanhGaussian(BoundedGaussian):
+    """tanh of a Gaussian. loc is the Gaussian's, any real number."""
+
+    @classmethod
+    def from_mean(cls, mean: torch.Tensor, log_std: torch.Tensor) -> "TanhGaussian":
+        return cls(mean, log_std)
+
+    def rsample(self) -> torch.Tensor:
+        return self.unbounded_sample().tanh()
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """An action of 1 counts as the number before it, all that rounding leaves of values above 9 (fp32)."""
+        limit = 1 - torch.finfo(action.dtype).eps / 2
+        value = action.clamp(-limit, limit).atanh()
+        return (self.gaussian_log_density(value) - log_tanh_slope(value)).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        """An unbiased estimate from one sample per state: there is no closed form."""
+        return gaussian_entropy(self.log_std) + log_tanh_slope(self.unbounded_sample()).sum(-1)
+
+    def unbounded_sample(self) -> torch.Tensor:
+        return self.loc + self.std * torch.randn_like(self.loc)
+
+
+def log_tanh_slope(value: torch.Tensor) -> torch.Tensor:
+    """ln(1 - tanh(value)^2), exact where 1 - tanh^2 would round to 0."""
+    return 2 * (math.log(2) - value - torch.nn.functional.softplus(-2 * value))
+
+
+class ClippedGaussian(BoundedGaussian):
+    """The Gaussian clipped to [-1, 1]: a density inside and a probability at each bound.
+
+    log_prob is the logarithm of the density inside and of the probability at the bounds, and entropy the mean of -log_prob.
+    This entropy can be above the Gaussian's: a narrow tail becomes a probability, which has no negative entropy.
+    """
+
+    def rsample(self) -> torch.Tensor:
+        return (self.loc + self.std * torch.randn_like(self.loc)).clamp(-1, 1)
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """-inf outside of [-1, 1]."""
+        below, above = self.log_tails()
+        inside = torch.where(action.abs() < 1, self.gaussian_log_density(action), -math.inf)
+        return torch.where(action == -1, below, torch.where(action == 1, above, inside)).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        alpha, beta = self.bounds()
+        below, above = self.log_tails()
+        lost = (beta * normal_density(beta) - alpha * normal_density(alpha)) / 2
+        inside = self.mass() * (self.log_std + ENTROPY_CONSTANT) - lost
+        return (inside - below.exp() * below - above.exp() * above).sum(-1)
+
+    def log_tails(self) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Logarithms of the probabilities of -1 and of 1, per dimension."""
+        alpha, beta = self.bounds()
+        return torch.special.log_ndtr(alpha), torch.special.log_ndtr(-beta)
+
+
+DISTRIBUTIONS = {"truncated": TruncatedGaussian, "tanh": TanhGaussian, "clipped": ClippedGaussian}

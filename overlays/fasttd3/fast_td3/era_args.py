@@ -1,0 +1,78 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The flags that the overlay adds to train.py and train_multigpu.py."""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Literal
+
+if __package__:
+    from . import era
+else:
+    import era
+
+AGENT = "fastsac_era"
+
+
+@dataclass
+class EraArgs:
+    csv_path: str = None
+    """the file for the curves of the run, for every agent (default: logs/<env_name>__<exp_name>__<seed>.csv)"""
+    era_distribution: Literal["truncated", "tanh", "clipped"] = "truncated"
+    """(FastSAC-ERA only) how the Gaussian is bounded to [-1, 1]"""
+    era_target_entropy: float = -0.5
+    """(FastSAC-ERA only) the minimum entropy H0 per action dimension, in nats"""
+    era_learn_delta: bool = False
+    """(FastSAC-ERA only) learn what the bounding takes from the Gaussian's entropy (Eq. residual_loss); 0 otherwise"""
+    era_level: Literal["state", "batch"] = "state"
+    """(FastSAC-ERA only) hold the entropy in every state (Eq. continuous_era) or on average over a batch (Eq. batch_era)"""
+    era_log_std_min: float = -8.0
+    """(FastSAC-ERA only) the smallest ln sigma"""
+    era_log_std_max: float = 0.0
+    """(FastSAC-ERA only) the largest ln sigma"""
+
+    def __post_init__(self):
+        if self.policy_frequency is None:
+            self.policy_frequency = 1 if self.agent == AGENT else 2  # the paper removes the delay; FastTD3's is 2
+        problems = self.problems()
+        if problems:
+            print("error: " + "\n       ".join(problems) + "\nNothing was started.", file=sys.stderr)
+            sys.exit(2)
+
+    def problems(self) -> List[str]:
+        found = []
+        if self.policy_frequency < 1:
+            found.append(f"--policy_frequency {self.policy_frequency}: a number of updates, 1 or more, expected.")
+        if self.agent == f"{AGENT}_simbav2":
+            found.append(
+                f"--agent {self.agent}: there is no FastSAC-ERA with SimbaV2. The paper adds ERA to FastTD3's plain network; what scale "
+                f"and initialisation a head for sigma would need on SimbaV2's hypersphere is not known. Use --agent {AGENT} or fasttd3_simbav2."
+            )
+        if self.agent != AGENT:
+            return found
+        try:
+            era.check_target(self.era_target_entropy, 1, self.era_log_std_min, self.era_log_std_max)
+        except ValueError as error:
+            found.append(f"--era_target_entropy, --era_log_std_min, --era_log_std_max, per action dimension: {error}")
+        if self.era_learn_delta and self.era_distribution != "clipped" and self.era_target_entropy >= math.log(2):
+            found.append(
+                f"--era_target_entropy {self.era_target_entropy}: no distribution on [-1, 1] has more than ln 2 = {math.log(2):.4f} nats per "
+                "dimension, so with --era_learn_delta delta would grow without end."
+            )
+        return found
+
+    def era_settings(self) -> Dict[str, Any]:
+        """The keyword arguments of fastsac_era.Actor."""
+        return {name[len("era_") :]: value for name, value in vars(self).items() if name.startswith("era_")}

@@ -1,0 +1,112 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What train.py and train_multigpu.py call for FastSAC-ERA. For every other agent these functions change nothing."""
+
+import functools
+import sys
+from typing import Any, Callable, Dict, List, Tuple, Union
+
+import fast_td3
+import fastsac_era
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from era_args import AGENT
+
+ENTROPIES = ("policy_entropy", "gaussian_entropy", "target_entropy", "delta", "min_std")
+
+
+def unwrapped(actor: nn.Module) -> nn.Module:
+    """The actor itself, without DistributedDataParallel."""
+    return getattr(actor, "module", actor)
+
+
+def refuse(message: str) -> None:
+    print(f"error: {message}\nNothing was changed.", file=sys.stderr)
+    sys.exit(2)
+
+
+def networks(args: Any, env_type: str, actor_kwargs: Dict[str, Any]) -> Tuple[type, type]:
+    """Classes of the actor and the critic, which is FastTD3's; adds ERA's settings to the actor's keyword arguments."""
+    settings = args.era_settings()
+    if args.checkpoint_path:
+        check_checkpoint(args.checkpoint_path, settings)
+    if settings["level"] == "state" and actor_kwargs["n_act"] == 1:
+        refuse(
+            f"{args.env_name} has one action dimension, where sigma of ERA per state would be the same constant in every state. "
+            "Use --era_level batch, or a task with two or more."
+        )
+    actor_kwargs.update(settings)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(f"Using FastSAC-ERA: {settings}, policy_frequency {args.policy_frequency}")
+    if env_type == "mtbench":
+        return fastsac_era.MultiTaskActor, fast_td3.MultiTaskCritic
+    return fastsac_era.Actor, fast_td3.Critic
+
+
+def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
+    """Refuses a checkpoint of another agent, or of other settings of ERA."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=False)["args"]
+    except OSError as error:
+        refuse(f"--checkpoint_path {path} cannot be read: {error.strerror}.")
+    if saved.get("agent") != AGENT:
+        refuse(f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no sigma; one of {AGENT} expected.")
+    other = [f"--era_{name} {saved.get('era_' + name)}" for name, value in settings.items() if saved.get(f"era_{name}") != value]
+    if other:
+        refuse(f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start without it.")
+
+
+def parameter_groups(actor: nn.Module) -> List[Any]:
+    """For the actor's optimizer: without weight decay on a learned delta, which would pull it to 0."""
+    learned = [(name, parameter) for name, parameter in actor.named_parameters() if name.split(".")[-1] == "delta"]
+    if not learned:
+        return list(actor.parameters())
+    (name, delta), = learned
+    others = [parameter for other, parameter in actor.named_parameters() if other != name]
+    return [{"params": others}, {"params": [delta], "weight_decay": 0.0}]
+
+
+def policy_actions(actor: nn.Module, data: Any, logs_dict: Any) -> Tuple[torch.Tensor, Union[torch.Tensor, float]]:
+    """Actions in data's observations for the policy update, and the loss of a learned delta. ERA's entropies go into logs_dict."""
+    observations = data["observations"]
+    era_actor = unwrapped(actor)
+    if not isinstance(era_actor, fastsac_era.Actor):
+        return actor(observations), 0.0
+    actions, entropies = actor(observations, with_entropies=True)
+    for name, value in entropies.items():
+        logs_dict[name] = value
+    return actions, era_actor.residual_loss(entropies["policy_entropy"])
+
+
+def entropies(logs_dict: Any) -> Dict[str, torch.Tensor]:
+    """Of the last policy update, for the log."""
+    return {name: logs_dict[name] for name in ENTROPIES if name in logs_dict.keys()}
+
+
+def deterministic(actor: nn.Module) -> Callable[[Callable], Callable]:
+    """Decorator: during the function the actor does not sample."""
+
+    def decorate(rollout: Callable) -> Callable:
+        @functools.wraps(rollout)
+        def in_evaluation_mode():
+            actor.eval()
+            try:
+                return rollout()
+            finally:
+                actor.train()
+
+        return in_evaluation_mode
+
+    return decorate

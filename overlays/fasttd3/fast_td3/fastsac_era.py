@@ -1,0 +1,155 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""FastSAC-ERA: FastTD3 with a stochastic actor whose entropy ERA holds, and without delayed policy updates.
+
+Paper, section "FastSAC-ERA": the noise of FastTD3 stays and the critic's too, nothing is added to the losses (but for a
+learned delta, Eq. residual_loss). The actor is FastTD3's with a second linear head for pre_std.
+
+In training mode the actor samples: this gives the target's and the policy update's actions, and exploration, to which
+FastTD3's noise comes on top. In evaluation mode it is FastTD3's actor, tanh(mean).
+"""
+
+import math
+from typing import Any, Dict, Tuple, Union
+
+import torch
+import torch.nn as nn
+
+# The training scripts import their neighbours by bare names, users of the installed package (fast_td3_deploy.py) do not.
+if __package__:
+    from . import era, fast_td3
+else:
+    import era
+    import fast_td3
+
+MOMENTUM = 0.01  # of the running average in batch-level ERA, per update
+
+
+class Actor(fast_td3.Actor):
+    """FastTD3's actor with ERA at its output.
+
+    Args:
+        distribution: "truncated", "tanh" or "clipped": see era.py.
+        target_entropy: H0 per action dimension, in nats.
+        learn_delta: learn the residual delta by Eq. residual_loss; it is 0 otherwise.
+        level: "state" (Eq. continuous_era) or "batch" (Eq. batch_era).
+        log_std_min, log_std_max: range of ln sigma.
+        The others are FastTD3's.
+
+    Raises:
+        ValueError: a target that is not feasible; one action dimension with level "state".
+    """
+
+    def __init__(
+        self,
+        *,
+        init_scale: float,
+        distribution: str,
+        target_entropy: float,
+        learn_delta: bool,
+        level: str,
+        log_std_min: float,
+        log_std_max: float,
+        **kwargs: Any,
+    ):
+        super().__init__(init_scale=init_scale, **kwargs)
+        if level == "state":
+            era.check_state_level(self.n_act)
+        self.distribution_cls = era.DISTRIBUTIONS[distribution]
+        self.target_entropy = self.n_act * target_entropy
+        era.check_target(self.target_entropy, self.n_act, log_std_min, log_std_max)
+        self.largest_delta = era.feasible_targets(1, log_std_min, log_std_max)[1] - target_entropy
+        self.level, self.log_std_min, self.log_std_max = level, log_std_min, log_std_max
+        # As fc_mu is initialised: all sigma are about equal at first.
+        self.fc_std = nn.Linear(self.fc_mu[0].in_features, self.n_act, device=self.device)
+        nn.init.normal_(self.fc_std.weight, 0.0, init_scale)
+        nn.init.zeros_(self.fc_std.bias)
+        # Per action dimension, so that one learning rate does for all robots.
+        if learn_delta:
+            self.delta = nn.Parameter(torch.zeros((), device=self.device))
+        else:
+            self.register_buffer("delta", torch.zeros((), device=self.device))
+        # ln of the running average of Eq. batch_era. exp(pre_std) is about 1 at first.
+        self.register_buffer("log_mean_exp", torch.zeros((), device=self.device))
+        # DistributedDataParallel would send rank 0's buffers to all at every call: every rank would explore with the same
+        # noise, and ranks whose evaluations differ in length would wait for each other for ever.
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
+
+    def forward(self, obs: torch.Tensor, with_entropies: bool = False) -> Union[torch.Tensor, Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
+        """Actions for (B, n_obs), (B, n_act): samples in training mode, tanh(mean) otherwise; on request with entropies()."""
+        if not self.training:
+            return super().forward(self.embed(obs))
+        policy = self.distribution(obs)
+        actions = policy.rsample()
+        return (actions, self.entropies(policy)) if with_entropies else actions
+
+    def explore(self, obs: torch.Tensor, dones: torch.Tensor = None, deterministic: bool = False) -> torch.Tensor:
+        """A sample plus FastTD3's noise."""
+        return super().forward(self.embed(obs)) if deterministic else super().explore(obs, dones)
+
+    def embed(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs
+
+    def distribution(self, obs: torch.Tensor) -> era.BoundedGaussian:
+        """The policy in the states (B, n_obs), in fp32 also under autocast."""
+        features = self.net(self.embed(obs))
+        return self.distribution_cls.from_mean(self.fc_mu[0](features).float(), self.log_std(self.fc_std(features)))
+
+    def log_std(self, pre_std: torch.Tensor) -> torch.Tensor:
+        target = self.target_entropy + self.n_act * self.delta.detach().clamp(0, self.largest_delta)
+        if self.level == "state":
+            return era.state_level_log_std(pre_std, target, self.log_std_min, self.log_std_max)
+        log_mean = self.log_mean_exp
+        if self.training and torch.is_grad_enabled():  # an update; acting takes the running average
+            log_mean = era.log_mean_exp(pre_std)
+            with torch.no_grad():
+                self.log_mean_exp.copy_(torch.logaddexp(self.log_mean_exp + math.log(1 - MOMENTUM), log_mean + math.log(MOMENTUM)))
+        return era.batch_level_log_std(pre_std, log_mean, target, self.log_std_min, self.log_std_max)
+
+    def entropies(self, policy: era.BoundedGaussian) -> Dict[str, torch.Tensor]:
+        """Means over the batch, totals over the action dimensions in nats; and the smallest sigma."""
+        with torch.no_grad():
+            return {
+                "policy_entropy": policy.entropy().mean(),
+                "gaussian_entropy": era.gaussian_entropy(policy.log_std).mean(),
+                "target_entropy": torch.full_like(self.delta, self.target_entropy),
+                "delta": self.n_act * self.delta.clamp(0, self.largest_delta),
+                "min_std": policy.std.min(),
+            }
+
+    def residual_loss(self, policy_entropy: torch.Tensor) -> Union[torch.Tensor, float]:
+        """Eq. residual_loss per action dimension; 0 where delta is a constant. policy_entropy: mean over the batch."""
+        if not self.delta.requires_grad:
+            return 0.0
+        with torch.no_grad():
+            self.delta.clamp_(0, self.largest_delta)  # projects what the last step of the optimizer gave
+        return era.residual_loss(self.delta, policy_entropy / self.n_act, self.target_entropy / self.n_act)
+
+
+class MultiTaskActor(Actor):
+    """For MTBench: observations end with a one-hot task, which is replaced by a learned embedding as in FastTD3's."""
+
+    def __init__(self, *, num_tasks: int, task_embedding_dim: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.num_tasks = num_tasks
+        self.task_embedding = nn.Embedding(num_tasks, task_embedding_dim, max_norm=1.0, device=self.device)
+
+    def embed(self, obs: torch.Tensor) -> torch.Tensor:
+        task = obs[..., -self.num_tasks :].argmax(-1)
+        return torch.cat([obs[..., : -self.num_tasks], self.task_embedding(task)], -1)
+
+
+def fasttd3_state(state: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+    """A checkpoint's actor_state_dict without what ERA adds: FastTD3's actor with it is the deterministic policy."""
+    return {name: value for name, value in state.items() if name not in ("fc_std.weight", "fc_std.bias", "delta", "log_mean_exp")}
