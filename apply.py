@@ -4,16 +4,16 @@
 Needs Python 3.10 or newer and git 2.30 or newer, nothing else. The work is done in engine/; see docs/engine.md.
 """
 
+import _signal  # the C part of signal, which itself would first load other modules: Ctrl-C could land there
 import os
-import signal
 import sys
 
 if sys.version_info < (3, 10):  # before anything is imported that an older Python cannot read
     sys.stderr.write("error: apply.py needs Python 3.10 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3]))
     sys.exit(2)
 
-if hasattr(signal, "pthread_sigmask"):  # Ctrl-C waits until main() can tell its end; imports take a moment
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+if hasattr(_signal, "pthread_sigmask"):  # Ctrl-C waits until main() can tell its end; imports take a moment
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    names = json.loads((ROOT / "upstreams.json").read_text())
+    names = [name for name, up in json.loads((ROOT / "upstreams.json").read_text()).items() if not up.get("on_request")]
     found = {"machine": hardware(), "runs": options.runs, "seconds": {}}
     for name in names:
         with tempfile.TemporaryDirectory(prefix="era-benchmark-") as folder:

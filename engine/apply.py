@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from engine.checkout import BRANCH, Checkout, Run, Status, evaluate, in_force, look, refuse_interrupted, write_record
-from engine.common import CONFLICT, LOCAL, OK, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
+from engine.common import CONFLICT, LOCAL, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
 from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
 from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, read_overlay, select_patches
@@ -130,6 +130,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
     status = evaluate(up, checkout, run.version)
     label = run.version or (status.version if status.version in up.versions else up.default)
     job = Job(up, label, checkout, "fresh" if status.state == "absent" else "switch")
+    run.result[up.name] = {"version": label, "action": "none"}
     if status.state == "wrong-base":
         raise Stop(
             WRONG_BASE,
@@ -284,22 +285,25 @@ def verb_apply(run: Run) -> int:
                 refuse_interrupted(checkout)
             if checkout.journal:
                 resume(checkout, held)
-        jobs = [plan_apply(run, up, checkout) for up, checkout in run.each()]
+        jobs = []
+        for up, checkout in run.each():
+            with run.or_left_out(up.name):
+                jobs.append(plan_apply(run, up, checkout))
         if run.dry_run:
             for job in jobs:
                 say(f"{job.title}: " + (job.message or f"would be applied: {describe(job)}; nothing was changed"))
-                run.result[job.up.name] = {"version": job.label, "action": job.kind}
-            return OK
-        carry_out(jobs)
+                run.result[job.up.name].update(action=job.kind)
+            return run.code
+        carry_out(run, jobs)
         for job in jobs:
             if job.kind == "switch":
                 fresh_look = run.look(job.up.name)
                 job.verified = verify_checkout(fresh_look, job.built.tree, job.carried)
             report(run, job)
-    return OK
+    return run.code
 
 
-def carry_out(jobs: list[Job]) -> None:
+def carry_out(run: Run, jobs: list[Job]) -> None:
     made = []
     try:
         for job in jobs:
@@ -308,15 +312,16 @@ def carry_out(jobs: list[Job]) -> None:
             elif job.kind == "switch":
                 bring_objects(job)
         if any(job.kind != "none" for job in jobs):
-            carry_over(jobs, made)
+            carry_over(run, jobs, made)
     finally:
         for part, _ in made:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def carry_over(jobs: list[Job], made: list[tuple[Path, Path]]) -> None:
+def carry_over(run: Run, jobs: list[Job], made: list[tuple[Path, Path]]) -> None:
     """The step that counts: before it nothing has changed, after it all has."""
-    with uninterrupted(f"the apply is complete; `{command('status')}` shows it"):
+    but = f", but {some(list(run.left_out))} could not be had" if run.left_out else ""
+    with uninterrupted(f"the apply is complete{but}; `{command('status')}` shows it", run.code):
         switch_all([(job.checkout, apply_order(job)) for job in jobs if job.kind == "switch"])
         unfinished.advice = f"run `{command('apply')}` to complete it; nothing is lost"
         for part, path in made:
@@ -329,14 +334,17 @@ def apply_order(job: Job) -> dict:
 
 def describe(job: Job) -> str:
     built = job.built
-    text = f"{count(len(built.patches), 'patch', 'es')} ({count(built.changed_lines, 'line')}), {count(built.new_files, 'new file')}"
+    if not built.patches and not built.new_files:
+        text = "no overlay (upstream as it is)"
+    else:
+        text = f"{count(len(built.patches), 'patch', 'es')} ({count(built.changed_lines, 'line')}), {count(built.new_files, 'new file')}"
     if built.skipped:
         text += f"; skipped, as the source package lacks their files: {some(built.skipped)}"
     return text
 
 
 def report(run: Run, job: Job) -> None:
-    run.result[job.up.name] = {"version": job.label, "action": job.kind, "path": str(job.checkout.path)}
+    run.result[job.up.name].update(action=job.kind, path=str(job.checkout.path))
     if job.kind == "none":
         say(f"{job.title}: {job.message}")
         return

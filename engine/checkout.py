@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
+from engine.common import INTERRUPTED, LOCAL, OK, SOURCE, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
 from engine.git import MODES, QUIET_CONFIG, Entry, Git, Tree, blob_id, changed_paths, is_ancestor, scratch_index
 from engine.project import JUNK_PATTERNS, Upstream, read_overlay
 from engine.sources import Cache
@@ -238,7 +238,7 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
 def in_force(checkout: Checkout) -> dict | None:
     """The record, if its overlay is what the checkout stands on, also where the user rewrote commits on era."""
     record, head = checkout.record, checkout.head
-    if not record or not record["tip"] or not head or head == record["base"]:
+    if not record or not record["tip"] or not head or head == record["base"] != record["tip"]:
         return None
     start = record["base"] if checkout.ref == BRANCH else record["tip"]
     return record if is_ancestor(checkout.git, start, head) else None
@@ -274,6 +274,7 @@ class Run:
     verb: str
     upstreams: dict[str, Upstream]
     names: list[str]
+    named: bool  # by the user; else the names are all upstreams that concern a verb without names
     paths: list[str]
     cache: Cache
     checkouts: Path
@@ -283,6 +284,22 @@ class Run:
     dry_run: bool
     options: argparse.Namespace
     result: dict = dataclasses.field(default_factory=dict)
+    left_out: dict[str, Stop] = dataclasses.field(default_factory=dict)
+
+    @property
+    def code(self) -> int:
+        return SOURCE if self.left_out else OK
+
+    @contextlib.contextmanager
+    def or_left_out(self, name: str):
+        """An upstream that nobody named is left out where its source cannot be had; main() tells that at the end."""
+        try:
+            yield
+        except Stop as stop:
+            if self.named or stop.code != SOURCE:
+                raise
+            self.left_out[name] = stop
+            self.result[name]["error"] = "\n".join(stop.lines)
 
     def path(self, name: str) -> Path:
         return self.checkout or self.checkouts / name

@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 from engine.apply import verb_apply
-from engine.checkout import Run
+from engine.checkout import Checkout, Run
 from engine.common import (
     INTERRUPTED,
     LOCAL,
     OK,
+    SOURCE,
     USAGE,
     Stop,
     absolute,
@@ -25,6 +26,7 @@ from engine.common import (
     fcntl,
     scratch,
     screen,
+    some,
     sweep_scratch,
     unfinished,
 )
@@ -57,7 +59,8 @@ ONLY = {
 }
 
 HELP = """\
-verbs (apply when none is given; NAME: all upstreams when none is given):
+verbs (apply when none is given; NAME: all upstreams when none is given, those
+on request only where they have a checkout):
   fetch    bring the pinned source into the cache and verify it
   apply    build the patched tree, verify it, switch the checkout to it
   status   absent, clean, applied, stale, modified, wrong-base or interrupted
@@ -124,7 +127,7 @@ def split_words(words: list[str], upstreams: dict[str, Upstream]) -> tuple[str, 
         close = difflib.get_close_matches(rest[0], known, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise Stop(USAGE, f"there is no upstream {rest[0]!r}", f"{hint}known upstreams: {', '.join(upstreams)}; verbs: {', '.join(VERBS)}")
-    return verb, list(dict.fromkeys(names)) or list(upstreams), rest
+    return verb, list(dict.fromkeys(names)), rest
 
 
 def read_arguments(argv: list[str]) -> Run:
@@ -135,7 +138,9 @@ def read_arguments(argv: list[str]) -> Run:
     refuse_empty(options)
     remember_places(options)
     upstreams = read_upstreams()
-    verb, names, paths = split_words(options.words, upstreams)
+    verb, named, paths = split_words(options.words, upstreams)
+    checkouts = absolute(options.checkouts) if options.checkouts else ROOT / "checkouts"
+    names = named or [name for name, up in upstreams.items() if not up.on_request or Checkout(name, checkouts / name, given=False).exists]
     if after and verb != "diff":
         raise Stop(USAGE, f"{verb} takes no paths after --")
     for option, verbs in ONLY.items():
@@ -155,11 +160,9 @@ def read_arguments(argv: list[str]) -> Run:
             upstreams[name].version(options.version)
     cache = Cache(absolute(options.cache) if options.cache else default_cache(), options.offline)
     scratch.root = cache.root / "tmp"
-    checkouts = absolute(options.checkouts) if options.checkouts else ROOT / "checkouts"
     checkout = absolute(options.checkout) if options.checkout else None
-    return Run(
-        verb, upstreams, names, [*paths, *after], cache, checkouts, checkout, options.version, options.source, options.dry_run, options
-    )
+    where = (cache, checkouts, checkout)
+    return Run(verb, upstreams, names, bool(named), [*paths, *after], *where, options.version, options.source, options.dry_run, options)
 
 
 def refuse_empty(options: argparse.Namespace) -> None:
@@ -180,6 +183,13 @@ def show_stop(code: int, lines: tuple[str, ...]) -> int:
     return code
 
 
+def show_left_out(run: Run) -> None:
+    ready = [name for name in run.names if name not in run.left_out]
+    for name, stop in run.left_out.items():
+        others = f"the others are ready: {some(ready)}" if ready and not run.dry_run else unfinished.truth
+        show_stop(stop.code, (*stop.lines, f"it was left out, {others}", f"to try it again: {command(run.verb, name)}"))
+
+
 def open_streams() -> None:
     """Streams that were closed before the start (`>&-`) lead nowhere; a file opened later must not take their place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -196,6 +206,7 @@ def perform(argv: list[str]) -> int:
     code = VERBS[run.verb](run)
     if run.options.json:
         print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
+    show_left_out(run)
     return code
 
 
@@ -216,7 +227,8 @@ def main(argv: list[str]) -> int:
     except Stop as stop:
         if unfinished.advice and stop.code != INTERRUPTED:
             return show_stop(INTERRUPTED, (*stop.lines, unfinished.advice))
-        return show_stop(stop.code, (*stop.lines, unfinished.truth) if isinstance(stop, GitFailed) else stop.lines)
+        open_end = stop.code == SOURCE or isinstance(stop, GitFailed)  # these come from rooms that cannot tell what was changed before
+        return show_stop(stop.code, (*stop.lines, unfinished.truth) if open_end else stop.lines)
     except KeyboardInterrupt:
         return tell_interrupted()
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`

@@ -27,6 +27,8 @@ def verb_port(run: Run) -> int:
         target = find_target(run, up, onto)
         rows = port_overlay(up, overlay, source, target)
         say(f"{name}: {label} ({source.base[:12]}) onto {onto} ({target.base[:12]})")
+        if not rows:
+            say("  no patches")
         for row in rows:
             say(f"  {row['patch']}: {row['result']}")
             for item in row["files"]:

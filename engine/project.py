@@ -45,6 +45,7 @@ class Upstream:
     license: str
     default: str
     overlay_files: int
+    on_request: bool  # a verb without names leaves it out while it has no checkout
     versions: dict[str, Version]
 
     def version(self, label: str) -> Version:
@@ -65,6 +66,8 @@ def check_fields(where: str, value: object, required: dict[str, type], optional:
     for key, item in value.items():
         if allowed[key] is int and (type(item) is not int or item < 0):
             raise Stop(USAGE, f"{where}.{key}: expected a number of files, found {json.dumps(item)[:60]}")
+        if allowed[key] is bool and type(item) is not bool:
+            raise Stop(USAGE, f"{where}.{key}: expected true or false, found {json.dumps(item)[:60]}")
         if not isinstance(item, allowed[key]) or item in ("", {}):
             raise Stop(USAGE, f"{where}.{key}: expected a non-empty {allowed[key].__name__}, found {json.dumps(item)[:60]}")
     return value
@@ -122,12 +125,17 @@ def read_upstreams() -> dict[str, Upstream]:
     for name, value in data.items():
         where = f"upstreams.json: {name}"
         check_pattern(where, name, r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, _ and -")
-        check_fields(where, value, {"git": str, "license": str, "default": str, "overlay_files": int, "versions": dict})
+        required = {"git": str, "license": str, "default": str, "overlay_files": int, "versions": dict}
+        check_fields(where, value, required, {"on_request": bool})
         check_pattern(f"{where}.git", value["git"], r"(https|ssh|file)://[^\s-]\S*", "an https, ssh or file URL")
         versions = {label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()}
         if value["default"] not in versions:
             raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
-        found[name] = Upstream(name, value["git"], value["license"], value["default"], value["overlay_files"], versions)
+        found[name] = Upstream(
+            name, value["git"], value["license"], value["default"], value["overlay_files"], value.get("on_request", False), versions
+        )
+    if all(up.on_request for up in found.values()):
+        raise Stop(USAGE, f"{path}: expected at least one upstream without on_request, for verbs without names")
     return found
 
 
@@ -234,12 +242,6 @@ def read_overlay(up: Upstream, label: str, complete: bool = True) -> Overlay:
         inputs[f"overlays/{name}/{path}"] = sha256(content)
     if complete:
         check_complete(up, label, len(patches), len(files))
-    if not patches and not files and complete:
-        raise Stop(
-            USAGE,
-            f"there is nothing to apply for {name} {label}: no patch in {folder} and no file in {overlay_folder(name)}",
-            "is the project complete? `git status` in it tells; nothing was changed",
-        )
     return Overlay(patches, files, inputs)
 
 
@@ -290,6 +292,6 @@ def select_patches(overlay: Overlay, lacks: tuple[str, ...]) -> tuple[list[Patch
             raise Stop(
                 SOURCE,
                 f"{patch.file} changes {lacking[0]}, which the source package lacks, together with files that it has",
-                "use the git repository (--source git), or split the patch; nothing was changed",
+                "use the git repository (--source git), or split the patch",
             )
     return chosen, skipped

@@ -318,15 +318,15 @@ def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: 
             return make_source(git, version, "git", version.commit, fresh=True)
         except Stop as stop:
             if stop.code != SOURCE or "pypi" not in kinds:
-                last = () if "nothing was changed" in stop.lines else ("nothing was changed",)
-                raise Stop(stop.code, f"{title}: {stop.lines[0]}", *stop.lines[1:], *last) from None
+                stop.lines = (f"{title}: {stop.lines[0]}", *stop.lines[1:])
+                raise
             say(f"{title}: {'; '.join(stop.lines)}")
     known = git.commit(pin_ref(version, "pypi")) if "pypi" in kinds else None
     if cache.offline and not known and not ("pypi" in kinds and archive_in_cache(cache, version.sdist)):
         raise Stop(
             SOURCE,
             f"{title} is not in the cache {cache.root}, and --offline forbids to fetch it",
-            "run once without --offline; nothing was changed",
+            "run once without --offline",
         )
     if "git" in kinds and version.sdist.lacks:
         say(f"{title}: taking the source package instead; it lacks {some(list(version.sdist.lacks), 4)} (upstreams.json lists all)")

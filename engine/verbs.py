@@ -40,11 +40,12 @@ def verb_fetch(run: Run) -> int:
             say(f"{name} {label}: would fetch {version.commit[:12]} from {up.url}, unless the cache {run.cache.root} has it")
             continue
         repair_cache(run.cache, up)
-        source = find_source(run.cache, up, version, run.source, None, None)
-        origin = "fetched" if source.fresh else "in the cache"
-        say(f"{name} {label}: {origin} and verified ({source.kind}, {source.base[:12]})")
-        run.result[name].update(source=source.kind, commit=source.base, fetched=source.fresh)
-    return OK
+        with run.or_left_out(name):
+            source = find_source(run.cache, up, version, run.source, None, None)
+            origin = "fetched" if source.fresh else "in the cache"
+            say(f"{name} {label}: {origin} and verified ({source.kind}, {source.base[:12]})")
+            run.result[name].update(source=source.kind, commit=source.base, fetched=source.fresh)
+    return run.code
 
 
 def verb_status(run: Run) -> int:
@@ -120,6 +121,8 @@ def verb_diff(run: Run) -> int:
 def empty_diff(run: Run, checkout: Checkout, record: dict | None) -> str:
     if record is None and not run.options.local:
         return f"no overlay is applied in {checkout.path}, so there is no difference"
+    if not run.options.local and record["tip"] == record["base"]:
+        return f"{checkout.path}: this upstream has no overlay, so there is no difference"
     what = "your edits" if run.options.local else "the overlay"
     return f"no path that differs matches {some(run.paths)}" if run.paths else f"{what} in {checkout.path}: no difference"
 

@@ -149,6 +149,11 @@ def load_engine(folder: Path):
     return engine
 
 
+def restore_ctrl_c() -> None:
+    """A test run in the background of a shell ignores Ctrl-C, and what it starts inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Result:
     def __init__(self, code: int, out: bytes, err: bytes):
         self.code, self.raw = code, out
@@ -223,17 +228,18 @@ class Project:
             capture_output=True,
             env={**os.environ, **self.env, **(env or {})},
             timeout=timeout,
+            preexec_fn=restore_ctrl_c,
         )
         return self.judge(args, Result(done.returncode, done.stdout, done.stderr), code)
 
     def start(self, *args: str, env: dict[str, str] | None = None) -> subprocess.Popen:
-        """In the background; Ctrl-C works in it, also where the test run itself ignores it."""
+        """In the background."""
         return subprocess.Popen(
             [sys.executable, str(self.root / "apply.py"), *self.with_cache(args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **self.env, **(env or {})},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=restore_ctrl_c,
         )
 
     def with_cache(self, args: tuple[str, ...]) -> list[str]:

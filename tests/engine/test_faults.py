@@ -269,11 +269,6 @@ def test_missing_patch(project):
     assert "without a gap" in project.run("status", "alpha", code=2).err
 
 
-def test_no_patches_at_all(project):
-    shutil.rmtree(project.root / "patches/beta")
-    assert "nothing to apply" in project.run("apply", "beta", code=2).err
-
-
 def test_truncated_patches_never_apply(project):
     path = project.patch(2)
     whole = path.read_bytes()

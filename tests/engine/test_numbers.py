@@ -46,6 +46,12 @@ def test_what_is_missing_is_told(pinned, lost, said, applied):
         pinned.run("revert", "alpha")
 
 
+def test_patches_of_which_none_is_left_are_no_upstream_without_patches(pinned):
+    shutil.rmtree(pinned.root / "patches/beta")
+    for verb in ("apply", "status"):
+        assert "patches/beta/b1 holds 0 patches, upstreams.json expects 1" in pinned.run(verb, "beta", code=2).err
+
+
 def test_a_patch_added_by_hand(pinned):
     (pinned.root / "overlays/alpha/src/more.py").write_text("MORE = 1\n")
     error = pinned.run("apply", "alpha", code=2).err

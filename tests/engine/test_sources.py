@@ -64,9 +64,10 @@ def test_no_source_package_is_an_error_too(project):
     assert "no source package" in project.run("apply", "beta", "--source", "pypi", code=6).err
 
 
-def test_all_or_none_when_one_source_fails(project):
+def test_all_or_none_of_those_named_when_one_source_fails(project):
     unreachable(project, "beta")
-    project.run("apply", code=6)
+    error = project.run("apply", "alpha", "beta", code=6).err
+    assert "nothing was changed" in error and "left out" not in error
     assert not project.checkout("alpha").exists() and not project.checkout("beta").exists()
 
 

@@ -293,6 +293,10 @@ def test_broken_pipe_is_silent(project):
         (lambda d: d["alpha"].pop("git"), "'git' is missing"),
         (lambda d: d["alpha"].update(extra=1), "unknown key 'extra'"),
         (lambda d: d["alpha"].update(default="v7"), "not among versions"),
+        (lambda d: d["alpha"].update(on_request=1), "alpha.on_request: expected true or false, found 1"),
+        (lambda d: d["alpha"].update(on_request="true"), "expected true or false"),
+        (lambda d: d["alpha"].update(on_request=None), "expected true or false"),
+        (lambda d: [up.update(on_request=True) for up in d.values()], "at least one upstream without on_request"),
         (lambda d: d["alpha"].update(git="http://example.org/x"), "https, ssh or file"),
         (lambda d: d["alpha"].update(git="--upload-pack=evil"), "https, ssh or file"),
         (lambda d: d["alpha"].update(git="ext::sh -c evil"), "https, ssh or file"),
@@ -329,3 +333,4 @@ def test_real_upstreams_file_is_valid(project):
     found = project.engine.project.read_upstreams()
     assert found["verl"].versions["v0.4.1"].commit == "8d9e350ea58c7ad4b50dd14d9dcb50577242c55f"
     assert json.loads((project.engine.project.ROOT / "upstreams.json").read_text())["verl"]["license"] == "Apache-2.0"
+    assert {name for name, up in found.items() if up.on_request} == {"humanoid-bench"}
