@@ -15,7 +15,6 @@ $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval ov
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
 FITS := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
-STEPS ?= 150
 TASK ?= chain
 CHECKOUTS ?= checkouts
 
@@ -29,7 +28,7 @@ TIMM_GPU_VENV := .venv/timm-gpu
 TIMM_GPU_VENV_READY := $(TIMM_GPU_VENV)/installed
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
-export STEPS TASK CHECKOUTS RAY_DATA_HOME DATA
+export TASK CHECKOUTS RAY_DATA_HOME DATA
 
 # Progress on a terminal, one line of it; errors go to stderr and stay.
 ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s' "$$line"; done; printf '\r\033[K'; else cat > /dev/null; fi
@@ -39,7 +38,7 @@ LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFIL
 # Likewise `vision-<name>: RUN = <experiment of recipes/era/runs.py>  ## ...`.
 VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	agreement bench bench-actor bench-engine floor-search vision-models bench-vision clean
 
 ##@ The project
@@ -59,12 +58,19 @@ $(VENV_READY): requirements/cpu.txt
 
 demo: $(VENV_READY)  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) -m demo --seed "$${SEED:-1}" --steps "$$STEPS" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
+	@$(CPU) -m demo --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
 
 demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
 	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
 		$${SEED:+--seeds "$${seeds[@]}"} $${EPOCHS:+--epochs "$$EPOCHS"}
+
+demo-control: $(VENV_READY)  ## FastTD3's train.py on HalfCheetah: FastTD3 beside FastSAC-ERA (SEED="1 2 3", STEPS)
+	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS" || { code=$$?; \
+		[[ $$code -ne 6 ]] || echo "FastTD3 is on no package index, so this demo needs git access to the address above, or a clone in its place: git config --global url.<the clone>.insteadOf <the address> (docs/engine.md)." >&2; \
+		exit $$code; }
+	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
+		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra

@@ -1,0 +1,219 @@
+"""The end of the demo: a table, a picture, and what they show, all computed from the curves that train.py wrote."""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.control.settings import ARMS, ERA, FLAGS, LEARNED, LOG_INTERVAL, NAMES, TASK, TD3, Run, noise_entropy
+from demo.control.training import Row
+from demo.vision.report import interval, spread
+
+ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
+LAST = 3  # evaluations, whose mean is the return at the end
+FIRST_RETURN, LAST_RETURN = "return, first evaluation", f"return, last {LAST} evaluations"
+SMALLEST, END = "policy entropy, smallest", "policy entropy, last tenth"
+GUARANTEE, DELTA = "Gaussian's entropy - target, smallest", "delta, last"
+DIGITS = {FIRST_RETURN: 0, LAST_RETURN: 0, "return, all evaluations": 0, "sigma, smallest": 4, GUARANTEE: 4}  # others: 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. curves: rows of train.py's file; info: its run.json."""
+
+    run: Run
+    curves: list[Row]
+    info: dict
+
+    def column(self, name: str) -> list[float]:
+        """Without the rows that lack it."""
+        return [row[name] for row in self.curves if row[name] is not None]
+
+    def measures(self) -> dict[str, float | None]:
+        """None for what the agent does not have."""
+        returns, entropies = self.column("eval_avg_return"), self.column("policy_entropy")
+        found = {
+            FIRST_RETURN: returns[0],
+            LAST_RETURN: statistics.mean(returns[-LAST:]),
+            "return, all evaluations": statistics.mean(returns),
+        }
+        if not entropies:
+            return found | dict.fromkeys([SMALLEST, END, GUARANTEE, "sigma, smallest", DELTA])
+        return found | {
+            SMALLEST: min(entropies),
+            END: statistics.mean(entropies[-max(1, len(entropies) // 10) :]),
+            GUARANTEE: min(row["gaussian_entropy"] - row["target_entropy"] - row["delta"] for row in self.curves),
+            "sigma, smallest": min(self.column("min_std")),
+            DELTA: self.curves[-1]["delta"],
+        }
+
+
+def rows(results: list[Result]) -> list[dict]:
+    """One per run."""
+    return [{"agent": NAMES[result.run.arm], "seed": result.run.seed, **result.measures()} for result in results]
+
+
+def columns(results: list[Result]) -> dict[str, dict[str, list[float | None]]]:
+    """arm: measure: its values, in the order of the seeds."""
+    found = {arm: [result.measures() for result in results if result.run.arm == arm] for arm in ARMS}
+    return {arm: {label: [one[label] for one in measures] for label in measures[0]} for arm, measures in found.items()}
+
+
+def table(results: list[Result]) -> str:
+    found = columns(results)
+    labels = list(found[TD3])
+    width = max(map(len, labels))
+    lines = [" " * width + "".join(f"  {NAMES[arm]:>25}" for arm in found)]
+    for label in labels:
+        digits = DIGITS.get(label, 2)
+        cells = [
+            "-" if None in column[label] else spread([round(value, digits) + 0.0 for value in column[label]], digits)  # no -0
+            for column in found.values()
+        ]
+        lines.append(f"{label:<{width}}" + "".join(f"  {cell:>25}" for cell in cells))
+    seeds = len(found[TD3][FIRST_RETURN])
+    meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
+    return "\n".join([*lines, f"{meaning} Entropies, target and delta in nats, all {dimensions(results)} action dimensions together."])
+
+
+def target(results: list[Result]) -> float:
+    """H0 in nats, over all action dimensions."""
+    return next(result.curves[0]["target_entropy"] for result in results if result.run.arm == ERA)
+
+
+def dimensions(results: list[Result]) -> int:
+    return round(target(results) / FLAGS["era_target_entropy"])
+
+
+def findings(results: list[Result]) -> list[str]:
+    """What these runs show and what they do not, in plain sentences."""
+    found = columns(results)
+    seeds = len(found[TD3][FIRST_RETURN])
+    return [
+        guarantee_sentence(results),
+        bounded_sentence(found[ERA], target(results)),
+        learned_sentence(found[LEARNED], target(results)),
+        f"FastTD3's policy is deterministic and has no entropy. It explores with noise of its own, {noise_entropy():.2f} nats on average and "
+        "alike in all states; both ERA agents add the same noise to their samples, and it is not counted in their entropies.",
+        returns_sentence(found, ERA),
+        returns_sentence(found, LEARNED),
+        f"This is {seeds} seed{'s'[: seeds > 1]} of one easy task for a few minutes, with small networks and one setting. It does not show "
+        "which agent is better on HumanoidBench or after longer training. FastSAC-ERA also updates its policy twice as often as "
+        f"FastTD3 (no delay), which is part of the method. All entropies are means over batches of {FLAGS['batch_size']} stored states, "
+        f"every {LOG_INTERVAL} steps: single states are not shown.",
+    ]
+
+
+def guarantee_sentence(results: list[Result]) -> str:
+    margins = {result.run.label: result.measures()[GUARANTEE] for result in results if result.run.arm != TD3}
+    broken = [label for label, margin in margins.items() if margin < -ROUNDING]
+    if broken:
+        return (
+            f"The Gaussian's entropy was BELOW its target, H0 + delta, in {len(broken)} of {len(margins)} ERA runs ({'; '.join(broken)}), by up "
+            f"to {-min(margins.values()):.4f} nats. That must not happen; please report it."
+        )
+    return (
+        f"The guarantee held in {len(margins)} of {len(margins)} ERA runs: the Gaussian's entropy was never below its target, H0 + delta "
+        f"(smallest difference {min(margins.values()):.1e} nats, rounding included)."
+    )
+
+
+def bounded_sentence(found: dict, target: float) -> str:
+    smallest, end = min(found[SMALLEST]), statistics.mean(found[END])
+    text = f"With delta = 0 the guarantee is for the Gaussian before its truncation to [-1, 1]. The policy's own entropy, against H0 = {target:g},"
+    if smallest >= target - ROUNDING:
+        return f"{text} was not below it here either (smallest {smallest:.2f}): no action was near its bounds."
+    return f"{text} went down to {smallest:.2f} nats and was {end:.2f} at the end, {target - end:.2f} below: near the bounds truncation takes entropy."
+
+
+def learned_sentence(found: dict, target: float) -> str:
+    end, delta = statistics.mean(found[END]), statistics.mean(found[DELTA])
+    return (
+        f"The learned delta, {delta:.2f} nats at the end, brings the policy's entropy to {end:.2f} ({end - target:+.2f} from H0). It starts at "
+        f"0 and follows the policy, so the entropy swings around H0 (smallest {min(found[SMALLEST]):.2f}): H0 is held on average, not at every step."
+    )
+
+
+def returns_sentence(found: dict, arm: str) -> str:
+    differences = [after - before for before, after in zip(found[TD3][LAST_RETURN], found[arm][LAST_RETURN])]
+    text = f"Return, last {LAST} evaluations: {NAMES[arm]} minus FastTD3 is {statistics.mean(differences):+.0f}"
+    if len(differences) == 1:
+        return f"{text} with one seed, which says nothing about the spread over seeds."
+    low, high = interval(differences)
+    each = ", ".join(f"{difference:+.0f}" for difference in differences)
+    text += f" on average ({each} by seed; 95 % interval {low:+.0f} to {high:+.0f})"
+    if low <= 0 <= high:
+        return f"{text}: no difference can be told from the spread over {len(differences)} seeds."
+    return f"{text}: more than the spread over {len(differences)} seeds explains, in this one setting."
+
+
+def record(results: list[Result], sentences: list[str]) -> dict:
+    """What summary.json holds."""
+    return {
+        "task": TASK,
+        "steps": results[0].run.steps,
+        "flags": {result.run.arm: result.info["flags"] for result in results},
+        "runs": rows(results),
+        "seconds": {result.run.label: result.info["seconds"] for result in results},
+        "findings": sentences,
+        "machine": results[0].info["machine"],
+    }
+
+
+# As in the vision demo: the agents differ in line style and marker, not in colour alone.
+STYLES = {
+    TD3: dict(color="black", linestyle=(0, (4, 2)), linewidth=1.6, marker="s", markersize=4, zorder=4),
+    ERA: dict(color="#2b7bba", linewidth=2.4, marker="o", markersize=5, zorder=3),
+    LEARNED: dict(color="#d9730d", linestyle=(0, (5, 1, 1, 1)), linewidth=2, marker="^", markersize=5, zorder=5),
+}
+
+
+def picture(results: list[Result], file: Path) -> None:
+    """Return and entropies over the steps of the environments."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (returns, entropies) = pyplot.subplots(1, 2, figsize=(11, 4.6), sharex=True, constrained_layout=True)
+    for arm, style in STYLES.items():
+        draw(returns, results, arm, "eval_avg_return", style | {"label": NAMES[arm]})
+    returns.set_title(f"return of {FLAGS['num_eval_envs']} evaluation episodes, without noise")
+    returns.set_ylabel("return")
+    limit = entropies.axhline(target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {target(results):g}")
+    for arm in (ERA, LEARNED):
+        style = {key: value for key, value in STYLES[arm].items() if not key.startswith("marker")}
+        draw(entropies, results, arm, "policy_entropy", style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"})
+        draw(entropies, results, arm, "gaussian_entropy", style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"})
+    entropies.set_title(f"entropy, {dimensions(results)} action dimensions together")
+    entropies.set_ylabel("nats")
+    low, high = entropies.get_ylim()
+    entropies.set_ylim(low - 0.35 * (high - low), high)  # room for the text
+    entropies.text(
+        *(0.02, 0.02),
+        f"FastTD3's policy is deterministic: it has no entropy.\nIts noise has {noise_entropy():.1f} nats on average, alike in all states.",
+        transform=entropies.transAxes,
+        fontsize=8,
+        color="0.3",
+    )
+    returns.legend(frameon=False)
+    lines = [limit, *(line for line in entropies.get_lines() if ": " in line.get_label())]
+    entropies.legend(handles=lines, frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.1), ncols=2)
+    for axis in (returns, entropies):
+        axis.set_xlabel("steps of the environments")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.title.set_fontsize(10)
+    seeds = sorted({result.run.seed for result in results})
+    several = f"thin: seeds {', '.join(map(str, seeds))}; thick: their mean" if len(seeds) > 1 else f"seed {seeds[0]}"
+    figure.suptitle(f"{TASK}, FastTD3's train.py on a CPU ({several})", fontsize=9, x=0.995, ha="right")
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def draw(axis, results: list[Result], arm: str, column: str, style: dict) -> None:
+    """Each seed thin, their mean thick."""
+    chosen = [result for result in results if result.run.arm == arm]
+    frames = [row["frame"] for row in chosen[0].curves if row[column] is not None]
+    curves = [result.column(column) for result in chosen]
+    for curve in curves:
+        axis.plot(frames, curve, color=style["color"], linewidth=0.7, alpha=0.45, linestyle=style.get("linestyle", "-"))
+    axis.plot(frames, list(map(statistics.mean, zip(*curves))), **style)

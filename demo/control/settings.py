@@ -1,0 +1,83 @@
+"""The settings of the runs and the flags of FastTD3's train.py that they become."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+TASK = "HalfCheetah-v5"
+DIMENSIONS = 6  # of its action
+LOG_INTERVAL = 100  # steps: train.py's
+TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
+
+# What differs from train.py's defaults, and the defaults that the report speaks of: std_min, std_max, era_target_entropy.
+FLAGS = {
+    "env_name": f"Gym-{TASK}",
+    "num_envs": 8,
+    "num_eval_envs": 4,
+    "num_updates": 1,  # per step of the environments
+    "batch_size": 256,
+    "actor_hidden_dim": 128,
+    "critic_hidden_dim": 128,
+    "actor_learning_rate": 1e-3,
+    "actor_learning_rate_end": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "critic_learning_rate_end": 1e-3,
+    "gamma": 0.97,
+    "v_min": -50.0,
+    "v_max": 150.0,
+    "std_min": 0.001,
+    "std_max": 0.4,
+    "era_target_entropy": TARGET_ENTROPY,  # read by FastSAC-ERA alone
+    "render_interval": 0,
+    "save_interval": 0,
+}
+SWITCHES = ("no_cuda", "no_compile", "no_use_wandb")
+
+TD3, ERA, LEARNED = ARMS = "fasttd3", "era", "era-learned"
+NAMES = {TD3: "FastTD3", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
+_AGENTS = {TD3: ["--agent=fasttd3"], ERA: ["--agent=fastsac_era"], LEARNED: ["--agent=fastsac_era", "--era_learn_delta"]}
+
+
+@dataclass(frozen=True)
+class Run:
+    """steps: of the environments, a multiple of LOG_INTERVAL."""
+
+    arm: str
+    seed: int
+    steps: int
+
+    @property
+    def label(self) -> str:
+        return f"{NAMES[self.arm]}, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.arm}-steps{self.steps}-seed{self.seed}"
+
+    @property
+    def rows(self) -> int:
+        """Of the CSV file that train.py writes."""
+        return self.steps // LOG_INTERVAL
+
+    def flags(self) -> list[str]:
+        """All but the file's."""
+        values = {
+            **FLAGS,
+            "seed": self.seed,
+            "total_timesteps": self.steps + 1,  # the first is step 0, and the last is to be evaluated
+            "buffer_size": self.steps + 1,  # per environment: nothing is forgotten
+            "eval_interval": LOG_INTERVAL * max(1, self.rows // 12),
+        }
+        return [*_AGENTS[self.arm], *(f"--{name}={value}" for name, value in values.items()), *(f"--{name}" for name in SWITCHES)]
+
+
+def command(run: Run, script: Path, folder: Path, csv: str) -> list[str]:
+    """A line for `python -m demo.control.child`."""
+    return [str(folder), str(script), f"--csv_path={csv}", *run.flags()]
+
+
+def noise_entropy() -> float:
+    """Mean entropy in nats of FastTD3's exploration noise, before clipping: sigma is drawn evenly between std_min and std_max."""
+    low, high = FLAGS["std_min"], FLAGS["std_max"]
+    mean_log_std = (high * math.log(high) - low * math.log(low)) / (high - low) - 1
+    return DIMENSIONS * (mean_log_std + 0.5 * math.log(2 * math.pi * math.e))
