@@ -39,7 +39,7 @@ LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFIL
 VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
 .PHONY: help demo demo-vision demo-control test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
-	agreement bench bench-actor bench-engine floor-search vision-models bench-vision clean
+	agreement bench bench-actor bench-engine floor-search vision-models bench-vision entropy-search learned-delta clean
 
 ##@ The project
 help:  ## this list
@@ -213,6 +213,13 @@ $(TIMM_GPU_VENV_READY): requirements/timm-gpu.txt
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
 	@$(CPU) tests/timm_overlay/floor_search.py
+
+entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
+	@$(CPU) tests/fasttd3_overlay/entropy_search.py
+
+learned-delta: $(VENV_READY)  ## entropy of bounded policies minus the target after training with a learned delta
+	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
+	@$(CPU) tests/fasttd3_overlay/learned_delta.py "$$CHECKOUTS/fasttd3"
 
 vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with pass or the reason why not
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
