@@ -3,6 +3,7 @@
 # make apply         patched upstream checkouts in checkouts/
 # make llm-stage1    the paper's stage 1 on GPUs; llm-... for its other runs (DRY_RUN=1 prints the command)
 # make vision-cifar10-aug-era    the paper's classifiers on GPUs likewise; vision-... for its other runs
+# make control-humanoidbench    the paper's FastTD3 and FastSAC-ERA on GPUs likewise; control-... for its other runs
 # make help          all targets
 
 SHELL := /bin/bash
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
@@ -26,6 +27,8 @@ GPU_VENV := .venv/verl-gpu
 GPU_VENV_READY := $(GPU_VENV)/installed
 TIMM_GPU_VENV := .venv/timm-gpu
 TIMM_GPU_VENV_READY := $(TIMM_GPU_VENV)/installed
+FASTTD3_GPU_VENV := .venv/fasttd3-gpu
+FASTTD3_GPU_VENV_READY := $(FASTTD3_GPU_VENV)/installed
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
 export TASK CHECKOUTS RAY_DATA_HOME DATA
@@ -37,9 +40,12 @@ ONE_LINE := if [ -t 1 ]; then while IFS= read -r line; do printf '\r\033[K%.79s'
 LLM_RUNS := $(shell sed -nE 's/^(llm-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 # Likewise `vision-<name>: RUN = <experiment of recipes/era/runs.py>  ## ...`.
 VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
+# And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
+CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
 .PHONY: help demo demo-vision demo-control test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
-	agreement bench bench-actor bench-engine floor-search vision-models bench-vision entropy-search learned-delta clean
+	control-smoke control-results $(CONTROL_RUNS) \
+	agreement bench bench-actor bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
 ##@ The project
 help:  ## this list
@@ -110,7 +116,7 @@ CHECK := $(filter-out 0,$(CHECK_ONLY))
 in-checkout = file="$$CHECKOUTS/$(strip $(1))"; \
 	[[ -f "$$file" ]] || { echo "error: $$file is not there. Run 'make apply' first (python3 apply.py apply $(firstword $(subst /, ,$(1))) --checkouts $$CHECKOUTS, for this one alone)." >&2; exit 1; }
 
-# Shell commands: sets $$python to that of the GPU environment for $(1) (verl, timm), which is PYTHON, the active one if it
+# Shell commands: sets $$python to that of the GPU environment for $(1) (verl, timm, fasttd3), which is PYTHON, the active one if it
 # has all, or the one made here in $(2). $$lacks is empty unless the last is yet to be made, and then says why it must be.
 define find-gpu-python
 active=$$(command -v python3); lacks=; python="$(CURDIR)/$(strip $(2))/bin/python"; \
@@ -210,6 +216,31 @@ $(TIMM_GPU_VENV_READY): requirements/timm-gpu.txt
 	@$(TIMM_GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/timm-gpu.txt
 	@touch $@
 
+##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS="...", TASKS, SEED, AGENT, SLURM; docs/recipes-control.md)
+control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
+control-distribution: RUN = distribution  ## truncated and tanh, delta constant and learned (policy distribution)
+control-batch: RUN = batch  ## entropy held per state or per batch, beside FastTD3 (batch-level ERA)
+control-time: RUN = time  ## time of a step: FastTD3, the same without delay, FastSAC-ERA (time comparison)
+
+$(CONTROL_RUNS):
+	@$(call in-checkout,fasttd3/recipes/era/launch.py); $(call split,ARGS); $(call find-gpu-python,fasttd3,$(FASTTD3_GPU_VENV)); \
+	$(call make-environment-last,$(FASTTD3_GPU_VENV),6 GB,"$$active" "$$file" $(RUN)); \
+	exec env PYTHON="$$python" ENVIRONMENT_TO_COME="$${lacks:+$(DRY)}" "$$active" "$$file" $(RUN) "$${words[@]}"
+
+control-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
+	@$(call in-checkout,fasttd3/recipes/era/results.py); python3 "$$file" $${OUTPUT:+"$$OUTPUT"}
+
+control-smoke: $(VENV_READY)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
+	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
+	@read -ra names <<< "$$RUNS"; $(CPU) -m demo.smoke_control --checkout "$$CHECKOUTS/fasttd3" --out results/smoke-control "$${names[@]}"
+
+$(FASTTD3_GPU_VENV_READY): requirements/fasttd3-gpu.txt
+	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: FastTD3's packages need Python 3.10 to 3.12, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
+	@echo "Setting up $(FASTTD3_GPU_VENV) from requirements/fasttd3-gpu.txt: about 6 GB."
+	@test -x $(FASTTD3_GPU_VENV)/bin/python || python3 -m venv $(FASTTD3_GPU_VENV)
+	@$(FASTTD3_GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/fasttd3-gpu.txt
+	@touch $@
+
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
 	@$(CPU) tests/timm_overlay/floor_search.py
@@ -228,6 +259,10 @@ vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with
 bench-vision: $(VENV_READY)  ## time of ERA in a classifier beside plain cross-entropy
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
 	@$(CPU) benchmarks/vision.py --checkout "$$CHECKOUTS/timm"
+
+bench-control: $(VENV_READY)  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
+	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
+	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) benchmarks/control.py --checkout "$$CHECKOUTS/fasttd3" --csv results/bench-control.csv
 
 agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"

@@ -1,7 +1,8 @@
-"""python check_gpu_environment.py FRAMEWORK: exit code 0 if this environment has what verl v0.4.1 or timm v1.0.20 needs on GPUs, else a line on what it lacks.
+"""python check_gpu_environment.py FRAMEWORK: exit code 0 if this environment has what verl v0.4.1, timm v1.0.20 or FastTD3 2d83b6a needs on GPUs, else a line on what it lacks.
 
 The bounds for verl are those of its own setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. timm asks for no
-version; below torch 2.4 the names that the ERA overlay uses are not all there. Nothing is imported.
+version; below torch 2.4 the names that the ERA overlay uses are not all there. The bounds for FastTD3, with the tasks of
+HumanoidBench, are those of both projects' requirements. Nothing is imported.
 """
 
 import re
@@ -23,6 +24,15 @@ NEEDED = {
         "torch": ((2, 4), None),
         "safetensors": ((0, 2), None),
         **{name: ((0,), None) for name in "torchvision pyyaml huggingface-hub numpy pillow".split()},
+    },
+    "fasttd3 2d83b6a": {
+        "torch": ((2, 6), None),
+        "tensordict": ((0, 7), None),
+        "numpy": ((1, 22), (2,)),
+        "gymnasium": ((0, 29), (1,)),
+        "mujoco": ((3, 1), (3, 2)),
+        "dm-control": ((1, 0, 20), (1, 0, 21)),
+        **{name: ((0,), None) for name in "stable-baselines3 jax tyro wandb moviepy imageio tqdm loguru".split()},
     },
 }
 

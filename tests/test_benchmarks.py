@@ -1,4 +1,4 @@
-"""The benchmark of the actor: it runs, its arms do what their names say, and a size that does not fit ends nothing."""
+"""The benchmarks of the LLM's actor and of FastSAC-ERA's updates: they run, and their arms do what their names say."""
 
 import csv
 import json
@@ -127,4 +127,80 @@ def test_all_bad_values_are_said_at_once(benchmark, tmp_path):
     result = benchmark("--tokens", "100", "--vocabulary", "3", "--width", "130", "--turns", "1", "--csv", tmp_path / "none/actor.csv")
     assert result.returncode == 2 and "Traceback" not in result.stderr
     for said in ("--tokens", "--vocabulary", "--width", "2 turns", "none/actor.csv"):
+        assert said in result.stderr.splitlines()[-1]
+
+
+CONTROL_CHECK = """
+import argparse, json, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1], sys.argv[2] + "/fast_td3"
+import control, torch
+
+torch.set_num_threads(1)
+args = argparse.Namespace(device="cpu", train_script=Path(sys.argv[2]) / "fast_td3/train.py")
+found = {}
+for arm in control.ARMS:
+    main = control.variables_of_main(args, arm, 128, 2, "eager")
+    before = [parameter.clone() for parameter in main["actor"].parameters()]
+    calls = []
+    for name in ("update_main", "update_pol", "soft_update"):
+        main[name] = lambda *given, name=name, real=main[name]: (calls.append(name), real(*given))[1]
+    control.step_run(args, main)()
+    control.check(arm, main)
+    unmoved = all(torch.equal(a, b) for a, b in zip(before, main["actor"].parameters()))
+    found[arm] = calls, unmoved, type(main["actor"]).__module__, main["qnet"].qnet1.net[0].out_features, len(main["data"])
+
+def fails(arm):
+    try:
+        control.check(arm, main)
+    except AssertionError as error:
+        return str(error)
+
+print(json.dumps([found, fails("fasttd3"), fails("no-delay")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def control(project_root, patched_fasttd3):
+    def run(*args):
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, project_root / "benchmarks/control.py", "--checkout", patched_fasttd3, "--rounds", "2", *args]
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+def test_control_times_the_updates_of_train_py(project_root, patched_fasttd3, run_in, tmp_path):
+    (tmp_path / "check.py").write_text(CONTROL_CHECK)
+    *_, last = run_in(patched_fasttd3, tmp_path / "check.py", project_root / "benchmarks", patched_fasttd3).splitlines()
+    found, unlike_fasttd3, unlike_no_delay = json.loads(last)
+    for arm, (calls, unmoved, module, width, batch) in found.items():
+        first = ["update_main", "soft_update"] if arm == "fasttd3" else ["update_main", "update_pol", "soft_update"]
+        assert calls == first + ["update_main", "update_pol", "soft_update"], arm
+        assert unmoved and width == 1024 and batch == 128, arm
+        assert module == ("fastsac_era" if arm.startswith("era") else "fast_td3")
+    assert "updates of critic and policy" in unlike_fasttd3 and "logs" in unlike_no_delay, "an arm that is another one must be noticed"
+
+
+def test_control_measures_every_arm_against_both_baselines(control, tmp_path):
+    """Eager; compiling an arm takes half a minute."""
+    result = control("--dims", "2", "--batch-size", "128", "--modes", "eager", "--csv", tmp_path / "control.csv")
+    assert result.returncode == 0, result.stderr
+    with open(tmp_path / "control.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["arm"] for row in rows] == ["fasttd3", "no-delay", "era", "era-delta", "era-tanh", "era-clipped", "era-batch"]
+    for row in rows:
+        assert row["torch"] and row["cpu"] and row["precision"] == "fp32" and (row["action_dim"], row["batch_size"]) == ("2", "128")
+        names = ["seconds", "seconds_ratio", "no_delay_ratio"] + ["alone_share"] * row["arm"].startswith("era")
+        assert all(float(row[f"{name}_p20"]) <= float(row[name]) <= float(row[f"{name}_p80"]) for name in names) and float(row["seconds"]) > 0
+        assert row["arm"] != "fasttd3" or float(row["seconds_ratio"]) == 1
+        assert row["arm"] != "no-delay" or float(row["no_delay_ratio"]) == 1
+        assert (row["alone_share"] != "") == row["arm"].startswith("era") and row["peak_mib"] == ""
+    assert result.stdout.count("| FastSAC-ERA") == 5 and result.stdout.count("| FastTD3") == 2
+
+
+def test_control_says_all_bad_values_at_once(control, tmp_path):
+    result = control("--checkout", tmp_path, "--device", "cuda", "--batch-size", "100", "256", "--rounds", "1", "--csv", tmp_path / "none/control.csv")
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    for said in ("make apply", "finds no GPU", "--batch-size 100:", "2 rounds", "none/control.csv"):
         assert said in result.stderr.splitlines()[-1]

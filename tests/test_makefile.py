@@ -34,6 +34,12 @@ def vision_runs(project_root):
     return dict(re.findall(r"^(vision-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
 
 
+@pytest.fixture(scope="module")
+def control_runs(project_root):
+    """Target and experiment of each of the paper's runs of FastTD3 and FastSAC-ERA."""
+    return dict(re.findall(r"^(control-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
+
+
 @pytest.fixture
 def vision_checkouts(project_root, tmp_path):
     """CHECKOUTS=... of a folder with the vision recipe alone, which is enough to print its commands."""
@@ -42,11 +48,13 @@ def vision_checkouts(project_root, tmp_path):
     return f"CHECKOUTS={tmp_path}/vision checkouts"
 
 
-def test_help_lists_every_public_target(make, project_root, runs, vision_runs):
+def test_help_lists_every_public_target(make, project_root, runs, vision_runs, control_runs):
     public = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", (project_root / "Makefile").read_text(), re.MULTILINE).group(1).replace("\\\n", " ")
     lines = make("help").stdout.splitlines()
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert sorted(listed) == sorted(public.replace("$(LLM_RUNS)", " ".join(runs)).replace("$(VISION_RUNS)", " ".join(vision_runs)).split())
+    for name, targets in (("LLM", runs), ("VISION", vision_runs), ("CONTROL", control_runs)):
+        public = public.replace(f"$({name}_RUNS)", " ".join(targets))
+    assert sorted(listed) == sorted(public.split())
     assert max(map(len, lines)) <= 120
 
 
@@ -229,7 +237,7 @@ def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
         assert part in result.stderr
 
 
-@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data", "vision-cifar10", "vision-results"])
+@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data", "vision-cifar10", "vision-results", "control-batch", "control-results"])
 def test_before_apply_the_command_is_named(make, target, tmp_path):
     result = make(target, f"CHECKOUTS={tmp_path}/none")
     assert result.returncode != 0 and "Run 'make apply' first" in result.stderr

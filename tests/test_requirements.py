@@ -1,4 +1,4 @@
-"""What make llm-stage1 and make vision-cifar10 ask of the active environment."""
+"""What make llm-stage1, make vision-cifar10 and the runs of FastTD3 ask of the active environment."""
 
 import importlib.util
 import re
@@ -62,6 +62,28 @@ def test_what_timm_lacks_is_named(check, project_root):
     assert check(installed, "timm v1.0.20") == ["torch 2.3.1+cu121, at least 2.4 needed", "no safetensors"]
 
 
+def test_the_locked_environment_is_enough_for_fasttd3(check, project_root):
+    assert check(versions(project_root, "fasttd3-gpu"), "fasttd3 2d83b6a") == []
+
+
+def test_the_environment_of_playground_is_not_that_of_humanoid_bench(check, project_root):
+    """Its mujoco is too new: that is why there are two."""
+    problems = check(versions(project_root, "fasttd3-playground"), "fasttd3 2d83b6a")
+    assert any(problem.endswith("below 3.2 needed") for problem in problems) and "no dm-control" in problems
+
+
+def test_what_fasttd3_lacks_is_named(check, project_root):
+    installed = {**versions(project_root, "fasttd3-gpu"), "numpy": "2.3.2", "gymnasium": "1.2.0"}
+    del installed["wandb"]
+    assert check(installed, "fasttd3 2d83b6a") == ["numpy 2.3.2, below 2 needed", "gymnasium 1.2.0, below 1 needed", "no wandb"]
+
+
+def test_torch_fits_jax_in_the_environment_of_playground(project_root):
+    """jax[cuda12] takes its cuDNN from the same package as torch 2.6.0, which asks for exactly this one."""
+    found = versions(project_root, "fasttd3-playground")
+    assert (found["torch"], found["nvidia-cudnn-cu12"], found["jax"]) == ("2.6.0", "9.1.0.70", found["jax-cuda12-plugin"])
+
+
 def test_torchvision_fits_torch(project_root):
     """torchvision 0.21 is built for torch 2.6, in every lock."""
     for lock in ("cpu", "verl-gpu", "timm-gpu"):
@@ -69,8 +91,8 @@ def test_torchvision_fits_torch(project_root):
         assert (found["torch"], found["torchvision"]) == ("2.6.0", "0.21.0")
 
 
-@pytest.mark.parametrize("framework", ["verl", "timm"])
+@pytest.mark.parametrize("framework", ["verl", "timm", "fasttd3"])
 def test_the_command_names_the_framework(project_root, framework):
     """In a Python without any package."""
     result = subprocess.run([sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework], capture_output=True, text=True)
-    assert result.returncode == 1 and f"is not what {framework} v" in result.stdout and "no torch" in result.stdout
+    assert result.returncode == 1 and f"is not what {framework} " in result.stdout and "no torch" in result.stdout

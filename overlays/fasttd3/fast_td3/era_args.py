@@ -15,20 +15,23 @@
 
 import math
 import sys
+import warnings
 from dataclasses import dataclass
-from typing import Any, Dict, List, Literal
+from typing import Any, Dict, List, Literal, Optional
 
 if __package__:
     from . import era
+    from .environments import egl
 else:
     import era
+    from environments import egl
 
 AGENT = "fastsac_era"
 
 
 @dataclass
 class EraArgs:
-    csv_path: str = None
+    csv_path: Optional[str] = None
     """the file for the curves of the run, for every agent (default: logs/<env_name>__<exp_name>__<seed>.csv)"""
     era_distribution: Literal["truncated", "tanh", "clipped"] = "truncated"
     """(FastSAC-ERA only) how the Gaussian is bounded to [-1, 1]"""
@@ -46,6 +49,8 @@ class EraArgs:
     def __post_init__(self):
         if self.policy_frequency is None:
             self.policy_frequency = 1 if self.agent == AGENT else 2  # the paper removes the delay; FastTD3's is 2
+        if self.env_name.startswith(("h1-", "h1hand-")) and egl.problem():
+            warnings.warn(f"{egl.problem()} HumanoidBench always makes an environment that renders.")
         problems = self.problems()
         if problems:
             print("error: " + "\n       ".join(problems) + "\nNothing was started.", file=sys.stderr)
@@ -62,6 +67,11 @@ class EraArgs:
             )
         if self.agent != AGENT:
             return found
+        if self.num_updates == 1 and 100 % self.policy_frequency:
+            found.append(
+                f"--num_updates 1 --policy_frequency {self.policy_frequency}: the policy is not updated in every 100th step, whose losses "
+                "train.py logs. Use a frequency that divides 100."
+            )
         try:
             era.check_target(self.era_target_entropy, 1, self.era_log_std_min, self.era_log_std_max)
         except ValueError as error:

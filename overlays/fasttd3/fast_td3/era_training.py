@@ -61,6 +61,8 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
         saved = torch.load(path, map_location="cpu", weights_only=False)["args"]
     except OSError as error:
         refuse(f"--checkpoint_path {path} cannot be read: {error.strerror}.")
+    except Exception as error:  # reading pickles raises nearly anything
+        refuse(f"--checkpoint_path {path} is not a checkpoint of train.py ({type(error).__name__}: {error}).")
     if saved.get("agent") != AGENT:
         refuse(f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no sigma; one of {AGENT} expected.")
     other = [f"--era_{name} {saved.get('era_' + name)}" for name, value in settings.items() if saved.get(f"era_{name}") != value]

@@ -107,7 +107,7 @@ class Actor(fast_td3.Actor):
         return self.distribution_cls.from_mean(self.fc_mu[0](features).float(), self.log_std(self.fc_std(features)))
 
     def log_std(self, pre_std: torch.Tensor) -> torch.Tensor:
-        target = self.target_entropy + self.n_act * self.delta.detach().clamp(0, self.largest_delta)
+        target = self.target_entropy + self.n_act * self.delta.detach().clamp(0, self.largest_delta).float()
         if self.level == "state":
             return era.state_level_log_std(pre_std, target, self.log_std_min, self.log_std_max)
         log_mean = self.log_mean_exp

@@ -14,11 +14,12 @@
 """The curves of a run in a CSV file, a row for every 100 steps: also where wandb is off, and for every agent."""
 
 import csv
+import errno
 import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, List
 
-from era_training import ENTROPIES
+from era_training import ENTROPIES, refuse
 
 COLUMNS = (
     *("global_step", "frame", "seconds", "speed", "eval_avg_return", "eval_avg_length"),
@@ -40,19 +41,34 @@ class RunLog:
         self.began = time.time()
         if not self.writes:
             return
+        try:
+            self.begin(global_step)
+        except OSError as error:
+            refuse(f"the curves cannot be written to {self.path}: {error.strerror}. Give another file with --csv_path.")
+
+    def begin(self, global_step: int) -> None:
+        if os.path.isdir(self.path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))  # not to be renamed as an earlier file
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         rows = []
         if os.path.exists(self.path):
             if global_step > 0:
-                with open(self.path, newline="") as file:
-                    rows = [row for row in csv.DictReader(file) if int(row["global_step"]) < global_step]
+                rows = [row for row in self.earlier_rows() if int(row["global_step"]) < global_step]
                 self.began -= float(rows[-1]["seconds"]) if rows else 0.0
             else:
                 self.keep_earlier()
-        with open(self.path, "w", newline="") as file:
+        with open(f"{self.path}.new", "w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
+        os.replace(file.name, self.path)  # whenever the program is stopped, the rows are in one of the two
+
+    def earlier_rows(self) -> List[Dict[str, str]]:
+        with open(self.path, newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                refuse(f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path.")
+            return list(reader)
 
     def keep_earlier(self) -> None:
         stem, number = os.path.splitext(self.path)[0], 1

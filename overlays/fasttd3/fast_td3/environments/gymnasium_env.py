@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Gymnasium tasks (`--env_name Gym-Reacher-v4`) behind the interface of HumanoidBenchEnv: a way to try FastTD3 and
-FastSAC-ERA without HumanoidBench."""
+FastSAC-ERA without HumanoidBench. Works with Gymnasium 0.29, which HumanoidBench needs, and 1.x."""
 
 import os
 from typing import Any, Callable, Dict, Tuple
@@ -20,47 +20,75 @@ from typing import Any, Callable, Dict, Tuple
 import gymnasium as gym
 import numpy as np
 import torch
+from environments import egl
 from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 PREFIX = "Gym-"
+TRAINING, EVALUATION, RENDERING = range(3)
+# One process for each environment pays only where a step is slow; with a few cores it costs more than it gives.
+ONE_PROCESS_UP_TO = 16
 
 
 def maker(task: str, seed: int, render_mode: str = None) -> Callable[[], gym.Env]:
     def make() -> gym.Env:
-        env = RescaleAction(gym.make(task, render_mode=render_mode), np.float32(-1.0), np.float32(1.0))
+        mode = {"render_mode": render_mode} if render_mode else {}  # not every task takes the keyword
+        env = RescaleAction(gym.make(task, **mode), np.float32(-1.0), np.float32(1.0))
         env.reset(seed=seed)
         return env
 
     return make
 
 
+def seeds(seed: int, rank: int, purpose: int, num_envs: int) -> np.ndarray:
+    """A seed for each environment, the same in every run. Consecutive numbers would give runs of neighbouring seeds the same
+    environments."""
+    return np.random.SeedSequence([seed, rank, purpose]).generate_state(num_envs)
+
+
+def check_task(task: str, rendering: bool) -> None:
+    """SystemExit with the reason if FastTD3 cannot train on it."""
+
+    def refuse(reason: str) -> None:
+        raise SystemExit(f"error: --env_name {PREFIX}{task}: {reason} Nothing was started.")
+
+    try:
+        spec = gym.spec(task)
+    except gym.error.Error as error:
+        refuse(f"{error}")
+    if rendering and "mujoco" in str(spec.entry_point):
+        no_egl = egl.problem()
+        if no_egl:
+            refuse(f"{no_egl} --render_interval 0 trains without rendering.")
+    if spec.max_episode_steps is None:
+        refuse("the task has no limit of steps per episode, which the evaluation needs.")
+    try:
+        env = gym.make(task)
+    except (gym.error.Error, ImportError) as error:
+        refuse(f"it cannot be made here: {error}")
+    actions, observations = env.action_space, env.observation_space
+    env.close()
+    if not isinstance(actions, gym.spaces.Box) or len(actions.shape) != 1 or not actions.is_bounded():
+        refuse(f"a continuous action vector with finite bounds expected, the task has {actions}.")
+    if not isinstance(observations, gym.spaces.Box) or len(observations.shape) != 1:
+        refuse(f"an observation vector expected, the task has {observations}.")
+
+
 class GymnasiumEnv:
     """`num_envs` copies of a Gymnasium task with a bounded continuous action, which is rescaled to [-1, 1].
 
-    Tensors of (num_envs, ...) on `device`. Observations at an episode's end are kept in infos["observations"]["raw"]["obs"],
-    as FastTD3's replay buffer wants them.
+    Tensors of (num_envs, ...) on `device`. The last observations of episodes that end are in infos["observations"]["raw"]["obs"],
+    as FastTD3's replay buffer wants them, and infos["time_outs"] says which of these ended by their limit of steps only.
     """
 
     asymmetric_obs = False
 
-    def __init__(self, env_name: str, num_envs: int, seed: int, device: torch.device, render_mode: str = None):
-        task = env_name[len(PREFIX) :]
-        try:
-            spec = gym.spec(task)
-        except gym.error.Error as error:
-            raise SystemExit(f"error: --env_name {env_name}: {error} Nothing was started.") from None
-        if spec.max_episode_steps is None:
-            raise SystemExit(f"error: --env_name {env_name}: {task} has no limit of steps per episode, which the evaluation needs.")
-        self.max_episode_steps = spec.max_episode_steps
-        self.num_envs, self.sim_device = num_envs, device
-        makers = [maker(task, seed + number, render_mode) for number in range(num_envs)]
-        # One process for each environment pays only where a step is slow; with a few cores it costs more than it gives.
-        self.envs = (SubprocVecEnv if num_envs > 16 else DummyVecEnv)(makers)
-        action_space = self.envs.action_space
-        if not isinstance(action_space, gym.spaces.Box) or len(action_space.shape) != 1:
-            raise SystemExit(f"error: --env_name {env_name}: a continuous action vector expected, {task} has {action_space}.")
-        self.num_obs, self.num_actions = self.envs.observation_space.shape[-1], action_space.shape[-1]
+    def __init__(self, task: str, env_seeds: np.ndarray, device: torch.device, render_mode: str = None):
+        self.max_episode_steps = gym.spec(task).max_episode_steps
+        self.num_envs, self.sim_device = len(env_seeds), device
+        makers = [maker(task, int(seed), render_mode) for seed in env_seeds]
+        self.envs = (SubprocVecEnv if self.num_envs > ONE_PROCESS_UP_TO else DummyVecEnv)(makers)
+        self.num_obs, self.num_actions = self.envs.observation_space.shape[0], self.envs.action_space.shape[0]
 
     def tensor(self, array: np.ndarray, dtype: torch.dtype = torch.float) -> torch.Tensor:
         return torch.as_tensor(array, device=self.sim_device).to(dtype)
@@ -84,9 +112,16 @@ class GymnasiumEnv:
 
 def make_envs(args: Any, device: torch.device, rank: int = 0) -> Tuple[GymnasiumEnv, GymnasiumEnv, GymnasiumEnv]:
     """For training, evaluation and rendering. Evaluation has environments of its own, so that training does not notice it."""
-    if not args.render_interval:
+    task, rendering = args.env_name[len(PREFIX) :], args.render_interval > 0
+    if not rendering:
         os.environ["MUJOCO_GL"] = "disable"  # train.py sets EGL, without whose libraries mujoco cannot be imported
-    seed = args.seed + 1000 * rank
-    train = GymnasiumEnv(args.env_name, args.num_envs, seed, device)
-    evaluation = GymnasiumEnv(args.env_name, args.num_eval_envs, seed + 100_000, device)
-    return train, evaluation, GymnasiumEnv(args.env_name, 1, seed, device, render_mode="rgb_array")
+    check_task(task, rendering)
+
+    def envs(purpose: int, num_envs: int, render_mode: str = None) -> GymnasiumEnv:
+        return GymnasiumEnv(task, seeds(args.seed, rank, purpose, num_envs), device, render_mode)
+
+    render_env = envs(RENDERING, 1, "rgb_array" if rendering else None)
+    if rendering:
+        render_env.reset()
+        render_env.render()  # so that what rendering lacks is said now
+    return envs(TRAINING, args.num_envs), envs(EVALUATION, args.num_eval_envs), render_env

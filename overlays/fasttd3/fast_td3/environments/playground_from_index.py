@@ -13,17 +13,104 @@
 # limitations under the License.
 """mujoco_playground as the Python index has it (`pip install playground`), for FastTD3.
 
-FastTD3 asks for a fork of it, whose environments tell the observation before the automatic reset at an episode's end.
+FastTD3 asks for a fork of it, whose environments tell the observation before the automatic reset at an episode's end
+(`raw_obs`). Here the released package tells it too. The fork works as well: what it tells by itself is left as it is.
 """
 
-from typing import Optional
+import difflib
+import importlib.util
+import subprocess
+import sys
+from typing import Any, Dict, Optional, Tuple
 
-import jax
-from mujoco_playground import wrapper_torch
+import torch
+from environments import egl
 
-__all__ = ["gpu_rank", "wrapper_torch"]
+__all__ = ["prepare", "registry", "wrapper_torch"]
+
+OTHER_TASKS = "Names of other kinds of tasks begin with h1-, h1hand-, Isaac-, MTBench- or Gym-."
 
 
-def gpu_rank(rank: Optional[int]) -> Optional[int]:
-    """None where JAX has no GPU: FastTD3 would ask for the GPU of this number."""
-    return None if jax.default_backend() == "cpu" else rank
+def refuse(message: str) -> None:
+    raise SystemExit(f"error: {message}\nNothing was started.")
+
+
+def import_package() -> None:
+    """Imports mujoco_playground without its download of all robot models (mujoco_menagerie), which many tasks do not need."""
+    spec = importlib.util.find_spec("mujoco_playground")
+    if spec is None:
+        raise ModuleNotFoundError("No module named 'mujoco_playground'")
+    sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
+    from mujoco_playground._src import mjx_env
+
+    download, mjx_env.ensure_menagerie_exists = mjx_env.ensure_menagerie_exists, lambda: None
+    spec.loader.exec_module(package)
+    mjx_env.ensure_menagerie_exists = download
+
+
+no_egl = egl.problem()
+if no_egl:
+    refuse(f"{no_egl} mujoco_playground cannot be imported without.")
+try:
+    import_package()
+    import jax
+    from mujoco_playground import dm_control_suite, registry, wrapper, wrapper_torch
+    from mujoco_playground._src.mjx_env import MENAGERIE_PATH, ensure_menagerie_exists
+except (ImportError, AttributeError, RuntimeError) as error:  # the last two: versions of jax, jaxlib and brax that do not fit
+    refuse(
+        f"mujoco_playground, for tasks of any other name, cannot be imported in {sys.prefix}: {type(error).__name__}: {error}. {OTHER_TASKS} "
+        "requirements/fasttd3-playground.txt of the ERA overlays is a set of versions that fit together."
+    )
+
+
+class KeepsObservation(wrapper.Wrapper):
+    """Goes below the automatic reset, which replaces the last observation of an episode by the first of the next one."""
+
+    def reset(self, rng: jax.Array) -> Any:
+        state = self.env.reset(rng)
+        state.info["raw_obs"] = state.obs
+        return state
+
+    def step(self, state: Any, action: jax.Array) -> Any:
+        state = self.env.step(state, action)
+        state.info["raw_obs"] = state.obs
+        return state
+
+
+class TrueObservationsWrapper(wrapper_torch.RSLRLBraxWrapper):
+    """Adds infos["observations"]["raw"], the observations before an automatic reset: "obs", (num_envs, num_obs), and "critic_obs",
+    (num_envs, num_privileged_obs), or None where the critic has the same."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.env.env = KeepsObservation(self.env.env)  # jit has not traced it yet
+
+    def step(self, action: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Dict[str, Any]]:
+        observations, rewards, dones, infos = super().step(action)
+        if "raw" not in infos["observations"]:
+            raw, to_torch = self.env_state.info["raw_obs"], wrapper_torch._jax_to_torch
+            if self.asymmetric_obs:
+                infos["observations"]["raw"] = {"obs": to_torch(raw["state"]), "critic_obs": to_torch(raw["privileged_state"])}
+            else:
+                infos["observations"]["raw"] = {"obs": to_torch(raw), "critic_obs": None}
+        return observations, rewards, dones, infos
+
+
+wrapper_torch.RSLRLBraxWrapper = TrueObservationsWrapper
+
+
+def prepare(env_name: str, device_rank: Optional[int]) -> Optional[int]:
+    """Refuses names of no task, gets the robot models where the task has one, and returns the rank of the GPU for FastTD3 to ask
+    JAX for: None where JAX has none."""
+    if env_name not in registry.ALL_ENVS:
+        close = difflib.get_close_matches(env_name, registry.ALL_ENVS)
+        refuse(f"--env_name {env_name}: no such task{', perhaps ' + ' or '.join(close) if close else ' of mujoco_playground'}. {OTHER_TASKS}")
+    if env_name not in dm_control_suite.ALL_ENVS:
+        try:
+            ensure_menagerie_exists()
+        except (subprocess.CalledProcessError, OSError) as error:
+            refuse(f"--env_name {env_name} needs the robot models of mujoco_menagerie in {MENAGERIE_PATH}, and they could not be cloned: {error}")
+    backend = jax.default_backend()
+    if backend != "gpu" and torch.cuda.is_available():
+        print(f"note: torch has a GPU here, JAX ({backend}) has none: install jax[cuda12], or train with --no_cuda.", file=sys.stderr)
+    return device_rank if backend == "gpu" else None
