@@ -224,7 +224,7 @@ control-time: RUN = time  ## time of a step: FastTD3, the same without delay, Fa
 
 $(CONTROL_RUNS):
 	@$(call in-checkout,fasttd3/recipes/era/launch.py); $(call split,ARGS); $(call find-gpu-python,fasttd3,$(FASTTD3_GPU_VENV)); \
-	$(call make-environment-last,$(FASTTD3_GPU_VENV),6 GB,"$$active" "$$file" $(RUN)); \
+	$(call make-environment-last,$(FASTTD3_GPU_VENV),7 GB,"$$active" "$$file" $(RUN)); \
 	exec env PYTHON="$$python" ENVIRONMENT_TO_COME="$${lacks:+$(DRY)}" "$$active" "$$file" $(RUN) "$${words[@]}"
 
 control-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
@@ -236,7 +236,7 @@ control-smoke: $(VENV_READY)  ## each of these experiments on this CPU, with tin
 
 $(FASTTD3_GPU_VENV_READY): requirements/fasttd3-gpu.txt
 	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: FastTD3's packages need Python 3.10 to 3.12, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
-	@echo "Setting up $(FASTTD3_GPU_VENV) from requirements/fasttd3-gpu.txt: about 6 GB."
+	@echo "Setting up $(FASTTD3_GPU_VENV) from requirements/fasttd3-gpu.txt: about 7 GB."
 	@test -x $(FASTTD3_GPU_VENV)/bin/python || python3 -m venv $(FASTTD3_GPU_VENV)
 	@$(FASTTD3_GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/fasttd3-gpu.txt
 	@touch $@

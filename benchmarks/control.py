@@ -22,7 +22,6 @@ import argparse
 import ast
 import contextlib
 import copy
-import csv
 import gc
 import importlib.util
 import io

@@ -27,7 +27,7 @@ LEAST_STEPS = 2 * LOG_INTERVAL
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.control", description=__doc__)
-    parser.add_argument("--seeds", default=[1], type=whole_number(0), nargs="+", metavar="SEED", help="three runs for each")
+    parser.add_argument("--seeds", default=[1], type=whole_number(0), nargs="+", metavar="SEED", help=f"{len(ARMS)} runs for each")
     parser.add_argument(
         "--steps", default=6000, type=whole_number(LEAST_STEPS), help=f"of each run's environments, a multiple of {LOG_INTERVAL}"
     )
@@ -72,7 +72,7 @@ def train(wanted: list[Run], checkout: Path, out: Path) -> dict[Run, dict]:
             line.show(f"{run.label}: return {returns[run]:.0f} at the end", last=True)
         done, total = sum(steps.values()), sum(run.steps for run in waiting)
         working = [
-            f"{NAMES[run.arm]} {step}/{run.steps}" + (f" ({returns[run]:.0f})" if run in returns else "")
+            f"{NAMES[run.arm]} {step}" + (f" ({returns[run]:.0f})" if run in returns else "")
             for run, step in steps.items()
             if 0 < step < run.steps
         ]
@@ -93,9 +93,10 @@ def demo(arguments: argparse.Namespace) -> None:
 
     print(
         f"{TASK} on this CPU with FastTD3's own train.py, {arguments.steps} steps of {FLAGS['num_envs']} environments, seed "
-        f"{', '.join(map(str, arguments.seeds))}: as FastTD3,\nas FastSAC-ERA (ERA, H0 {TARGET_ENTROPY:g} nats per action dimension) and as "
-        f"FastSAC-ERA with a learned residual (ERA+delta).\nLogs and results: {arguments.out}. Below, in brackets: the return of the last "
-        "evaluation.",
+        f"{', '.join(map(str, arguments.seeds))}: as FastTD3,\nas FastTD3 without the delay of its policy updates, as FastSAC-ERA (ERA, H0 "
+        f"{TARGET_ENTROPY:g} nats per action dimension) and as\nFastSAC-ERA with a learned residual (ERA+delta). Below, in brackets: the "
+        "return of the last evaluation.\n"
+        f"Logs and results: {arguments.out}.",
         flush=True,
     )
     wanted = [Run(arm, seed, arguments.steps) for seed in arguments.seeds for arm in ARMS]

@@ -4,16 +4,17 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.control.settings import ARMS, ERA, FLAGS, LEARNED, LOG_INTERVAL, NAMES, TASK, TD3, Run, noise_entropy
+from demo.control.settings import ARMS, ENTROPY_ARMS, ERA, FLAGS, LEARNED, LOG_INTERVAL, NAMES, NO_DELAY, TASK, TD3, Run, noise_entropy
 from demo.control.training import Row
-from demo.vision.report import interval, spread
+from demo.vision.report import interval
 
 ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
 LAST = 3  # evaluations, whose mean is the return at the end
 FIRST_RETURN, LAST_RETURN = "return, first evaluation", f"return, last {LAST} evaluations"
 SMALLEST, END = "policy entropy, smallest", "policy entropy, last tenth"
-GUARANTEE, DELTA = "Gaussian's entropy - target, smallest", "delta, last"
+GUARANTEE, DELTA = "Gaussian - target, smallest", "delta, last"
 DIGITS = {FIRST_RETURN: 0, LAST_RETURN: 0, "return, all evaluations": 0, "sigma, smallest": 4, GUARANTEE: 4}  # others: 2
+COMPARED = ((NO_DELAY, TD3), (ERA, TD3), (LEARNED, TD3), (ERA, NO_DELAY), (LEARNED, NO_DELAY))  # in their returns
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,23 @@ def columns(results: list[Result]) -> dict[str, dict[str, list[float | None]]]:
 def table(results: list[Result]) -> str:
     found = columns(results)
     labels = list(found[TD3])
-    width = max(map(len, labels))
-    lines = [" " * width + "".join(f"  {NAMES[arm]:>25}" for arm in found)]
-    for label in labels:
-        digits = DIGITS.get(label, 2)
-        cells = [
-            "-" if None in column[label] else spread([round(value, digits) + 0.0 for value in column[label]], digits)  # no -0
-            for column in found.values()
-        ]
-        lines.append(f"{label:<{width}}" + "".join(f"  {cell:>25}" for cell in cells))
+    lines = [[""] + labels]
+    for arm, column in found.items():
+        cells = [cell(column[label], DIGITS.get(label, 2)) for label in labels]
+        lines.append([NAMES[arm], *cells])
+    widths = [max(map(len, line)) for line in lines]
+    text = ["  ".join([f"{label:<{widths[0]}}", *map(str.rjust, cells, widths[1:])]) for label, *cells in zip(*lines)]
     seeds = len(found[TD3][FIRST_RETURN])
     meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
-    return "\n".join([*lines, f"{meaning} Entropies, target and delta in nats, all {dimensions(results)} action dimensions together."])
+    meaning += f" Entropies, target and delta in nats, all {dimensions(results)} action dimensions together."
+    return "\n".join([*text, meaning])
+
+
+def cell(values: list[float | None], digits: int) -> str:
+    if None in values:
+        return "-"
+    mean = f"{statistics.mean(values):z.{digits}f}"  # z: no -0
+    return mean if len(values) == 1 else f"{mean} ({min(values):z.{digits}f} to {max(values):z.{digits}f})"
 
 
 def target(results: list[Result]) -> float:
@@ -94,17 +100,17 @@ def findings(results: list[Result]) -> list[str]:
         learned_sentence(found[LEARNED], target(results)),
         f"FastTD3's policy is deterministic and has no entropy. It explores with noise of its own, {noise_entropy():.2f} nats on average and "
         "alike in all states; both ERA agents add the same noise to their samples, and it is not counted in their entropies.",
-        returns_sentence(found, ERA),
-        returns_sentence(found, LEARNED),
+        f"The returns are compared as the mean of the last {LAST} evaluations. Both ERA agents update their policy with every update of the critic, "
+        f"as in the paper, FastTD3 with every second one; {NAMES[NO_DELAY]} updates it with every one too, and is FastTD3 otherwise.",
+        *returns_sentences(found),
         f"This is {seeds} seed{'s'[: seeds > 1]} of one easy task for a few minutes, with small networks and one setting. It does not show "
-        "which agent is better on HumanoidBench or after longer training. FastSAC-ERA also updates its policy twice as often as "
-        f"FastTD3 (no delay), which is part of the method. All entropies are means over batches of {FLAGS['batch_size']} stored states, "
-        f"every {LOG_INTERVAL} steps: single states are not shown.",
+        f"which agent is better on HumanoidBench or after longer training. All entropies are means over batches of {FLAGS['batch_size']} stored "
+        f"states, every {LOG_INTERVAL} steps: single states are not shown.",
     ]
 
 
 def guarantee_sentence(results: list[Result]) -> str:
-    margins = {result.run.label: result.measures()[GUARANTEE] for result in results if result.run.arm != TD3}
+    margins = {result.run.label: result.measures()[GUARANTEE] for result in results if result.run.arm in ENTROPY_ARMS}
     broken = [label for label, margin in margins.items() if margin < -ROUNDING]
     if broken:
         return (
@@ -133,14 +139,22 @@ def learned_sentence(found: dict, target: float) -> str:
     )
 
 
-def returns_sentence(found: dict, arm: str) -> str:
-    differences = [after - before for before, after in zip(found[TD3][LAST_RETURN], found[arm][LAST_RETURN])]
-    text = f"Return, last {LAST} evaluations: {NAMES[arm]} minus FastTD3 is {statistics.mean(differences):+.0f}"
-    if len(differences) == 1:
-        return f"{text} with one seed, which says nothing about the spread over seeds."
+def returns_sentences(found: dict) -> list[str]:
+    """One for each pair of agents, or one for all of them where a single seed was run."""
+    differences = {
+        f"{NAMES[arm]} minus {NAMES[other]}": [after - before for before, after in zip(found[other][LAST_RETURN], found[arm][LAST_RETURN])]
+        for arm, other in COMPARED
+    }
+    if len(found[TD3][LAST_RETURN]) == 1:
+        each = ", ".join(f"{pair} {difference:+.0f}" for pair, [difference] in differences.items())
+        return [f"Return: {each}. One seed says nothing about the spread over seeds."]
+    return [returns_sentence(pair, by_seed) for pair, by_seed in differences.items()]
+
+
+def returns_sentence(pair: str, differences: list[float]) -> str:
     low, high = interval(differences)
     each = ", ".join(f"{difference:+.0f}" for difference in differences)
-    text += f" on average ({each} by seed; 95 % interval {low:+.0f} to {high:+.0f})"
+    text = f"Return: {pair} {statistics.mean(differences):+.0f} on average ({each} by seed; 95 % interval {low:+.0f} to {high:+.0f})"
     if low <= 0 <= high:
         return f"{text}: no difference can be told from the spread over {len(differences)} seeds."
     return f"{text}: more than the spread over {len(differences)} seeds explains, in this one setting."
@@ -162,7 +176,8 @@ def record(results: list[Result], sentences: list[str]) -> dict:
 # As in the vision demo: the agents differ in line style and marker, not in colour alone.
 STYLES = {
     TD3: dict(color="black", linestyle=(0, (4, 2)), linewidth=1.6, marker="s", markersize=4, zorder=4),
-    ERA: dict(color="#2b7bba", linewidth=2.4, marker="o", markersize=5, zorder=3),
+    NO_DELAY: dict(color="#8e4fae", linestyle=(0, (2, 1)), linewidth=1.8, marker="D", markersize=4, zorder=4),
+    ERA: dict(color="#2b7bba", linestyle="-", linewidth=2.4, marker="o", markersize=5, zorder=3),
     LEARNED: dict(color="#d9730d", linestyle=(0, (5, 1, 1, 1)), linewidth=2, marker="^", markersize=5, zorder=5),
 }
 
@@ -180,7 +195,7 @@ def picture(results: list[Result], file: Path) -> None:
     returns.set_title(f"return of {FLAGS['num_eval_envs']} evaluation episodes, without noise")
     returns.set_ylabel("return")
     limit = entropies.axhline(target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {target(results):g}")
-    for arm in (ERA, LEARNED):
+    for arm in ENTROPY_ARMS:
         style = {key: value for key, value in STYLES[arm].items() if not key.startswith("marker")}
         draw(entropies, results, arm, "policy_entropy", style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"})
         draw(entropies, results, arm, "gaussian_entropy", style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"})
@@ -215,5 +230,5 @@ def draw(axis, results: list[Result], arm: str, column: str, style: dict) -> Non
     frames = [row["frame"] for row in chosen[0].curves if row[column] is not None]
     curves = [result.column(column) for result in chosen]
     for curve in curves:
-        axis.plot(frames, curve, color=style["color"], linewidth=0.7, alpha=0.45, linestyle=style.get("linestyle", "-"))
+        axis.plot(frames, curve, color=style["color"], linewidth=0.7, alpha=0.45, linestyle=":" if style["linestyle"] == ":" else "-")
     axis.plot(frames, list(map(statistics.mean, zip(*curves))), **style)

@@ -33,9 +33,15 @@ FLAGS = {
 }
 SWITCHES = ("no_cuda", "no_compile", "no_use_wandb")
 
-TD3, ERA, LEARNED = ARMS = "fasttd3", "era", "era-learned"
-NAMES = {TD3: "FastTD3", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
-_AGENTS = {TD3: ["--agent=fasttd3"], ERA: ["--agent=fastsac_era"], LEARNED: ["--agent=fastsac_era", "--era_learn_delta"]}
+TD3, NO_DELAY, ERA, LEARNED = ARMS = "fasttd3", "fasttd3-no-delay", "era", "era-learned"
+ENTROPY_ARMS = ERA, LEARNED  # whose policies have one
+NAMES = {TD3: "FastTD3", NO_DELAY: "FastTD3 no delay", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
+_AGENTS = {
+    TD3: ["--agent=fasttd3"],
+    NO_DELAY: ["--agent=fasttd3", "--policy_frequency=1"],  # FastSAC-ERA's: as many updates of the policy as it has
+    ERA: ["--agent=fastsac_era"],
+    LEARNED: ["--agent=fastsac_era", "--era_learn_delta"],
+}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -18,7 +19,7 @@ import scipy.stats
 from demo import run as runs
 from demo.control import __main__ as cli
 from demo.control import report, settings, training
-from demo.control.settings import ARMS, ERA, LEARNED, TD3, Run
+from demo.control.settings import ARMS, ENTROPY_ARMS, ERA, LEARNED, NO_DELAY, TD3, Run
 from demo.errors import DemoError
 
 STEPS = 200
@@ -54,7 +55,8 @@ def stand_in(tmp_path):
 
 
 def test_agents_differ_in_nothing_but_themselves():
-    td3, era, learned = (set(Run(arm, 3, 1000).flags()) for arm in ARMS)
+    td3, no_delay, era, learned = (set(Run(arm, 3, 1000).flags()) for arm in ARMS)
+    assert no_delay - td3 == {"--policy_frequency=1"} and td3 <= no_delay
     assert td3 ^ era == {"--agent=fasttd3", "--agent=fastsac_era"}
     assert learned - era == {"--era_learn_delta"} and era <= learned
 
@@ -89,7 +91,7 @@ def test_noise_entropy_is_the_mean_over_the_noise_scales():
 # What is said of the results
 
 
-def results(folder, returns=((10.0, 20.0), (11.0, 21.0), (12.0, 22.0)), policy=(-4.0, -5.0), learned=(-3.5, -3.01), below=0.0):
+def results(folder, returns=((10.0, 20.0),) * 4, policy=(-4.0, -5.0), learned=(-3.5, -3.01), below=0.0):
     """From files as train.py writes them. returns: per agent, the last evaluation of each seed; policy, learned: entropies of
     the first and the last row of ERA and of ERA+delta; below: how far the Gaussian's entropy falls short of its target."""
     made = []
@@ -98,7 +100,7 @@ def results(folder, returns=((10.0, 20.0), (11.0, 21.0), (12.0, 22.0)), policy=(
             rows = []
             for step, evaluation, index in ((100, -7.0, 0), (200, None, 0), (300, value, 1)):
                 row = {"global_step": step, "frame": 8 * step, "seconds": "1.0", "eval_avg_return": evaluation}
-                if arm != TD3:
+                if arm in ENTROPY_ARMS:
                     delta = 2.5 * (step == 300) * (arm == LEARNED)
                     entropy = (policy if arm == ERA else learned)[index]
                     row |= {"policy_entropy": entropy, "gaussian_entropy": -3 + delta - below, "target_entropy": -3, "delta": delta, "min_std": 0.1}
@@ -134,23 +136,34 @@ def test_entropy_of_the_bounded_policy_is_told_apart_from_the_gaussians(tmp_path
         ((100.0, 900.0, 300.0), (200.0, 700.0, 500.0), "no difference can be told from the spread over 3 seeds"),
         ((100.0, 110.0, 120.0), (500.0, 520.0, 510.0), "more than the spread over 3 seeds explains"),
         ((500.0, 520.0, 510.0), (100.0, 110.0, 120.0), "more than the spread over 3 seeds explains"),
-        ((100.0,), (500.0,), "one seed, which says nothing about the spread"),
     ],
 )
 def test_returns_are_compared_with_the_spread(tmp_path, td3, era, says):
-    sentences = report.findings(results(tmp_path, (td3, era, td3)))
-    differences = [(after - before) / 2 for before, after in zip(td3, era)]  # the first evaluation, -7, counts among the last
-    assert says in sentences[4] and f"ERA minus FastTD3 is {statistics.mean(differences):+.0f}" in sentences[4]
-    assert "ERA+delta minus FastTD3 is +0" in sentences[5]
+    sentences = report.findings(results(tmp_path, (td3, era, era, td3)))
+    mean = statistics.mean((after - before) / 2 for before, after in zip(td3, era))  # the first evaluation, -7, counts among the last
+    said = dict(sentence.removeprefix("Return: ").split(" on average ") for sentence in sentences if sentence.startswith("Return: "))
+    differs = [f"FastTD3 no delay minus FastTD3 {mean:+.0f}", f"ERA minus FastTD3 {mean:+.0f}", f"ERA+delta minus FastTD3 no delay {-mean:+.0f}"]
+    assert list(said) == [*differs[:2], "ERA+delta minus FastTD3 +0", "ERA minus FastTD3 no delay +0", differs[2]]
+    assert all(says in said[pair] for pair in differs)
+
+
+def test_one_seed_says_nothing_about_the_spread(tmp_path):
+    sentences = report.findings(results(tmp_path, ((107.0,), (207.0,), (407.0,), (7.0,))))
+    assert [sentence for sentence in sentences if sentence.startswith("Return: ")] == [
+        "Return: FastTD3 no delay minus FastTD3 +50, ERA minus FastTD3 +150, ERA+delta minus FastTD3 -50, ERA minus FastTD3 no delay +100, "
+        "ERA+delta minus FastTD3 no delay -100. One seed says nothing about the spread over seeds."
+    ]
 
 
 def test_table_has_mean_and_ends_of_the_seeds_and_no_entropy_of_fasttd3(tmp_path):
-    lines = {line[:37].strip(): line[37:].split("  ") for line in report.table(results(tmp_path)).splitlines()}
-    cells = {label: [cell.strip() for cell in row if cell.strip()] for label, row in lines.items()}
-    assert cells["return, first evaluation"] == ["-7 (-7 to -7)"] * 3
+    head, *lines, _ = report.table(results(tmp_path)).splitlines()
+    cells = {label: row for label, *row in (re.split("  +", line) for line in lines)}
+    assert re.split("  +", head.strip()) == ["FastTD3", "FastTD3 no delay", "ERA", "ERA+delta"]
+    assert len({len(line) for line in lines}) == 1
+    assert cells["return, first evaluation"] == ["-7 (-7 to -7)"] * 4
     assert cells["return, last 3 evaluations"][0] == "4 (2 to 6)"
-    assert cells["policy entropy, smallest"] == ["-", "-5.00 (-5.00 to -5.00)", "-3.50 (-3.50 to -3.50)"]
-    assert cells["delta, last"] == ["-", "0.00 (0.00 to 0.00)", "2.50 (2.50 to 2.50)"]
+    assert cells["policy entropy, smallest"] == ["-", "-", "-5.00 (-5.00 to -5.00)", "-3.50 (-3.50 to -3.50)"]
+    assert cells["delta, last"] == ["-", "-", "0.00 (0.00 to 0.00)", "2.50 (2.50 to 2.50)"]
     assert "all 6 action dimensions together" in report.table(results(tmp_path))
 
 
@@ -226,16 +239,18 @@ def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     assert "The guarantee held in 2 of 2 ERA runs" in recorded["findings"][0]
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert {file.name for file in out.iterdir()} == {".lock", "curves.png", "runs.csv", "summary.json", *(Run(arm, 1, STEPS).folder for arm in ARMS)}
+    returns = {arm: [row["eval_avg_return"] for row in training.curves(out / Run(arm, 1, STEPS).folder)] for arm in (TD3, NO_DELAY)}
+    assert returns[TD3] != returns[NO_DELAY]  # equal to the bit if --policy_frequency did nothing
     for arm in ARMS:
         rows = training.curves(out / Run(arm, 1, STEPS).folder)
         assert [row["global_step"] for row in rows] == [100, 200] and all(row["eval_avg_return"] is not None for row in rows)
         for row in rows:
             has = {name: row[name] is not None for name in ("policy_entropy", "gaussian_entropy", "delta", "min_std")}
-            assert set(has.values()) == {arm != TD3}
-            assert arm == TD3 or row["target_entropy"] == pytest.approx(settings.DIMENSIONS * settings.TARGET_ENTROPY)
-            assert arm == TD3 or row["policy_entropy"] < row["gaussian_entropy"]
+            assert set(has.values()) == {arm in ENTROPY_ARMS}
+            assert arm not in ENTROPY_ARMS or row["target_entropy"] == pytest.approx(settings.DIMENSIONS * settings.TARGET_ENTROPY)
+            assert arm not in ENTROPY_ARMS or row["policy_entropy"] < row["gaussian_entropy"]
             assert arm != ERA or row["gaussian_entropy"] == pytest.approx(-3, abs=report.ROUNDING) and row["delta"] == 0
     assert rows[-1]["delta"] > 0 and math.isfinite(rows[-1]["delta"])
     again = demo(patched_fasttd3, out, "--steps", STEPS)
-    assert again.returncode == 0 and again.stdout.count("reused from") == 3
+    assert again.returncode == 0 and again.stdout.count("reused from") == len(ARMS)
     assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]

@@ -266,6 +266,6 @@ print("agrees")
 
 
 def test_playground_tells_the_observation_before_a_reset(overlay):
-    pytest.importorskip("mujoco_playground", reason="mujoco_playground is not in the CPU environment; requirements/fasttd3-playground.txt has it")
+    pytest.importorskip("mujoco_playground", reason="mujoco_playground is not installed here; requirements/fasttd3-playground.txt has it")
     result = subprocess.run([sys.executable, "-c", PLAYGROUND], cwd=overlay / "fast_td3", capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout.endswith("agrees\n"), result.stderr

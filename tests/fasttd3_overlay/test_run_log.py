@@ -56,6 +56,17 @@ def test_a_resumed_run_goes_on_behind_the_rows_before_its_step(start, tmp_path):
     assert os.listdir(tmp_path / "logs") == ["task__train__1.csv"]
 
 
+@pytest.mark.parametrize("cut", ["3", "300", "300,1200,"])
+def test_a_line_cut_short_is_left_out(start, cut):
+    log = start()
+    log.write(100, 1.0, {"qf_loss": 7})
+    with open(log.path, "a") as file:
+        file.write(cut)  # as a kill leaves it, or a full disk
+    resumed = start(global_step=400)
+    resumed.write(400, 1.0, {})
+    assert steps(resumed.path) == [100, 400]
+
+
 def test_the_clock_of_a_resumed_run_goes_on(start):
     log = start()
     log.began -= 50

@@ -1,6 +1,7 @@
 """FastTD3's train.py and train_multigpu.py with the overlay, on a CPU; --agent fasttd3 beside upstream's."""
 
 import csv
+import importlib
 import io
 import math
 import re
@@ -30,6 +31,7 @@ PATCHED = {
     "delayed": [*SAC, "--era_distribution", "tanh", "--policy_frequency", "2", "--no_obs_normalization", "--eval_interval", "0", *SHORT],
     "batch": [*SAC, "--era_level", "batch", "--era_distribution", "clipped", "--era_target_entropy", "-1", "--era_learn_delta", *SHORT],
     "one dimension": ["--env_name", "Gym-InvertedPendulum-v4", *TINY, "--agent", "fastsac_era", "--era_level", "batch", "--num_eval_envs", "2", *SHORT],
+    "episodes of 200": ["--env_name", "Gym-Pendulum-v1", *TINY, "--agent", "fasttd3", "--num_eval_envs", "2"],
     "tasks": "--env_name MTBench-meta-world-v2-mt10".split()
     + [*TINY, "--agent", "fastsac_era", *SHORT]
     + "--num_envs 4096 --batch_size 4096 --buffer_size 8 --learning_starts 95 --measure_burnin 0".split(),
@@ -101,6 +103,14 @@ def assert_same(a, b):
             assert_same(x, y)
     else:
         assert a == b
+
+
+def test_evaluation_leaves_the_environments_of_a_gymnasium_task_alone(runs):
+    """Episodes of 200 steps, evaluations at 100 and 200: if these began the training environments anew, no episode would ever end,
+    and FastTD3 would draw no new noise."""
+    run = runs["episodes of 200"]
+    before, after = (run.checkpoint(step)["actor_state_dict"]["noise_scales"] for step in (100, "final"))
+    assert not torch.equal(before, after)
 
 
 @pytest.mark.parametrize("name", UPSTREAM)
@@ -258,6 +268,12 @@ def test_deployed_policy(runs, package, name):
     with torch.no_grad():
         assert torch.equal(policy(obs), actor(normalizer(obs)))
         assert torch.equal(policy.act(obs).mean, actor(normalizer(obs)))
+
+
+def test_settings_can_be_imported_from_the_package(package):
+    """As upstream's can, where the folder of the scripts is not on the path."""
+    hyperparams = importlib.import_module("fast_td3.hyperparams")
+    assert hyperparams.H1HandPoleArgs(agent="fastsac_era", env_name="Gym-").policy_frequency == 1
 
 
 def scripted(policy, obs):

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The flags that the overlay adds to train.py and train_multigpu.py."""
+"""The flags that the overlay adds to train.py and train_multigpu.py, and policy_frequency, whose default is by agent."""
 
 import math
 import sys
@@ -31,6 +31,8 @@ AGENT = "fastsac_era"
 
 @dataclass
 class EraArgs:
+    policy_frequency: Optional[int] = None
+    """the frequency of training policy (delayed; default: 2, FastSAC-ERA: 1)"""
     csv_path: Optional[str] = None
     """the file for the curves of the run, for every agent (default: logs/<env_name>__<exp_name>__<seed>.csv)"""
     era_distribution: Literal["truncated", "tanh", "clipped"] = "truncated"

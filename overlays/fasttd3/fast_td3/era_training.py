@@ -72,11 +72,10 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
 
 def parameter_groups(actor: nn.Module) -> List[Any]:
     """For the actor's optimizer: without weight decay on a learned delta, which would pull it to 0."""
-    learned = [(name, parameter) for name, parameter in actor.named_parameters() if name.split(".")[-1] == "delta"]
-    if not learned:
+    delta = getattr(unwrapped(actor), "delta", None)
+    if not isinstance(delta, nn.Parameter):
         return list(actor.parameters())
-    (name, delta), = learned
-    others = [parameter for other, parameter in actor.named_parameters() if other != name]
+    others = [parameter for parameter in actor.parameters() if parameter is not delta]
     return [{"params": others}, {"params": [delta], "weight_decay": 0.0}]
 
 

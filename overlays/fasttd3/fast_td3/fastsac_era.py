@@ -33,7 +33,7 @@ else:
     import era
     import fast_td3
 
-MOMENTUM = 0.01  # of the running average in batch-level ERA, per update
+MOMENTUM = 0.01  # of the running average in batch-level ERA, per batch of an update: that of the target and that of the policy
 
 
 class Actor(fast_td3.Actor):

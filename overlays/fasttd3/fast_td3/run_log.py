@@ -68,7 +68,7 @@ class RunLog:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 refuse(f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path.")
-            return list(reader)
+            return [row for row in reader if None not in row.values()]  # without a line that a kill or a full disk cut short
 
     def keep_earlier(self) -> None:
         stem, number = os.path.splitext(self.path)[0], 1
