@@ -59,6 +59,23 @@ def test_added_flags_come_last(commands):
     assert commands("time", "--total_timesteps", "50", SEED="2")[0][-2:] == ["--total_timesteps", "50"]
 
 
+def test_seed_written_twice_is_one(commands):
+    assert len(commands("batch", SEED="1 01", TASKS="h1hand-walk-v0", AGENT="fasttd3")) == 1
+
+
+def test_python_is_found_from_the_folder_of_a_run(launch, tmp_path):
+    """Which is not that where PYTHON was given."""
+    given = {"PYTHON": "some/python", "TASKS": "h1hand-walk-v0", "SEED": "1", "AGENT": "fasttd3", "DRY_RUN": "1"}
+    assert f" {os.path.abspath('some/python')} " in launch("batch", **given).stdout
+    assert f"export PYTHON={os.path.abspath('some/python')}\n" in launch("batch", SLURM="1", **given).stdout
+    assert " python3.11 " in launch("batch", **{**given, "PYTHON": "python3.11"}).stdout
+
+
+def test_last_of_two_flags_says_whether_there_are_gpus(recipe):
+    on_cpu = recipe.preflight.on_cpu
+    assert on_cpu(["--no-cuda"]) and on_cpu(["--cuda", "--no_cuda"]) and not on_cpu(["--no_cuda", "--cuda"]) and not on_cpu([])
+
+
 def test_slurm_script(launch, tmp_path):
     odd = str(tmp_path / "a b")
     script = launch("humanoidbench", "--num_envs", "64", DRY_RUN="1", SLURM="1", SEED="1 2", OUTPUT=odd).stdout
@@ -73,6 +90,7 @@ def test_slurm_script(launch, tmp_path):
         ("batch", [], {"TASKS": "walk", "SEED": "x", "AGENT": "sac", "GPUS_PER_RUN": "2"}, ["TASKS=walk", "SEED=x", "AGENT=sac: one or several of batch's, fasttd3", "GPUS_PER_RUN=2"]),
         ("batch", [], {"SEED": "-1", "GPUS_PER_RUN": "0"}, ["SEED=-1", "GPUS_PER_RUN=0"]),
         ("batch", [], {"GPUS_PER_RUN": "0.5", "SLURM": "1"}, ["GPUS_PER_RUN: SLURM=1 gives each run a GPU"]),
+        ("batch", [], {"RUN_INDEX": "3", "SLURM": "1"}, ["RUN_INDEX: SLURM=1 gives each job the index"]),
         ("batch", [], {"RUN_INDEX": "30"}, ["RUN_INDEX=30: this grid has runs 0 to 29"]),
         ("batch", ["--seed=3", "--env-name", "x", "--no-use-wandb"], {}, ["--seed cannot be set here: SEED does", "--env_name cannot", "WANDB=1"]),
         ("distribution", ["--era_distribution", "clipped"], {}, ["--era_distribution cannot be set here: distribution compares its values"]),
@@ -104,9 +122,8 @@ def problems(recipe, checkout, tmp_path, python, name, *added, **settings):
 def test_tasks_and_flags_are_checked_by_those_who_know_them(recipe, patched_fasttd3, clean_environment, tmp_path):
     found = problems(recipe, patched_fasttd3, tmp_path, clean_environment["PYTHON"], "batch", "--gama", "0.9", tasks=("Gym-Reacher-v99", "Gym-Reacher-v4"))
     assert any("TASKS: Gym-Reacher-v99" in problem for problem in found) and len([problem for problem in found if "--gama" in problem]) == 1 and len(found) == 2
-    (problem,) = problems(recipe, patched_fasttd3, tmp_path, clean_environment["PYTHON"], "batch", "--era_target_entropy", "2", tasks=("Gym-Reacher-v4",))
-    assert "is not feasible" in problem
-    assert problems(recipe, patched_fasttd3, tmp_path, clean_environment["PYTHON"], "batch", tasks=("Gym-Reacher-v4",)) == []
+    unfit, infeasible = problems(recipe, patched_fasttd3, tmp_path, clean_environment["PYTHON"], "batch", "--era_target_entropy", "2", tasks=("Gym-CartPole-v1",))
+    assert unfit.startswith("TASKS: Gym-CartPole-v1: a continuous action vector") and "is not feasible" in infeasible
 
 
 def test_python_without_anything(recipe, patched_fasttd3, tmp_path):
@@ -116,6 +133,14 @@ def test_python_without_anything(recipe, patched_fasttd3, tmp_path):
     found = "\n".join(problems(recipe, patched_fasttd3, tmp_path, str(bare), "batch"))
     assert "lacks torch" in found and "humanoid_bench" in found and "pip install 'ray" in found
     assert "no Python that starts at /nope" in problems(recipe, patched_fasttd3, tmp_path, "/nope", "batch")[0]
+
+
+def test_output_that_takes_no_folder(recipe, tmp_path):
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file/runs"):
+        (problem,) = recipe.preflight.output_problems(output)
+        assert problem.startswith(f"OUTPUT: the runs cannot be written to {output}: {tmp_path}/file is not a folder")
+    assert recipe.preflight.output_problems(tmp_path / "not/yet") == []
 
 
 def test_experiments_have_targets_and_rows(recipe, project_root):

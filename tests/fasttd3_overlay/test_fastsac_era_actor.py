@@ -293,6 +293,8 @@ def test_what_cannot_be_is_refused(make):
 
 FLAGS = [
     ({"policy_frequency": 0}, "--policy_frequency 0"),
+    ({"policy_frequency": 0, "num_updates": 1}, "--policy_frequency 0"),
+    ({"num_envs": 0, "num_eval_envs": -1}, "--num_eval_envs -1"),
     ({"agent": "fastsac_era_simbav2"}, "SimbaV2's hypersphere"),
     ({"era_target_entropy": 1.5}, "between -6.5811 and 1.4189"),
     ({"era_target_entropy": math.nan}, "--era_target_entropy"),

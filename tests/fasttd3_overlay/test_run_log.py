@@ -67,6 +67,14 @@ def test_a_line_cut_short_is_left_out(start, cut):
     assert steps(resumed.path) == [100, 400]
 
 
+def test_what_is_no_file_stays_where_it_is(start, tmp_path, capsys):
+    """As /dev/null must."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit):
+        start(csv_path=str(tmp_path / "pipe"))
+    assert "Not a regular file" in capsys.readouterr().err and os.listdir(tmp_path) == ["pipe"]
+
+
 def test_the_clock_of_a_resumed_run_goes_on(start):
     log = start()
     log.began -= 50

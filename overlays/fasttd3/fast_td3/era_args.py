@@ -27,6 +27,8 @@ else:
     from environments import egl
 
 AGENT = "fastsac_era"
+# Numbers of which train.py needs one at least.
+COUNTS = ("num_envs", "num_eval_envs", "total_timesteps", "buffer_size", "num_updates", "policy_frequency")
 
 
 @dataclass
@@ -59,9 +61,7 @@ class EraArgs:
             sys.exit(2)
 
     def problems(self) -> List[str]:
-        found = []
-        if self.policy_frequency < 1:
-            found.append(f"--policy_frequency {self.policy_frequency}: a number of updates, 1 or more, expected.")
+        found = [f"--{name} {getattr(self, name)}: a number of 1 or more expected." for name in COUNTS if getattr(self, name) < 1]
         if self.agent == f"{AGENT}_simbav2":
             found.append(
                 f"--agent {self.agent}: there is no FastSAC-ERA with SimbaV2. The paper adds ERA to FastTD3's plain network; what scale "
@@ -69,7 +69,7 @@ class EraArgs:
             )
         if self.agent != AGENT:
             return found
-        if self.num_updates == 1 and 100 % self.policy_frequency:
+        if self.num_updates == 1 and self.policy_frequency > 0 and 100 % self.policy_frequency:
             found.append(
                 f"--num_updates 1 --policy_frequency {self.policy_frequency}: the policy is not updated in every 100th step, whose losses "
                 "train.py logs. Use a frequency that divides 100."

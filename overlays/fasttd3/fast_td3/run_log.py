@@ -48,7 +48,9 @@ class RunLog:
 
     def begin(self, global_step: int) -> None:
         if os.path.isdir(self.path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))  # not to be renamed as an earlier file
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise OSError(errno.EINVAL, "Not a regular file")  # /dev/null is not to be renamed as an earlier file
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         rows = []
         if os.path.exists(self.path):
@@ -68,7 +70,7 @@ class RunLog:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 refuse(f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path.")
-            return [row for row in reader if None not in row.values()]  # without a line that a kill or a full disk cut short
+            return [row for row in reader if None not in (*row, *row.values())]  # without a line that a kill or a full disk cut short
 
     def keep_earlier(self) -> None:
         stem, number = os.path.splitext(self.path)[0], 1

@@ -85,16 +85,24 @@ def read_settings(name: str, experiment: runs.Experiment) -> Tuple[runs.Settings
             problems.append(f"{variable}={text}: {expected} expected.")
 
     agents = [agent.name for agent in experiment.agents]
-    several = lambda text: tuple(dict.fromkeys(text.split()))
+    several = lambda text, parse=str: tuple(dict.fromkeys(map(parse, text.split())))
     read("TASKS", several, lambda tasks: all(re.fullmatch(r"(h1|h1hand|Gym)-\w[\w-]*-v\d+", task) for task in tasks), "tasks like h1hand-walk-v0 or Gym-Reacher-v4")
-    read("SEED", lambda text: tuple(map(int, several(text))), lambda seeds: all(0 <= seed < 2**32 for seed in seeds), "one or several integers from 0 to 2**32 - 1")
+    read("SEED", lambda text: several(text, int), lambda seeds: all(0 <= seed < 2**32 for seed in seeds), "one or several integers from 0 to 2**32 - 1")
     read("AGENT", several, lambda names: set(names) <= set(agents), f"one or several of {name}'s, {', '.join(agents)},")
     read("GPUS_PER_RUN", float, lambda share: 0 < share <= 1, "a number above 0, up to 1,")
     read("RUN_INDEX", int, lambda index: index >= 0, "a number from 0")
     if is_on("SLURM") and values["GPUS_PER_RUN"] != 1:
         problems.append("GPUS_PER_RUN: SLURM=1 gives each run a GPU of its own. Leave it out.")
+    if is_on("SLURM") and "RUN_INDEX" in values:
+        problems.append("RUN_INDEX: SLURM=1 gives each job the index of its run. Leave it out; TASKS, SEED and AGENT choose a part of the grid.")
     refuse_if_any(problems)
     return runs.Settings(values.get("TASKS"), values.get("SEED"), values.get("AGENT")), values["GPUS_PER_RUN"], values.get("RUN_INDEX")
+
+
+def python_that_trains() -> str:
+    """PYTHON; a path from the current folder is made absolute, as runs start in their own."""
+    python = os.environ.get("PYTHON") or "python3"
+    return os.path.abspath(python) if os.sep in python else python
 
 
 def output_folder(experiment: runs.Experiment) -> Path:
@@ -116,7 +124,7 @@ def print_commands(jobs: List[Job], how: training.How) -> None:
 def slurm_script(name: str, added: List[str], jobs: List[Job], cpu: bool, at_once: Optional[int]) -> str:
     left = [str(index) for index, (_, folder) in enumerate(jobs) if not results.is_finished(folder)]
     output = jobs[0][1].parent
-    given = {**{key: os.environ[key] for key in GIVEN if os.environ.get(key)}, "OUTPUT": str(results.DEFAULT_FOLDER)}
+    given = {**{key: os.environ[key] for key in GIVEN if os.environ.get(key)}, "PYTHON": python_that_trains(), "OUTPUT": str(results.DEFAULT_FOLDER)}
     if os.environ.get("OUTPUT"):
         given["OUTPUT"] = os.path.abspath(os.environ["OUTPUT"])
     lines = [
@@ -165,7 +173,8 @@ def train_grid(jobs: List[Job], how: training.How, gpus: float, at_once: int) ->
                 try:
                     reason = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    reason = f"lost by Ray: {str(error).strip().splitlines()[-1]}"
+                    what = "not trained" if isinstance(error, ray.exceptions.RayTaskError) else "lost by Ray"  # the first: by its own OSError
+                    reason = f"{what}: {str(error).strip().splitlines()[-1]}"
                 if reason:
                     failed.append(((run, folder), reason))
                 value = results.last_return(folder)
@@ -205,7 +214,7 @@ def launch(name: str, added: List[str]) -> None:
     if index is not None:
         refuse_if_any([f"RUN_INDEX={index}: this grid has runs 0 to {len(jobs) - 1}."] if index >= len(jobs) else [])
         jobs = [jobs[index]]
-    python, cpu = os.environ.get("PYTHON") or "python3", preflight.on_cpu(added)
+    python, cpu = python_that_trains(), preflight.on_cpu(added)
     how = training.How(CHECKOUT, python, is_on("WANDB"), is_on("RESUME"))
     engine = "slurm" if is_on("SLURM") else "ray" if index is None else "alone"
     script = slurm_script(name, added, jobs, cpu, 1 if experiment.compares_time else None) if engine == "slurm" else ""

@@ -44,7 +44,8 @@ def flags_in(words: List[str]) -> List[str]:
 
 
 def on_cpu(added: List[str]) -> bool:
-    return "--no_cuda" in flags_in(added)
+    """As tyro, which takes the last of the two."""
+    return [flag for flag in flags_in(added) if flag in ("--cuda", "--no_cuda")][-1:] == ["--no_cuda"]
 
 
 def flag_problems(name: str, added: List[str]) -> List[str]:
@@ -81,6 +82,14 @@ def local_gpus() -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def output_problems(output: Path) -> List[str]:
+    """The folder of the runs, or the nearest one above it that is there, must take new folders."""
+    there = next(path for path in (output, *output.parents) if os.path.exists(path))
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return []
+    return [f"OUTPUT: the runs cannot be written to {output}: {there} is {'not writable' if there.is_dir() else 'not a folder'}. Choose another."]
 
 
 def folder_problems(run: runs.Run, folder: Path) -> List[str]:
@@ -124,6 +133,8 @@ def find_problems(
         problems.append("Slurm: SLURM=1, but there is no sbatch on this machine. Start it on a login node, or leave SLURM out.")
     if not cpu and engine != "slurm" and not os.environ.get("RAY_ADDRESS") and local_gpus() == 0:
         problems.append('GPUs: this machine has none that CUDA may use. RAY_ADDRESS names a cluster, SLURM=1 submits; ARGS="--no_cuda" trains on the CPU.')
+    for output in dict.fromkeys(folder.parent for _, folder in jobs):
+        problems += output_problems(output)
     for run, folder in jobs:
         problems += folder_problems(run, folder)
     return problems, prefix

@@ -27,17 +27,24 @@ HUMANOIDBENCH = ("humanoid_bench", "dm_control", "loguru")
 
 
 def task_problems(tasks):
-    """Whether Gymnasium knows each, HumanoidBench's after its own registration."""
+    """Whether Gymnasium knows each, HumanoidBench's after its own registration, and FastTD3 can train on those of Gymnasium."""
+    os.environ["MUJOCO_GL"] = "disable"  # nothing is rendered here
     import gymnasium
+    from environments import gymnasium_env
 
     if any(not task.startswith("Gym-") for task in tasks):
-        os.environ["MUJOCO_GL"] = "disable"  # nothing is rendered here
         import humanoid_bench  # noqa: F401
     for task in tasks:
         try:
             gymnasium.spec(task[len("Gym-") :] if task.startswith("Gym-") else task)
         except gymnasium.error.Error as error:
             yield f"TASKS: {task}: {error}"
+            continue
+        if task.startswith("Gym-"):
+            try:
+                gymnasium_env.check_task(task[len("Gym-") :], rendering=False)
+            except SystemExit as error:
+                yield f"TASKS: {str(error).removeprefix('error: --env_name ').removesuffix(' Nothing was started.')}"
 
 
 def flag_problems(command):
