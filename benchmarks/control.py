@@ -6,7 +6,7 @@ What is measured is train.py itself: its main() runs, with an environment that o
 then the loop over the updates of one environment step, taken from its source, runs with main()'s variables. That is
 num_updates (2) times: sample, normalise, update the critic (with target actions), update the policy where
 policy_frequency says so, update the target network. So networks, AMP (on a GPU, bf16), optimizers and torch.compile are
-as in training. The replay buffer holds random numbers, and the learning rates are 0: each turn is alike.
+as in training. The replay buffer holds random numbers, and the learning rates are next to 0: each turn is alike.
 
 Removing FastTD3's delay doubles the policy updates, with or without ERA. So all arms are compared with FastTD3 without
 delay too. A step's own noise may hide the activation's share of it. So the last layers are also measured alone: from the
@@ -51,6 +51,7 @@ ARMS = {
 }
 BASELINES = ("fasttd3", "no-delay")
 OBSERVATIONS = {2: 11, 19: 51, 61: 151}  # by action dimensions: Reacher-v4, h1-walk-v0, h1hand-walk-v0
+LEARNING_RATE = 1e-12  # not 0, by which a compiled AdamW divides
 NUM_ENVS = 128  # train.py's default; a batch has as many samples of each
 COLUMNS = {"ms": 9, "p20 - p80": 17, "x FastTD3": 9, "p20 - p80 ": 13, "x no delay": 10, "p20 - p80  ": 13, "alone, %": 8, "p20 - p80   ": 13, "peak, MiB": 9}
 
@@ -77,7 +78,7 @@ def variables_of_main(args, arm, batch_size, dim, mode):
     spec.loader.exec_module(train)
     train.RunLog = ready_to_train
     sys.argv = [str(args.train_script), "--env_name", "Gym-Sizes", "--no_use_wandb", "--num_envs", str(NUM_ENVS), "--batch_size", str(batch_size)]
-    sys.argv += ["--actor_learning_rate", "0", "--critic_learning_rate", "0", "--buffer_size", "256", *ARMS[arm][1]]
+    sys.argv += ["--actor_learning_rate", str(LEARNING_RATE), "--critic_learning_rate", str(LEARNING_RATE), "--buffer_size", "256", *ARMS[arm][1]]
     sys.argv += ["--cuda" if args.device == "cuda" else "--no_cuda", "--compile" if mode == "compiled" else "--no_compile"]
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -125,7 +126,7 @@ def head_run(main, batch_size):
     features.requires_grad_()
     gradient = torch.randn(batch_size, main["n_act"], device=device)  # the critic's
     actor.net = nn.Identity()
-    learning_rate = torch.tensor(0.0, device=device)
+    learning_rate = torch.tensor(LEARNING_RATE, device=device)
     optimizer = torch.optim.AdamW(main["era_training"].parameter_groups(actor), lr=learning_rate, weight_decay=settings.weight_decay)
 
     def target_actions():
