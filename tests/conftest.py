@@ -1,6 +1,7 @@
 """Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched trees of the upstreams."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and all processes inherit that; tests send Ctrl-C to some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
