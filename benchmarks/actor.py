@@ -16,7 +16,6 @@ resident set (Linux alone). Before anything is measured, the arms' gradients are
 import argparse
 import contextlib
 import copy
-import csv
 import ctypes
 import dataclasses
 import gc
@@ -36,7 +35,7 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # 
 import psutil
 import torch
 import torch.distributed as dist
-from tables import cpu_model, print_table, summarise
+from tables import cpu_model, print_table, summarise, write_csv
 from tqdm import tqdm
 
 RESPONSES, TOP_K = 8, 20
@@ -448,13 +447,6 @@ def report(args, machine, tokens, seconds, memory):
 
 def rounded(row):
     return {key: round(value, 1 if key == "peak_mib" else 5) if isinstance(value, float) else value for key, value in row.items()}
-
-
-def write_csv(path, rows):
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def read_arguments():

@@ -37,8 +37,7 @@ from types import SimpleNamespace
 import tensordict
 import torch
 import torch.nn as nn
-from tables import cpu_model, summarise
-from vision import TURN_SECONDS, seconds_of, write_csv
+from tables import TURN_SECONDS, cpu_model, seconds_of, summarise, write_csv
 
 ARMS = {
     "fasttd3": ("FastTD3", ["--agent", "fasttd3"]),

@@ -1,8 +1,15 @@
-"""What the benchmarks share: medians and ratios paired by turn, their Markdown table, and the name of the processor."""
+"""What the benchmarks share: the time of a turn, medians and ratios paired by turn, their table in Markdown and CSV, and the name
+of the processor."""
 
+import csv
 import platform
 import statistics
+import time
 from pathlib import Path
+
+import torch
+
+TURN_SECONDS = 0.02  # a turn repeats what is shorter
 
 
 def cpu_model():
@@ -55,3 +62,27 @@ def print_table(rows):
 
 def _cell(value, width, digits):
     return " " * width if value is None else f"{value:{width}.{digits}f}"
+
+
+def seconds_of(device, run, repeats):
+    """Seconds of one run, the mean over `repeats` of them."""
+    if device == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(repeats):
+            run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / repeats
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def write_csv(path, rows):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -16,7 +16,6 @@ Memory is what autograd keeps for the backward pass. OMP_NUM_THREADS sets the nu
 import argparse
 import contextlib
 import copy
-import csv
 import math
 import os
 import platform
@@ -27,12 +26,11 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from tables import cpu_model, summarise
+from tables import TURN_SECONDS, cpu_model, seconds_of, summarise, write_csv
 
 ARMS = {"plain": "cross-entropy", "listing": "the listing", "approx": "ERA, approx", "exact": "ERA, exact", "logged": "ERA, approx, entropies logged"}
 INVERSES = {"approx": "approx", "exact": "exact", "logged": "approx"}
 PASSES = ("training", "evaluation")
-TURN_SECONDS = 0.02  # a turn repeats what is shorter
 COLUMNS = {"ms": 9, "p20 - p80": 17, "x plain": 7, "p20 - p80 ": 13, "x listing": 9, "kept, MiB": 9, "alone, %": 8}
 
 
@@ -144,23 +142,6 @@ def check(args, num_classes):
     assert torch.allclose(total, torch.full_like(total, math.exp(paper_min_entropy(num_classes) - 1)), rtol=1e-9), f"{num_classes} classes: ERA, exact does not solve the equation"
 
 
-def seconds_of(device, run, repeats):
-    """Seconds of one run, the mean over `repeats` of them."""
-    if device == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(repeats):
-            run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / repeats
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - start) / repeats
-
-
 def kept_mib(loss):
     """Memory that autograd keeps between forward and backward pass, without parameters; a storage counts once."""
     kept = []
@@ -247,13 +228,6 @@ def environment(args):
         "cuda": torch.version.cuda if args.device == "cuda" else None,
         "timm": timm.__version__,
     }
-
-
-def write_csv(path, rows):
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def size(text):

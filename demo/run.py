@@ -1,6 +1,7 @@
 """One training run in processes of its own: started, followed, measured and, whatever happens, ended."""
 
 import contextlib
+import csv
 import fcntl
 import hashlib
 import json
@@ -256,6 +257,15 @@ def new_lines(file: Path) -> Iterator[list[str]]:
         complete = text[: text.rfind(b"\n") + 1]
         position += len(complete)
         yield complete.decode().splitlines()
+
+
+def new_rows(file: Path) -> Iterator[list[dict[str, str]]]:
+    """Each item: the rows that a CSV file with a header has gained since the item before."""
+    header = None
+    for lines in new_lines(file):
+        if lines and header is None:
+            header, *lines = lines
+        yield list(csv.DictReader(lines, header.split(","))) if lines else []
 
 
 def _memory(pid: int) -> int:

@@ -31,6 +31,13 @@ def patched(name: str, checkouts: Path) -> Path:
     return checkouts / name
 
 
+def unpatched(checkout: Path, version: str, tree: Path, *paths: str) -> Path:
+    """The pinned upstream of a checkout, or these paths of it, in the folder `tree`."""
+    archive = subprocess.run(["git", "-C", checkout, "archive", f"upstream/{version}", *paths], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    return tree
+
+
 @pytest.fixture(scope="session")
 def patched_verl(tmp_path_factory) -> Path:
     return patched("verl", tmp_path_factory.mktemp("checkouts"))
@@ -39,10 +46,7 @@ def patched_verl(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def upstream_verl(patched_verl, tmp_path_factory) -> Path:
     """The same pinned verl without the overlay."""
-    tree = tmp_path_factory.mktemp("upstream")
-    archive = subprocess.run(["git", "-C", patched_verl, "archive", "upstream/v0.4.1", "verl"], capture_output=True, check=True)
-    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
-    return tree
+    return unpatched(patched_verl, "v0.4.1", tmp_path_factory.mktemp("upstream"), "verl")
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +58,7 @@ def patched_timm(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def upstream_timm(patched_timm, tmp_path_factory) -> Path:
     """The same pinned timm without the overlay."""
-    tree = tmp_path_factory.mktemp("upstream")
-    archive = subprocess.run(["git", "-C", patched_timm, "archive", "upstream/v1.0.20"], capture_output=True, check=True)
-    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
-    return tree
+    return unpatched(patched_timm, "v1.0.20", tmp_path_factory.mktemp("upstream"))
 
 
 @pytest.fixture(scope="session")
@@ -77,10 +78,7 @@ def patched_fasttd3(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
     """The same pinned FastTD3 without the overlay."""
-    tree = tmp_path_factory.mktemp("upstream")
-    archive = subprocess.run(["git", "-C", patched_fasttd3, "archive", "upstream/2d83b6a"], capture_output=True, check=True)
-    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
-    return tree
+    return unpatched(patched_fasttd3, "2d83b6a", tmp_path_factory.mktemp("upstream"))
 
 
 @pytest.fixture(scope="session")

@@ -147,8 +147,8 @@ for arm in control.ARMS:
         main[name] = lambda *given, name=name, real=main[name]: (calls.append(name), real(*given))[1]
     control.step_run(args, main)()
     control.check(arm, main)
-    unmoved = all(torch.equal(a, b) for a, b in zip(before, main["actor"].parameters()))
-    found[arm] = calls, unmoved, type(main["actor"]).__module__, main["qnet"].qnet1.net[0].out_features, len(main["data"])
+    moved = max((a - b).abs().max().item() for a, b in zip(before, main["actor"].parameters()))
+    found[arm] = calls, moved, type(main["actor"]).__module__, main["qnet"].qnet1.net[0].out_features, len(main["data"])
 
 def fails(arm):
     try:
@@ -174,10 +174,10 @@ def test_control_times_the_updates_of_train_py(project_root, patched_fasttd3, ru
     (tmp_path / "check.py").write_text(CONTROL_CHECK)
     *_, last = run_in(patched_fasttd3, tmp_path / "check.py", project_root / "benchmarks", patched_fasttd3).splitlines()
     found, unlike_fasttd3, unlike_no_delay = json.loads(last)
-    for arm, (calls, unmoved, module, width, batch) in found.items():
+    for arm, (calls, moved, module, width, batch) in found.items():
         first = ["update_main", "soft_update"] if arm == "fasttd3" else ["update_main", "update_pol", "soft_update"]
         assert calls == first + ["update_main", "update_pol", "soft_update"], arm
-        assert unmoved and width == 1024 and batch == 128, arm
+        assert moved < 1e-9 and width == 1024 and batch == 128, (arm, moved)  # the learning rate is 1e-12
         assert module == ("fastsac_era" if arm.startswith("era") else "fast_td3")
     assert "updates of critic and policy" in unlike_fasttd3 and "logs" in unlike_no_delay, "an arm that is another one must be noticed"
 

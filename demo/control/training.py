@@ -1,7 +1,6 @@
 """Training runs in processes of their own, side by side: started, followed and, whatever happens, ended."""
 
 import contextlib
-import csv
 import os
 import sys
 import time
@@ -68,11 +67,8 @@ def _training(run: Run, checkout: Path, out: Path, key: dict, on_row: Callable[[
 
 def _rows(file: Path) -> Iterator[list[Row]]:
     """Each item: the rows that train.py's file has gained since the item before."""
-    header = None
-    for lines in runs.new_lines(file):
-        if lines and header is None:
-            header, *lines = lines
-        yield [_numbers(row) for row in csv.DictReader(lines, header.split(","))] if lines else []
+    for rows in runs.new_rows(file):
+        yield [_numbers(row) for row in rows]
 
 
 def curves(folder: Path) -> list[Row]:

@@ -1,7 +1,6 @@
 """Training runs in processes of their own, side by side: started, followed and, whatever happens, ended."""
 
 import contextlib
-import csv
 import os
 import shutil
 import sys
@@ -89,11 +88,8 @@ def _steps(process, run: Run, checkout: Path, new: Path, key: dict, on_epoch: Ca
 
 def _rows(file: Path) -> Iterator[list[dict[str, float]]]:
     """Each item: the rows that train.py's summary.csv has gained since the item before."""
-    header = None
-    for lines in runs.new_lines(file):
-        if lines and header is None:
-            header, *lines = lines
-        yield [_numbers(row) for row in csv.DictReader(lines, header.split(","))] if lines else []
+    for rows in runs.new_rows(file):
+        yield [_numbers(row) for row in rows]
 
 
 def epochs(folder: Path) -> list[dict[str, float]]:
