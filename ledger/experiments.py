@@ -1,0 +1,345 @@
+"""The ledger: what experiments.toml holds, checked, as immutable values."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+
+from ledger.errors import LedgerError
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    raise LedgerError("reproduce.py needs Python 3.11 or newer, which reads TOML. Nothing was changed.") from None
+
+ROOT = Path(__file__).resolve().parent.parent
+LEDGER = ROOT / "experiments.toml"
+HERE = "this project"  # the place of what is not in the paper
+DOMAINS = ("llm", "vision", "control")
+TESTS = ("higher", "at_least", "within", "overhead", "spread")
+_ID = re.compile(r"[a-z0-9][a-z0-9_@-]*")
+_FIELD = re.compile(r"{(\w+)}")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When a number counts as the paper's. answers: per metric, of how many answers its share is; none: both have intervals."""
+
+    judged: tuple[str, ...]
+    reason: str
+    answers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table or figure. draws: "table", "curves", "points", "bars" or "aggregate"; without results, same_as or no_result says why."""
+
+    id: str
+    title: str
+    domain: str = ""
+    draws: str = "table"
+    same_as: tuple[str, ...] = ()
+    no_result: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command. upstream: name and version. seeds: what it trains by itself, () where none is named. hours: wall-clock, measured.
+    folder, steps: the name of its CKPTS_DIR and its last checkpoint (LLM). after: the run whose checkpoint it goes on from."""
+
+    id: str
+    group: str
+    command: str
+    upstream: str = ""
+    hardware: str = ""
+    gpus: int = 0
+    seeds: tuple[int, ...] = ()
+    hours: float | None = None
+    folder: str = ""
+    steps: int | None = None
+    after: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Of one run, where its time was measured."""
+        return None if self.hours is None else self.hours * self.gpus
+
+
+@dataclass(frozen=True)
+class Number:
+    """The paper's: its value, and the error (95 %) that it prints, if any."""
+
+    value: float
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A row of a table or a curve of a figure. experiments.toml explains the fields."""
+
+    id: str
+    place: str
+    row: str
+    domain: str
+    block: str = ""
+    panel: str = ""
+    run: str = ""
+    evaluation: str = ""
+    folder: str = ""
+    select: Mapping[str, str] = field(default_factory=dict)
+    over: Mapping[str, tuple] = field(default_factory=dict)
+    metric: tuple[str, ...] = ()
+    epochs: int | None = None
+    paper: Mapping[str, Number] = field(default_factory=dict)
+    tolerance: str = ""
+    gain: tuple[str, str] | tuple[()] = ()
+    seeds: tuple[int, ...] = ()
+    cannot: str = ""
+    note: str = ""
+
+    @property
+    def over_name(self) -> str:
+        return next(iter(self.over), "")
+
+    @property
+    def entries(self) -> tuple["Entry", ...]:
+        """One for each value of `over`, or the experiment itself."""
+        return tuple(Entry(self, value) for value in self.over.get(self.over_name, (None,)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the ledger counts: an experiment at one value of its `over`."""
+
+    experiment: Experiment
+    value: object = None
+
+    @property
+    def id(self) -> str:
+        return self.experiment.id if self.value is None else f"{self.experiment.id}/{self.value}"
+
+    def fill(self, text: str) -> str:
+        return text.replace(f"{{{self.experiment.over_name}}}", str(self.value)) if self.value is not None else text
+
+    @property
+    def folder(self) -> str:
+        """The name of its results, without seed; results.Result.name."""
+        return self.fill(self.experiment.folder)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(map(self.fill, self.experiment.metric)) or tuple(self.experiment.paper)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says of a figure, as a test. experiments.toml explains the fields."""
+
+    id: str
+    place: str
+    quote: str
+    test: str
+    of: str
+    reason: str
+    than: str = ""
+    metric: str = ""
+    value: float | None = None
+    tolerance: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    after: float = 0.0
+    window: int = 1
+    aggregate: bool = False
+
+
+@dataclass(frozen=True)
+class Ledger:
+    paper: str
+    tolerances: Mapping[str, Tolerance]
+    places: Mapping[str, Place]
+    runs: Mapping[str, Run]
+    experiments: Mapping[str, Experiment]
+    claims: Mapping[str, Claim]
+    solved_at: Mapping[str, float]
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry]:
+        return {entry.id: entry for experiment in self.experiments.values() for entry in experiment.entries}
+
+    def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
+        """In the order in which they are run: what trains first, then what goes on from it, then what measures."""
+        chain, run = [], experiment.run
+        while run:
+            chain.insert(0, self.runs[run])
+            run = self.runs[run].after
+        return (*chain, *([self.runs[experiment.evaluation]] if experiment.evaluation else []))
+
+    def seeds_of(self, experiment: Experiment) -> tuple[int | None, ...]:
+        """What it needs to be complete; (None,) for one run whose seed nobody names."""
+        if experiment.gain:
+            return self.seeds_of(self.experiments[experiment.gain[0]])
+        runs = self.runs_of(experiment)
+        return experiment.seeds or (runs[0].seeds if runs else ()) or (None,)
+
+    def at(self, place: str) -> tuple[Experiment, ...]:
+        return tuple(experiment for experiment in self.experiments.values() if experiment.place == place)
+
+    def claims_at(self, place: str) -> tuple[Claim, ...]:
+        return tuple(claim for claim in self.claims.values() if claim.place == place)
+
+    def find(self, id: str) -> tuple[Entry, ...]:
+        """The entries of an experiment's id, or the one of an entry's."""
+        if id in self.experiments:
+            return self.experiments[id].entries
+        if id in self.entries:
+            return (self.entries[id],)
+        near = [known for known in (*self.experiments, *self.entries) if id.lower() in known.lower()][:5]
+        raise LedgerError(f"there is no experiment {id!r} in {LEDGER.name}." + (f" Near it: {', '.join(near)}." if near else " `reproduce.py list` names all."))
+
+
+def load(file: Path = LEDGER, upstreams: Path = ROOT / "upstreams.json") -> Ledger:
+    """Raises LedgerError with all that is wrong."""
+    try:
+        data = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LedgerError(f"{file}: {error}") from None
+    problems: list[str] = []
+    ledger = _build(data, problems)
+    if not problems:
+        problems += _check(ledger, _versions(upstreams))
+    if problems:
+        raise LedgerError("\n".join(f"{file.name}: {problem}" for problem in problems))
+    return ledger
+
+
+def _build(data: dict, problems: list[str]) -> Ledger:
+    lists, groups = data.pop("list", {}), data.pop("group", {})
+
+    def each(kind: str, make) -> dict:
+        made = {}
+        for name, table in data.pop(kind, {}).items():
+            if not isinstance(table, dict):
+                problems.append(f"{kind}.{name}: a table expected")
+                continue
+            try:
+                made[name] = make(name, {key: _frozen(value) for key, value in table.items()})
+            except (TypeError, ValueError, KeyError) as error:
+                problems.append(f"{kind}.{name}: {error}")
+        return made
+
+    def run(name: str, table: dict) -> Run:
+        if table.get("group") not in groups:
+            raise ValueError(f"there is no group.{table.get('group')}")
+        shared = {key: _frozen(value) for key, value in groups[table["group"]].items()}
+        return _make(Run, name, {**shared, **table})
+
+    places = each("place", lambda name, table: _make(Place, name, table))
+    places[HERE] = Place(HERE, "Beside the paper")
+    runs = each("run", run)
+
+    def experiment(name: str, table: dict) -> Experiment:
+        place = places.get(table.get("place"))
+        if place is None:
+            raise ValueError(f"there is no place.{table.get('place')}")
+        table["paper"] = {metric: Number(*value) if isinstance(value, tuple) else Number(value) for metric, value in table.get("paper", {}).items()}
+        table["over"] = {key: _frozen(lists[value]) if isinstance(value, str) else value for key, value in table.get("over", {}).items()}
+        if isinstance(table.get("metric"), str):
+            table["metric"] = (table["metric"],)
+        if isinstance(table.get("seeds"), int):  # how many, where nothing is run
+            table["seeds"] = tuple(range(1, table["seeds"] + 1))
+        trained = runs.get(table.get("run"))
+        if trained and trained.folder:
+            ending = "-pass" if table.get("evaluation") == "llm-pass-at-k" else ""
+            table.setdefault("folder", trained.folder + ending)
+        table["domain"] = place.domain or _domain_of(trained)
+        return _make(Experiment, name, table)
+
+    ledger = Ledger(
+        paper=data.pop("paper", ""),
+        tolerances=each("tolerance", lambda name, table: _make(Tolerance, None, table)),
+        places=places,
+        runs=runs,
+        experiments=each("experiment", experiment),
+        claims=each("claim", lambda name, table: _make(Claim, name, table)),
+        solved_at=data.pop("solved_at", {}),
+    )
+    problems += [f"{name}: no such part of the ledger" for name in data]
+    return ledger
+
+
+def _domain_of(run: Run | None) -> str:
+    """Of what is in no place of the paper: its upstream's."""
+    return {"verl": "llm", "timm": "vision", "fasttd3": "control"}[run.upstream.split()[0]] if run else ""
+
+
+def _make(kind, name: str | None, table: dict):
+    known = {item.name for item in fields(kind)}
+    unknown = set(table) - known
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}. Known: {', '.join(sorted(known))}")
+    return kind(**({"id": name} if name is not None else {}), **table)
+
+
+def _frozen(value):
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _versions(upstreams: Path) -> dict[str, str]:
+    return {name: entry["default"] for name, entry in json.loads(upstreams.read_text()).items()}
+
+
+def _check(ledger: Ledger, versions: Mapping[str, str]) -> Iterator[str]:
+    for run in ledger.runs.values():
+        name, _, version = run.upstream.partition(" ")
+        if versions.get(name) != version:
+            yield f"run.{run.id}: upstream {run.upstream!r}, and upstreams.json pins {name} {versions.get(name)}"
+        if run.after and run.after not in ledger.runs:
+            yield f"run.{run.id}: there is no run.{run.after}"
+    for experiment in ledger.experiments.values():
+        yield from (f"experiment.{experiment.id}: {problem}" for problem in _check_experiment(ledger, experiment))
+    for claim in ledger.claims.values():
+        yield from (f"claim.{claim.id}: {problem}" for problem in _check_claim(ledger, claim))
+    for place in ledger.places.values():
+        yield from (f"place.{place.id}: same_as names {other}, which is no place" for other in place.same_as if other not in ledger.places)
+        if place.id != HERE and bool(ledger.at(place.id)) == bool(place.same_as or place.no_result):
+            yield f"place.{place.id}: experiments, or same_as, or no_result expected, and one of them alone"
+
+
+def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
+    if not _ID.fullmatch(experiment.id):
+        yield "a name of lower-case letters, digits, -, _ and @ expected"
+    ways = [bool(experiment.run or experiment.evaluation), bool(experiment.gain), bool(experiment.cannot)]
+    if sum(ways) != 1:
+        yield "one of run or evaluation, gain, cannot expected"
+    yield from (f"there is no run.{name}" for name in (experiment.run, experiment.evaluation) if name and name not in ledger.runs)
+    yield from (f"gain: there is no experiment.{name}" for name in experiment.gain if name not in ledger.experiments)
+    if experiment.tolerance and experiment.tolerance not in ledger.tolerances:
+        yield f"there is no tolerance.{experiment.tolerance}"
+    if ways[0] and not experiment.folder:
+        yield "folder: the name of its results expected"
+    if ways[0] and not experiment.metric and not experiment.paper:
+        yield "metric, or the paper's numbers, expected"
+    if experiment.paper and not experiment.gain and not experiment.tolerance:
+        yield "tolerance: when do its numbers count as reproduced?"
+    if len(experiment.over) > 1:
+        yield "over: one variable expected"
+    unknown = {name for text in (experiment.folder, *experiment.metric) for name in _FIELD.findall(text)} - set(experiment.over)
+    if unknown:
+        yield f"{{{'}, {'.join(sorted(unknown))}}}: not in over"
+
+
+def _check_claim(ledger: Ledger, claim: Claim) -> Iterator[str]:
+    if claim.test not in TESTS:
+        yield f"test {claim.test!r}: one of {', '.join(TESTS)} expected"
+    if claim.place not in ledger.places:
+        yield f"there is no place.{claim.place}"
+    yield from (f"there is no experiment.{name}" for name in (claim.of, claim.than) if name and name not in ledger.experiments)
+    if bool(claim.than) != (claim.test in ("higher", "overhead")):
+        yield "than: expected for the tests higher and overhead, and for these alone"
+    lacking = {"at_least": ("value",), "within": ("low", "high"), "overhead": ("value",), "spread": ("value",)}.get(claim.test, ())
+    yield from (f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None)

@@ -1,0 +1,1 @@
+"""Means, intervals and aggregates over seeds. All intervals are of 95 %."""
