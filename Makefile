@@ -79,7 +79,7 @@ demo-control: $(VENV_READY)  ## FastTD3's train.py on HalfCheetah: FastTD3 besid
 		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
 
 test: $(VENV_READY)  ## run all tests
-	@$(CPU) -m pytest tests -q -ra
+	@$(CPU) -m pytest tests -q -ra -n 2 --dist loadfile
 
 apply:  ## patched checkouts of all upstreams in checkouts/
 	@python3 apply.py apply --checkouts "$$CHECKOUTS"
