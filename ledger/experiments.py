@@ -96,6 +96,7 @@ class Experiment:
     paper: Mapping[str, Number] = field(default_factory=dict)
     tolerance: str = ""
     gain: tuple[str, str] | tuple[()] = ()
+    gain_in: str = "percent"
     seeds: tuple[int, ...] = ()
     cannot: str = ""
     note: str = ""
