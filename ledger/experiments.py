@@ -2,17 +2,13 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
 from ledger.errors import LedgerError
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    raise LedgerError("reproduce.py needs Python 3.11 or newer, which reads TOML. Nothing was changed.") from None
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "experiments.toml"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 
 from ledger import statistics
@@ -71,6 +71,16 @@ class ClaimOutcome:
     state: str
     parts: list[Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def judged(ledger: Ledger, collected: Collected) -> Collected:
+    """With outcomes and claims."""
+    outcomes, claims = judge(ledger, collected)
+    return replace(
+        collected,
+        outcomes={name: asdict(outcome) for name, outcome in outcomes.items()},
+        claims={name: asdict(outcome) for name, outcome in claims.items()},
+    )
 
 
 def judge(ledger: Ledger, collected: Collected) -> tuple[dict[str, Outcome], dict[str, ClaimOutcome]]:

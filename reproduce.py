@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""What of the paper can be run, and did it come out: list, show, run, collect and report the experiments of experiments.toml.
+
+    python3 reproduce.py list [--domain llm] [--place tab:main_results] [--state "not run"]
+    python3 reproduce.py show main-era
+    python3 reproduce.py run main-era --dry-run
+    python3 reproduce.py collect [FOLDER ...]
+    python3 reproduce.py report
+
+Needs Python 3.11 or newer; collect and report also the packages of .venv/cpu, which they use if it is there (`make report`
+makes it). The work is done in ledger/; see docs/reproduce.md.
+"""
+
+import os
+import sys
+
+if sys.version_info < (3, 11):  # before anything is imported that an older Python cannot read
+    sys.stderr.write("error: reproduce.py needs Python 3.11 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3]))
+    sys.exit(2)
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+from ledger.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
