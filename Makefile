@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
@@ -43,7 +43,7 @@ VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(M
 # And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
 CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control report test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
 	agreement bench bench-actor bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
@@ -77,6 +77,10 @@ demo-control: $(VENV_READY)  ## FastTD3's train.py on HalfCheetah: FastTD3 besid
 		exit $$code; }
 	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
 		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
+
+report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOLDERS="copies from a cluster"; docs/reproduce.md)
+	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py collect "$${folders[@]}"
+	@$(CPU) reproduce.py report
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra -n 2 --dist loadfile

@@ -1,0 +1,182 @@
+"""What counts as reproduced, on collected results that are made up."""
+
+import dataclasses
+
+import pytest
+
+from ledger import experiments, verdicts
+from ledger.results import Collected, Curve, Result
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return experiments.load()
+
+
+def flat(value, points=20):
+    return Curve([float(i + 1) for i in range(points)], *([[float(value)] * points] * 3), points)
+
+
+def result(entry, seed, values=None, curves=None, **other):
+    kind = "evaluation" if entry.experiment.evaluation else "training"
+    made = Result(kind, entry.folder, seed, f"runs/{entry.folder}-seed{seed}", True, 100, 100, values or {}, curves=curves or {})
+    return dataclasses.replace(made, **other)
+
+
+def of_paper(ledger, entry, shift=0.0):
+    """Results with the paper's numbers, plus shift, for all seeds that the entry needs."""
+    values = {metric: number.value + shift for metric, number in entry.experiment.paper.items()}
+    intervals = {metric: number.error for metric, number in entry.experiment.paper.items() if number.error}
+    seeds = ledger.seeds_of(entry.experiment)
+    spread = [0.01 * (i - (len(seeds) - 1) / 2) for i in range(len(seeds))]  # some, or the interval would be 0
+    rows = [{metric: value + s for metric, value in values.items()} for s in spread]
+    return [result(entry, seed, row, intervals=intervals, interval_of="images") for seed, row in zip(seeds, rows)]
+
+
+def judge(ledger, results):
+    unique = {(item.kind, item.name, item.seed): item for item in results}  # two rows of the paper may be one run
+    return verdicts.judge(ledger, Collected("", [], list(unique.values()), [], []))
+
+
+def with_numbers(ledger):
+    return [entry for entry in ledger.entries.values() if entry.experiment.paper and not entry.experiment.gain]
+
+
+def test_nothing_collected_is_not_run(ledger):
+    outcomes, claims = judge(ledger, [])
+    assert {outcome.state for outcome in outcomes.values()} == {"not run", "cannot run"}
+    assert {claim.state for claim in claims.values()} == {"not run"}
+    assert all(outcome.state == "cannot run" for name, outcome in outcomes.items() if ledger.entries[name].experiment.cannot)
+    assert set(outcomes) == set(ledger.entries) and set(claims) == set(ledger.claims)
+
+
+def test_the_papers_own_numbers_are_reproduced_in_every_row_and_gain(ledger):
+    outcomes, _ = judge(ledger, [item for entry in with_numbers(ledger) for item in of_paper(ledger, entry)])
+    states = {name: outcome.state for name, outcome in outcomes.items() if ledger.entries[name].experiment.paper}
+    assert set(states.values()) == {"reproduced"} and len(states) == 32
+    gain = next(cell for cell in outcomes["main-gain"].cells if cell.metric == "average")
+    assert gain.ours == pytest.approx(100 * (50.2 / 45.7 - 1)) and gain.paper == 9.8
+
+
+@pytest.mark.parametrize("shift", [-10, 10])
+def test_numbers_far_off_are_not_reproduced_in_any_row(ledger, shift):
+    results = [item for entry in with_numbers(ledger) for item in of_paper(ledger, entry, shift)]
+    outcomes, _ = judge(ledger, results)
+    assert {outcomes[entry.id].state for entry in with_numbers(ledger)} == {"not reproduced"}
+
+
+def test_the_tolerance_of_answers_is_the_binomials(ledger):
+    # Average of main-era: half-widths of the six benchmarks, from the paper's shares and numbers of answers.
+    answers = {"aime24": 480, "aime25": 480, "amc23": 640, "math500": 500, "minerva": 272, "olympiadbench": 675}
+    shares = {name: ledger.experiments["main-era"].paper[name].value / 100 for name in answers}
+    allowed = 100 * 1.96 * sum(2 * p * (1 - p) / answers[name] for name, p in shares.items()) ** 0.5 / 6
+    (entry,) = ledger.find("main-era")
+    for off, state in ((0.98 * allowed, "reproduced"), (1.02 * allowed, "not reproduced"), (-1.02 * allowed, "not reproduced")):
+        outcomes, _ = judge(ledger, of_paper(ledger, entry, off))
+        assert outcomes["main-era"].state == state
+        assert next(cell for cell in outcomes["main-era"].cells if cell.metric == "average").allowed == pytest.approx(allowed, rel=1e-4)
+
+
+def test_fewer_seeds_or_metrics_are_partial_and_shown(ledger):
+    (entry,) = ledger.find("cifar10-era")
+    outcomes, _ = judge(ledger, of_paper(ledger, entry)[:2])
+    outcome = outcomes["cifar10-era"]
+    assert (outcome.state, outcome.seeds, outcome.wanted, outcome.notes) == ("partial", 2, 3, ["2 of 3 seeds"])
+    assert outcome.cells[0].ours == pytest.approx(93.815) and outcome.cells[0].difference == pytest.approx(-0.005)
+    assert outcomes["cifar10-gain"].state == "partial"
+    whole = of_paper(ledger, entry)
+    lacking = [dataclasses.replace(item, values={"top1": item.values["top1"]}) for item in whole]
+    outcomes, _ = judge(ledger, lacking)
+    assert outcomes["cifar10-era"].state == "partial" and "top5 is lacking" in outcomes["cifar10-era"].notes
+
+
+def test_unfinished_failed_and_unused_runs_are_not_averaged(ledger):
+    (entry,) = ledger.find("cifar10-era")
+    good = of_paper(ledger, entry)
+    bad = dataclasses.replace(good[0], values={"top1": 10.0, "top5": 10.0})
+    for change, said in (({"finished": False, "steps": 7}, "unfinished, 7 of 100"), ({"finished": False, "failed": True}, "failed"), ({"used": False}, "not used")):
+        outcomes, _ = judge(ledger, [dataclasses.replace(bad, **change), *good[1:]])
+        outcome = outcomes["cifar10-era"]
+        assert outcome.state == "partial" and outcome.cells[0].ours > 90 and any(said in note for note in outcome.notes)
+    outcomes, _ = judge(ledger, [dataclasses.replace(bad, finished=False, failed=True)])
+    assert outcomes["cifar10-era"].state == "failed"
+
+
+def curves_of(ledger, name, metric, end, seeds=10):
+    return [result(entry, seed, curves={metric: flat(end + seed)}) for entry in ledger.experiments[name].entries for seed in range(1, seeds + 1)]
+
+
+def test_a_claim_of_order_needs_all_tasks_and_an_interval_without_zero(ledger):
+    low, high = curves_of(ledger, "hb-fasttd3", "eval_avg_return", 100), curves_of(ledger, "hb-fastsac-era", "eval_avg_return", 200)
+    outcomes, claims = judge(ledger, low + high)
+    assert claims["fastsac-era"].state == claims["aggregate"].state == "reproduced" and len(claims["fastsac-era"].parts) == 8
+    assert outcomes["hb-fasttd3/h1hand-walk-v0"].state == outcomes["hb-fastsac-era/h1hand-walk-v0"].state == "reproduced"
+    assert outcomes["hb-fasttd3/h1hand-walk-v0"].cells[0].ours == pytest.approx(105.5)
+
+    one_worse = [dataclasses.replace(item, curves={"eval_avg_return": flat(101 + item.seed)}) if "walk" in item.name else item for item in high]
+    outcomes, claims = judge(ledger, low + one_worse)  # by 1, with a spread of 3
+    assert claims["fastsac-era"].state == "not reproduced" and claims["aggregate"].state == "reproduced"
+    assert outcomes["hb-fastsac-era/h1hand-walk-v0"].state == "not reproduced" and outcomes["hb-fastsac-era/h1hand-run-v0"].state == "reproduced"
+
+    outcomes, claims = judge(ledger, low + [item for item in high if "walk" not in item.name])
+    assert claims["fastsac-era"].state == "partial" and any("hb-fastsac-era/h1hand-walk-v0: not run" in note for note in claims["fastsac-era"].notes)
+    assert outcomes["hb-fasttd3/h1hand-walk-v0"].state == "partial"
+
+
+def test_returns_are_divided_by_what_solves_the_task_before_they_are_aggregated(ledger):
+    assert set(ledger.solved_at) == set(ledger.experiments["preview-fasttd3"].over["TASKS"])
+    low, high = curves_of(ledger, "hb-fasttd3", "eval_avg_return", 100), curves_of(ledger, "hb-fastsac-era", "eval_avg_return", 450)
+    _, claims = judge(ledger, low + high)
+    assert 350 / 800 < claims["aggregate"].parts[0].value < 350 / 700 + 1e-9
+
+
+def times(ledger, name, seconds):
+    return [result(entry, 1, {"seconds of a step": seconds * (1 + i / 100)}) for i, entry in enumerate(ledger.experiments[name].entries)]
+
+
+@pytest.mark.parametrize("ratio, state", [(1.0, "reproduced"), (1.079, "reproduced"), (1.081, "not reproduced")])
+def test_overhead_is_a_mean_of_ratios(ledger, ratio, state):
+    _, claims = judge(ledger, times(ledger, "time-fasttd3", 2.0) + times(ledger, "time-fastsac-era", 2.0 * ratio))
+    assert claims["control-time"].state == state and claims["control-time"].parts[0].value == pytest.approx(ratio - 1)
+
+
+@pytest.mark.parametrize("lows, state", [([0.983] * 3, "reproduced"), ([0.983, 0.9823, 0.99], "not reproduced")])
+def test_a_floor_is_of_every_row_of_every_seed(ledger, lows, state):
+    (entry,) = ledger.find("demo-digits-era")
+    results = []
+    for seed, low in enumerate(lows, 1):
+        curve = dataclasses.replace(flat(1.2), low=[1.2, low] + [1.1] * 18)
+        results.append(result(entry, seed, curves={"eval_entropy_min": curve, "eval_top1": flat(97)}))
+    outcomes, claims = judge(ledger, results)
+    assert claims["demo-vision"].state == outcomes["demo-digits-era"].state == state
+
+
+def test_within_is_of_the_later_part_as_a_running_mean(ledger):
+    (entry,) = ledger.find("low-responses")
+    early = [0.5] * 400 + [0.03] * 400
+    noisy = [0.5] * 400 + [0.0, 0.1] * 200
+    late = [0.03] * 700 + [0.2] * 100
+    for values, state in ((early, "reproduced"), (noisy, "reproduced"), (late, "not reproduced")):
+        curve = Curve([float(i) for i in range(800)], values, values, values, 800)
+        _, claims = judge(ledger, [result(entry, None, curves={"era/low_fraction": curve})])
+        assert claims["low-responses"].state == state
+
+
+def test_spread_is_over_the_entries_and_a_longer_run_counts_at_its_epoch(ledger):
+    entries = ledger.experiments["sweep-imagenet"].entries
+    results = []
+    for i, entry in enumerate(entries):
+        curves = {f"eval_{metric}": Curve([50.0, 100.0, 200.0], [1.0, 70 + 0.1 * i, 99.0], [0.0] * 3, [0.0] * 3, 200) for metric in ("top1", "top5")}
+        results.append(result(entry, 42, {"top1": 99.0, "top5": 99.0}, curves, finished=False, steps=200))
+    outcomes, claims = judge(ledger, results)
+    assert claims["sweep-imagenet"].state == "reproduced" and claims["sweep-imagenet"].parts[0].value == pytest.approx(0.4)
+    assert outcomes["sweep-imagenet/1.2"].cells[0].ours == pytest.approx(70.2)
+    short = [dataclasses.replace(item, steps=99) for item in results]
+    assert judge(ledger, short)[1]["sweep-imagenet"].state == "partial"
+
+
+def test_one_seed_is_judged_by_sign_and_says_so(ledger):
+    grpo, era = ledger.find("entropy-grpo")[0], ledger.find("entropy-era")[0]
+    results = [result(grpo, None, curves={"actor/entropy": flat(0.1)}), result(era, None, curves={"actor/entropy": flat(0.4)})]
+    _, claims = judge(ledger, results)
+    assert claims["entropy-floor"].state == "reproduced" and "one seed: the sign alone" in claims["entropy-floor"].parts[0].measured
