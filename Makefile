@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded: whatever characters it holds.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
+GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 
 # The Pythons that the pinned packages have wheels for. The first one found is taken; PYTHON=... chooses another.
@@ -43,7 +43,7 @@ VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(M
 # And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
 CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report test apply status diff revert llm-smoke llm-data llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control report test apply status diff revert llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
 	agreement bench bench-actor bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
@@ -145,9 +145,11 @@ define split
 set -f; eval "words=($$$(1))" 2> /dev/null || { printf 'error: %s=%s cannot be read as words of the shell: put what is special there in quotes, and end each. Nothing was changed.\n' $(1) "$$$(1)" >&2; exit 1; }
 endef
 
+check-python = command -v $(1) > /dev/null || { echo "error: there is no Python at "$(1)". Set PYTHON to an environment's python. Nothing was changed." >&2; exit 1; }
+
 # Shell commands: `run COMMAND...` runs it in place of the shell, or prints it with DRY_RUN as the run scripts do.
 define or-print
-run() { $(if $(DRY),printf '%q' "$$1"; printf ' %q' "$${@:2}"; echo,command -v "$$1" > /dev/null || { echo "error: there is no Python at $$1. Set PYTHON to an environment's python. Nothing was changed." >&2; exit 1; }; exec "$$@"); }
+run() { $(if $(DRY),printf '%q' "$$1"; printf ' %q' "$${@:2}"; echo,$(call check-python,"$$1"); exec "$$@"); }
 endef
 
 $(LLM_RUNS):
@@ -169,14 +171,34 @@ llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
 	fi; \
 	run "$$python" "$$file" "$${sets[@]}" --out "$$DATA"
 
-llm-eval:  ## evaluate a model as the paper does (MODEL_PATH=<folder>, DATA, OUT, EVAL="more flags")
+# verl's merger writes into a folder beside MODEL_PATH, which gets its name at the end.
+llm-merge:  ## merge a run's checkpoint into a model (CKPT=.../global_step_600, MODEL_PATH=...)
+	@[[ -n "$$CKPT" && -n "$$MODEL_PATH" ]] || { echo "error: name the checkpoint and the model's new folder: make llm-merge CKPT=.../global_step_600 MODEL_PATH=..." >&2; exit 1; }; \
+	$(call in-checkout,verl/verl/model_merger/__main__.py); $(call find-gpu-python,verl,$(GPU_VENV)); $(or-print); \
+	absolute() { [[ "$$1" == /* ]] && printf '%s' "$$1" || printf '%s/%s' "$$PWD" "$$1"; }; \
+	actor=$$(absolute "$${CKPT%/}")/actor; model=$$(absolute "$${MODEL_PATH%/}"); [[ "$$python" != */* ]] || python=$$(absolute "$$python"); \
+	words=("$$python" -m verl.model_merger merge --backend fsdp --local_dir "$$actor" --target_dir); \
+	if [[ -n "$(DRY)" ]]; then printf 'cd %q && ' "$$CHECKOUTS/verl"; run "$${words[@]}" "$$model"; exit; fi; \
+	if [[ -f "$$model/config.json" ]]; then echo "$$model is there already, so nothing is merged."; exit; fi; \
+	[[ ! -e "$$model" ]] || { echo "error: MODEL_PATH=$$model is there and is no model: it has no config.json. Remove it or name another. Nothing was changed." >&2; exit 1; }; \
+	ranks=$$(sed -nE 's/.*"world_size": *([0-9]+).*/\1/p' "$$actor/fsdp_config.json" 2> /dev/null); \
+	[[ -n "$$ranks" ]] || { echo "error: CKPT=$$CKPT is not a checkpoint of an FSDP run: $$actor/fsdp_config.json is not there, or names no world_size. Nothing was changed." >&2; exit 1; }; \
+	for ((rank = 0; rank < ranks; rank++)); do \
+		[[ -f "$$actor/model_world_size_$${ranks}_rank_$$rank.pt" ]] || { echo "error: CKPT=$$CKPT is not whole: of $$ranks ranks, $$actor/model_world_size_$${ranks}_rank_$$rank.pt is not there. Nothing was changed." >&2; exit 1; }; \
+	done; \
+	if [[ -n "$$lacks" ]]; then $(call make-gpu-environment,$(GPU_VENV)); else $(call check-python,"$$python"); fi; \
+	beside=$$model.merging-$$$$; mkdir -p "$$(dirname "$$model")" && mkdir "$$beside" && trap 'rm -rf "$$beside"' EXIT && \
+	(cd "$$CHECKOUTS/verl" && run "$${words[@]}" "$$beside") && { [[ -e "$$model" ]] || mv "$$beside" "$$model"; } && echo "$$model is made of $$CKPT."
+
+llm-eval:  ## evaluate a model as the paper does (MODEL_PATH, SETS="aime24", DATA, OUT, EVAL="flags")
 	@[[ -n "$$MODEL_PATH" ]] || { echo "error: no model. Name its folder: make llm-eval MODEL_PATH=..." >&2; exit 1; }; \
 	$(call in-checkout,verl/recipe/era/evaluate.py); $(call split,EVAL); $(call find-gpu-python,verl,$(GPU_VENV)); $(or-print); \
 	if [[ -z "$(DRY)" ]]; then \
 		[[ -f "$$MODEL_PATH/config.json" ]] || { echo "error: MODEL_PATH=$$MODEL_PATH is not the folder of a model: it has no config.json. Nothing was changed." >&2; exit 1; }; \
 		if [[ -n "$$lacks" ]]; then $(call make-gpu-environment,$(GPU_VENV)); fi; \
 	fi; \
-	run "$$python" "$$file" --model "$$MODEL_PATH" --data "$$DATA/eval" --out "$${OUT:-$$RAY_DATA_HOME/eval/$$(basename "$$MODEL_PATH")}" "$${words[@]}"
+	data=(); read -ra sets <<< "$$SETS"; for name in "$${sets[@]}"; do data+=("$$DATA/eval/$$name.parquet"); done; \
+	run "$$python" "$$file" --model "$$MODEL_PATH" --data "$${data[@]:-$$DATA/eval}" --out "$${OUT:-$$RAY_DATA_HOME/eval/$$(basename "$$MODEL_PATH")}" "$${words[@]}"
 
 $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
 	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: vllm 0.8.5 needs Python 3.10 to 3.12, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }

@@ -16,7 +16,7 @@ from ledger.experiments import DOMAINS, HERE, ROOT, Entry, Experiment, Ledger, N
 COLLECTED = ROOT / "results/collected.json"
 REPORT = ROOT / "results/report"
 STATES = ("reproduced", "not reproduced", "partial", "run", "failed", "not run", "cannot run")
-OK, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, REFUSED, INTERRUPTED = 0, 2, 130
 
 
 def default_sources() -> list[Path]:
@@ -123,10 +123,20 @@ def show_one(ledger: Ledger, options: argparse.Namespace) -> int:
         print(textwrap.fill(value, 120, initial_indent=f"{name:<12}", subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False))
     collected = collected_so_far()
     print()
+    if not experiment.cannot:
+        print("\n".join(f"$ {line}" for line in shell_commands(ledger, entries)) + f"\n  or: python3 reproduce.py run {options.id}\n")
     for entry in entries:
         outcome = collected.outcomes.get(entry.id) if collected else None
         print(f"{entry.id}: " + (said(outcome) if outcome else state_of(experiment, None)))
     return OK
+
+
+def shell_commands(ledger: Ledger, entries: Sequence[Entry]) -> list[str]:
+    """As `run` starts them, whatever else the user has in the environment."""
+    from ledger import commands
+
+    places = {name: os.environ[name] for name in ("HOME", "RAY_DATA_HOME", "CHECKOUTS") if name in os.environ}
+    return [step.shell for step in commands.steps(ledger, entries, None, places)]
 
 
 def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -> list[tuple[str, str]]:

@@ -114,17 +114,15 @@ def test_vision_results_name_a_folder_without_runs(make, vision_checkouts, tmp_p
     assert result.returncode != 0 and f"no run (no summary.csv) in {tmp_path}/none" in result.stderr
 
 
-def test_the_documented_evaluation_runs_where_it_should(project_root, tmp_path):
-    """With stand-ins for the merging and for make, each of which says where it is."""
-    block = (project_root / "docs/recipes.md").read_text().split("## Evaluation")[1].split("```")[1]
-    python = tmp_path / ".venv/verl-gpu/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "merger in $PWD"\n')
-    python.chmod(0o755)
-    (tmp_path / "checkouts/verl").mkdir(parents=True)
-    script = f'make() {{ echo "make in $PWD: $*"; }}\n{block}'
-    result = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env={"PATH": os.environ["PATH"], "HOME": "/home/me"}, capture_output=True, text=True)
-    assert result.stdout.splitlines() == [f"merger in {tmp_path}/checkouts/verl", f"make in {tmp_path}: llm-eval MODEL_PATH=/home/me/verl/models/era"], result.stderr
+def test_the_documented_evaluation(make, project_root, patched_verl):
+    """make's own words for the line in the documentation."""
+    (line,) = (project_root / "docs/recipes.md").read_text().split("## Evaluation")[1].split("```")[1].split("\n")[1:-1]
+    words = subprocess.run(["bash", "-c", f"make() {{ printf '%s\\n' \"$@\"; }}\n{line}"], env={"HOME": "/home/me"}, capture_output=True, text=True).stdout.splitlines()
+    result = make(*words, "DRY_RUN=1", "PYTHON=python3", RAY_DATA_HOME="/home/me/verl")
+    merge, evaluation = map(shlex.split, result.stdout.splitlines())
+    checkpoint = "/home/me/verl/ckpts/ERA/era_stage2_qwen2.5_math_7b/global_step_1100/actor"
+    assert merge == ["cd", str(patched_verl), "&&", *f"python3 -m verl.model_merger merge --backend fsdp --local_dir {checkpoint} --target_dir /home/me/verl/models/era".split()]
+    assert evaluation[2:] == "--model /home/me/verl/models/era --data /home/me/verl/data/eval --out /home/me/verl/eval/era".split()
 
 
 def test_every_target_prints_its_command(make, runs, patched_verl):
@@ -147,6 +145,8 @@ def test_data_and_evaluation_print_their_commands(make, tmp_path):
     result = make("llm-eval", "DRY_RUN=1", checkouts, "MODEL_PATH=/my models/my model", "EVAL=--limit 2", RAY_DATA_HOME="/home of data")
     assert result.returncode == 0, result.stderr
     assert shlex.split(result.stdout)[1:] == [str(recipe / "evaluate.py"), "--model", "/my models/my model", "--data", "/home of data/data/eval", "--out", "/home of data/eval/my model", "--limit", "2"]
+    words = shlex.split(make("llm-eval", "DRY_RUN=1", checkouts, "MODEL_PATH=/m", "SETS=aime24 amc23", "DATA=/my data").stdout)
+    assert words[4:8] == ["--data", "/my data/eval/aime24.parquet", "/my data/eval/amc23.parquet", "--out"]
     result = make("llm-eval", checkouts)
     assert result.returncode != 0 and "make llm-eval MODEL_PATH=" in result.stderr
 
@@ -237,9 +237,9 @@ def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
         assert part in result.stderr
 
 
-@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data", "vision-cifar10", "vision-results", "control-batch", "control-results"])
+@pytest.mark.parametrize("target", ["llm-stage1", "llm-gspo-era", "llm-data", "llm-merge", "vision-cifar10", "vision-results", "control-batch", "control-results"])
 def test_before_apply_the_command_is_named(make, target, tmp_path):
-    result = make(target, f"CHECKOUTS={tmp_path}/none")
+    result = make(target, f"CHECKOUTS={tmp_path}/none", "CKPT=/c", "MODEL_PATH=/m")
     assert result.returncode != 0 and "Run 'make apply' first" in result.stderr
 
 
