@@ -338,5 +338,5 @@ def _check_claim(ledger: Ledger, claim: Claim) -> Iterator[str]:
     yield from (f"there is no experiment.{name}" for name in (claim.of, claim.than) if name and name not in ledger.experiments)
     if bool(claim.than) != (claim.test in ("higher", "overhead")):
         yield "than: expected for the tests higher and overhead, and for these alone"
-    lacking = {"at_least": ("value",), "within": ("low", "high"), "overhead": ("value",), "spread": ("value",)}.get(claim.test, ())
+    lacking = {"at_least": ("value",), "within": ("low", "high"), "spread": ("value",)}.get(claim.test, ())
     yield from (f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None)

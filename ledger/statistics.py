@@ -140,4 +140,4 @@ def iqm_difference(ones: Sequence[Sequence[float]], others: Sequence[Sequence[fl
 def share_half_width(percent: float, answers: int, runs: int) -> float:
     """Half-width, in points, of the interval of the difference between a share of `answers` answers and the mean of `runs` such shares."""
     share = percent / 100
-    return 100 * stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs))
+    return float(100 * stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs)))

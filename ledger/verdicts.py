@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of an entry of the ledger. seeds, wanted: how many there are and should be. notes: why it is partial or failed, in words."""
+    """Of an entry of the ledger. seeds, wanted: how many there are and should be, at least. notes: why it is partial or failed, in words."""
 
     id: str
     state: str
@@ -116,7 +116,7 @@ class Found:
 
     @property
     def is_whole(self) -> bool:
-        return len(self.used) >= self.wanted and all(self.values(metric, len(self.used)) for metric in self.entry.metrics)
+        return len(self.used) >= self.wanted and all(self.values(metric, self.wanted) for metric in self.entry.metrics)
 
     def values(self, metric: str, at_least: int = 1) -> list[float]:
         """The metric's number of each run, at the end of its curve if it has one; none if fewer runs than `at_least` have it."""
@@ -149,7 +149,8 @@ def judge_row(ledger: Ledger, found: Found) -> Outcome:
     notes = list(found.notes)
     if found.used and len(found.used) < found.wanted:
         notes.insert(0, f"{len(found.used)} of {found.wanted} seeds")
-    notes += [f"{cell.metric} is lacking" for cell in cells if found.used and cell.seeds < len(found.used)]
+    runs = len(found.used)
+    notes += [f"{cell.metric} is lacking" + (f" in {runs - cell.seeds} of {runs} runs" if cell.seeds else "") for cell in cells if cell.seeds < runs]
     if not found.started:
         state = NOT_RUN
     elif found.failed:
@@ -158,7 +159,7 @@ def judge_row(ledger: Ledger, found: Found) -> Outcome:
         state = PARTIAL
     else:
         state = _judged(ledger, experiment, cells)
-    return Outcome(found.entry.id, state, cells, len(found.used), found.wanted, notes)
+    return Outcome(found.entry.id, state, cells, runs, max(runs, found.wanted), notes)
 
 
 def _judged(ledger: Ledger, experiment: Experiment, cells: Sequence[Cell]) -> str:
@@ -289,11 +290,16 @@ def _pairs(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator
 
 
 def higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    for item, ones, others in _pairs(claim, of, than):
+    pairs = list(_pairs(claim, of, than))
+    for item, ones, others in pairs:
         difference, interval = statistics.welch(ones, others)
         text = f"{fmean(ones):.4g} against {fmean(others):.4g}, difference {difference:+.4g}"
         text += f" ± {interval:.3g}" if interval is not None else ", one seed: the sign alone"
         yield Part(item.entry.id, text, difference, interval, difference > (interval or 0))
+    if claim.value is not None and len(pairs) == len(of):
+        one, other = (fmean(fmean(values[side]) for _, *values in pairs) for side in (0, 1))
+        gain = 100 * (one / other - 1)
+        yield Part(claim.of, f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %", gain, None, gain > 0)
 
 
 def higher_aggregate(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
@@ -312,8 +318,9 @@ def overhead(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[F
     ratios = [fmean(ones) / fmean(others) for _, ones, others in _pairs(claim, of, than)]
     if ratios:
         mean, interval = fmean(ratios) - 1, statistics.t_interval(ratios)
-        text = f"{100 * mean:+.1f} %" + (f" ± {100 * interval:.1f} over {len(ratios)} tasks" if interval is not None else "") + f", the paper {100 * claim.value:.3g} %"
-        yield Part(claim.of, text, mean, interval, mean <= claim.value + claim.tolerance)
+        text = f"{100 * mean:+.1f} %" + (f" ± {100 * interval:.1f} over {len(ratios)} tasks" if interval is not None else "")
+        text += f", the paper {100 * claim.value:+.3g} %" if claim.value is not None else ""
+        yield Part(claim.of, text, mean, interval, mean <= (claim.value or 0) + claim.tolerance)
 
 
 def bounds(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:

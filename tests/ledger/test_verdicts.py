@@ -180,3 +180,20 @@ def test_one_seed_is_judged_by_sign_and_says_so(ledger):
     results = [result(grpo, None, curves={"actor/entropy": flat(0.1)}), result(era, None, curves={"actor/entropy": flat(0.4)})]
     _, claims = judge(ledger, results)
     assert claims["entropy-floor"].state == "reproduced" and "one seed: the sign alone" in claims["entropy-floor"].parts[0].measured
+
+
+def test_the_average_of_a_claim_is_beside_the_papers(ledger):
+    values = {"ood-era": {"arc_c": 60.0, "gpqa_diamond": 30.0, "mmlu_pro": 45.0}, "ood-grpo": {"arc_c": 50.0, "gpqa_diamond": 25.0, "mmlu_pro": 40.0}}
+    results = [result(ledger.find(name)[0], None, numbers) for name, numbers in values.items()]
+    _, claims = judge(ledger, results)
+    assert claims["out-of-distribution"].state == "reproduced"
+    assert claims["out-of-distribution"].parts[-1].value == pytest.approx(100 * (135 / 115 - 1))
+
+
+def test_more_seeds_than_wanted_all_count(ledger):
+    many = curves_of(ledger, "batch-state", "eval_avg_return", 100, seeds=10)
+    outcomes, _ = judge(ledger, many)
+    outcome = outcomes["batch-state/h1hand-walk-v0"]
+    assert (outcome.seeds, outcome.wanted, outcome.state) == (10, 10, "run") and outcome.cells[0].ours == pytest.approx(105.5)
+    few = [dataclasses.replace(item, curves={} if item.seed > 5 else item.curves) for item in many]
+    assert judge(ledger, few)[0]["batch-state/h1hand-walk-v0"].notes == ["eval_avg_return is lacking in 5 of 10 runs"]

@@ -1,0 +1,456 @@
+"""The pages, from results made up in fake_results.py: what they say, and how they look in a browser."""
+
+import html
+import json
+import math
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import Path
+
+import fake_results as fake
+import matplotlib
+import numpy as np
+import pytest
+from scipy import stats
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from ledger import experiments, report, results, verdicts
+from ledger.report import figures, page, panels, text
+from ledger.results import Collected, Curve
+
+VOID = ("meta", "link", "img", "br")
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes and text, and whether all that opens is closed."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict, list[str]]] = []
+        self.open: list[tuple[str, dict, list[str]]] = []
+        self.feed(source)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        element = (tag, dict(attributes), [])
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for _, _, words in self.open:
+            words.append(data)
+
+    def all(self, *tags) -> list[tuple[str, dict, str]]:
+        return [(tag, attributes, " ".join("".join(words).split())) for tag, attributes, words in self.elements if tag in tags]
+
+    def texts(self, tag: str, kind: str = "") -> list[str]:
+        return [words for _, attributes, words in self.all(tag) if kind in attributes.get("class", "").split() or not kind]
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return experiments.load()
+
+
+@pytest.fixture(scope="module")
+def pages(ledger, tmp_path_factory) -> dict[str, tuple[page.Page, Path]]:
+    """What was collected goes through its file, as it does in reproduce.py."""
+    made, shown = {"nothing": fake.nothing(), "demos": fake.demos(ledger), "mixed": fake.mixed(ledger)}, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "make", lambda *arguments: shown.append(page.make(*arguments)) or shown[-1])
+        for name, collected in made.items():
+            folder = tmp_path_factory.mktemp(name)
+            results.write(folder / "collected.json", collected)
+            made[name] = report.write(ledger, results.read(folder / "collected.json"), folder / "report")
+    return dict(zip(made, zip(shown, made.values())))
+
+
+@pytest.fixture(scope="module")
+def written(pages) -> dict[str, Path]:
+    return {name: file for name, (_, file) in pages.items()}
+
+
+@pytest.fixture(scope="module")
+def read(written):
+    return {name: Reader(index.read_text()) for name, index in written.items()}
+
+
+@pytest.fixture(scope="module")
+def mixed(pages) -> page.Page:
+    return pages["mixed"][0]
+
+
+def page_of(ledger, collected) -> page.Page:
+    return page.make(ledger, collected, Path("results/report"))
+
+
+def is_finite(panel) -> bool:
+    values = [value for series in panel.series for part in (series.x, series.y, series.low or [], series.high or []) for value in part]
+    return all(map(math.isfinite, values))
+
+
+def drawn(ledger, collected) -> list:
+    found = page.Findings(ledger, collected)
+    for place in ledger.places.values():
+        run = [entry for entry in found.entries(place.id) if found.outcomes[entry.id].state not in page.NOTHING]
+        if place.draws != "table" or place.id == experiments.HERE:
+            yield from (panel for panel, _ in panels.of_figure(ledger, collected, found.outcomes, place, run))
+
+
+# ---- the page as a whole
+
+
+@pytest.mark.parametrize("name", ["nothing", "demos", "mixed"])
+def test_it_stands_alone_and_is_well_formed(read, written, name):
+    source, found = written[name].read_text(), read[name]
+    ids = [attributes["id"] for _, attributes, _ in found.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [attributes["href"] for tag, attributes, _ in found.elements if tag == "a"]
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+    outside = {link for link in links if not link.startswith("#")}
+    assert {(written[name].parent / link).resolve() for link in outside} == {experiments.ROOT / document for document in page.DOCS}
+    loaded = [attributes[key] for tag, attributes, _ in found.elements for key in ("src", "href", "srcset") if key in attributes and tag != "a"]
+    assert all(address.startswith("data:") for address in loaded)
+    assert not found.all("script", "iframe", "object") and "@import" not in source and "url(" not in source
+    assert not re.search(r"\b(nan|NaN|inf|None|undefined)\b", " ".join(found.texts("main")).replace("reward is nan", "").replace("None.", ""))
+
+
+@pytest.mark.parametrize("name", ["nothing", "demos", "mixed"])
+def test_it_can_be_heard(read, name):
+    levels = [int(tag[1]) for tag, _, _ in read[name].all("h1", "h2", "h3", "h4")]
+    assert levels[0] == 1 and levels.count(1) == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:]))
+    assert all("scope" in attributes for _, attributes, _ in read[name].all("th"))
+    assert all(len(attributes["alt"]) > 40 for _, attributes, _ in read[name].all("img"))
+    heads = [words for _, _, words in read[name].all("h2")]
+    assert heads == ["Coverage", "Tables", "Figures", "Beside the paper", "Runs", "Problems", "How to read it"]
+
+
+def test_hostile_words_stay_words(read, written):
+    said = " ".join(read["mixed"].texts("main"))
+    assert fake.NASTY.strip() in said and "<b>" not in written["mixed"].read_text()
+    markdown = written["mixed"].with_name("report.md").read_text()
+    cells = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert cells and not any("<b>" in line.replace(r"\<b\>", "") for line in cells)
+    widths, width = [], 0
+    for line in markdown.splitlines():  # each line of a table has as many cells as its head
+        if not line.startswith("|"):
+            width = 0
+        else:
+            count = len(re.findall(r"(?<!\\)\|", line))
+            width = width or count
+            widths.append((width, count))
+    assert widths and all(width == count for width, count in widths)
+
+
+def test_with_nothing_collected_it_says_how_to_begin(read, ledger):
+    words = read["nothing"].texts("header")[0]
+    assert "Nothing was run yet" in words and "make demo demo-vision demo-control report" in words
+    assert not read["nothing"].all("img")
+    commands = set(read["nothing"].texts("code"))
+    can = [experiment.id for experiment in ledger.experiments.values() if not experiment.cannot and not experiment.gain]
+    assert len(can) > 70 and [name for name in can if f"python3 reproduce.py run {name}" not in commands] == []
+
+
+def test_what_was_run_and_what_not(read):
+    said = read["demos"].texts("header")[0]
+    assert "none was run; beside the paper 8 of 10 (demo: chain; demo: digits; demo: HalfCheetah)." in said
+    assert "Hardware: 2 cores of AMD EPYC 7B13." in said and "Nothing was run yet" not in said
+
+
+def test_the_counts_are_of_all_rows_and_claims(read, ledger):
+    collected = fake.mixed(ledger)
+    numbers = [int(words) for words in read["mixed"].texts("td", "number")[: 2 * 8 * 5]]
+    rows = [numbers[start : start + 5] for start in range(0, len(numbers), 5)]
+    states = [outcome["state"] for outcome in collected.outcomes.values()]
+    assert [row[-1] for row in rows[:7]] == [states.count(state) for state in verdicts.STATES]
+    assert set(states) == set(verdicts.STATES)
+    assert rows[7][-1] == len(ledger.entries) and rows[15][-1] == len(ledger.claims)
+    assert all(row[-1] == sum(row[:-1]) for row in rows) and len(rows) == 16
+
+
+def test_every_table_and_figure_is_covered(read, ledger):
+    covered = " ".join(read["mixed"].texts("table", "stack")[0].split())
+    for place in ledger.places.values():
+        if place.id != experiments.HERE:
+            assert f"{place.title} {place.id}" in covered
+            assert place.no_result in covered and all(other in covered for other in place.same_as)
+
+
+# ---- numbers
+
+
+def bodies(found: Reader) -> dict[str, list[list[str]]]:
+    """The table rows by the name that they stand under."""
+    groups: dict[str, list[list[str]]] = {}
+    rows: list[list[str]] = []
+    for tag, attributes, words in found.all("tr", "td", "th"):
+        if tag == "tr":
+            if attributes.get("class") == "name":
+                rows = groups.setdefault(words, [])
+            elif attributes.get("class") not in ("paper", "ours", "difference"):
+                rows = []
+            rows.append([])
+        elif rows:
+            rows[-1].append(words)
+    return groups
+
+
+def test_a_row_of_a_table_has_the_papers_numbers_and_ours(ledger):
+    """One seed's error is of its problems; the allowed difference by the tolerance's own formula."""
+    collected = fake.judged(ledger, fake.grid(ledger, only=lambda entry: entry.id == "main-grpo"))
+    (section,) = [section for section in page_of(ledger, collected).tables if section.place.id == "tab:main_results"]
+    (row,) = [row for block in section.blocks for row in block.rows if row.name == "GRPO"]
+    (made,) = collected.results
+    assert row.lines["paper"] == ["34.4", "12.3", "69.5", "80.6", "36.8", "40.6", "45.7"] and section.blocks[0].columns[0] == "aime24"
+    assert row.lines["ours"] == [f"{made.values[name]:.1f} ± 0.4" for name in section.blocks[0].columns] and row.over == "problems"
+    share, answers = 0.344, 480
+    allowed = 196 * math.sqrt(2 * share * (1 - share) / answers)
+    assert row.lines["difference"][0] == f"{text.number(made.values['aime24'] - 34.4, 1, sign=True)} (within ±{allowed:.1f})"
+
+
+def test_several_seeds_have_their_mean_and_its_interval(ledger):
+    items = fake.grid(ledger, only=lambda entry: entry.id == "cifar10-aug")
+    tops = [93.1, 93.9, 93.35]
+    collected = fake.judged(ledger, [replace(item, values={"top1": top, "top5": 99.8}) for item, top in zip(items, tops, strict=True)])
+    (section,) = [section for section in page_of(ledger, collected).tables if section.place.domain == "vision"]
+    (row,) = [row for block in section.blocks for row in block.rows if row.outcome.id == "cifar10-aug"]
+    half = stats.t.ppf(0.975, 2) * np.std(tops, ddof=1) / math.sqrt(3)
+    assert row.lines["ours"] == [f"{np.mean(tops):.2f} ± {half:.2f}", "99.80 ± 0.00"]
+    assert row.lines["difference"][0] == f"−0.08 (within ±{math.hypot(half, 0.03):.2f})" and row.over == "seeds"
+    assert (row.outcome.seeds, row.outcome.wanted) == (3, 3)
+
+
+def test_the_page_lays_the_numbers_out_under_their_columns(read):
+    groups = bodies(read["mixed"])
+    name = next(name for name in groups if name.startswith("ERA over GRPO"))
+    assert [row[0] for row in groups[name]][1:] == ["paper", "ours", "difference"]
+    assert groups[name][1][1:] == ["9.0", "37.4", "4.7", "5.0", "15.8", "14.5", "9.8"]
+    not_run = next(name for name in groups if name.startswith("KL-Cov"))
+    assert "not run" in not_run and "python3 reproduce.py run main-kl-cov" in not_run
+    assert [row[0] for row in groups[not_run]][1:] == ["paper"]
+
+
+@pytest.mark.parametrize(
+    "value, decimals, sign, shown",
+    [
+        (93.456, 2, False, "93.46"), (-0.04, 1, True, "0.0"), (0.04, 1, True, "0.0"), (-3.2, 1, True, "−3.2"), (12345.6, None, False, "12346"),
+        (0.0314159, None, False, "0.03142"), (0.0, None, False, "0"), (1e-9, None, False, "0.000000"), (-812.34, None, False, "−812.3"),
+        (None, 2, False, "–"), (math.nan, 2, False, "–"), (math.inf, None, False, "–"),
+    ],
+)  # fmt: skip
+def test_numbers(value, decimals, sign, shown):
+    assert text.number(value, decimals, sign) == shown
+
+
+def test_quotes_lose_their_tex(ledger):
+    assert text.plain("ERA outperforms GRPO by 16.9$\\%$ on average") == "ERA outperforms GRPO by 16.9% on average"
+    assert text.plain("``a~b'' \\textbf{bold} $\\{x_1\\}$ 3\\% & \\$5") == "“a b” bold {x_1} 3% & $5"
+    assert not [claim.id for claim in ledger.claims.values() if re.search(r"[\\${}]", text.plain(claim.quote))]
+
+
+def test_seeds_in_ranges():
+    assert text.ranges([3, 1, 2, 7, 42, 43]) == "1–3, 7, 42–43"
+
+
+# ---- figures
+
+
+def series_of(ledger, collected, place: str, title: str) -> dict[str, figures.Series]:
+    found = page.Findings(ledger, collected)
+    made = panels.of_figure(ledger, collected, found.outcomes, ledger.places[place], found.entries(place))
+    return {series.label: series for panel, _ in made if panel.title == title for series in panel.series}
+
+
+def test_a_curve_is_the_mean_of_its_seeds_with_its_band(ledger):
+    items = fake.grid(ledger, only=lambda entry: entry.id.startswith("hb-fasttd3/h1hand-walk"))
+    collected = fake.judged(ledger, items)
+    series = series_of(ledger, collected, "fig:hb_fastsac", "h1hand-walk-v0")["FastTD3 (10 seeds)"]
+    rows = np.array([item.curves["eval_avg_return"].y for item in items]).reshape(10, 100, 4).mean(2)
+    half = stats.t.ppf(0.975, 9) * rows.std(0, ddof=1) / math.sqrt(10)
+    np.testing.assert_allclose(series.y, rows.mean(0))
+    np.testing.assert_allclose(np.subtract(series.high, series.y), half)
+    np.testing.assert_allclose(np.subtract(series.y, series.low), half)
+    assert series.x[-1] == 100_000
+
+
+def test_a_short_curve_stays_as_it_is():
+    short = Curve([1, 2, 4], [1.0, 0.5, 0.25], [1.0, 0.5, 0.25], [1.0, 0.5, 0.25], 3)
+    assert panels.coarser(short) is short
+    odd = panels.coarser(Curve(list(range(250)), [float(x) for x in range(250)], [], [], 250))
+    assert len(odd.x) == 84 and odd.x[-1] == 249 and odd.y[0] == 1.0 and odd.y[-1] == 249.0
+
+
+def test_one_seed_has_no_band_and_says_so(ledger):
+    collected = fake.judged(ledger, fake.grid(ledger, 1, only=lambda entry: entry.id.startswith(("hb-", "preview-", "entropy"))))
+    run = series_of(ledger, collected, "fig:hb_fastsac", "h1hand-run-v0")
+    assert [(label, series.low) for label, series in run.items()] == [("FastTD3 (1 seed)", None), ("FastSAC-ERA (1 seed)", None)]
+    assert list(series_of(ledger, collected, "fig:llm_entropy", "entropy")) == ["GRPO (1 run)", "ERA, stage 1 (1 run)"]
+    aggregate = series_of(ledger, collected, "fig:preview_results", "HumanoidBench, FastSAC")
+    assert list(aggregate) == ["FastTD3 (8 of 8 tasks, 8 runs)", "FastSAC-ERA (8 of 8 tasks, 8 runs)"]
+    assert all(series.low is None for series in aggregate.values())
+
+
+def test_times_are_ratios_to_the_baseline(ledger):
+    items = fake.grid(ledger, only=lambda entry: entry.id.startswith("time-f") or entry.id.startswith("time-no-delay/h1hand-run"))
+    times = {"walk-v0-fasttd3": 0.02, "walk-v0-fastsac_era": 0.022, "run-v0-fasttd3": 0.05, "run-v0-fastsac_era": 0.055}
+    items = [replace(item, values={"seconds of a step": times.get(item.name.removeprefix("time/h1hand-"), 0.03)}) for item in items]
+    (panel,) = [panel for panel in drawn(ledger, fake.judged(ledger, items)) if isinstance(panel, figures.Dots)]
+    ratios = {series.label: dict(zip([panel.names[x] for x in series.x], series.y)) for series in panel.series}
+    assert ratios["FastSAC-ERA"]["h1hand-walk-v0"] == pytest.approx(1.1) and ratios["FastSAC-ERA"]["h1hand-pole-v0"] == 1.0
+    assert ratios["FastTD3 without delay (not in the paper)"] == {"h1hand-run-v0": pytest.approx(0.6)}
+    assert [bound for bounds in panel.bounds.values() for bound in bounds] == [1.0, 1.06]
+    assert "FastTD3" not in ratios
+
+
+def test_claims_bounds_are_drawn(ledger):
+    panel = next(panel for panel in drawn(ledger, fake.full(ledger)) if panel.title == "share of responses")
+    assert list(panel.bounds.values()) == [[0.0, 0.06], [0.0, 0.01]]
+    floor = next(panel for panel in drawn(ledger, fake.demos(ledger)) if panel.y == "smallest entropy (nats)")
+    assert list(floor.bounds.values()) == [[0.9825]]
+
+
+def test_nothing_is_drawn_of_what_was_not_run(mixed):
+    by_place = {section.place.id: section for section in mixed.figures}
+    assert not by_place["fig:gym_ppo"].pictures and [lack.state for lack in by_place["fig:gym_ppo"].lacks] == [verdicts.CANNOT]
+    (whole, cannot) = by_place["fig:hb_fastsac"].lacks[0], by_place["fig:preview_results"].lacks[1]
+    assert whole.names == ["FastTD3 (h1hand-pole-v0)", "FastSAC-ERA (h1hand-pole-v0)"]
+    assert whole.commands == ["python3 reproduce.py run hb-fasttd3/h1hand-pole-v0", "python3 reproduce.py run hb-fastsac-era/h1hand-pole-v0"]
+    assert cannot.names == ["SAC", "SAC-ERA"] and "SAC is not part of this project" in cannot.reason
+    assert len(by_place["fig:hb_fastsac"].pictures) == 7
+    assert next(picture for picture in by_place["fig:llm_entropy_analysis"].pictures).lacking == ["top 20 % (H_resp)"]
+
+
+def test_the_same_results_give_the_same_bytes(ledger, written, tmp_path):
+    again = report.write(ledger, fake.demos(ledger), tmp_path)
+    for file in written["demos"].parent.rglob("*.svg"):
+        assert (tmp_path / "figures" / file.name).read_bytes() == file.read_bytes()
+    documents = re.compile(r'href="[^"#][^"]*"')
+    assert documents.sub("", again.read_text()) == documents.sub("", written["demos"].read_text())
+
+
+def test_old_figures_go(ledger, tmp_path):
+    report.write(ledger, fake.demos(ledger), tmp_path)
+    assert len(list((tmp_path / "figures").glob("*.svg"))) == 7
+    report.write(ledger, fake.nothing(), tmp_path)
+    assert list((tmp_path / "figures").glob("*.svg")) == []
+
+
+def test_figures_are_sound_svg_with_words_as_words(written):
+    files = list(written["mixed"].parent.rglob("*.svg"))
+    assert len(files) > 20
+    for file in files:
+        tree = ElementTree.fromstring(file.read_text())
+        assert len(tree.findall(".//{*}text")) >= 4 and "nan" not in file.read_text().lower()
+        assert "metadata" not in file.read_text() or "date" not in file.read_text()
+
+
+LONG = "FastTD3 without delay (not in the paper), and with <&> a name that goes on for longer than any page is wide"
+WAVE = [-12345.678 + 1e4 * math.sin(x / 9) for x in range(100)]
+STEPS = list(range(0, 1_500_000, 15_000))
+POWERS = [2**k for k in range(11)]
+NAMES = [LONG, "short", *(f"h1hand-balance_simple-v{number}" for number in range(9))]
+HARD = [
+    figures.Lines(LONG, "step", LONG, [figures.Series(f"{LONG} {place}", STEPS, [y + place for y in WAVE], style=place) for place in range(9)]),
+    figures.Lines("small", "epoch", "y", [figures.Series("one point (1 seed)", [7], [-1e-7])], {LONG: [0.0, -1e-7]}),
+    figures.Lines("k", "k", "pass@k (%)", [figures.Series("pass", POWERS, [99.0 + k / 1e10 for k in POWERS])], log=True),
+    figures.Dots(LONG, LONG, NAMES, [figures.Series(f"{place} {LONG}", [0, 1, 10], [0.99, 1.0, 1.07], style=place) for place in range(4)], {LONG: [1]}),
+    figures.Lines("constant", "epoch", "y", [figures.Series("all equal (3 seeds)", [1, 2, 3], [5.0] * 3, [5.0] * 3, [5.0] * 3)]),
+]
+
+
+def test_no_labels_of_a_figure_overlap(ledger):
+    """As matplotlib lays them out, in the widest of the fonts."""
+    made = [*drawn(ledger, fake.full(ledger)), *HARD]
+    kinds = {(len(panel.series), len(panel.bounds), panel.y, type(panel), panel.title if panel in HARD else ""): panel for panel in made}
+    assert len(made) > 40 and all(map(is_finite, made))
+    with matplotlib.rc_context(figures.SETTINGS):
+        for panel in kinds.values():
+            figure = figures.draw(panel)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            renderer = canvas.get_renderer()
+            texts = [item for item in figure.findobj(matplotlib.text.Text) if item.get_visible() and item.get_text().strip()]
+            boxes = {item: item.get_window_extent(renderer) for item in texts}
+            (axes,) = figure.axes
+            ticks = {*axes.get_xticklabels(), *axes.get_yticklabels()}
+            boxes = {item: box for item, box in boxes.items() if item not in ticks or _is_in_view(axes, item)}
+            width, height = figure.bbox.size
+            assert all(min(box.x0, box.y0) > -1 and box.x1 < width + 1 and box.y1 < height + 1 for box in boxes.values()), panel.title
+            overlaps = [(one.get_text(), other.get_text()) for one, other in combinations(boxes, 2) if boxes[one].overlaps(boxes[other])]
+            assert overlaps == [], panel.title
+            assert axes.get_window_extent().height > (0.45 * figures.HEIGHT if isinstance(panel, figures.Lines) else 0.2) * figure.dpi
+
+
+def _is_in_view(axes, label) -> bool:
+    """matplotlib keeps labels beyond the ends of an axis, and does not draw them."""
+    x, y = label.get_position()
+    (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    return left <= x <= right if label in axes.get_xticklabels() else low <= y <= high
+
+
+# ---- in a browser
+
+WIDTHS = (360, 768, 1280)
+AROUND = """<!doctype html><pre id="found"></pre><script>
+const found = [];
+addEventListener("message", (event) => {{ found.push(event.data); document.getElementById("found").textContent = JSON.stringify(found); }});
+</script>{frames}"""
+
+
+def test_it_fits_and_can_be_read_at_each_width(written, tmp_path):
+    """A phone's, a tablet's and a desk's. Prints nothing over anything, and no words too pale."""
+    chromium = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("no Chromium found on PATH")
+    script = (Path(__file__).parent / "measure_page.js").read_text()
+    frames = []
+    for name in ("nothing", "mixed"):
+        source = written[name].read_text().replace("<details>", "<details open>").replace("</body>", f"<script>{script}</script></body>")
+        (tmp_path / f"{name}.html").write_text(source)
+        frames += [f'<iframe name="{name}" src="{name}.html" style="width: {width}px; height: 800px; border: 0"></iframe>' for width in WIDTHS]
+    (tmp_path / "around.html").write_text(AROUND.format(frames="".join(frames)))
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--virtual-time-budget=10000", "--dump-dom"]
+    dumped = subprocess.run([*command, (tmp_path / "around.html").as_uri()], capture_output=True, text=True, timeout=60).stdout
+    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dumped, re.DOTALL)[1]))
+    assert {(one["name"], one["width"]) for one in found} == {(name, width) for name in ("nothing", "mixed") for width in WIDTHS}
+    for one in found:
+        assert one["texts"] > 500 and (one["pictures"] > 20) == (one["name"] == "mixed")
+        faults = {key: one[key] for key in ("outside", "pale", "overlapping") if one[key]}
+        assert (one["scroll"], one["broken"], faults) == (one["client"], 0, {}), (one["name"], one["width"])
+
+
+# ---- problems and runs
+
+
+def test_problems_are_named_by_file_and_line(read):
+    said = read["mixed"].texts("main")[0]
+    assert "results/cifar10-seed43/summary.csv: a modified checkout made it (timm/train.py)" in said
+    assert "/log.csv:1207: reward is nan" in said
+    assert "2 problems" in read["mixed"].texts("header")[0]
+
+
+def test_failed_and_interrupted_runs_are_shown_as_such(read, mixed):
+    said = read["mixed"].texts("main")[0]
+    assert "clip_cov_qwen2.5_math_7b, the last lines of its log: Traceback (most recent call last): RuntimeError:" in said
+    assert "failed after 120 of 1100 steps" in said and "seed 2 interrupted after 12000 of 100000 steps" in said
+    assert "failed, exit code 2" in said and "EVAL='--samples 2' make llm-clip-cov" in said
+    assert "8 NVIDIA H20 and 2 cores of AMD EPYC 7B13" in said
+    row = next(run for run in mixed.runs if run.name == "cifar10")
+    assert (row.seeds, row.finished, row.results, row.states) == ("42–44", 3, 3, "2 clean, 1 modified")
+
+
+def test_what_was_never_judged_was_not_run(ledger):
+    found = page.Findings(ledger, Collected("", [], [], [], []))
+    states = {outcome.state for outcome in found.outcomes.values()}
+    assert states == {verdicts.NOT_RUN, verdicts.CANNOT} and {claim.state for claim in found.claims.values()} == {verdicts.NOT_RUN}
