@@ -45,7 +45,7 @@ CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $
 
 .PHONY: help demo demo-vision demo-control report test apply status diff revert llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
-	agreement bench bench-actor bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
+	agreement bench bench-actor bench-ledger bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
 ##@ The project
 help:  ## this list
@@ -301,6 +301,9 @@ bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, 
 bench-actor: $(VENV_READY)  ## time and memory of the actor's two passes: GRPO, ERA, the release's way
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
 	@$(CPU) benchmarks/actor.py --checkout "$$CHECKOUTS/verl"
+
+bench-ledger: $(VENV_READY)  ## time and memory of collecting and reporting a full grid of made-up results
+	@$(CPU) benchmarks/ledger.py
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
 	@$(CPU) benchmarks/engine.py

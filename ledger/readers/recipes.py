@@ -1,0 +1,140 @@
+"""The commands and protocols of the overlays' recipes, to which a run's own are compared: what else carries the same name (a smoke
+run, another number of GPUs, flags of the user's) is not the ledger's run."""
+
+import importlib.util
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from ledger.experiments import ROOT
+from ledger.readers.reading import Problems
+
+# Flags that change nothing in what is trained: how often something is printed or kept, and who loads the data.
+HARMLESS_TIMM = {"-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem"}
+HARMLESS_FASTTD3 = {"--device_rank", "--project", "--use_wandb", "--no_use_wandb", "--render_interval", "--save_interval"}
+
+
+@cache
+def _module(path: str) -> ModuleType:
+    """A file of the overlays that imports the standard library alone."""
+    spec = importlib.util.spec_from_file_location("recipe_" + path.replace("/", "_").removesuffix(".py"), ROOT / "overlays" / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _timm_runs() -> dict[str, tuple[list[str], float]]:
+    """By name: the command without seed and data folder, and the epochs after which the recipe ends the run, at the latest of all
+    experiments that have it."""
+    runs = _module("timm/recipes/era/runs.py")
+    found = {}
+    for experiment in runs.EXPERIMENTS.values():
+        for run in runs.runs(experiment, runs.Settings(), []):
+            name, _, _ = run.name.rpartition("-seed")
+            name = f"time/{name}" if experiment.compares_time else name
+            before = found.get(name, ([], 0))[1]
+            found[name] = _without(run.command, "--seed", "--data-dir"), max(before, experiment.stop_after or math.inf)
+    return found
+
+
+@cache
+def _fasttd3_commands() -> dict[str, list[str]]:
+    """By name, without seed."""
+    runs = _module("fasttd3/recipes/era/runs.py")
+    commands = {}
+    for experiment in runs.EXPERIMENTS.values():
+        for run in runs.runs(experiment, runs.Settings(seeds=(0,)), []):
+            name, _, _ = run.name.rpartition("-seed")
+            commands[f"time/{name}" if experiment.compares_time else name] = _without(run.command, "--seed")
+    return commands
+
+
+def timm(file: Path, name: str, seed: int | None) -> tuple[int | None, bool, list]:
+    """Epochs to train, whether the command is the recipe's, and problems. A copy without command.txt is taken for the recipe's."""
+    expected, stop = _timm_runs().get(name, (None, math.inf))
+    found, fits, problems = _compare(file, expected, seed, HARMLESS_TIMM, ("--seed", "--data-dir"))
+    epochs = [value for flag, value in _pairs(found or expected or []) if flag == "--epochs" and re.fullmatch(r"\d{1,9}", value)]
+    return min(int(epochs[-1]), stop) if epochs else None, fits, problems
+
+
+def fasttd3(file: Path, name: str, seed: int | None) -> tuple[bool, list]:
+    _, fits, problems = _compare(file, _fasttd3_commands().get(name), seed, HARMLESS_FASTTD3, ("--seed",))
+    return fits, problems
+
+
+def protocol(benchmark: str) -> dict | None:
+    """Of the paper's evaluation: samples, temperature, top_p, max_tokens, problems. None for a benchmark that it does not have."""
+    module = _module("verl/recipe/era/evaluation/protocol.py")
+    if benchmark not in module.PROTOCOLS:
+        return None
+    rows = json.loads((ROOT / "overlays/verl/recipe/era/datasets.json").read_text())[benchmark]["pin"]["rows"]
+    return {**module.PROTOCOLS[benchmark]._asdict(), "max_tokens": module.MAX_TOKENS, "problems": rows}
+
+
+def paper_average() -> tuple[str, ...]:
+    return _module("verl/recipe/era/evaluation/scores.py").PAPER_AVERAGE
+
+
+def words(file: Path) -> list[str]:
+    """Of a command.txt, none where it is lacking or cannot be read."""
+    try:
+        return shlex.split(file.read_text())
+    except (OSError, ValueError):
+        return []
+
+
+def _compare(file: Path, expected: list[str] | None, seed: int | None, harmless: set[str], own: tuple[str, ...]) -> tuple[list[str], bool, list]:
+    """The words of the command, whether they are the expected ones, and problems; where no recipe has the name nothing is compared."""
+    problems = Problems(file)
+    if not file.is_file():
+        if expected:
+            problems.add("is lacking, so nothing says that the run was trained as the recipe has it; it is taken for granted")
+        return [], True, problems.all()
+    found = words(file)
+    seeds = [value for flag, value in _pairs(found) if flag == "--seed"]
+    difference = ""
+    if not found:
+        difference = "is no command that can be read"
+    elif expected and seed is not None and seeds != [str(seed)]:
+        difference = f"has seed {', '.join(seeds) or 'none'}, and the folder's name {seed}"
+    elif expected:
+        difference = _difference(expected, _without(found, *own), harmless)
+    if difference:
+        problems.add(f"{difference}: it is not the ledger's run, and not used", 1)
+    return found, not difference, problems.all()
+
+
+def _difference(expected: list[str], words: list[str], harmless: set[str]) -> str:
+    """In words; empty if there is none but of harmless flags at the end, where the recipes put what the user adds."""
+    for place, word in enumerate(expected):
+        if words[place : place + 1] != [word]:
+            return f"the command has {words[place] if place < len(words) else 'nothing'} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
+    added, kept = words[len(expected) :], []
+    while added:
+        word = added.pop(0)
+        values = [added.pop(0)] if "=" not in word and added and not added[0].startswith("-") else []
+        if word.partition("=")[0] not in harmless:
+            kept += [word, *values]
+    return f"the command has {shlex.join(kept)} beside the recipe's" if kept else ""
+
+
+def _pairs(words: list[str]) -> Iterable[tuple[str, str]]:
+    """Flags and values, of --flag=value too."""
+    for word, value in zip(words, [*words[1:], ""]):
+        flag, equals, own = word.partition("=")
+        yield (flag, own) if equals else (word, value)
+
+
+def _without(words: Iterable[str], *flags: str) -> list[str]:
+    kept, skip = [], False
+    for word in words:
+        if not skip and word not in flags:
+            kept.append(word)
+        skip = not skip and word in flags
+    return kept

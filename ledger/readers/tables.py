@@ -1,0 +1,222 @@
+"""Logs as columns of numbers: bad lines left out and named, NaN kept apart, curves made shorter."""
+
+import csv
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ledger.readers.reading import Problems
+from ledger.results import MOST_POINTS, Curve
+
+# What a metric can be, both ends included. What the ledger's metrics have no limits in is not here.
+RANGES = {
+    "eval_top1": (0, 100),
+    "eval_top5": (0, 100),
+    "era/low_fraction": (0, 1),
+    "era/high_fraction": (0, 1),
+    "timing_s/old_log_prob": (0, math.inf),
+    "seconds": (0, math.inf),
+    "reward": (0, 1),  # of the demo
+}
+LONGEST_STEP = 15  # digits; what is longer is no step
+CUT = "the last line has no end and is left out"
+
+
+@dataclass
+class Column:
+    """A metric's values in the order of the log. steps, lines: of each value. NaN also stands for infinities and what is no number."""
+
+    steps: array = field(default_factory=lambda: array("q"))
+    lines: array = field(default_factory=lambda: array("q"))
+    values: array = field(default_factory=lambda: array("d"))
+
+    def add(self, step: int, line: int, value: float) -> None:
+        self.steps.append(step)
+        self.lines.append(line)
+        self.values.append(value)
+
+
+@dataclass(frozen=True)
+class Log:
+    """steps, lines: of all rows of training, in the order of the file. bad: the numbers of the lines that are left out."""
+
+    steps: array
+    lines: array
+    columns: dict[str, Column]
+    bad: array
+
+    @property
+    def last_step(self) -> int:
+        return max(self.steps, default=0)
+
+
+def lines_of(file: Path, problems: Problems, bad: array) -> Iterator[tuple[int, bytes]]:
+    """The whole lines with their numbers; a last line without its end is left out."""
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.endswith(b"\n"):
+                yield number, line
+            else:
+                problems.add(CUT, number)
+                bad.append(number)
+
+
+def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -> Log:
+    """The columns `wanted` as far as the file has them. step: the column of whole numbers that counts.
+
+    A header once more, which timm writes on resuming, is no row; an empty cell has no value."""
+    bad, steps, lines = array("q"), array("q"), array("q")
+    rows = lines_of(file, problems, bad)
+    _, first = next(rows, (0, b""))
+    header = _cells(first) or [] if first else []
+    found = Log(steps, lines, {name: Column() for name in wanted if name in header}, bad)
+    if not header:
+        problems.add("is empty" if not first and not bad else "has no header that can be read", 1 if first else None)
+        return found
+    if step not in header:
+        problems.add(f"has no column {step}; the columns are {', '.join(header)[:200]}", 1)
+        return found
+    at, places = header.index(step), [header.index(name) for name in found.columns]
+    columns = list(found.columns.values())
+    for number, line in rows:
+        cells = _cells(line)
+        if cells == header:
+            continue
+        try:
+            if cells is None or len(cells) != len(header):
+                raise ValueError
+            now, values = _step(cells[at]), [float(cells[place]) if cells[place] else None for place in places]
+        except ValueError:
+            problems.add_alike("left out", f"{_why_bad(cells, header, at, places)}; the line is left out", number)
+            bad.append(number)
+            continue
+        steps.append(now)
+        lines.append(number)
+        for column, value in zip(columns, values):
+            if value is not None:
+                column.add(now, number, value)
+    if not steps:
+        problems.add("has a header and no row")
+    return found
+
+
+def _cells(line: bytes) -> list[str] | None:
+    """None for what is not UTF-8."""
+    try:
+        text = line.decode().rstrip("\r\n")
+        return next(csv.reader([text]), []) if '"' in text else text.split(",")
+    except (UnicodeDecodeError, csv.Error):
+        return None
+
+
+def _step(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_STEP):
+        raise ValueError
+    return int(text)
+
+
+def _why_bad(cells: list[str] | None, header: list[str], at: int, places: list[int]) -> str:
+    if cells is None:
+        return "is no UTF-8 text"
+    if len(cells) != len(header):
+        return f"the number of cells is {len(cells)}, the header's {len(header)}"
+    try:
+        _step(cells[at])
+    except ValueError:
+        return f"{cells[at][:40]!r} is no step"
+    return next(f"{header[place]} is {cells[place][:40]!r}, which is no number" for place in places if not _is_number(cells[place]))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def are_in_order(log: Log, problems: Problems, first: int, every: int = 1, resumes: bool = True) -> bool:
+    """Whether the steps come as one process after the other writes them: on by `every`, or back and on from there; back never farther
+    than the time before, because checkpoints get newer, unless to the beginning.
+
+    Rows that are missing are listed; they leave a hole in the curve and nothing else. first: the step at which a log begins at the
+    latest. resumes: whether a log may go back, or have a step twice."""
+    steps, lines = np.asarray(log.steps), np.asarray(log.lines)
+    if not len(steps):
+        return True
+    if steps[0] > first:
+        problems.add(f"begins at step {steps[0]} and not at {first}: its beginning is missing", int(lines[0]))
+    ahead = np.diff(steps)
+    resumed = 0  # where the log went back to the time before
+    for i in np.flatnonzero(ahead < 0 if resumes else ahead <= 0):
+        if not resumes or first < steps[i + 1] < resumed:
+            problems.add(f"step {steps[i + 1]} comes after step {steps[i]}, which is no resumption: the run is not used", int(lines[i + 1]))
+            return False
+        resumed = steps[i + 1]
+    highest = np.maximum.accumulate(steps)
+    bad = np.asarray(log.bad)
+    for i in np.flatnonzero(ahead > every):
+        left_out = np.searchsorted(bad, lines[i + 1]) - np.searchsorted(bad, lines[i])
+        lacking = ahead[i] // every - 1 - left_out
+        if lacking <= 0:
+            continue
+        if steps[i] < highest[i]:
+            text = f"step {steps[i + 1]} comes after step {steps[i]}, behind step {highest[i]}, as if two runs wrote into this file: the run is not used"
+            problems.add(text, int(lines[i + 1]))
+            return False
+        problems.add_alike("missing rows", f"{lacking} rows are missing between the steps {steps[i]} and {steps[i + 1]}", int(lines[i + 1]))
+    return True
+
+
+def series(name: str, column: Column, problems: Problems) -> tuple[np.ndarray, np.ndarray] | None:
+    """Steps, ascending, and the last value of each. None, and a problem, if one of them is no number or out of its range."""
+    steps, lines, values = (np.asarray(part) for part in (column.steps, column.lines, column.values))
+    if len(steps) and (np.diff(steps) <= 0).any():
+        order = np.argsort(steps, kind="stable")
+        last = np.append(np.diff(steps[order]) > 0, True)
+        steps, lines, values = (part[order][last] for part in (steps, lines, values))
+    low, high = RANGES.get(name, (-math.inf, math.inf))
+    good = np.isfinite(values) & (values >= low) & (values <= high)
+    if good.all():
+        return (steps, values) if len(steps) else None
+    at = int(np.argmin(good))
+    what = f"{values[at]:g}, beyond {low:g} to {high:g}" if math.isfinite(values[at]) else "not a finite number"
+    more = f", as at {(~good).sum() - 1} later steps" if (~good).sum() > 1 else ""
+    problems.add(f"{name} is {what} at step {steps[at]}{more}: it is left out of this run", int(lines[at]))
+    return None
+
+
+def curve(steps: np.ndarray, values: np.ndarray) -> Curve:
+    count = len(steps)
+    if count <= MOST_POINTS:
+        y = values.tolist()
+        return Curve(x=steps.tolist(), y=y, low=y, high=y, rows=count)
+    begins = np.linspace(0, count, MOST_POINTS, endpoint=False).astype(int)
+    ends = np.append(begins[1:], count)
+    return Curve(
+        x=steps[ends - 1].tolist(),
+        y=(np.add.reduceat(values, begins) / (ends - begins)).tolist(),
+        low=np.minimum.reduceat(values, begins).tolist(),
+        high=np.maximum.reduceat(values, begins).tolist(),
+        rows=count,
+    )
+
+
+def curves_of(log: Log, needed: Iterable[str], problems: Problems, shift: int = 0, say: bool = True) -> dict[str, Curve]:
+    """Of all columns of the log that can be used. needed: those whose absence is a problem. shift: added to the steps."""
+    found = {}
+    for name, column in log.columns.items():
+        if not column.steps:
+            continue
+        points = series(name, column, problems)
+        if points is not None:
+            found[name] = curve(points[0] + shift, points[1])
+    if say:
+        for name in sorted(needed):
+            if name not in log.columns or not log.columns[name].steps:
+                problems.add(f"has no {name}, which the ledger needs")
+    return found
