@@ -9,22 +9,21 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ledger import experiments, results
+from ledger import commands, experiments, results
 from ledger.errors import LedgerError
 from ledger.experiments import DOMAINS, HERE, ROOT, Entry, Experiment, Ledger, Number, Run
+from ledger.results import CANNOT, NOT_RUN, STATES
 
 COLLECTED = ROOT / "results/collected.json"
 REPORT = ROOT / "results/report"
-STATES = ("reproduced", "not reproduced", "partial", "run", "failed", "not run", "cannot run")
 OK, REFUSED, INTERRUPTED = 0, 2, 130
 
 
 def default_sources() -> list[Path]:
     """Where the recipes and demos write by default, as far as it is there."""
-    home = Path(os.environ.get("RAY_DATA_HOME") or Path.home() / "verl")
-    checkouts = Path(os.environ.get("CHECKOUTS") or ROOT / "checkouts")
+    home, checkouts = commands.data_home(os.environ), commands.checkouts(os.environ)
     places = [home / "ckpts/ERA", home / "eval", checkouts / "timm/output/era", checkouts / "fasttd3/output/era"]
-    places += [Path(os.environ["OUTPUT"])] if os.environ.get("OUTPUT") else []
+    places += [ROOT / os.environ["OUTPUT"]] if os.environ.get("OUTPUT") else []
     places += [ROOT / "results" / name for name in ("demo", "demo-vision", "demo-control")]
     return [place for place in places if place.is_dir()]
 
@@ -45,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="reproduce.py", description="The paper's experiments: list, show, run, collect, report. docs/reproduce.md explains them.")
+    what = "The paper's experiments: list, show, run, collect, report. docs/reproduce.md explains them."
+    parser = argparse.ArgumentParser(prog="reproduce.py", description=what)
     verbs = parser.add_subparsers(required=True, metavar="list | show | run | collect | report")
 
     def verb(name: str, function, help: str) -> argparse.ArgumentParser:
@@ -85,35 +85,47 @@ def collected_so_far() -> results.Collected | None:
     return results.read(COLLECTED) if COLLECTED.is_file() else None
 
 
-def state_of(experiment: Experiment, collected: results.Collected | None) -> str:
-    """Of all its entries: theirs if they agree, else how many are in each."""
-    default = "cannot run" if experiment.cannot else "not run"
+def states_of(experiment: Experiment, collected: results.Collected | None) -> Counter[str]:
+    """How many of its entries are in each state."""
+    default = {"state": CANNOT if experiment.cannot else NOT_RUN}
     outcomes = collected.outcomes if collected else {}
-    counts = Counter(outcomes.get(entry.id, {"state": default})["state"] for entry in experiment.entries)
-    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    return Counter(outcomes.get(entry.id, default)["state"] for entry in experiment.entries)
+
+
+def said_states(counts: Counter[str]) -> str:
+    return next(iter(counts)) if len(counts) == 1 else counted(counts)
+
+
+def counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
 def show_list(ledger: Ledger, options: argparse.Namespace) -> int:
     if options.place and not any(options.place.lower() in place.lower() for place in ledger.places):
         raise LedgerError(f"no table or figure has {options.place!r} in its label. There are: {', '.join(ledger.places)}.")
     collected = collected_so_far()
-    rows = []
-    for experiment in ledger.experiments.values():
-        state = state_of(experiment, collected)
-        if options.domain not in (None, experiment.domain) or (options.place or "").lower() not in experiment.place.lower():
-            continue
-        if options.state and not any(part.endswith(options.state) and (part == options.state or part[0].isdigit()) for part in state.split(", ")):
-            continue
-        commands = [run.command for run in ledger.runs_of(experiment)]
-        how = f"compares {' and '.join(experiment.gain)}" if experiment.gain else "; ".join(commands) or "-"
-        size = f" x {len(experiment.entries)}" if len(experiment.entries) > 1 else ""
-        rows.append((experiment.id + size, experiment.place, experiment.row, state, how))
+    states = {experiment.id: states_of(experiment, collected) for experiment in ledger.experiments.values()}
+    chosen = [
+        experiment
+        for experiment in ledger.experiments.values()
+        if options.domain in (None, experiment.domain)
+        and (options.place or "").lower() in experiment.place.lower()
+        and (options.state is None or options.state in states[experiment.id])
+    ]
+    rows = [list_row(ledger, experiment, states[experiment.id]) for experiment in chosen]
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip())
-    total = sum(len(ledger.find(row[0].partition(" x ")[0])) for row in rows)
+    total = sum(len(experiment.entries) for experiment in chosen)
     print(f"\n{len(rows)} experiments, {total} rows and curves." + ("" if collected else " Nothing has been collected yet: `reproduce.py collect`."))
     return OK
+
+
+def list_row(ledger: Ledger, experiment: Experiment, states: Counter[str]) -> tuple[str, ...]:
+    size = f" x {len(experiment.entries)}" if len(experiment.entries) > 1 else ""
+    compared = f"compares {' and '.join(experiment.gain)}" if experiment.gain else ""
+    how = compared or "; ".join(run.command for run in ledger.runs_of(experiment)) or "-"
+    return experiment.id + size, experiment.place, experiment.row, said_states(states), how
 
 
 def show_one(ledger: Ledger, options: argparse.Namespace) -> int:
@@ -127,14 +139,12 @@ def show_one(ledger: Ledger, options: argparse.Namespace) -> int:
         print("\n".join(f"$ {line}" for line in shell_commands(ledger, entries)) + f"\n  or: python3 reproduce.py run {options.id}\n")
     for entry in entries:
         outcome = collected.outcomes.get(entry.id) if collected else None
-        print(f"{entry.id}: " + (said(outcome) if outcome else state_of(experiment, None)))
+        print(f"{entry.id}: " + (said(outcome) if outcome else said_states(states_of(experiment, None))))
     return OK
 
 
 def shell_commands(ledger: Ledger, entries: Sequence[Entry]) -> list[str]:
     """As `run` starts them, whatever else the user has in the environment."""
-    from ledger import commands
-
     places = {name: os.environ[name] for name in ("HOME", "RAY_DATA_HOME", "CHECKOUTS") if name in os.environ}
     return [step.shell for step in commands.steps(ledger, entries, None, places)]
 
@@ -172,7 +182,8 @@ def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -
 def describe_run(run: Run) -> list[tuple[str, str]]:
     lines = [("command", run.command), ("upstream", run.upstream)]
     hours = "GPU-hours not known" if run.gpu_hours is None else f"{run.hours:g} hours" if not run.gpus else f"{run.gpu_hours:g} GPU-hours"
-    lines.append(("hardware", f"{run.hardware or 'the paper does not say'}; a run takes {run.gpus or 'no'} GPU{'' if run.gpus == 1 else 's'}; {hours}"))
+    takes = f"a run takes {run.gpus or 'no'} GPU{'' if run.gpus == 1 else 's'}"
+    lines.append(("hardware", f"{run.hardware or 'the paper does not say'}; {takes}; {hours}"))
     if run.seeds:
         lines.append(("seeds", " ".join(map(str, run.seeds))))
     return lines
@@ -218,17 +229,15 @@ def say_collected(found: results.Collected) -> None:
     if len(found.problems) > 20:
         print(f"... and {len(found.problems) - 20} more: all are in the report", file=sys.stderr)
     counts = Counter(outcome["state"] for outcome in found.outcomes.values())
-    print(f"{len(found.results)} runs found, {used} used, {len(found.problems)} problems. " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) + ".")
+    print(f"{len(found.results)} runs found, {used} used, {len(found.problems)} problems. {counted(counts)}.")
     print(f"Written: {COLLECTED.relative_to(ROOT)}")
 
 
 def report(ledger: Ledger, options: argparse.Namespace) -> int:
     in_environment()
     from ledger import report as reporting
-    from ledger import verdicts
 
-    found = collected_so_far() or verdicts.judged(ledger, results.Collected("", [], [], [], []))
-    page = reporting.write(ledger, found, REPORT)
+    page = reporting.write(ledger, collected_so_far() or results.EMPTY, REPORT)
     print(f"Written: {page.relative_to(ROOT)} and report.md beside it")
     return OK
 
@@ -240,5 +249,6 @@ def in_environment() -> None:
     except ImportError as error:
         python = ROOT / ".venv/cpu/bin/python"
         if not python.exists() or Path(sys.prefix) == python.parent.parent:
-            raise LedgerError(f"{error.name} is not installed here. `make report` sets up what is needed, collects and reports. Nothing was changed.") from None
+            what = f"{error.name} is not installed here. `make report` sets up what is needed, collects and reports. Nothing was changed."
+            raise LedgerError(what) from None
         os.execv(python, [str(python), *sys.argv])

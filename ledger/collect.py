@@ -26,7 +26,7 @@ LINES_OF_LOG = 15
 
 
 @dataclass
-class Found:
+class Folders:
     """runs: folder, the names in it, and the bytes of its files. records: files."""
 
     runs: list[tuple[Path, frozenset[str], int]] = field(default_factory=list)
@@ -63,9 +63,9 @@ def collect(ledger: Ledger, sources: Sequence[Path], with_modified: bool = False
 # ------------------------------------------------------------------------------------------------------------- folders
 
 
-def find(sources: Iterable[Path]) -> Found:
+def find(sources: Iterable[Path]) -> Folders:
     """Links to folders are not followed, so no walk leaves its source or goes in circles; a source itself may be a link."""
-    found, seen = Found(), set()
+    found, seen = Folders(), set()
     waiting = [(source, True) for source in reversed(list(sources))]
     while waiting:
         folder, is_source = waiting.pop()
@@ -169,7 +169,7 @@ def twice(readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
             groups[reading.result.kind, reading.result.name, reading.result.seed].append(place)
     for (kind, name, seed), places in groups.items():
         folders = [readings[place].result.folder for place in places]
-        called = name if seed is None else f"{name}, seed {seed}"
+        called = readings[places[0]].result.label
         if len(places) == 1:
             continue
         if len({readings[place].digest for place in places}) == 1:
@@ -201,8 +201,8 @@ def of_several_settings(readings: Sequence[Reading]) -> tuple[list[Reading], lis
                 kept[place] = _not_used(readings[place])
                 result = readings[place].result
                 seeds = [str(readings[other].result.seed) for text, others in settings.items() if text != own for other in others]
-                text = f"seed {result.seed} of {name} was trained otherwise ({own}) than seed {', '.join(seeds)}: none of them is used. Leave those that belong together"
-                problems.append(Problem(result.folder, None, text))
+                said = f"seed {result.seed} of {name} was trained otherwise ({own}) than seed {', '.join(seeds)}"
+                problems.append(Problem(result.folder, None, f"{said}: none of them is used. Leave those that belong together"))
     return kept, problems
 
 
@@ -266,4 +266,5 @@ def _made_with_a_modified_checkout(result: Result, record: Mapping) -> str:
     changed = records.changed(record)
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     what = f" ({', '.join(changed[:3])}{more})" if changed else ""
-    return f"{result.folder} was made with a modified checkout{what} and is not used; --with-modified does. If the folder was begun anew since, remove this record"
+    said = f"{result.folder} was made with a modified checkout{what} and is not used; --with-modified does"
+    return f"{said}. If the folder was begun anew since, remove this record"

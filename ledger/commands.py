@@ -58,7 +58,7 @@ class Step:
 
     @property
     def upstream(self) -> str:
-        return self.run.upstream.split()[0]
+        return self.run.upstream_name
 
     @property
     def finished(self) -> bool:
@@ -150,7 +150,7 @@ def _steps_of(wish: Wish) -> list[Step]:
 
 
 def _kind(run: Run) -> str:
-    return "demo" if run.group == "demo" else {"timm": "vision", "fasttd3": "control"}[run.upstream.split()[0]]
+    return "demo" if run.group == "demo" else run.domain
 
 
 def is_on(environment: Mapping[str, str], name: str) -> bool:
@@ -288,7 +288,7 @@ def _all_of(ledger: Ledger, run: Run) -> list[str]:
 
 
 def _output(wish: Wish, run: Run) -> Path:
-    return ROOT / (wish.given("OUTPUT") or checkouts(wish.environment) / run.upstream.split()[0] / "output/era")
+    return ROOT / (wish.given("OUTPUT") or checkouts(wish.environment) / run.upstream_name / "output/era")
 
 
 def _vision(wish: Wish, run: Run) -> list[Step]:

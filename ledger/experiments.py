@@ -13,8 +13,9 @@ from ledger.errors import LedgerError
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "experiments.toml"
 HERE = "this project"  # the place of what is not in the paper
-DOMAINS = ("llm", "vision", "control")
-TESTS = ("higher", "at_least", "within", "overhead", "spread")
+UPSTREAMS = {"verl": "llm", "timm": "vision", "fasttd3": "control"}
+DOMAINS = tuple(UPSTREAMS.values())
+TESTS = ("higher", "above", "at_least", "within", "overhead", "spread")
 _ID = re.compile(r"[a-z0-9][a-z0-9_@-]*")
 _FIELD = re.compile(r"{(\w+)}")
 
@@ -59,6 +60,14 @@ class Run:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def upstream_name(self) -> str:
+        return self.upstream.partition(" ")[0]
+
+    @property
+    def domain(self) -> str:
+        return UPSTREAMS[self.upstream_name]
+
+    @property
     def gpu_hours(self) -> float | None:
         """Of one run, where its time was measured."""
         return None if self.hours is None else self.hours * self.gpus
@@ -88,7 +97,7 @@ class Experiment:
     select: Mapping[str, str] = field(default_factory=dict)
     over: Mapping[str, tuple] = field(default_factory=dict)
     metric: tuple[str, ...] = ()
-    epochs: int | None = None
+    until: int | None = None
     paper: Mapping[str, Number] = field(default_factory=dict)
     tolerance: str = ""
     gain: tuple[str, str] | tuple[()] = ()
@@ -194,7 +203,8 @@ class Ledger:
         if id in self.entries:
             return (self.entries[id],)
         near = [known for known in (*self.experiments, *self.entries) if id.lower() in known.lower()][:5]
-        raise LedgerError(f"there is no experiment {id!r} in {LEDGER.name}." + (f" Near it: {', '.join(near)}." if near else " `reproduce.py list` names all."))
+        hint = f"Near it: {', '.join(near)}." if near else "`reproduce.py list` names all."
+        raise LedgerError(f"there is no experiment {id!r} in {LEDGER.name}. {hint}")
 
 
 def load(file: Path = LEDGER, upstreams: Path = ROOT / "upstreams.json") -> Ledger:
@@ -213,7 +223,7 @@ def load(file: Path = LEDGER, upstreams: Path = ROOT / "upstreams.json") -> Ledg
 
 
 def _build(data: dict, problems: list[str]) -> Ledger:
-    lists, groups = data.pop("list", {}), data.pop("group", {})
+    lists, groups, texts = (data.pop(part, {}) for part in ("list", "group", "text"))
 
     def each(kind: str, make) -> dict:
         made = {}
@@ -233,6 +243,11 @@ def _build(data: dict, problems: list[str]) -> Ledger:
         shared = {key: _frozen(value) for key, value in groups[table["group"]].items()}
         return _make(Run, name, {**shared, **table})
 
+    def listed(name: str) -> tuple:
+        if name not in lists:
+            raise ValueError(f"there is no list.{name}")
+        return _frozen(lists[name])
+
     places = each("place", lambda name, table: _make(Place, name, table))
     places[HERE] = Place(HERE, "Beside the paper")
     runs = each("run", run)
@@ -241,17 +256,18 @@ def _build(data: dict, problems: list[str]) -> Ledger:
         place = places.get(table.get("place"))
         if place is None:
             raise ValueError(f"there is no place.{table.get('place')}")
-        table["paper"] = {metric: Number(*value) if isinstance(value, tuple) else Number(value) for metric, value in table.get("paper", {}).items()}
-        table["over"] = {key: _frozen(lists[value]) if isinstance(value, str) else value for key, value in table.get("over", {}).items()}
+        numbers = {metric: value if isinstance(value, tuple) else (value,) for metric, value in table.get("paper", {}).items()}
+        table["paper"] = {metric: Number(*value) for metric, value in numbers.items()}
+        table |= {key: texts.get(table[key], table[key]) for key in ("cannot", "note") if key in table}
+        table["over"] = {key: listed(value) if isinstance(value, str) else value for key, value in table.get("over", {}).items()}
         if isinstance(table.get("metric"), str):
             table["metric"] = (table["metric"],)
         if isinstance(table.get("seeds"), int):  # how many, where nothing is run
             table["seeds"] = tuple(range(1, table["seeds"] + 1))
         trained = runs.get(table.get("run"))
         if trained and trained.folder:
-            ending = "-pass" if table.get("evaluation") == "llm-pass-at-k" else ""
-            table.setdefault("folder", trained.folder + ending)
-        table["domain"] = place.domain or _domain_of(trained)
+            table.setdefault("folder", trained.folder)
+        table["domain"] = place.domain or (trained.domain if trained else "")
         return _make(Experiment, name, table)
 
     ledger = Ledger(
@@ -265,11 +281,6 @@ def _build(data: dict, problems: list[str]) -> Ledger:
     )
     problems += [f"{name}: no such part of the ledger" for name in data]
     return ledger
-
-
-def _domain_of(run: Run | None) -> str:
-    """Of what is in no place of the paper: its upstream's."""
-    return {"verl": "llm", "timm": "vision", "fasttd3": "control"}[run.upstream.split()[0]] if run else ""
 
 
 def _make(kind, name: str | None, table: dict):
@@ -323,6 +334,9 @@ def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
         yield "metric, or the paper's numbers, expected"
     if experiment.paper and not experiment.gain and not experiment.tolerance:
         yield "tolerance: when do its numbers count as reproduced?"
+    for name, text in (("cannot", experiment.cannot), ("note", experiment.note)):
+        if text and " " not in text:
+            yield f"{name}: a sentence expected, or the name of a text; there is no text.{text}"
     if len(experiment.over) > 1:
         yield "over: one variable expected"
     unknown = {name for text in (experiment.folder, *experiment.metric) for name in _FIELD.findall(text)} - set(experiment.over)
@@ -336,7 +350,7 @@ def _check_claim(ledger: Ledger, claim: Claim) -> Iterator[str]:
     if claim.place not in ledger.places:
         yield f"there is no place.{claim.place}"
     yield from (f"there is no experiment.{name}" for name in (claim.of, claim.than) if name and name not in ledger.experiments)
-    if bool(claim.than) != (claim.test in ("higher", "overhead")):
-        yield "than: expected for the tests higher and overhead, and for these alone"
+    if bool(claim.than) != (claim.test in ("higher", "above", "overhead")):
+        yield "than: expected for the tests higher, above and overhead, and for these alone"
     lacking = {"at_least": ("value",), "within": ("low", "high"), "spread": ("value",)}.get(claim.test, ())
     yield from (f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None)

@@ -1,4 +1,4 @@
-"""What `collect` finds, as plain values that go to JSON and back: `list` and `report` read them from there."""
+"""What `collect` finds and the states that it is judged to have, as plain values that go to JSON and back: `list` and `report` read them."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,16 @@ from ledger.errors import LedgerError
 
 FORMAT = 1  # of collected.json
 MOST_POINTS = 400  # of a curve that is kept
+# Of rows, curves and claims, in the order in which they are counted.
+REPRODUCED, NOT_REPRODUCED, PARTIAL, RUN, FAILED, NOT_RUN, CANNOT = STATES = (
+    "reproduced",
+    "not reproduced",
+    "partial",  # some seeds, or some of what it is compared with, are lacking
+    "run",  # complete, and the paper gives nothing to compare it with
+    "failed",
+    "not run",
+    "cannot run",
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,10 @@ class Result:
     log_tail: tuple[str, ...] = ()
     hardware: str = ""
 
+    @property
+    def label(self) -> str:
+        return self.name if self.seed is None else f"{self.name}, seed {self.seed}"
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -80,6 +94,9 @@ class Collected:
 
     def of(self, name: str, kind: str) -> list[Result]:
         return [result for result in self.results if result.name == name and result.kind == kind]
+
+
+EMPTY = Collected("", [], [], [], [])
 
 
 def write(file: Path, collected: Collected) -> None:

@@ -58,20 +58,16 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float | 
     return difference, float(interval.high - interval.low) / 2
 
 
-def last_part(curve: Curve, share: float = LAST) -> int:
-    """Index from which on the curve is in the last `share` of its steps."""
-    first, last = curve.x[0], curve.x[-1]
-    return int(np.searchsorted(curve.x, last - share * (last - first)))
-
-
-def end(curve: Curve) -> float:
-    """Mean over the last tenth of its steps."""
-    return float(np.mean(curve.y[last_part(curve) :]))
+def end(curve: Curve, until: float = math.inf) -> float:
+    """Mean over the last tenth of its steps, or of those that are not behind `until`."""
+    count = max(1, int(np.searchsorted(curve.x, until, side="right")))
+    start = int(np.searchsorted(curve.x, curve.x[count - 1] - LAST * (curve.x[count - 1] - curve.x[0])))
+    return float(np.mean(curve.y[start:count]))
 
 
 def extremes(curve: Curve, after: float, window: int) -> tuple[float, float]:
     """Smallest and largest value behind the share `after` of the steps, of the running mean over `window` rows."""
-    start = last_part(curve, 1 - after)
+    start = int(np.searchsorted(curve.x, curve.x[0] + after * (curve.x[-1] - curve.x[0])))
     if window == 1:
         return min(curve.low[start:]), max(curve.high[start:])
     points = min(max(1, round(window * len(curve.x) / curve.rows)), len(curve.x) - start)
@@ -105,9 +101,8 @@ def _bootstrap(tasks: Sequence[np.ndarray], statistic) -> tuple[np.ndarray, np.n
     """Interval of a statistic of the tasks' runs (last axis), each task resampled by itself; the same every time."""
     if min(task.shape[-1] for task in tasks) < 2:
         return None
-    result = stats.bootstrap(
-        tasks, statistic, n_resamples=RESAMPLES, batch=200, confidence_level=LEVEL, method="percentile", axis=-1, vectorized=True, rng=np.random.default_rng(0)
-    )
+    drawn = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
+    result = stats.bootstrap(tasks, statistic, confidence_level=LEVEL, method="percentile", axis=-1, vectorized=True, **drawn)
     return result.confidence_interval.low, result.confidence_interval.high
 
 

@@ -7,17 +7,7 @@ from statistics import fmean
 
 from ledger import statistics
 from ledger.experiments import Claim, Entry, Experiment, Ledger
-from ledger.results import Collected, Result
-
-REPRODUCED, NOT_REPRODUCED, PARTIAL, RUN, FAILED, NOT_RUN, CANNOT = STATES = (
-    "reproduced",
-    "not reproduced",
-    "partial",  # some seeds, or some of what it is compared with, are lacking
-    "run",  # complete, and the paper gives nothing to compare it with
-    "failed",
-    "not run",
-    "cannot run",
-)
+from ledger.results import CANNOT, FAILED, NOT_REPRODUCED, NOT_RUN, PARTIAL, REPRODUCED, RUN, Collected, Curve, Result
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class Found:
         kind = "evaluation" if experiment.evaluation else "training"
         results = collected.of(entry.folder, kind) if entry.folder else []
         self.used = [result for result in results if result.used and is_complete(result, experiment)]
-        self.notes = [f"{_run_name(result)}: {reason}" for result in results if (reason := self._why_not(result))]
+        self.notes = [f"{result.label}: {reason}" for result in results if (reason := self._why_not(result))]
         self.failed = any(result.failed for result in results) and not self.used
         self.started = bool(results)
 
@@ -120,25 +110,26 @@ class Found:
 
     def values(self, metric: str, at_least: int = 1) -> list[float]:
         """The metric's number of each run, at the end of its curve if it has one; none if fewer runs than `at_least` have it."""
-        numbers = [number for result in self.used if (number := final(result, metric, self.entry.experiment.epochs)) is not None]
+        numbers = [number for result in self.used if (number := final(result, metric, self.entry.experiment.until)) is not None]
         return numbers if len(numbers) >= at_least else []
+
+    def curves(self, metric: str) -> list[Curve]:
+        return [result.curves[metric] for result in self.used if metric in result.curves]
 
 
 def is_complete(result: Result, experiment: Experiment) -> bool:
-    return result.finished or experiment.epochs is not None and result.steps >= experiment.epochs
+    return result.finished or experiment.until is not None and result.steps >= experiment.until
 
 
-def final(result: Result, metric: str, epochs: int | None = None) -> float | None:
-    """epochs: of a run that goes on behind them, its number there."""
-    if epochs is not None and (curve := result.curves.get(f"eval_{metric}")):
-        return next((y for x, y in zip(curve.x, curve.y) if x >= epochs), None)
+def final(result: Result, metric: str, until: int | None = None) -> float | None:
+    """until: of a run that goes on behind it, its number there."""
+    if until is not None and (curve := result.curves.get(f"eval_{metric}")):  # timm's numbers are those of the last epoch
+        return next((y for x, y in zip(curve.x, curve.y) if x >= until), None)
     if metric in result.values:
         return result.values[metric]
-    return statistics.end(result.curves[metric]) if metric in result.curves else None
-
-
-def _run_name(result: Result) -> str:
-    return result.name if result.seed is None else f"{result.name}, seed {result.seed}"
+    if metric not in result.curves:
+        return None
+    return statistics.end(result.curves[metric], math.inf if until is None else until)
 
 
 def judge_row(ledger: Ledger, found: Found) -> Outcome:
@@ -228,10 +219,11 @@ def _gain_cell(experiment: Experiment, metric: str, of: Cell, over: Cell) -> Cel
     paper = experiment.paper[metric].value
     if of.ours is None or over.ours is None or experiment.gain_in == "percent" and over.ours <= 0:
         return Cell(metric, paper, None)
-    scale = 100 / over.ours if experiment.gain_in == "percent" else 1.0
-    ours = scale * (of.ours - over.ours)
-    interval = None if None in (of.interval, over.interval) else scale * math.hypot(of.interval, over.interval)
-    allowed = None if None in (of.allowed, over.allowed) else scale * math.hypot(of.allowed, over.allowed)
+    # How far the gain moves with each of the two numbers: in percent it is 100 (of / over - 1).
+    by_of, by_over = (100 / over.ours, 100 * of.ours / over.ours**2) if experiment.gain_in == "percent" else (1.0, 1.0)
+    ours = by_of * (of.ours - over.ours)
+    interval = None if None in (of.interval, over.interval) else math.hypot(by_of * of.interval, by_over * over.interval)
+    allowed = None if None in (of.allowed, over.allowed) else math.hypot(by_of * of.allowed, by_over * over.allowed)
     within = None if allowed is None else abs(ours - paper) <= allowed
     kind = of.interval_of if interval is not None else ""
     return Cell(metric, paper, None, ours, interval, kind, min(of.seeds, over.seeds), ours - paper, allowed, within)
@@ -290,16 +282,37 @@ def _pairs(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator
 
 
 def higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    pairs = list(_pairs(claim, of, than))
-    for item, ones, others in pairs:
+    if claim.value is not None:
+        yield from _gain_of_average(claim, of, than)
+        return
+    for item, ones, others in _pairs(claim, of, than):
         difference, interval = statistics.welch(ones, others)
         text = f"{fmean(ones):.4g} against {fmean(others):.4g}, difference {difference:+.4g}"
         text += f" ± {interval:.3g}" if interval is not None else ", one seed: the sign alone"
         yield Part(item.entry.id, text, difference, interval, difference > (interval or 0))
-    if claim.value is not None and len(pairs) == len(of):
+
+
+def _gain_of_average(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
+    pairs = list(_pairs(claim, of, than))
+    if len(pairs) == len(of):
         one, other = (fmean(fmean(values[side]) for _, *values in pairs) for side in (0, 1))
         gain = 100 * (one / other - 1)
-        yield Part(claim.of, f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %", gain, None, gain > 0)
+        text = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %"
+        yield Part(claim.of, text, gain, None, gain >= claim.value - claim.tolerance)
+
+
+def above(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
+    """The means of the seeds, at the points that both curves have."""
+    for one, other in zip(of, than, strict=True):
+        both = one.curves(_metric(claim, one)), other.curves(_metric(claim, other))
+        if not all(both):
+            continue
+        ours, others = (dict(zip(mean.x, mean.mean)) for mean in map(statistics.mean_curve, both))
+        differences = [ours[x] - others[x] for x in ours if x in others]
+        if differences:
+            higher, lower, mean = sum(part > 0 for part in differences), sum(part < 0 for part in differences), fmean(differences)
+            text = f"above at {higher} and below at {lower} of {len(differences)} points, on average {mean:+.4g}"
+            yield Part(one.entry.id, text, mean, None, not lower and mean > 0)
 
 
 def higher_aggregate(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
@@ -326,7 +339,7 @@ def overhead(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[F
 def bounds(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
     """at_least and within: of each run's curve by itself; the worst one counts."""
     for item in of:
-        curves = [curve for result in item.used if (curve := result.curves.get(_metric(claim, item)))]
+        curves = item.curves(_metric(claim, item))
         if not curves:
             continue
         lows, highs = zip(*(statistics.extremes(curve, claim.after, claim.window) for curve in curves))
@@ -343,12 +356,14 @@ def spread(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Fou
         means = [fmean(values) for item in of if (values := item.values(metric))]
         if len(means) > 1:
             size = max(means) - min(means)
-            yield Part(claim.of, f"{metric}: {size:.2f} between the largest and smallest of {len(means)}, at most {claim.value:g} expected", size, None, size <= claim.value)
+            text = f"{metric}: {size:.2f} between the largest and smallest of {len(means)}, at most {claim.value:g} expected"
+            yield Part(claim.of, text, size, None, size <= claim.value)
 
 
 PARTS = {
     ("higher", False): higher,
     ("higher", True): higher_aggregate,
+    ("above", False): above,
     ("overhead", False): overhead,
     ("at_least", False): bounds,
     ("within", False): bounds,

@@ -9,14 +9,14 @@ import re
 from collections.abc import Set
 from pathlib import Path
 
+from ledger.commands import DEMO_LENGTHS
 from ledger.readers.reading import TRAINING, Problems, Reading, Wanted, digest_of, names_of
 from ledger.readers.tables import are_in_order, curves_of, read_csv
 from ledger.results import Result
 
 INFO = "run.json"
 STEPS, SUMMARY, CURVES = "steps.csv", "summary.csv", "curves.csv"
-# The demos' own numbers.
-LLM_STEPS, VISION_EPOCHS, CONTROL_STEPS, CONTROL_INTERVAL = 150, 15, 6000, 100
+CONTROL_INTERVAL = 100  # steps between two rows of FastTD3
 _LLM = re.compile(r"(?P<name>chain[\w-]*)-seed(?P<seed>\d+)-steps(?P<length>\d+)")
 _VISION = re.compile(r"(?P<name>baseline|era-?\d[\w.+-]*)-epochs(?P<length>\d+)-seed(?P<seed>\d+)")
 _CONTROL = re.compile(r"(?P<name>fasttd3|fasttd3-no-delay|era|era-learned)-steps(?P<length>\d+)-seed(?P<seed>\d+)")
@@ -27,19 +27,21 @@ def recognises(folder: Path, names: Set[str]) -> bool:
 
 
 def _kind(folder: Path, names: Set[str]):
-    """Match of the name, the arm, the file, its column of steps, rows per step, the demo's own length, what the length counts."""
+    """Match of the name, the arm, the file, its column of steps, steps between two rows, and the demo."""
     above, name = names_of(folder)
     if STEPS in names and name in ("grpo", "era") and (match := _LLM.fullmatch(above)):
-        return match, f"-{name}", STEPS, "step", 1, LLM_STEPS, "steps"
+        return match, f"-{name}", STEPS, "step", 1, "demo"
     if SUMMARY in names and (match := _VISION.fullmatch(name)):
-        return match, "", SUMMARY, "epoch", 1, VISION_EPOCHS, "epochs"
+        return match, "", SUMMARY, "epoch", 1, "demo-vision"
     if CURVES in names and (match := _CONTROL.fullmatch(name)):
-        return match, "", CURVES, "global_step", CONTROL_INTERVAL, CONTROL_STEPS, "steps"
+        return match, "", CURVES, "global_step", CONTROL_INTERVAL, "demo-control"
     return None
 
 
 def read(folder: Path, wanted: Wanted) -> list[Reading]:
-    match, arm, name_of_file, column, every, usual, unit = _kind(folder, {file.name for file in folder.iterdir()})
+    match, arm, name_of_file, column, every, demo = _kind(folder, {file.name for file in folder.iterdir()})
+    variable, usual = DEMO_LENGTHS[demo]
+    unit = variable.lower()
     file, total = folder / name_of_file, int(match["length"])
     problems = Problems(file)
     name = f"demo/{match['name']}{arm}" + ("" if total == usual else f", {total} {unit}")

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from ledger.readers import recipes
-from ledger.readers.reading import EVALUATION, Problems, Reading, Wanted, digest_of, names_of, split_seed
+from ledger.readers.reading import EVALUATION, Z95, Problems, Reading, Wanted, digest_of, names_of, split_seed
 from ledger.results import Curve, Problem, Result
 
 FILE, SETTINGS, SAMPLES = "summary.json", ".settings.json", ".samples.jsonl"
 SHARED = ("model_sha256", "engine", "dtype", "max_tokens", "seed")  # what evaluate.py asks of all benchmarks of a folder
 PASS = "-pass"  # ends the names of evaluations for pass@k
-Z95 = 1.96
 
 
 def recognises(folder: Path, names: Set[str]) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Set
 from pathlib import Path
 
 from ledger.readers import recipes
-from ledger.readers.reading import TRAINING, Problems, Reading, Wanted, digest_of, names_of, split_seed
+from ledger.readers.reading import SECONDS, TIMED, TRAINING, Problems, Reading, Wanted, digest_of, timed_or_not
 from ledger.readers.tables import Log, are_in_order, curves_of, read_csv, series
-from ledger.readers.timm import SECONDS, TIME
 from ledger.results import Result
 
 FILE, COMMAND, LOG, MODELS = "train.csv", "command.txt", "log.txt", "models"
@@ -28,10 +27,7 @@ def recognises(folder: Path, names: Set[str]) -> bool:
 def read(folder: Path, wanted: Wanted) -> list[Reading]:
     file = folder / FILE
     problems = Problems(file)
-    above, plain = names_of(folder)
-    plain, seed = split_seed(plain)
-    is_timed = above == TIME
-    name = f"{TIME}/{plain}" if is_timed else plain
+    name, seed = timed_or_not(folder)
     needed = wanted.by(TRAINING, name)
     log = read_csv(file, STEP, ["seconds", *sorted(needed)], problems)
     good = are_in_order(log, problems, first=INTERVAL, every=INTERVAL, resumes=False) and bool(log.steps)
@@ -39,7 +35,7 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     finished = is_finished(folder, log.last_step, total)
     if total is None:
         problems.add(f"has no {LOG} beside it that says for how many steps it was started, so it does not count as finished")
-    seconds = seconds_of_a_step(log, problems) if is_timed else None
+    seconds = seconds_of_a_step(log, problems) if name.startswith(TIMED) else None
     log.columns.pop("seconds", None)
     curves = curves_of(log, needed - {SECONDS}, problems, say=finished and good)
     values = {} if seconds is None else {SECONDS: seconds}

@@ -12,6 +12,8 @@ from ledger.experiments import Ledger
 from ledger.results import Problem, Result
 
 TRAINING, EVALUATION = "training", "evaluation"
+TIMED, SECONDS = "time/", "seconds of a step"  # the folder of runs that are compared by their time, as their names begin; and their metric
+Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 MOST_OF_A_KIND = 3  # problems of one kind in one file that are listed one by one
 _SEED = re.compile(r"(.+)-seed(\d+)")
 
@@ -95,6 +97,13 @@ def names_of(folder: Path) -> tuple[str, str]:
 def split_seed(name: str) -> tuple[str, int | None]:
     match = _SEED.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, None)
+
+
+def timed_or_not(folder: Path) -> tuple[str, int | None]:
+    """Name and seed of a run of timm or FastTD3; runs of the same settings that are compared by their time lie in a folder of their own."""
+    above, name = names_of(folder)
+    name, seed = split_seed(name)
+    return (TIMED + name if f"{above}/" == TIMED else name), seed
 
 
 def digest_of(*files: Path) -> str:

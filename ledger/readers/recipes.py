@@ -114,7 +114,8 @@ def _difference(expected: list[str], words: list[str], harmless: set[str]) -> st
     """In words; empty if there is none but of harmless flags at the end, where the recipes put what the user adds."""
     for place, word in enumerate(expected):
         if words[place : place + 1] != [word]:
-            return f"the command has {words[place] if place < len(words) else 'nothing'} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
+            found = words[place] if place < len(words) else "nothing"
+            return f"the command has {found} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
     added, kept = words[len(expected) :], []
     while added:
         word = added.pop(0)

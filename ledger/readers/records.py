@@ -6,9 +6,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 from ledger.readers.reading import Problems, names_of
+from ledger.record import FOLDER
 from ledger.results import Problem
 
-FOLDER = "records"
 FAILED = "failed"  # the state of a record whose command ended with another exit code than 0
 _EXPECTED = {
     **{"run": str, "command": str, "variables": dict, "seeds": list, "folders": list, "state": str, "modified": bool, "start": str},
@@ -56,6 +56,7 @@ def _some(of, key: str) -> list[str]:
 
 
 def hardware(record: Mapping) -> str:
+    """GPUs, or where there are none the CPU; empty if neither is known."""
     known = record["hardware"]
     gpus = ", ".join(f"{count} {name}" for name, count in Counter(_some(known, "gpus")).items())
     cpu = f"{known.get('cores')} cores, {known['cpu']}" if known.get("cpu") else ""

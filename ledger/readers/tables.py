@@ -12,7 +12,7 @@ import numpy as np
 from ledger.readers.reading import Problems
 from ledger.results import MOST_POINTS, Curve
 
-# What a metric can be, both ends included. What the ledger's metrics have no limits in is not here.
+# What a metric can be, both ends included; the others of the ledger may be any finite number.
 RANGES = {
     "eval_top1": (0, 100),
     "eval_top5": (0, 100),

@@ -3,7 +3,7 @@
 An epoch a row, from 0; here they are counted from 1. train.py writes its header once more on resuming, and an epoch twice if its
 checkpoint was not written: the later row counts. A run is finished when it has the epochs of its schedule (--epochs of its command), or
 those after which the recipe ends it: the runs of time/, and those that ImageNet's sweep has alone. One that it shares with the main
-results is finished at its schedule's end; for the sweep Experiment.epochs says where it is looked at.
+results is finished at its schedule's end; for the sweep Experiment.until says where it is looked at.
 """
 
 import math
@@ -13,16 +13,14 @@ from pathlib import Path
 from statistics import fmean, harmonic_mean
 
 from ledger.readers import recipes
-from ledger.readers.reading import TRAINING, Problems, Reading, Wanted, digest_of, names_of, split_seed
+from ledger.readers.reading import SECONDS, TIMED, TRAINING, Z95, Problems, Reading, Wanted, digest_of, timed_or_not
 from ledger.readers.tables import are_in_order, curves_of, read_csv
 from ledger.results import Result
 
 FILE, COMMAND, LOG = "summary.csv", "command.txt", "log.txt"
-TIME, SECONDS = "time", "seconds of a step"
 ACCURACIES = {"top1": "eval_top1", "top5": "eval_top5"}
 COLUMNS = (*ACCURACIES.values(), "eval_entropy_mean", "eval_entropy_min")
 IMAGENET_IMAGES = 50_000  # of its validation
-Z95 = 1.96
 # One line of train.py's log, the means over the epoch so far in brackets.
 STEP = re.compile(rb"Train: (\d{1,9}) \[.*?Time: [\d.]+s, +[\d.]+/s +\((\d+\.\d+)s, +(\d+\.\d+)/s\)")
 
@@ -34,25 +32,23 @@ def recognises(folder: Path, names: Set[str]) -> bool:
 def read(folder: Path, wanted: Wanted) -> list[Reading]:
     file = folder / FILE
     problems = Problems(file)
-    above, plain = names_of(folder)
-    plain, seed = split_seed(plain)
-    is_timed = above == TIME
-    name = f"{TIME}/{plain}" if is_timed else plain
+    name, seed = timed_or_not(folder)
     needed = wanted.by(TRAINING, name)
     log = read_csv(file, "epoch", COLUMNS, problems)
     good = are_in_order(log, problems, first=0) and bool(log.steps)
     curves = curves_of(log, [ACCURACIES.get(metric, metric) for metric in needed if metric != SECONDS], problems, shift=1, say=good)
     values = {metric: curves[column].y[-1] for metric, column in ACCURACIES.items() if column in curves}
-    if is_timed:
+    if name.startswith(TIMED):
         seconds = seconds_of_a_step(folder)
         values |= {} if seconds is None else {SECONDS: seconds}
         if seconds is None and SECONDS in needed:
             problems.add(f"has no {LOG} with the times of steps beside it, which the ledger needs")
     total, as_recipe, command_problems = recipes.timm(folder / COMMAND, name, seed)
     steps = log.last_step + 1 if log.steps else 0
+    over_images = intervals(name, values)
     result = Result(
         kind=TRAINING, name=name, seed=seed, folder=str(folder), finished=bool(total and steps >= total), steps=steps, total=total, values=values,
-        intervals=intervals(plain, values), interval_of="images" if intervals(plain, values) else "", curves=curves, used=good and as_recipe,
+        intervals=over_images, interval_of="images" if over_images else "", curves=curves, used=good and as_recipe,
     )  # fmt: skip
     return [Reading(result, problems.all() + command_problems, digest_of(file))]
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ledger import verdicts
 from ledger.experiments import HERE, ROOT, Claim, Entry, Experiment, Ledger, Place
 from ledger.report import panels, text
 from ledger.report.panels import Picture
-from ledger.results import Collected, Problem
-from ledger.verdicts import Cell, ClaimOutcome, Outcome, Part
+from ledger.results import CANNOT, EMPTY, NOT_RUN, STATES, Collected, Problem, Result
+from ledger.verdicts import Cell, ClaimOutcome, Outcome, Part, judge
 
 DOCS = {
     "docs/reproduce.md": "the ledger, reproduce.py and its verdicts",
@@ -28,7 +27,7 @@ DOCS = {
     "docs/demo-control.md": "the control demo",
 }
 NAMES = {"llm": "LLM", "vision": "vision", "control": "control"}  # of the domains
-NOTHING = (verdicts.NOT_RUN, verdicts.CANNOT)
+NOTHING = (NOT_RUN, CANNOT)
 
 
 @dataclass(frozen=True)
@@ -170,18 +169,16 @@ class Findings:
     @cached_property
     def outcomes(self) -> dict[str, Outcome]:
         judged = {name: _outcome(found) for name, found in self.collected.outcomes.items()}
-        return {entry.id: judged.get(entry.id) or self._unjudged(entry) for entry in self.ledger.entries.values()}
-
-    def _unjudged(self, entry: Entry) -> Outcome:
-        paper = entry.experiment.paper
-        cells = [Cell(metric, paper[metric].value, paper[metric].error) if metric in paper else Cell(metric, None, None) for metric in entry.metrics]
-        wanted = len(self.ledger.seeds_of(entry.experiment))
-        return Outcome(entry.id, verdicts.CANNOT if entry.experiment.cannot else verdicts.NOT_RUN, cells, wanted=wanted)
+        return {name: judged.get(name, nothing) for name, nothing in self._of_nothing[0].items()}
 
     @cached_property
     def claims(self) -> dict[str, ClaimOutcome]:
         judged = {name: _claim_outcome(found) for name, found in self.collected.claims.items()}
-        return {name: judged.get(name) or ClaimOutcome(name, verdicts.NOT_RUN) for name in self.ledger.claims}
+        return {name: judged.get(name, nothing) for name, nothing in self._of_nothing[1].items()}
+
+    @cached_property
+    def _of_nothing(self) -> tuple[dict[str, Outcome], dict[str, ClaimOutcome]]:
+        return judge(self.ledger, EMPTY)
 
     def entries(self, place: str) -> list[Entry]:
         return [entry for experiment in self.ledger.at(place) for entry in experiment.entries]
@@ -220,7 +217,7 @@ def make(ledger: Ledger, collected: Collected, out: Path) -> Page:
         beside=sections[HERE],
         records=[_record(record) for record in collected.records],
         runs=_runs(collected),
-        failed=[(_result_name(result), "\n".join(result.log_tail)) for result in collected.results if result.failed],
+        failed=[(result.label, "\n".join(result.log_tail)) for result in collected.results if result.failed],
         problems=collected.problems,
         sources=collected.sources,
         tolerances={name: tolerance.reason for name, tolerance in ledger.tolerances.items()},
@@ -249,7 +246,7 @@ def _counts(found: Findings) -> list[Counts]:
 
     def counted(title: str, states: Iterable[tuple[str, str]]) -> Counts:
         counter = Counter(states)
-        rows = {state: [counter[column, state] for column in columns] for state in verdicts.STATES}
+        rows = {state: [counter[column, state] for column in columns] for state in STATES}
         rows["all"] = [sum(row[place] for row in rows.values()) for place in range(len(columns))]
         return Counts(title, [*columns, "all"], {state: [*row, sum(row)] for state, row in rows.items()})
 
@@ -265,7 +262,7 @@ def _summary(found: Findings) -> list[str]:
     beside = found.entries(HERE)
     done = [entry for entry in paper if found.outcomes[entry.id].state not in NOTHING]
     done_beside = [entry for entry in beside if found.outcomes[entry.id].state not in NOTHING]
-    cannot = sum(found.outcomes[entry.id].state == verdicts.CANNOT for entry in paper)
+    cannot = sum(found.outcomes[entry.id].state == CANNOT for entry in paper)
     can = len(paper) - cannot
     of_paper = f"the paper's {len(paper)} rows and curves"
     if not done and not done_beside:
@@ -322,7 +319,7 @@ def _section(found: Findings, place: Place) -> Section:
 
 
 def _ordered(counter: Counter) -> dict[str, int]:
-    return {state: counter[state] for state in verdicts.STATES if counter[state]}
+    return {state: counter[state] for state in STATES if counter[state]}
 
 
 def _blocks(found: Findings, entries: Sequence[Entry]) -> list[Block]:
@@ -392,8 +389,8 @@ def _lacks(found: Findings, experiments: Sequence[Experiment]) -> list[Lack]:
             names.append(name)
             commands += [_command(found.ledger, experiment, item) for item in ([experiment.id] if whole else [entry.id for entry in lacking])]
     if names:
-        lacks.append(Lack(verdicts.NOT_RUN, names, commands))
-    return lacks + [Lack(verdicts.CANNOT, rows, reason=reason) for reason, rows in cannot.items()]
+        lacks.append(Lack(NOT_RUN, names, commands))
+    return lacks + [Lack(CANNOT, rows, reason=reason) for reason, rows in cannot.items()]
 
 
 # ----------------------------------------------------------------------------------------------------------------- claims
@@ -411,12 +408,17 @@ def tested(ledger: Ledger, claim: Claim) -> str:
     than = ledger.experiments[claim.than].row if claim.than else ""
     metrics = [claim.metric] if claim.metric else (of.metric if claim.test == "spread" else of.metric[:1])
     what = " and ".join(text.metric(metric) for metric in metrics)
-    each = f", for each of {', '.join(map(_value, of.entries))}" if of.over and claim.test == "higher" else ""
+    each = f", for each of {', '.join(map(_value, of.entries))}" if of.over else ""
     if claim.test == "higher":
         if claim.aggregate:
             over = "over all tasks and seeds, each task's divided by what counts as solved"
             return f"{of.row} ends above {than} in the interquartile mean of the {what} {over}."
-        return f"{of.row} ends above {than} in {'accuracy' if '{' in what else what}{each}."
+        if claim.value is not None:
+            least = f"at least {claim.value - claim.tolerance:g} % ({claim.value:g} %, less {claim.tolerance:g} of tolerance)"
+            return f"{of.row} is better than {than} by {least} in the average of {', '.join(map(_value, of.entries))}."
+        return f"{of.row} ends above {than} in {what}{each}."
+    if claim.test == "above":
+        return f"{of.row} is nowhere below {than} in {what}, and above on average{each}."
     if claim.test == "overhead":
         paper = f": {_percent(claim.value)}, and {_percent(claim.tolerance)} of tolerance" if claim.value is not None else ""
         return f"{of.row} takes at most {_percent((claim.value or 0) + claim.tolerance)} longer than {than}{paper}."
@@ -438,12 +440,8 @@ def _percent(share: float) -> str:
 # ------------------------------------------------------------------------------------------------------------------- runs
 
 
-def _result_name(result) -> str:
-    return result.name if result.seed is None else f"{result.name}, seed {result.seed}"
-
-
 def _runs(collected: Collected) -> list[RunShown]:
-    groups: dict[tuple[str, str], list] = {}
+    groups: dict[tuple[str, str], list[Result]] = {}
     for result in collected.results:
         groups.setdefault((result.name, result.kind), []).append(result)
     return [
@@ -477,6 +475,7 @@ def _record(record: dict) -> RecordShown:
 
 
 def _machine(hardware: dict) -> str:
+    """GPUs and CPU, where a result has the GPUs alone (readers/records.py)."""
     gpus = ", ".join(f"{count} {name}" for name, count in Counter(hardware.get("gpus", ())).items())
     cpu = f"{hardware['cores']} cores of {hardware['cpu']}" if "cpu" in hardware else ""
     return " and ".join(filter(None, (gpus, cpu))) or "not recorded"
@@ -487,7 +486,7 @@ def _time(stamp: str | None) -> str:
     return (stamp or "–")[:16].replace("T", " ")
 
 
-def _unfinished(result) -> str:
+def _unfinished(result: Result) -> str:
     seed = "" if result.seed is None else f"seed {result.seed} "
     done = f"{result.steps}{f' of {result.total}' if result.total else ''} steps"
     return f"{seed}{'failed' if result.failed else 'interrupted'} after {done}"

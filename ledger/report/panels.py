@@ -76,7 +76,7 @@ def _curves(ledger: Ledger, collected: Collected, run: Sequence[Entry], claims: 
     for (panel, value, _), members in groups.items():
         series, lacking = [], []
         for entry, metric in members:
-            curves = [result.curves[metric] for result in Found(ledger, collected, entry).used if metric in result.curves]
+            curves = Found(ledger, collected, entry).curves(metric)
             if curves:
                 series.append(_mean(ledger, entry.experiment, curves))
             else:
@@ -130,7 +130,7 @@ def _aggregates(ledger: Ledger, collected: Collected, run: Sequence[Entry]) -> P
         for style, experiment in enumerate({entry.experiment.id: entry.experiment for entry, _ in members}.values()):
             tasks, scales = [], []
             for entry, metric in members:
-                curves = [result.curves[metric] for result in Found(ledger, collected, entry).used if metric in result.curves]
+                curves = Found(ledger, collected, entry).curves(metric)
                 if entry.experiment == experiment and curves:
                     tasks.append(curves)
                     scales.append(ledger.solved_at[entry.value])

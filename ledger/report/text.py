@@ -3,26 +3,26 @@
 import math
 import re
 
-from ledger import verdicts
+from ledger import results
 
 # Told apart by word and shape, in black and white too.
 SYMBOLS = {
-    verdicts.REPRODUCED: "✓",
-    verdicts.NOT_REPRODUCED: "✗",
-    verdicts.PARTIAL: "◐",
-    verdicts.RUN: "●",
-    verdicts.FAILED: "!",
-    verdicts.NOT_RUN: "○",
-    verdicts.CANNOT: "–",
+    results.REPRODUCED: "✓",
+    results.NOT_REPRODUCED: "✗",
+    results.PARTIAL: "◐",
+    results.RUN: "●",
+    results.FAILED: "!",
+    results.NOT_RUN: "○",
+    results.CANNOT: "–",
 }
 MEANINGS = {
-    verdicts.REPRODUCED: "complete, and within the tolerance of the paper's number, or the claim holds",
-    verdicts.NOT_REPRODUCED: "complete, and outside the tolerance, or the claim does not hold",
-    verdicts.PARTIAL: "some seeds, or some of what it is compared with, are lacking",
-    verdicts.RUN: "complete, and the paper gives no number to compare it with",
-    verdicts.FAILED: "the run ended with an error",
-    verdicts.NOT_RUN: "no results were found",
-    verdicts.CANNOT: "this project does not contain what it needs",
+    results.REPRODUCED: "complete, and within the tolerance of the paper's number, or the claim holds",
+    results.NOT_REPRODUCED: "complete, and outside the tolerance, or the claim does not hold",
+    results.PARTIAL: "some seeds, or some of what it is compared with, are lacking",
+    results.RUN: "complete, and the paper gives no number to compare it with",
+    results.FAILED: "the run ended with an error",
+    results.NOT_RUN: "no results were found",
+    results.CANNOT: "this project does not contain what it needs",
 }
 _METRICS = {
     "aime24": "AIME'24",
@@ -38,7 +38,7 @@ _METRICS = {
     "top1": "top-1 (%)",
     "top5": "top-5 (%)",
     "actor/entropy": "entropy (nats)",
-    "era/top_entropy": "entropy of the top tokens (nats)",
+    "era/response_entropy": "H_resp, entropy of the top tokens (nats)",
     "era/rest_entropy": "entropy of the other tokens (nats)",
     "era/low_fraction": "share of responses below omega_low",
     "era/high_fraction": "share of responses above omega_high",

@@ -29,7 +29,7 @@ def levels(entry: Entry, metric: str, better: bool) -> tuple[float, float]:
     """Where a metric's curve begins and ends."""
     known = {
         "actor/entropy": (1.6, 0.45 if better else 0.02),
-        "era/top_entropy": (1.9, 0.5),
+        "era/response_entropy": (1.9, 0.5),
         "era/rest_entropy": (0.05, 0.01),
         "era/low_fraction": (0.3, 0.03),
         "era/high_fraction": (0.2, 0.0),
@@ -73,10 +73,6 @@ def result(entry: Entry, seed: int | None) -> Result:
 def judged(ledger: Ledger, results: list[Result], records: tuple = (), problems: tuple = ()) -> Collected:
     sources = ["results", "/mnt/cluster/results"]
     return verdicts.judged(ledger, Collected("2026-11-21T22:18:20+00:00", sources, results, list(records), list(problems)))
-
-
-def nothing() -> Collected:
-    return Collected("", [], [], [], [])
 
 
 def merged(results: list[Result]) -> list[Result]:

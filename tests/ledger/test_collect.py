@@ -18,6 +18,7 @@ import synthetic
 from ledger import collect as collecting
 from ledger import experiments, results
 from ledger.collect import collect
+from ledger.commands import DEMO_LENGTHS
 from ledger.errors import LedgerError
 from ledger.readers import demos, tables
 from ledger.readers.reading import EVALUATION, wanted
@@ -71,7 +72,7 @@ def test_every_row_of_the_ledger_is_found_in_the_recipes_folders(ledger, tmp_pat
             continue
         found = collected.of(entry.folder, "evaluation" if entry.experiment.evaluation else "training")
         assert found and all(result.used and result.finished for result in found), entry.id
-        names = {"top1": "eval_top1", "top5": "eval_top5"} if entry.experiment.epochs else {}
+        names = {"top1": "eval_top1", "top5": "eval_top5"} if entry.experiment.until else {}
         assert all(names.get(metric, metric) in {**result.values, **result.curves} for metric in entry.metrics for result in found), entry.id
     assert not collected.problems
     file = tmp_path / "collected.json"
@@ -90,13 +91,13 @@ def test_verl_log_of_its_own_logger(one, tmp_path, monkeypatch):
         for step in steps:
             value = math.nan if steps[0] == 1 and step == 22 else float(rng.random())
             expected[step] = value
-            logger.log({"era/top_entropy": np.float32(value), **{f"era/{name}": 0.01 for name in ("rest_entropy", "low_fraction", "high_fraction")}}, step)
+            logger.log({"era/response_entropy": np.float32(value), **{f"era/{name}": 0.01 for name in ("rest_entropy", "low_fraction", "high_fraction")}}, step)
         logger._file.write(b'{"step": 601, "da')  # the kill
         logger._file.close()
     (tmp_path / f"{NO_TOP_K}-seed3/metrics.jsonl").write_bytes((tmp_path / f"{NO_TOP_K}-seed3/metrics.jsonl").read_bytes()[:-17])
     result, problems = one()
     assert problems == [] and (result.name, result.seed, result.steps, result.total, result.finished) == (NO_TOP_K, 3, 600, 600, True)
-    curve = result.curves["era/top_entropy"]
+    curve = result.curves["era/response_entropy"]
     assert curve.rows == 600 and len(curve.x) == results.MOST_POINTS and curve.x[-1] == 600
     sizes = np.diff([0, *curve.x]).astype(int)
     values = np.array([np.float32(expected[step]) for step in range(1, 601)], dtype=float)
@@ -258,7 +259,8 @@ def test_the_demos_own_numbers_are_theirs():
 
     llm = Settings()
     vision, control = (importlib.import_module(f"demo.{name}.__main__").parse([]) for name in ("vision", "control"))
-    assert (demos.LLM_STEPS, demos.VISION_EPOCHS, demos.CONTROL_STEPS) == (llm.steps, vision.epochs, control.steps)
+    own = {"demo": ("STEPS", llm.steps), "demo-vision": ("EPOCHS", vision.epochs), "demo-control": ("STEPS", control.steps)}
+    assert DEMO_LENGTHS == own
     runs = [importlib.import_module(f"demo.{name}.settings").Run for name in ("vision", "control")]
     folders = {runs[0](None, 1, 15).folder: "summary.csv", runs[0](0.6, 1, 15).folder: "summary.csv", runs[0](-1e-05, 1, 15).folder: "summary.csv", runs[1]("era-learned", 1, 6000).folder: "curves.csv"}
     assert all(demos.recognises(Path(folder), {"run.json", file}) for folder, file in folders.items())

@@ -275,6 +275,12 @@ def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_v
     assert words[2:] == ["--model", f"{tmp_path}/da ta/models/Qwen2.5-Math-1.5B", "--data", f"{tmp_path}/da ta/data/eval", "--out", f"{tmp_path}/da ta/eval/Qwen2.5-Math-1.5B"]
 
 
+@pytest.mark.parametrize("words", [["list"], ["show", "main-era"], ["run", "hb-fastsac-era", "--seeds", "1", "--dry-run"]])
+def test_these_verbs_need_no_package(project_root, words):
+    done = subprocess.run([sys.executable, "-I", "-S", project_root / "reproduce.py", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+
+
 def test_a_training_is_finished_with_its_last_checkpoint(ledger, tmp_path):
     (step,) = steps_of(ledger, "entropy-grpo", RAY_DATA_HOME=str(tmp_path))
     assert not step.finished

@@ -20,7 +20,7 @@ from scipy import stats
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ledger import experiments, report, results, verdicts
+from ledger import experiments, report, results
 from ledger.report import figures, page, panels, text
 from ledger.results import Collected, Curve
 
@@ -65,7 +65,7 @@ def ledger():
 @pytest.fixture(scope="module")
 def pages(ledger, tmp_path_factory) -> dict[str, tuple[page.Page, Path]]:
     """What was collected goes through its file, as it does in reproduce.py."""
-    made, shown = {"nothing": fake.nothing(), "demos": fake.demos(ledger), "mixed": fake.mixed(ledger)}, []
+    made, shown = {"nothing": results.EMPTY, "demos": fake.demos(ledger), "mixed": fake.mixed(ledger)}, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "make", lambda *arguments: shown.append(page.make(*arguments)) or shown[-1])
         for name, collected in made.items():
@@ -172,8 +172,8 @@ def test_the_counts_are_of_all_rows_and_claims(read, ledger):
     numbers = [int(words) for words in read["mixed"].texts("td", "number")[: 2 * 8 * 5]]
     rows = [numbers[start : start + 5] for start in range(0, len(numbers), 5)]
     states = [outcome["state"] for outcome in collected.outcomes.values()]
-    assert [row[-1] for row in rows[:7]] == [states.count(state) for state in verdicts.STATES]
-    assert set(states) == set(verdicts.STATES)
+    assert [row[-1] for row in rows[:7]] == [states.count(state) for state in results.STATES]
+    assert set(states) == set(results.STATES)
     assert rows[7][-1] == len(ledger.entries) and rows[15][-1] == len(ledger.claims)
     assert all(row[-1] == sum(row[:-1]) for row in rows) and len(rows) == 16
 
@@ -313,7 +313,8 @@ def test_times_are_ratios_to_the_baseline(ledger):
 
 
 def test_claims_bounds_are_drawn(ledger):
-    panel = next(panel for panel in drawn(ledger, fake.full(ledger)) if panel.title == "share of responses")
+    collected = fake.judged(ledger, fake.grid(ledger, only=lambda entry: entry.experiment.place == "fig:llm_entropy_analysis"))
+    panel = next(panel for panel in drawn(ledger, collected) if panel.title == "share of responses")
     assert list(panel.bounds.values()) == [[0.0, 0.06], [0.0, 0.01]]
     floor = next(panel for panel in drawn(ledger, fake.demos(ledger)) if panel.y == "smallest entropy (nats)")
     assert list(floor.bounds.values()) == [[0.9825]]
@@ -321,7 +322,7 @@ def test_claims_bounds_are_drawn(ledger):
 
 def test_nothing_is_drawn_of_what_was_not_run(mixed):
     by_place = {section.place.id: section for section in mixed.figures}
-    assert not by_place["fig:gym_ppo"].pictures and [lack.state for lack in by_place["fig:gym_ppo"].lacks] == [verdicts.CANNOT]
+    assert not by_place["fig:gym_ppo"].pictures and [lack.state for lack in by_place["fig:gym_ppo"].lacks] == [results.CANNOT]
     (whole, cannot) = by_place["fig:hb_fastsac"].lacks[0], by_place["fig:preview_results"].lacks[1]
     assert whole.names == ["FastTD3 (h1hand-pole-v0)", "FastSAC-ERA (h1hand-pole-v0)"]
     assert whole.commands == ["python3 reproduce.py run hb-fasttd3/h1hand-pole-v0", "python3 reproduce.py run hb-fastsac-era/h1hand-pole-v0"]
@@ -339,10 +340,11 @@ def test_the_same_results_give_the_same_bytes(ledger, written, tmp_path):
 
 
 def test_old_figures_go(ledger, tmp_path):
-    report.write(ledger, fake.demos(ledger), tmp_path)
-    assert len(list((tmp_path / "figures").glob("*.svg"))) == 7
-    report.write(ledger, fake.nothing(), tmp_path)
-    assert list((tmp_path / "figures").glob("*.svg")) == []
+    (tmp_path / "figures").mkdir()
+    for name in ("fig-hb-fastsac-1.svg", "notes.txt"):
+        (tmp_path / "figures" / name).touch()
+    report.write(ledger, results.EMPTY, tmp_path)
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["notes.txt"]
 
 
 def test_figures_are_sound_svg_with_words_as_words(written):
@@ -453,4 +455,4 @@ def test_failed_and_interrupted_runs_are_shown_as_such(read, mixed):
 def test_what_was_never_judged_was_not_run(ledger):
     found = page.Findings(ledger, Collected("", [], [], [], []))
     states = {outcome.state for outcome in found.outcomes.values()}
-    assert states == {verdicts.NOT_RUN, verdicts.CANNOT} and {claim.state for claim in found.claims.values()} == {verdicts.NOT_RUN}
+    assert states == {results.NOT_RUN, results.CANNOT} and {claim.state for claim in found.claims.values()} == {results.NOT_RUN}

@@ -1,0 +1,55 @@
+"""What is wrong in experiments.toml is said, all of it, and by its name."""
+
+import re
+
+import pytest
+
+from ledger import experiments
+from ledger.errors import LedgerError
+
+WRONG = {
+    "no TOML": ("paper = ", "paper ", "Expected '='"),
+    "an unknown part": ("[solved_at]", "[solved]", "solved: no such part of the ledger"),
+    "an unknown field": ("[experiment.main-era]", "[experiment.main-era]\ncolour = 1", "experiment.main-era: unknown: colour. Known: block, cannot"),
+    "a place that is not there": ('[experiment.gspo]\nplace = "table:moremodels"', '[experiment.gspo]\nplace = "table:more"', "there is no place.table:more"),
+    "a group that is not there": ('demo = { group = "demo"', 'demo = { group = "demos"', "run.demo: there is no group.demos"),
+    "a run that is not there": ('run = "llm-gspo"', 'run = "llm-gsp"', "experiment.gspo: there is no run.llm-gsp"),
+    "an earlier run that is not there": ('after = "llm-stage1"', 'after = "llm-stage"', "run.llm-stage2: there is no run.llm-stage"),
+    "another version": ("timm v1.0.20", "timm v1.0.19", "run.vision-cifar10: upstream 'timm v1.0.19', and upstreams.json pins timm v1.0.20"),
+    "a list that is not there": ('over = { TASKS = "gym" }', 'over = { TASKS = "gyms" }', "experiment.ppo: there is no list.gyms"),
+    "a text that is not there": ('cannot = "no-obac"', 'cannot = "no-obc"', "cannot: a sentence expected, or the name of a text; there is no text.no-obc"),
+    "two ways": ("[experiment.mnse]", '[experiment.mnse]\nrun = "demo"', "experiment.mnse: one of run or evaluation, gain, cannot expected"),
+    "a gain over nothing": ('gain = ["gspo-era", "gspo"]', 'gain = ["gspo-era", "gsp"]', "experiment.gspo-gain: gain: there is no experiment.gsp"),
+    "numbers without a tolerance": ('average = 50.2 }\ntolerance = "answers"', "average = 50.2 }", "main-era: tolerance: when do its numbers count as reproduced?"),
+    "a tolerance that is not there": ('average = 50.2 }\ntolerance = "answers"', 'average = 50.2 }\ntolerance = "none"', "main-era: there is no tolerance.none"),
+    "no folder": ('run = "vision-cifar10"\nfolder = "cifar10"\n', 'run = "vision-cifar10"\n', "experiment.cifar10: folder: the name of its results expected"),
+    "a field of no over": ('folder = "imagenet-era{H0}"', 'folder = "imagenet-era{H1}"', "experiment.sweep-imagenet: {H1}: not in over"),
+    "an unknown test": ('test = "spread"\nof = "sweep-cifar10"', 'test = "range"\nof = "sweep-cifar10"', "claim.sweep-cifar10: test 'range': one of higher, above"),
+    "a bound without a number": ("value = 0.2\n", "", "claim.second-bound-holds: value: a number expected for the test at_least"),
+    "an order of one": ('than = "hb-fasttd3"\n', "", "claim.fastsac-era: than: expected for the tests higher, above and overhead"),
+    "rows of a place that shows none": ('no_result = "settings"', "", "place.tab:combined_hyperparameters: experiments, or same_as, or no_result expected"),
+    "another place that is not there": ('same_as = ["fig:preview_results"]', 'same_as = ["fig:results"]', "same_as names fig:results, which is no place"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named(tmp_path, case):
+    old, new, said = WRONG[case]
+    text = experiments.LEDGER.read_text()
+    assert old in text
+    (tmp_path / "experiments.toml").write_text(text.replace(old, new))
+    with pytest.raises(LedgerError, match=re.escape(said)):
+        experiments.load(tmp_path / "experiments.toml")
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path):
+    text = experiments.LEDGER.read_text().replace('cannot = "no-obac"', 'cannot = "no-obc"').replace('test = "spread"', 'test = "range"')
+    (tmp_path / "experiments.toml").write_text(text)
+    with pytest.raises(LedgerError) as refused:
+        experiments.load(tmp_path / "experiments.toml")
+    assert len(str(refused.value).splitlines()) == 4
+
+
+def test_there_is_a_ledger(tmp_path):
+    with pytest.raises(LedgerError, match="No such file"):
+        experiments.load(tmp_path / "experiments.toml")
