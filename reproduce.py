@@ -23,4 +23,5 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from ledger.cli import main  # noqa: E402
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # where the terminal is not of UTF-8
     sys.exit(main(sys.argv[1:]))

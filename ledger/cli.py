@@ -31,7 +31,9 @@ def default_sources() -> list[Path]:
 def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     try:
-        return options.verb(experiments.load(), options)
+        code = options.verb(experiments.load(), options)
+        sys.stdout.flush()
+        return code
     except LedgerError as error:
         print(f"error: {error}", file=sys.stderr)
         return REFUSED
@@ -41,6 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:  # the output is a file on a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {error.filename or 'the output'} cannot be read or written ({error.strerror}).", file=sys.stderr)
+        return REFUSED
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -162,7 +162,7 @@ def not_in_the_ledger(needs: Wanted, readings: Sequence[Reading]) -> tuple[list[
 
 
 def twice(readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
-    """The same run in several folders: copies count once, and of runs that differ none does."""
+    """The same run in several folders: copies count once, also under other seeds, and of runs that differ none does."""
     groups, kept, problems = defaultdict(list), list(readings), []
     for place, reading in enumerate(readings):
         if reading.result.used:
@@ -184,6 +184,14 @@ def twice(readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
             others = ", ".join(folder for folder in folders if folder != readings[place].result.folder)
             text = f"{kind} {called} is also in {others}, with other numbers: none of them is used. Leave one, or name other seeds <name>-seed<n>"
             problems.append(Problem(readings[place].result.folder, None, text))
+    first_of: dict[tuple, Result] = {}
+    for place, reading in enumerate(kept):
+        if not reading.result.used:
+            continue
+        first = first_of.setdefault((reading.result.kind, reading.result.name, reading.digest), reading.result)
+        if first is not reading.result:
+            kept[place] = _not_used(reading)
+            problems.append(Problem(reading.result.folder, None, f"has the numbers of {first.folder} to the byte, so it is no other seed: they count once"))
     return kept, problems
 
 

@@ -1,12 +1,15 @@
 """The ledger: what experiments.toml holds, checked, as immutable values."""
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import get_args, get_origin
 
 from ledger.errors import LedgerError
 
@@ -15,6 +18,8 @@ LEDGER = ROOT / "experiments.toml"
 HERE = "this project"  # the place of what is not in the paper
 UPSTREAMS = {"verl": "llm", "timm": "vision", "fasttd3": "control"}
 DOMAINS = tuple(UPSTREAMS.values())
+DRAWS = ("table", "curves", "points", "bars", "aggregate")
+GAINS = ("percent", "points")
 TESTS = ("higher", "above", "at_least", "within", "overhead", "spread")
 _ID = re.compile(r"[a-z0-9][a-z0-9_@-]*")
 _FIELD = re.compile(r"{(\w+)}")
@@ -65,7 +70,7 @@ class Run:
 
     @property
     def domain(self) -> str:
-        return UPSTREAMS[self.upstream_name]
+        return UPSTREAMS.get(self.upstream_name, "")
 
     @property
     def gpu_hours(self) -> float | None:
@@ -95,7 +100,7 @@ class Experiment:
     evaluation: str = ""
     folder: str = ""
     select: Mapping[str, str] = field(default_factory=dict)
-    over: Mapping[str, tuple] = field(default_factory=dict)
+    over: Mapping[str, tuple[str | float, ...]] = field(default_factory=dict)
     metric: tuple[str, ...] = ()
     until: int | None = None
     paper: Mapping[str, Number] = field(default_factory=dict)
@@ -223,25 +228,33 @@ def load(file: Path = LEDGER, upstreams: Path = ROOT / "upstreams.json") -> Ledg
 
 
 def _build(data: dict, problems: list[str]) -> Ledger:
-    lists, groups, texts = (data.pop(part, {}) for part in ("list", "group", "text"))
+    def part(name: str, kind, default):
+        value = _frozen(data.pop(name, default))
+        if not _fits(value, kind):
+            problems.append(f"{name}: {_said(kind)} expected")
+            return default
+        return value
+
+    lists = part("list", Mapping[str, tuple[str | float, ...]], {})
+    groups = part("group", Mapping[str, dict], {})
+    texts = part("text", Mapping[str, str], {})
 
     def each(kind: str, make) -> dict:
         made = {}
-        for name, table in data.pop(kind, {}).items():
+        for name, table in part(kind, dict, {}).items():
             if not isinstance(table, dict):
                 problems.append(f"{kind}.{name}: a table expected")
                 continue
             try:
-                made[name] = make(name, {key: _frozen(value) for key, value in table.items()})
-            except (TypeError, ValueError, KeyError) as error:
+                made[name] = make(name, dict(table))
+            except (TypeError, ValueError) as error:
                 problems.append(f"{kind}.{name}: {error}")
         return made
 
     def run(name: str, table: dict) -> Run:
         if table.get("group") not in groups:
             raise ValueError(f"there is no group.{table.get('group')}")
-        shared = {key: _frozen(value) for key, value in groups[table["group"]].items()}
-        return _make(Run, name, {**shared, **table})
+        return _make(Run, name, {**groups[table["group"]], **table})
 
     def listed(name: str) -> tuple:
         if name not in lists:
@@ -256,13 +269,14 @@ def _build(data: dict, problems: list[str]) -> Ledger:
         place = places.get(table.get("place"))
         if place is None:
             raise ValueError(f"there is no place.{table.get('place')}")
-        numbers = {metric: value if isinstance(value, tuple) else (value,) for metric, value in table.get("paper", {}).items()}
-        table["paper"] = {metric: Number(*value) for metric, value in numbers.items()}
-        table |= {key: texts.get(table[key], table[key]) for key in ("cannot", "note") if key in table}
-        table["over"] = {key: listed(value) if isinstance(value, str) else value for key, value in table.get("over", {}).items()}
+        if isinstance(table.get("paper"), dict):
+            table["paper"] = {metric: _number(value) for metric, value in table["paper"].items()}
+        table |= {key: texts.get(table[key], table[key]) for key in ("cannot", "note") if isinstance(table.get(key), str)}
+        if isinstance(table.get("over"), dict):
+            table["over"] = {key: listed(value) if isinstance(value, str) else value for key, value in table["over"].items()}
         if isinstance(table.get("metric"), str):
             table["metric"] = (table["metric"],)
-        if isinstance(table.get("seeds"), int):  # how many, where nothing is run
+        if _fits(table.get("seeds"), int):  # how many, where nothing is run
             table["seeds"] = tuple(range(1, table["seeds"] + 1))
         trained = runs.get(table.get("run"))
         if trained and trained.folder:
@@ -271,24 +285,63 @@ def _build(data: dict, problems: list[str]) -> Ledger:
         return _make(Experiment, name, table)
 
     ledger = Ledger(
-        paper=data.pop("paper", ""),
+        paper=part("paper", str, ""),
         tolerances=each("tolerance", lambda name, table: _make(Tolerance, None, table)),
         places=places,
         runs=runs,
         experiments=each("experiment", experiment),
         claims=each("claim", lambda name, table: _make(Claim, name, table)),
-        solved_at=data.pop("solved_at", {}),
+        solved_at=part("solved_at", Mapping[str, float], {}),
     )
     problems += [f"{name}: no such part of the ledger" for name in data]
     return ledger
 
 
 def _make(kind, name: str | None, table: dict):
-    known = {item.name for item in fields(kind)}
-    unknown = set(table) - known
+    known = {item.name: item.type for item in fields(kind)}
+    unknown = set(table) - set(known)
     if unknown:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}. Known: {', '.join(sorted(known))}")
+    wrong = [_wrong(key, value, known[key]) for key, value in table.items() if not _fits(value, known[key])]
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return kind(**({"id": name} if name is not None else {}), **table)
+
+
+def _number(value):
+    """What is no number of the paper's stays as it is."""
+    return Number(value) if _fits(value, float) else Number(*value) if _fits(value, tuple[float, float]) else value
+
+
+def _wrong(key: str, value, kind) -> str:
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return next(_wrong(f"{key}.{name}", one, get_args(kind)[1]) for name, one in value.items() if not _fits(one, get_args(kind)[1]))
+    return f"{key} is {value!r}, and {_said(kind)} expected"
+
+
+def _fits(value, kind) -> bool:
+    """Whether a value is what a field of that type holds. A whole number is a float too; NaN, infinity and true are no numbers."""
+    inner = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, one) for one in inner)
+    if get_origin(kind) is tuple:
+        kinds = inner[:1] * len(value) if isinstance(value, tuple) and inner[1:] == (...,) else inner
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if get_origin(kind) is Mapping:
+        return isinstance(value, dict) and all(_fits(one, inner[1]) for one in value.values())
+    return type(value) in (int, float) and math.isfinite(value) if kind is float else type(value) is kind
+
+
+def _said(kind) -> str:
+    """A type in words."""
+    inner = [one for one in get_args(kind) if one not in (..., NoneType, tuple[()])]
+    if get_origin(kind) is UnionType:
+        return " or ".join(map(_said, inner))
+    if get_origin(kind) is tuple:
+        return "a list"
+    if get_origin(kind) is Mapping:
+        return f"a table whose values are {_said(inner[1])}"
+    return {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "a table", Number: "a number or [number, error]"}[kind]
 
 
 def _frozen(value):
@@ -313,6 +366,13 @@ def _check(ledger: Ledger, versions: Mapping[str, str]) -> Iterator[str]:
     for claim in ledger.claims.values():
         yield from (f"claim.{claim.id}: {problem}" for problem in _check_claim(ledger, claim))
     for place in ledger.places.values():
+        tasks = [entry.value for experiment in ledger.at(place.id) if not experiment.cannot for entry in experiment.entries]
+        if place.draws == "aggregate" and not all(ledger.solved_at.get(task, 0) > 0 for task in tasks):
+            yield f"place.{place.id}: draws aggregate: a number above 0 in solved_at expected for each task"
+        if place.draws not in DRAWS:
+            yield f"place.{place.id}: draws {place.draws!r}: one of {', '.join(DRAWS)} expected"
+        if place.domain not in DOMAINS and place.id != HERE and (place.domain or ledger.at(place.id)):
+            yield f"place.{place.id}: domain {place.domain!r}: one of {', '.join(DOMAINS)} expected"
         yield from (f"place.{place.id}: same_as names {other}, which is no place" for other in place.same_as if other not in ledger.places)
         if place.id != HERE and bool(ledger.at(place.id)) == bool(place.same_as or place.no_result):
             yield f"place.{place.id}: experiments, or same_as, or no_result expected, and one of them alone"
@@ -325,9 +385,21 @@ def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
     if sum(ways) != 1:
         yield "one of run or evaluation, gain, cannot expected"
     yield from (f"there is no run.{name}" for name in (experiment.run, experiment.evaluation) if name and name not in ledger.runs)
-    yield from (f"gain: there is no experiment.{name}" for name in experiment.gain if name not in ledger.experiments)
+    for name in experiment.gain:
+        other = ledger.experiments.get(name)
+        if other is None:
+            yield f"gain: there is no experiment.{name}"
+        elif other.over or not other.tolerance or not set(experiment.paper) <= set(other.paper):
+            yield f"gain: experiment.{name} must be one row, with a tolerance and the same metrics"
+    if experiment.gain_in not in GAINS:
+        yield f"gain_in {experiment.gain_in!r}: one of {', '.join(GAINS)} expected"
     if experiment.tolerance and experiment.tolerance not in ledger.tolerances:
         yield f"there is no tolerance.{experiment.tolerance}"
+    elif experiment.tolerance:
+        tolerance = ledger.tolerances[experiment.tolerance]
+        lacking = {*tolerance.judged, *tolerance.answers} - set(experiment.paper)
+        if lacking or not tolerance.judged:
+            yield f"paper: numbers expected for what tolerance.{experiment.tolerance} judges: {', '.join(sorted(lacking)) or 'nothing'}"
     if ways[0] and not experiment.folder:
         yield "folder: the name of its results expected"
     if ways[0] and not experiment.metric and not experiment.paper:
@@ -337,8 +409,8 @@ def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
     for name, text in (("cannot", experiment.cannot), ("note", experiment.note)):
         if text and " " not in text:
             yield f"{name}: a sentence expected, or the name of a text; there is no text.{text}"
-    if len(experiment.over) > 1:
-        yield "over: one variable expected"
+    if len(experiment.over) > 1 or () in experiment.over.values():
+        yield "over: one variable and its values expected"
     unknown = {name for text in (experiment.folder, *experiment.metric) for name in _FIELD.findall(text)} - set(experiment.over)
     if unknown:
         yield f"{{{'}, {'.join(sorted(unknown))}}}: not in over"
@@ -349,8 +421,13 @@ def _check_claim(ledger: Ledger, claim: Claim) -> Iterator[str]:
         yield f"test {claim.test!r}: one of {', '.join(TESTS)} expected"
     if claim.place not in ledger.places:
         yield f"there is no place.{claim.place}"
-    yield from (f"there is no experiment.{name}" for name in (claim.of, claim.than) if name and name not in ledger.experiments)
+    yield from (f"there is no experiment.{name}" for name in (claim.of, *filter(None, [claim.than])) if name not in ledger.experiments)
     if bool(claim.than) != (claim.test in ("higher", "above", "overhead")):
         yield "than: expected for the tests higher, above and overhead, and for these alone"
+    of, than = (ledger.experiments.get(name) for name in (claim.of, claim.than))
+    if of and than and [entry.value for entry in of.entries] != [entry.value for entry in than.entries]:
+        yield "of and than: experiments over the same values expected"
+    if claim.aggregate and (claim.test != "higher" or claim.place in ledger.places and ledger.places[claim.place].draws != "aggregate"):
+        yield "aggregate: expected for the test higher alone, of a place that draws aggregate"
     lacking = {"at_least": ("value",), "within": ("low", "high"), "spread": ("value",)}.get(claim.test, ())
     yield from (f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None)

@@ -19,6 +19,8 @@ REPRODUCED, NOT_REPRODUCED, PARTIAL, RUN, FAILED, NOT_RUN, CANNOT = STATES = (
     "not run",
     "cannot run",
 )
+# The fields of verdicts.Outcome and verdicts.ClaimOutcome, for `list`, which runs without the packages that verdicts needs.
+OUTCOME, CLAIM = {"id", "state", "cells", "seeds", "wanted", "notes"}, {"id", "state", "parts", "notes"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+        """On one line, and safe for a terminal whatever a folder is called."""
+        text = f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+        return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,12 @@ EMPTY = Collected("", [], [], [], [])
 def write(file: Path, collected: Collected) -> None:
     """Whole or not at all."""
     beside = file.with_name(f"{file.name}.new")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside.write_text(json.dumps({"format": FORMAT, **asdict(collected)}, allow_nan=False, separators=(",", ":")))
-    beside.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps({"format": FORMAT, **asdict(collected)}, allow_nan=False, separators=(",", ":")))
+        beside.replace(file)
+    except OSError as error:
+        raise LedgerError(f"{error.filename or beside} cannot be written ({error.strerror}). What was collected before is unchanged.") from None
 
 
 def read(file: Path) -> Collected:
@@ -117,6 +124,11 @@ def read(file: Path) -> Collected:
             result["curves"] = {name: Curve(**curve) for name, curve in result["curves"].items()}
             result["log_tail"] = tuple(result["log_tail"])
         data["results"] = [Result(**result) for result in data["results"]]
+        for name, keys in (("outcomes", OUTCOME), ("claims", CLAIM)):
+            if not all(set(found) == keys for found in data[name].values()):
+                raise ValueError(f"its {name} are not those of `collect`")
         return Collected(**data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise LedgerError(f"{file} cannot be read ({error.strerror}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerError(f"{file} cannot be read ({error}). It is made anew from the results: run `reproduce.py collect`.") from None

@@ -6,6 +6,7 @@ scipy.stats computes both (docs/reproduce.md compares it with their rliable).
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,15 +55,23 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float | 
         return difference, None
     if np.ptp(one) == np.ptp(other) == 0:  # scipy divides by the spread
         return difference, 0.0
-    interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval(LEVEL)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where one side's numbers are all the same
+        interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval(LEVEL)
     return difference, float(interval.high - interval.low) / 2
 
 
 def end(curve: Curve, until: float = math.inf) -> float:
-    """Mean over the last tenth of its steps, or of those that are not behind `until`."""
+    """Mean over the last tenth of its steps, or of those that are not behind `until`: of the log's rows, and not of the points
+    that stand for several."""
     count = max(1, int(np.searchsorted(curve.x, until, side="right")))
     start = int(np.searchsorted(curve.x, curve.x[count - 1] - LAST * (curve.x[count - 1] - curve.x[0])))
-    return float(np.mean(curve.y[start:count]))
+    return float(np.average(curve.y[start:count], weights=_rows_of(curve)[start:count]))
+
+
+def _rows_of(curve: Curve) -> np.ndarray:
+    """How many rows of the log each point stands for (readers.tables.curve)."""
+    begins = np.linspace(0, curve.rows, len(curve.x), endpoint=False).astype(int)
+    return np.diff(np.append(begins, curve.rows))
 
 
 def extremes(curve: Curve, after: float, window: int) -> tuple[float, float]:

@@ -94,8 +94,13 @@ class Found:
         results = collected.of(entry.folder, kind) if entry.folder else []
         self.used = [result for result in results if result.used and is_complete(result, experiment)]
         self.notes = [f"{result.label}: {reason}" for result in results if (reason := self._why_not(result))]
-        self.failed = any(result.failed for result in results) and not self.used
-        self.started = bool(results)
+        modified = sum(result.state == "modified" for result in self.used)
+        self.notes += [f"of a modified checkout: {modified} of {len(self.used)} runs"] if modified else []
+        last = next((record for record in reversed(collected.records) if entry.id in record.get("experiments", ())), {})
+        ended_early = last.get("state") == "failed" and not results
+        self.notes += [f"{last['command']} failed; its log is among the runs"] if ended_early else []
+        self.failed = ended_early or any(result.failed for result in results) and not self.used
+        self.started = bool(results) or ended_early
 
     def _why_not(self, result: Result) -> str:
         if result in self.used:
@@ -150,6 +155,8 @@ def judge_row(ledger: Ledger, found: Found) -> Outcome:
         state = PARTIAL
     else:
         state = _judged(ledger, experiment, cells)
+    if state == REPRODUCED and (outside := [cell.metric for cell in cells if cell.within is False]):
+        notes.append(f"by its {' and '.join(ledger.tolerances[experiment.tolerance].judged)}; outside the tolerance: {', '.join(outside)}")
     return Outcome(found.entry.id, state, cells, runs, max(runs, found.wanted), notes)
 
 
@@ -196,7 +203,7 @@ def allowed_difference(ledger: Ledger, experiment: Experiment, metric: str, inte
 
 def judge_gain(ledger: Ledger, entry: Entry, rows: dict[str, Outcome]) -> Outcome:
     """A row that compares two others: in percent of the second, or in points. It is reproduced if it is the paper's within what
-    the two rows may be off."""
+    the two rows may be off; but not where ours is too noisy to show a gain that the paper's own errors do show."""
     experiment = entry.experiment
     of, over = (rows[name] for name in experiment.gain)
     cells = [_gain_cell(experiment, metric, _cell(of, metric), _cell(over, metric)) for metric in experiment.paper]
@@ -207,8 +214,19 @@ def judge_gain(ledger: Ledger, entry: Entry, rows: dict[str, Outcome]) -> Outcom
     if notes:
         return Outcome(entry.id, PARTIAL, cells, seeds, wanted, notes)
     judged = ledger.tolerances[ledger.experiments[experiment.gain[0]].tolerance].judged
+    too_noisy = [cell for cell in cells if cell.metric in judged and _hides_the_gain(cell, _cell(of, cell.metric), _cell(over, cell.metric))]
+    if too_noisy:
+        notes = [f"{cell.metric}: our interval, ± {cell.interval:.2g}, is wider than the paper's gain; more seeds would tell" for cell in too_noisy]
+        return Outcome(entry.id, PARTIAL, cells, seeds, wanted, notes)
     state = REPRODUCED if all(cell.within for cell in cells if cell.metric in judged) else NOT_REPRODUCED
     return Outcome(entry.id, state, cells, seeds, wanted)
+
+
+def _hides_the_gain(gain: Cell, of: Cell, over: Cell) -> bool:
+    """Where the paper prints no errors its numbers are shares of answers, and the tolerance says what they can show."""
+    if None in (gain.interval, of.paper_error, over.paper_error):
+        return False
+    return gain.interval > abs(gain.paper) > math.hypot(of.paper_error, over.paper_error)
 
 
 def _cell(outcome: Outcome, metric: str) -> Cell:
@@ -296,9 +314,10 @@ def _gain_of_average(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -
     pairs = list(_pairs(claim, of, than))
     if len(pairs) == len(of):
         one, other = (fmean(fmean(values[side]) for _, *values in pairs) for side in (0, 1))
-        gain = 100 * (one / other - 1)
-        text = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %"
-        yield Part(claim.of, text, gain, None, gain >= claim.value - claim.tolerance)
+        gain = 100 * (one / other - 1) if other > 0 else None
+        said = "no percentage of it" if gain is None else f"{gain:+.1f} %"
+        text = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {said}; the paper {claim.value:+g} %"
+        yield Part(claim.of, text, gain, None, one > other if gain is None else gain >= claim.value - claim.tolerance)
 
 
 def above(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:

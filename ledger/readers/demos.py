@@ -67,7 +67,7 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
 def _info(file: Path) -> dict | None:
     try:
         info = json.loads(file.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return info if isinstance(info, dict) and info.get("key") else None
 

@@ -83,6 +83,8 @@ def read_json(file: Path, problems: Problems):
         problems.add(f"is empty or cut: {error.msg}", error.lineno)
     except UnicodeDecodeError:
         problems.add("is no UTF-8 text")
+    except (ValueError, RecursionError) as error:  # a number or a nesting that is too long for Python
+        problems.add(f"cannot be read: {error}")
     return None
 
 

@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Set
 from pathlib import Path
 
+import numpy as np
+
 from ledger.readers import recipes
 from ledger.readers.reading import SECONDS, TIMED, TRAINING, Problems, Reading, Wanted, digest_of, timed_or_not
 from ledger.readers.tables import Log, are_in_order, curves_of, read_csv, series
@@ -61,4 +63,7 @@ def seconds_of_a_step(log: Log, problems: Problems) -> float | None:
         problems.add("has no time of a step: two rows with seconds are needed")
         return None
     steps, seconds = points
+    if seconds[-1] <= seconds[0] or (np.diff(seconds) < 0).any():
+        problems.add("has no time of a step: its seconds do not grow")
+        return None
     return float((seconds[-1] - seconds[0]) / (steps[-1] - steps[0]))

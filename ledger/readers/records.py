@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from ledger.readers.reading import Problems, names_of
@@ -29,10 +29,26 @@ def read(file: Path) -> tuple[dict | None, list[Problem]]:
         problems.add(f"is no record, or cut: {error}", getattr(error, "lineno", None))
         return None, problems.all()
     lacking = [key for key, kind in _EXPECTED.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
-    if lacking or not _texts(record["folders"]) or not _texts(record.get("log_tail", [])):
-        problems.add(f"is no record of reproduce.py: {', '.join(lacking) or 'folders or log_tail'} cannot be read")
+    lacking = lacking or list(_wrong(record))
+    if lacking:
+        problems.add(f"is no record of reproduce.py: {', '.join(lacking)} cannot be read")
         return None, problems.all()
     return record, problems.all()
+
+
+def _wrong(record: Mapping) -> Iterator[str]:
+    """Parts that hold something else than they should."""
+    fine = {
+        "variables": _texts(list(record["variables"].values())),
+        "seeds": all(type(seed) is int for seed in record["seeds"]),
+        "experiments": _texts(record.get("experiments", [])),
+        "folders": _texts(record["folders"]) and not any("\0" in name for name in record["folders"]),
+        "log_tail": _texts(record.get("log_tail", [])),
+        "end": isinstance(record.get("end"), str | None),
+        "exit_code": isinstance(record.get("exit_code"), int | None),
+        "hardware": _texts(record["hardware"].get("gpus", [])),
+    }
+    yield from (key for key, is_fine in fine.items() if not is_fine)
 
 
 def _no_number(text: str):

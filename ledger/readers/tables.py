@@ -12,14 +12,16 @@ import numpy as np
 from ledger.readers.reading import Problems
 from ledger.results import MOST_POINTS, Curve
 
+LARGEST = 1e100  # of a number whose squares can still be summed
+SHORTEST = 1e-9  # seconds of what is divided by
 # What a metric can be, both ends included; the others of the ledger may be any finite number.
 RANGES = {
     "eval_top1": (0, 100),
     "eval_top5": (0, 100),
     "era/low_fraction": (0, 1),
     "era/high_fraction": (0, 1),
-    "timing_s/old_log_prob": (0, math.inf),
-    "seconds": (0, math.inf),
+    "timing_s/old_log_prob": (SHORTEST, LARGEST),
+    "seconds": (0, LARGEST),
     "reward": (0, 1),  # of the demo
 }
 LONGEST_STEP = 15  # digits; what is longer is no step
@@ -179,8 +181,8 @@ def series(name: str, column: Column, problems: Problems) -> tuple[np.ndarray, n
         order = np.argsort(steps, kind="stable")
         last = np.append(np.diff(steps[order]) > 0, True)
         steps, lines, values = (part[order][last] for part in (steps, lines, values))
-    low, high = RANGES.get(name, (-math.inf, math.inf))
-    good = np.isfinite(values) & (values >= low) & (values <= high)
+    low, high = RANGES.get(name, (-LARGEST, LARGEST))
+    good = (values >= low) & (values <= high)
     if good.all():
         return (steps, values) if len(steps) else None
     at = int(np.argmin(good))

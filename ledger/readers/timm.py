@@ -22,7 +22,7 @@ ACCURACIES = {"top1": "eval_top1", "top5": "eval_top5"}
 COLUMNS = (*ACCURACIES.values(), "eval_entropy_mean", "eval_entropy_min")
 IMAGENET_IMAGES = 50_000  # of its validation
 # One line of train.py's log, the means over the epoch so far in brackets.
-STEP = re.compile(rb"Train: (\d{1,9}) \[.*?Time: [\d.]+s, +[\d.]+/s +\((\d+\.\d+)s, +(\d+\.\d+)/s\)")
+STEP = re.compile(rb"Train: (\d{1,9}) \[.*?Time: [\d.]+s, +[\d.]+/s +\((\d{1,9}\.\d+)s, +(\d{1,9}\.\d+)/s\)")
 
 
 def recognises(folder: Path, names: Set[str]) -> bool:
@@ -74,7 +74,7 @@ def seconds_of_a_step(folder: Path) -> float | None:
     seconds, rate = fmean(speed[0] for speed in counted), harmonic_mean([speed[1] for speed in counted])
     batch = images_per_step(recipes.words(folder / COMMAND))
     copies = round(seconds * rate / batch) if batch and rate else 0  # of an image: --aug-splits has several
-    return copies * batch / rate if copies else seconds
+    return copies * batch / rate if copies else seconds or None
 
 
 def images_per_step(words: Sequence[str]) -> int | None:

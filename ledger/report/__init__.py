@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jinja2
 
+from ledger.errors import LedgerError
 from ledger.experiments import Ledger
 from ledger.report import text
 from ledger.report.page import Page, make
@@ -16,15 +17,23 @@ _TEMPLATES = Path(__file__).parent / "templates"
 def write(ledger: Ledger, collected: Collected, out: Path) -> Path:
     """index.html holds all that it shows; report.md shows the figures beside it. Returns the former."""
     page = make(ledger, collected, out)
+    try:
+        return _write(page, out)
+    except OSError as error:
+        raise LedgerError(f"{error.filename or out} cannot be written ({error.strerror}). The pages there may be of two reports: write them anew.") from None
+
+
+def _write(page: Page, out: Path) -> Path:
+    """Names of files that are not UTF-8 are written with backslashes."""
     figures = out / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for old in figures.glob("*.svg"):
         old.unlink()
     for picture in page.pictures:
         (figures / f"{picture.name}.svg").write_text(picture.svg, encoding="utf-8")
-    (out / "report.md").write_text(render("report.md", page), encoding="utf-8")
+    (out / "report.md").write_text(render("report.md", page), encoding="utf-8", errors="backslashreplace")
     index = out / "index.html"
-    index.write_text(render("index.html", page), encoding="utf-8")
+    index.write_text(render("index.html", page), encoding="utf-8", errors="backslashreplace")
     return index
 
 

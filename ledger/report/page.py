@@ -477,7 +477,7 @@ def _record(record: dict) -> RecordShown:
 def _machine(hardware: dict) -> str:
     """GPUs and CPU, where a result has the GPUs alone (readers/records.py)."""
     gpus = ", ".join(f"{count} {name}" for name, count in Counter(hardware.get("gpus", ())).items())
-    cpu = f"{hardware['cores']} cores of {hardware['cpu']}" if "cpu" in hardware else ""
+    cpu = f"{hardware.get('cores')} cores of {hardware['cpu']}" if "cpu" in hardware else ""
     return " and ".join(filter(None, (gpus, cpu))) or "not recorded"
 
 

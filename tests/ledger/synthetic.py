@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import json
 import shlex
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -238,24 +237,26 @@ def record(base: Path, folders: Sequence[str], start: str = "2026-11-21T10:00:00
 
 
 def grid(out: Path, llm: Sequence[tuple[str, range]], evaluations: Sequence[str], seeds: int, said: Callable[[str], None] = lambda text: None) -> None:
-    """All runs of the recipes. llm: names and steps of verl's runs. evaluations: names of model folders. The numbers of evaluations
-    are all the same, and those of verl's runs beyond the fourth of a name are those of the first ones."""
+    """All runs of the recipes. llm: names and steps of verl's runs. evaluations: names of model folders. Runs of one name beyond the fourth
+    repeat the numbers of the first ones, but for a word that no two runs have alike."""
     said("verl")
     for name, steps in llm:
         texts = ["\n".join(verl_lines(steps, seed)) + "\n" for seed in range(min(seeds, 4))]
         for seed in range(seeds):
             folder = out / f"verl/{name}-seed{seed}"
             folder.mkdir(parents=True)
-            (folder / "metrics.jsonl").write_text(texts[seed % len(texts)])
+            (folder / "metrics.jsonl").write_text(texts[seed % len(texts)].replace("0.25}", f"{0.25 + seed / 1000}}}", 1))
     protocols = recipe("verl/recipe/era/evaluation/protocol.py").PROTOCOLS
     said("evaluations")
     made: dict[bool, Path] = {}
     for name, seed in ((name, seed) for name in evaluations for seed in range(seeds)):
         folder, is_pass = out / f"eval/{name}-seed{seed}", name.endswith("-pass")
-        if is_pass in made:
-            shutil.copytree(made[is_pass], folder)
-        else:
+        if is_pass not in made:
             made[is_pass] = evaluation(folder, ["aime24", "aime25"] if is_pass else list(protocols), samples=256 if is_pass else None)
+            continue
+        folder.mkdir()
+        for file in made[is_pass].iterdir():
+            (folder / file.name).write_text(file.read_text().replace('"policy": "original', f'"policy": "{name} {seed}, original'))
     said("timm")
     for name, command, epochs in timm_commands(range(42, 42 + seeds)):
         timm_run(out / "timm" / name, command, epochs, seed=zlib.crc32(name.encode()))

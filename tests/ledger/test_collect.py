@@ -56,7 +56,10 @@ def timm_run(tmp_path):
 
 @pytest.fixture
 def control_run(tmp_path):
-    return lambda name="h1hand-walk-v0-fastsac_era-seed1", total=1000, at=tmp_path, **more: synthetic.fasttd3_run(at / name, commands_of(name), total, **more)
+    def make(name="h1hand-walk-v0-fastsac_era-seed1", total=1000, at=tmp_path, **more):
+        return synthetic.fasttd3_run(at / name, commands_of(name), total, **{"seed": int(name.rpartition("-seed")[2]), **more})
+
+    return make
 
 
 # ---------------------------------------------------------------------------------------------------------- the formats
@@ -581,6 +584,48 @@ def test_unknown_names_are_said(one, tmp_path):
     assert not result.used and problems == ["my_own_task-seed1: the training 'my_own_task' is not in the ledger, so it is not used"]
 
 
+def test_a_copy_under_another_seeds_name_is_no_other_seed(ledger, tmp_path):
+    lines = synthetic.verl_lines(range(1, 1101))
+    for seed in (0, 1, 2):
+        synthetic.verl_run(tmp_path / f"{GRPO}-seed{seed}", range(1, 11))
+        (tmp_path / f"{GRPO}-seed{seed}/metrics.jsonl").write_text("\n".join(lines[: len(lines) - 100 * (seed == 2)]) + "\n")
+    collected = collect(ledger, [tmp_path])
+    assert [result.used for result in collected.results] == [True, False, True]  # the last one is of fewer steps
+    assert any("seed0 to the byte, so it is no other seed" in problem.text for problem in collected.problems if problem.file.endswith("seed1"))
+
+
+@pytest.mark.parametrize("value", ["1.7e308", "-1e101"])
+def test_numbers_too_large_to_be_summed_are_kept_out(one, control_run, tmp_path, value):
+    file = control_run("h1hand-walk-v0-fasttd3-seed1") / "train.csv"
+    rows = list(csv.reader(file.open()))
+    for row in rows[1:]:
+        row[rows[0].index("eval_avg_return")] = value
+    synthetic.write_csv(file, rows[0], rows[1:])
+    result, problems = one()
+    assert result.curves == {} and "beyond -1e+100 to 1e+100 at step 100" in problems[0]
+
+
+@pytest.mark.parametrize("seconds", [lambda i: "3.0", lambda i: f"{100 - i}", lambda i: "0"])
+def test_seconds_that_do_not_grow_are_no_time_of_a_step(one, tmp_path, seconds):
+    name = next(name for name, _, _ in synthetic.fasttd3_commands() if name.startswith("time/"))
+    file = synthetic.fasttd3_run(tmp_path / name, commands_of(name), 2000) / "train.csv"
+    rows = list(csv.reader(file.open()))
+    for place, row in enumerate(rows[1:]):
+        row[rows[0].index("seconds")] = seconds(place)
+    synthetic.write_csv(file, rows[0], rows[1:])
+    result, problems = one()
+    assert result.values == {} and any("its seconds do not grow" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"benchmarks": {"aime24": {"problems": ' + "9" * 5000 + "}}}"], ids=["deep", "long"])
+def test_json_that_python_cannot_hold_is_said(one, tmp_path, text):
+    folder = synthetic.evaluation(tmp_path / "eval" / GRPO, ["aime24"])
+    (folder / "summary.json").write_text(text)
+    (folder / "aime24.settings.json").write_text(text)
+    result, problems = one()
+    assert not result.used and len(problems) == 2 and all("cannot be read" in problem for problem in problems)
+
+
 # --------------------------------------------------------------------------------------------------------------- records
 
 
@@ -624,6 +669,18 @@ def test_failed_runs_without_a_result_stay_in_the_records(ledger, tmp_path):
     synthetic.record(tmp_path, ["h1hand-walk-v0-fastsac_era-seed1"], state="failed", exit_code=1, log_tail=["no GPU"])
     collected = collect(ledger, [tmp_path])
     assert collected.results == [] and [record["log_tail"] for record in collected.records] == [["no GPU"]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"variables": {"A": 3}}, {"seeds": ["x"]}, {"end": 5}, {"hardware": {"gpus": [["x"]]}}, {"folders": ["\0"]}, {"exit_code": {}}, {"experiments": 3}],
+)
+def test_records_that_hold_something_else(ledger, control_run, tmp_path, change):
+    control_run()
+    file = synthetic.record(tmp_path, **{"folders": ["h1hand-walk-v0-fastsac_era-seed1"], **change})
+    collected = collect(ledger, [tmp_path])
+    assert collected.records == [] and [problem.file for problem in collected.problems] == [str(file)]
+    assert f"{next(iter(change))} cannot be read" in collected.problems[0].text
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"folders": ["a"]}', '{"run": "r", "folders": [1], "state": "failed", "modified": false, "start": ""}'])

@@ -266,7 +266,7 @@ def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_v
     assert f"VERL_FILE_LOGGER_PATH={training.base}/{training.folders[0]}/metrics.jsonl" in words
     merge, evaluate = printed(evaluation, **given)
     model = f"{tmp_path}/da ta/models/ERA/grpo_qwen2.5_math_7b-seed4"
-    assert merge[2:] == ["&&", sys.executable, *f"-m verl.model_merger merge --backend fsdp --local_dir".split(), f"{training.goal}/actor", "--target_dir", model]
+    assert merge[2:] == ["&&", sys.executable, *"-m verl.model_merger merge --backend fsdp --local_dir".split(), f"{training.goal}/actor", "--target_dir", model]
     data = [f"{tmp_path}/da ta/data/eval/{name}.parquet" for name in ("aime24", "aime25")]
     assert evaluate[2:9] == ["--model", model, "--data", *data, "--out", f"{evaluation.base}/{evaluation.folders[0]}"]
     assert evaluate[9:] == "--samples 256 --temperature 0.7 --pass-at 1 2 4 8 16 32 64 128 256".split()

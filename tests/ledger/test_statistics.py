@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ledger import statistics
+from ledger.readers import tables
 from ledger.results import Curve
 
 
@@ -45,6 +46,19 @@ def test_the_end_is_the_last_tenth_of_the_steps_and_not_of_the_rows():
     assert statistics.end(curve([4.0])) == 4
     assert statistics.end(curve(range(101), range(101)), until=50) == pytest.approx(47.5)
     assert statistics.end(curve(range(101), range(101)), until=1000) == pytest.approx(95)
+
+
+def test_the_end_is_the_mean_of_the_rows_and_not_of_the_points():
+    rows = np.random.default_rng(3).random(1100)  # 400 points of 2 or 3 rows
+    points = tables.curve(np.arange(1, 1101), rows)
+    start = 1 + np.flatnonzero(np.array(points.x) < 1100 - 0.1 * (1100 - points.x[0]))[-1]
+    assert statistics.end(points) == pytest.approx(rows[int(points.x[start - 1]) :].mean(), rel=1e-12)
+    assert statistics.end(points) != pytest.approx(np.mean(points.y[start:]), rel=1e-4)
+
+
+def test_welch_says_nothing_where_one_side_is_always_the_same(recwarn):
+    difference, half = statistics.welch([1000.0] * 10, [900.0, 901.0, 905.0])
+    assert (difference, len(recwarn)) == (98.0, 0) and half == pytest.approx(4.302653 * np.std([900, 901, 905], ddof=1) / math.sqrt(3))
 
 
 def test_extremes_see_what_a_point_of_a_curve_hides():
