@@ -12,7 +12,7 @@ from pathlib import Path
 from ledger.experiments import HERE, ROOT, Claim, Entry, Experiment, Ledger, Place
 from ledger.report import panels, text
 from ledger.report.panels import Picture
-from ledger.results import CANNOT, EMPTY, NOT_RUN, STATES, Collected, Problem, Result
+from ledger.results import CANNOT, EMPTY, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RUN, STATES, Collected, Problem, Result
 from ledger.verdicts import Cell, ClaimOutcome, Outcome, Part, judge
 
 DOCS = {
@@ -59,12 +59,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Measured:
-    """of a figure. ratio: to the baseline, where times are compared. notes: with an entry's first metric."""
+    """of a figure. state: the entry's, for the metrics that a claim is about. ratio: to the baseline, where times are compared.
+    notes: with an entry's first metric."""
 
     name: str
     metric: str
     cell: Cell
     outcome: Outcome
+    state: str
     ratio: str
     notes: list[str]
 
@@ -361,10 +363,20 @@ def _command(ledger: Ledger, experiment: Experiment, name: str) -> str:
 def _measured(found: Findings, entry: Entry, baseline: Experiment | None) -> list[Measured]:
     outcome = found.outcomes[entry.id]
     cells = [cell for cell in outcome.cells if cell.ours is not None] or [Cell("", None, None)]
-    return [
-        Measured(name_of(entry), cell.metric, cell, outcome, _ratio(found, entry, cell, baseline), [] if place else outcome.notes)
-        for place, cell in enumerate(cells)
-    ]
+    made = []
+    for place, cell in enumerate(cells):
+        state, ratio = _state(found.ledger, entry, outcome, cell.metric), _ratio(found, entry, cell, baseline)
+        made.append(Measured(name_of(entry), cell.metric, cell, outcome, state, ratio, [] if place else outcome.notes))
+    return made
+
+
+def _state(ledger: Ledger, entry: Entry, outcome: Outcome, metric: str) -> str:
+    """Of one metric: one that no claim is about is not reproduced by a claim on another."""
+    about = [claim for claim in ledger.claims.values() if entry.experiment.id in (claim.of, claim.than)]
+    tested = {claim.metric or entry.metrics[0] for claim in about}
+    if outcome.state not in (REPRODUCED, NOT_REPRODUCED) or metric in tested or any(claim.test == "spread" for claim in about):
+        return outcome.state
+    return RUN
 
 
 def _ratio(found: Findings, entry: Entry, cell: Cell, baseline: Experiment | None) -> str:

@@ -45,6 +45,7 @@ _METRICS = {
     "timing_s/old_log_prob, first step": "seconds of old_log_prob, first step",
     "eval_avg_return": "return",
     "policy_entropy": "policy entropy (nats)",
+    "gaussian_entropy": "entropy of the Gaussian (nats)",
     "response_entropy": "response entropy (nats)",
     "distinct_right": "distinct right answers",
     "eval_top1": "top-1 (%)",

@@ -35,6 +35,7 @@ def levels(entry: Entry, metric: str, better: bool) -> tuple[float, float]:
         "era/high_fraction": (0.2, 0.0),
         "eval_avg_return": (-40.0, 812.0 if better else 640.0),
         "policy_entropy": (12.0, -3.0 if better else -9.5),
+        "gaussian_entropy": (13.0, -3.0),
         "delta": (0.1, 0.9),
         "response_entropy": (2.2, 0.69 if better else 0.28),
         "reward": (0.1, 0.94),

@@ -20,7 +20,7 @@ from scipy import stats
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ledger import experiments, report, results
+from ledger import experiments, report, results, verdicts
 from ledger.report import figures, page, panels, text
 from ledger.results import Collected, Curve
 
@@ -456,3 +456,13 @@ def test_what_was_never_judged_was_not_run(ledger):
     found = page.Findings(ledger, Collected("", [], [], [], []))
     states = {outcome.state for outcome in found.outcomes.values()}
     assert states == {results.NOT_RUN, results.CANNOT} and {claim.state for claim in found.claims.values()} == {results.NOT_RUN}
+
+
+def test_a_metric_that_no_claim_is_about_is_not_called_reproduced(ledger):
+    (entry,) = ledger.find("demo-era")
+    outcome = verdicts.Outcome(entry.id, "reproduced", [], 1, 1)
+    states = {metric: page._state(ledger, entry, outcome, metric) for metric in entry.metrics}
+    assert states == {"response_entropy": "reproduced", "reward": "run", "distinct_right": "run"}
+    (gaussian,) = ledger.find("demo-fastsac-era")
+    states = {metric: page._state(ledger, gaussian, outcome, metric) for metric in gaussian.metrics}
+    assert states == {"eval_avg_return": "run", "policy_entropy": "run", "gaussian_entropy": "reproduced"}
