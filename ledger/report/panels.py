@@ -1,5 +1,6 @@
 """Which panels a figure has, and what is in each: from the ledger's entries and their results to figures.py."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from statistics import fmean
 
 from ledger import statistics
 from ledger.experiments import Claim, Entry, Experiment, Ledger, Place
+from ledger.readers.tables import RANGES
 from ledger.report import figures, text
 from ledger.report.figures import Dots, Lines, Series
 from ledger.results import Collected, Curve
@@ -78,7 +80,7 @@ def _curves(ledger: Ledger, collected: Collected, run: Sequence[Entry], claims: 
         for entry, metric in members:
             curves = Found(ledger, collected, entry).curves(metric)
             if curves:
-                series.append(_mean(ledger, entry.experiment, curves))
+                series.append(_mean(ledger, entry.experiment, metric, curves))
             else:
                 lacking.append(entry.experiment.row)
         if series:
@@ -99,13 +101,16 @@ def coarser(curve: Curve) -> Curve:
     return Curve(x, y, y, y, curve.rows)
 
 
-def _mean(ledger: Ledger, experiment: Experiment, curves: Sequence[Curve]) -> Series:
+def _mean(ledger: Ledger, experiment: Experiment, metric: str, curves: Sequence[Curve]) -> Series:
+    """The band ends where the metric does: an accuracy has 100 % at most."""
     style = _style(ledger, experiment)
     mean = statistics.mean_curve([coarser(curve) for curve in curves])
     label = f"{experiment.row} ({text.counted(mean.seeds, 'run' if ledger.seeds_of(experiment) == (None,) else 'seed')})"
     if mean.half is None:
         return Series(label, mean.x, mean.mean, style=style)
-    low, high = ([value + sign * half for value, half in zip(mean.mean, mean.half)] for sign in (-1, 1))
+    least, most = RANGES.get(metric, (-math.inf, math.inf))
+    low = [max(least, value - half) for value, half in zip(mean.mean, mean.half)]
+    high = [min(most, value + half) for value, half in zip(mean.mean, mean.half)]
     return Series(label, mean.x, mean.mean, low, high, style)
 
 
