@@ -53,3 +53,19 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path):
 def test_there_is_a_ledger(tmp_path):
     with pytest.raises(LedgerError, match="No such file"):
         experiments.load(tmp_path / "experiments.toml")
+
+
+def test_the_docs_count_as_the_ledger_does():
+    ledger = experiments.load()
+    cannot = sum(bool(entry.experiment.cannot) for entry in ledger.entries.values())
+    for name in ("README.md", "docs/reproduce.md"):
+        text = " ".join((experiments.ROOT / name).read_text().split())
+        assert f"{len(ledger.entries)} rows and curves" in text and f" {cannot} " in text and "10 of them" in text, name
+    assert sum(entry.experiment.place == experiments.HERE for entry in ledger.entries.values()) == 10
+    for domain, title in (("llm", "LLM"), ("vision", "vision"), ("control", "control")):
+        places = {place.id for place in ledger.places.values() if place.domain == domain and ledger.at(place.id)}
+        entries = [entry for entry in ledger.entries.values() if entry.experiment.place in places]
+        runnable = [entry for entry in entries if not entry.experiment.cannot]
+        counts = len(places), len({entry.experiment.place for entry in runnable}), len(entries), len(runnable)
+        claims = sum(claim.place in places for claim in ledger.claims.values())
+        assert f"| {title} | {' | '.join(map(str, (*counts, claims)))} |" in (experiments.ROOT / "docs/reproduce.md").read_text()
