@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ledger.experiments import HERE, ROOT, Claim, Entry, Experiment, Ledger, Place
-from ledger.report import panels, text
+from ledger.report import panels, runs, text
 from ledger.report.panels import Picture
-from ledger.results import CANNOT, EMPTY, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RUN, STATES, Collected, Problem, Result
+from ledger.report.runs import RecordShown, RunShown
+from ledger.results import CANNOT, EMPTY, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RUN, STATES, Collected, Problem
 from ledger.verdicts import Cell, ClaimOutcome, Outcome, Part, judge
 
 DOCS = {
@@ -107,34 +107,6 @@ class Section:
 
 
 @dataclass(frozen=True)
-class RunShown:
-    """The results of one name. unfinished: seed and steps of each that is."""
-
-    name: str
-    kind: str
-    seeds: str
-    finished: int
-    results: int
-    states: str
-    hardware: str
-    unfinished: list[str]
-
-
-@dataclass(frozen=True)
-class RecordShown:
-    """A command of reproduce.py run, in words. log: its last lines, if it did not finish."""
-
-    command: str
-    start: str
-    end: str
-    seeds: str
-    hardware: str
-    code: str
-    ended: str
-    log: str
-
-
-@dataclass(frozen=True)
 class Page:
     paper: str
     date: str
@@ -209,7 +181,7 @@ def make(ledger: Ledger, collected: Collected, out: Path) -> Page:
     shown = [section for name, section in sections.items() if name != HERE and ledger.at(name)]
     return Page(
         paper=ledger.paper,
-        date=_time(collected.made) if collected.made else "",
+        date=runs.time(collected.made) if collected.made else "",
         begun=any(outcome.state not in NOTHING for outcome in found.outcomes.values()),
         summary=_summary(found),
         counts=_counts(found),
@@ -217,8 +189,8 @@ def make(ledger: Ledger, collected: Collected, out: Path) -> Page:
         tables=[section for section in shown if section.place.draws == "table"],
         figures=[section for section in shown if section.place.draws != "table"],
         beside=sections[HERE],
-        records=[_record(record) for record in collected.records],
-        runs=_runs(collected),
+        records=[runs.of_record(record) for record in collected.records],
+        runs=runs.of_results(collected),
         failed=[(result.label, "\n".join(result.log_tail)) for result in collected.results if result.failed],
         problems=collected.problems,
         sources=collected.sources,
@@ -447,58 +419,3 @@ def tested(ledger: Ledger, claim: Claim) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-# ------------------------------------------------------------------------------------------------------------------- runs
-
-
-def _runs(collected: Collected) -> list[RunShown]:
-    groups: dict[tuple[str, str], list[Result]] = {}
-    for result in collected.results:
-        groups.setdefault((result.name, result.kind), []).append(result)
-    return [
-        RunShown(
-            name,
-            kind,
-            text.ranges([result.seed for result in results if result.seed is not None]) or "–",
-            sum(result.finished for result in results),
-            len(results),
-            ", ".join(f"{count} {state}" if len(results) > 1 else state for state, count in Counter(result.state for result in results).items()),
-            "; ".join(_unique(result.hardware for result in results if result.hardware)) or "not recorded",
-            [_unfinished(result) for result in results if not result.finished],
-        )
-        for (name, kind), results in groups.items()
-    ]
-
-
-def _record(record: dict) -> RecordShown:
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in record.get("variables", {}).items())
-    code = record.get("exit_code")
-    return RecordShown(
-        f"{settings} {record['command']}".strip(),
-        _time(record.get("start")),
-        _time(record.get("end")),
-        text.ranges(record.get("seeds") or []) or "–",
-        _machine(record.get("hardware") or {}),
-        {True: "modified", False: "clean"}.get(record.get("modified"), "unknown"),
-        "no end recorded" if record["state"] == "running" else record["state"] + (f", exit code {code}" if code else ""),
-        "\n".join(record.get("log_tail", ())),
-    )
-
-
-def _machine(hardware: dict) -> str:
-    """GPUs and CPU, where a result has the GPUs alone (readers/records.py)."""
-    gpus = ", ".join(f"{count} {name}" for name, count in Counter(hardware.get("gpus", ())).items())
-    cpu = f"{hardware.get('cores')} cores of {hardware['cpu']}" if "cpu" in hardware else ""
-    return " and ".join(filter(None, (gpus, cpu))) or "not recorded"
-
-
-def _time(stamp: str | None) -> str:
-    """To the minute."""
-    return (stamp or "–")[:16].replace("T", " ")
-
-
-def _unfinished(result: Result) -> str:
-    seed = "" if result.seed is None else f"seed {result.seed} "
-    done = f"{result.steps}{f' of {result.total}' if result.total else ''} steps"
-    return f"{seed}{'failed' if result.failed else 'interrupted'} after {done}"
