@@ -78,7 +78,7 @@ demo-control: $(VENV_READY)  ## FastTD3's train.py on HalfCheetah: FastTD3 besid
 	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
 		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
 
-report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOLDERS="copies from a cluster"; docs/reproduce.md)
+report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOLDERS="copied/a copied/b")
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py collect "$${folders[@]}"
 	@$(CPU) reproduce.py report
 

@@ -13,6 +13,8 @@ import time
 import psutil
 import pytest
 
+from ledger import commands, record
+
 PARTS = ("engine", "ledger", "overlays", "patches", "requirements", "apply.py", "upstreams.json", "experiments.toml", "Makefile")
 RUN = """
 import sys
@@ -27,6 +29,8 @@ try:
 except LedgerError as error:
     sys.exit(f"refused: {error}")
 """
+# What `make test` or the user's shell may have set for a run.
+OURS = {*record.KEPT, *(name for names in commands.REFUSED.values() for name in names), "CHECK_ONLY", "DRY_RUN"}
 # Writes its call to $CALLS, then does what $STUB says.
 STUB = f"""#!{sys.executable}
 import json, os, subprocess, sys, time
@@ -53,7 +57,7 @@ def bench(unpacked, patched_timm, tmp_path):
         output = tmp_path / "runs"
         calls_file = tmp_path / "calls"
         environment = {
-            **{name: value for name, value in os.environ.items() if name not in ("ARGS", "SEED", "CHECK_ONLY", "DRY_RUN")},
+            **{name: value for name, value in os.environ.items() if name not in OURS},
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"), "OUTPUT": str(output), "PYTHON": sys.executable,
             "CHECKOUTS": str(patched_timm.parent), "RAY_DATA_HOME": str(tmp_path / "data"),
         }  # fmt: skip

@@ -277,7 +277,7 @@ def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_v
 
 @pytest.mark.parametrize("words", [["list"], ["show", "main-era"], ["run", "hb-fastsac-era", "--seeds", "1", "--dry-run"]])
 def test_these_verbs_need_no_package(project_root, words):
-    done = subprocess.run([sys.executable, "-I", "-S", project_root / "reproduce.py", *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-I", "-S", project_root / "reproduce.py", *words], env={"HOME": "/home/somebody"}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 
