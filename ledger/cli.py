@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from ledger import commands, experiments, results
@@ -250,11 +251,10 @@ def report(ledger: Ledger, options: argparse.Namespace) -> int:
 
 def in_environment() -> None:
     """Goes on in .venv/cpu if this Python lacks what is needed."""
-    try:
-        import jinja2, matplotlib, orjson, scipy  # noqa: E401, F401
-    except ImportError as error:
+    lacking = [name for name in ("jinja2", "matplotlib", "orjson", "scipy") if find_spec(name) is None]
+    if lacking:
         python = ROOT / ".venv/cpu/bin/python"
         if not python.exists() or Path(sys.prefix) == python.parent.parent:
-            what = f"{error.name} is not installed here. `make report` sets up what is needed, collects and reports. Nothing was changed."
-            raise LedgerError(what) from None
+            what = f"{lacking[0]} is not installed here. `make report` sets up what is needed, collects and reports. Nothing was changed."
+            raise LedgerError(what)
         os.execv(python, [str(python), *sys.argv])

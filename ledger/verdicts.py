@@ -163,7 +163,10 @@ def judge_row(ledger: Ledger, found: Found) -> Outcome:
 def _judged(ledger: Ledger, experiment: Experiment, cells: Sequence[Cell]) -> str:
     if not experiment.tolerance:
         return RUN
-    judged = ledger.tolerances[experiment.tolerance].judged
+    return _verdict(cells, ledger.tolerances[experiment.tolerance].judged)
+
+
+def _verdict(cells: Sequence[Cell], judged: Sequence[str]) -> str:
     return REPRODUCED if all(cell.within for cell in cells if cell.metric in judged) else NOT_REPRODUCED
 
 
@@ -180,13 +183,13 @@ def judge_cell(ledger: Ledger, found: Found, metric: str) -> Cell:
     ours, interval, of = fmean(values), statistics.t_interval(values), "seeds"
     if interval is None:
         interval, of = found.used[0].intervals.get(metric), found.used[0].interval_of
-    shown = Cell(metric, paper.paper, paper.paper_error, ours, interval, of if interval is not None else "", len(values))
+    shown = replace(paper, ours=ours, interval=interval, interval_of=of if interval is not None else "", seeds=len(values))
     if paper.paper is None:
         return shown
     allowed = allowed_difference(ledger, experiment, metric, interval, len(values))
     difference = ours - paper.paper
     within = None if allowed is None else abs(difference) <= allowed
-    return Cell(metric, paper.paper, paper.paper_error, ours, interval, shown.interval_of, len(values), difference, allowed, within)
+    return replace(shown, difference=difference, allowed=allowed, within=within)
 
 
 def allowed_difference(ledger: Ledger, experiment: Experiment, metric: str, interval: float | None, runs: int) -> float | None:
@@ -218,8 +221,7 @@ def judge_gain(ledger: Ledger, entry: Entry, rows: dict[str, Outcome]) -> Outcom
     if too_noisy:
         notes = [f"{cell.metric}: our interval, ± {cell.interval:.2g}, is wider than the paper's gain; more seeds would tell" for cell in too_noisy]
         return Outcome(entry.id, PARTIAL, cells, seeds, wanted, notes)
-    state = REPRODUCED if all(cell.within for cell in cells if cell.metric in judged) else NOT_REPRODUCED
-    return Outcome(entry.id, state, cells, seeds, wanted)
+    return Outcome(entry.id, _verdict(cells, judged), cells, seeds, wanted)
 
 
 def _hides_the_gain(gain: Cell, of: Cell, over: Cell) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from ledger import experiments
 from ledger.errors import LedgerError
 
+ENTRY = '[experiment.main-grpo]\nplace = "tab:main_results"\nrow = "GRPO"\n'
 WRONG = {
     "no TOML": ("paper = ", "paper ", "Expected '='"),
     "an unknown part": ("[solved_at]", "[solved]", "solved: no such part of the ledger"),
@@ -29,6 +30,24 @@ WRONG = {
     "an order of one": ('than = "hb-fasttd3"\n', "", "claim.fastsac-era: than: expected for the tests higher, above and overhead"),
     "rows of a place that shows none": ('no_result = "settings"', "", "place.tab:combined_hyperparameters: experiments, or same_as, or no_result expected"),
     "another place that is not there": ('same_as = ["fig:preview_results"]', 'same_as = ["fig:results"]', "same_as names fig:results, which is no place"),
+    "TOML cut short": ("[place.ood_figure]", "[place.ood_figure", "line"),
+    "the same twice": (ENTRY, ENTRY + ENTRY, "twice"),
+    "unknown field": (ENTRY, ENTRY + "colour = 3\n", "experiment.main-grpo: unknown: colour"),
+    "unknown part": ("[tolerance.answers]", "[tolerances.answers]", "tolerances: no such part of the ledger"),
+    "a number as text": ("answers = { aime24 = 480", 'answers = { aime24 = "480"', "tolerance.answers: answers.aime24 is '480', and a whole number expected"),
+    "the paper's number as text": ("average = 50.2 }", 'average = "50.2" }', "experiment.main-era: paper.average is '50.2', and a number or [number, error] expected"),
+    "no table": ("paper = { top1 = [74.75, 0.38], top5 = [92.04, 0.23] }", "paper = 74.75", "experiment.imagenet: paper is 74.75, and a table whose values are a number or [number, error] expected"),
+    "text as a number": ('title = "Three out-of-distribution benchmarks"', "title = 3", "place.ood_figure: title is 3, and text expected"),
+    "a list as text": ('judged = ["average"]', 'judged = "average"', "tolerance.answers: judged is 'average', and a list expected"),
+    "nothing judged": ('judged = ["average"]', 'judged = ["averge"]', "numbers expected for what tolerance.answers judges: averge"),
+    "not a number": ("low = 0.0\nhigh = 0.06", "low = nan\nhigh = 0.06", "claim.low-responses: low is nan, and a number expected"),
+    "true for a number": ("window = 20", "window = true", "window is True, and a whole number expected"),
+    "upstream no text": ('upstream = "verl v0.4.1"', "upstream = 4", "upstream is 4, and text expected"),
+    "unknown list": ('over = { TASKS = "h1hand" }', 'over = { TASKS = "h2hand" }', "there is no list.h2hand"),
+    "unknown drawing": ('draws = "aggregate"', 'draws = "pie"', "draws 'pie': one of table, curves"),
+    "no return that solves it": ("h1hand-run-v0 = 700", "h1hand-run-v1 = 700", "a number above 0 in solved_at expected"),
+    "claim of nothing": ('of = "entropy-era"', 'of = ""', "claim.entropy-floor: there is no experiment."),
+    "claim over other values": ('of = "hb-fastsac-era"', 'of = "truncated"', "experiments over the same values expected"),
 }
 
 

@@ -37,39 +37,6 @@ def judged(ledger) -> Collected:
 
 # --------------------------------------------------------------------------------------------------------- experiments.toml
 
-ENTRY = '[experiment.main-grpo]\nplace = "tab:main_results"\nrow = "GRPO"\n'
-WRONG = {
-    "no TOML": ("[place.ood_figure]", "[place.ood_figure", "line"),
-    "the same twice": (ENTRY, ENTRY + ENTRY, "twice"),
-    "unknown field": (ENTRY, ENTRY + "colour = 3\n", "experiment.main-grpo: unknown: colour"),
-    "unknown part": ("[tolerance.answers]", "[tolerances.answers]", "tolerances: no such part of the ledger"),
-    "a number as text": ("answers = { aime24 = 480", 'answers = { aime24 = "480"', "tolerance.answers: answers.aime24 is '480', and a whole number expected"),
-    "the paper's number as text": ("average = 50.2 }", 'average = "50.2" }', "experiment.main-era: paper.average is '50.2', and a number or [number, error] expected"),
-    "no table": ("paper = { top1 = [74.75, 0.38], top5 = [92.04, 0.23] }", "paper = 74.75", "experiment.imagenet: paper is 74.75, and a table whose values are a number or [number, error] expected"),
-    "text as a number": ('title = "Three out-of-distribution benchmarks"', "title = 3", "place.ood_figure: title is 3, and text expected"),
-    "a list as text": ('judged = ["average"]', 'judged = "average"', "tolerance.answers: judged is 'average', and a list expected"),
-    "nothing judged": ('judged = ["average"]', 'judged = ["averge"]', "numbers expected for what tolerance.answers judges: averge"),
-    "not a number": ("low = 0.0\nhigh = 0.06", "low = nan\nhigh = 0.06", "claim.low-responses: low is nan, and a number expected"),
-    "true for a number": ("window = 20", "window = true", "window is True, and a whole number expected"),
-    "upstream no text": ('upstream = "verl v0.4.1"', "upstream = 4", "upstream is 4, and text expected"),
-    "unknown list": ('over = { TASKS = "h1hand" }', 'over = { TASKS = "h2hand" }', "there is no list.h2hand"),
-    "unknown drawing": ('draws = "aggregate"', 'draws = "pie"', "draws 'pie': one of table, curves"),
-    "no return that solves it": ("h1hand-run-v0 = 700", "h1hand-run-v1 = 700", "a number above 0 in solved_at expected"),
-    "claim of nothing": ('of = "entropy-era"', 'of = ""', "claim.entropy-floor: there is no experiment."),
-    "claim over other values": ('of = "hb-fastsac-era"', 'of = "truncated"', "experiments over the same values expected"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_ledgers_are_refused_by_name_and_reason(tmp_path, case):
-    old, new, words = WRONG[case]
-    assert old in TEXT
-    file = tmp_path / "experiments.toml"
-    file.write_text(TEXT.replace(old, new, 1))
-    with pytest.raises(LedgerError) as refused:
-        experiments.load(file)
-    assert words in str(refused.value) and "experiments.toml" in str(refused.value)
-
 
 def test_no_value_of_any_type_is_a_traceback(tmp_path):
     """Each field, the first time that it occurs in its part, with values of all of TOML's types."""
