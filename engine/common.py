@@ -109,14 +109,21 @@ unfinished = Unfinished()
 
 
 @contextlib.contextmanager
-def uninterrupted(done: str, code: int = OK):
-    """Ctrl-C waits here, for git too, so that it finds either nothing changed or all of it."""
+def interrupts_held():
+    """Ctrl-C waits here; what is started here never gets it."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
-        unfinished.advice, unfinished.done, unfinished.code = "", done, code
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def uninterrupted(done: str, code: int = OK):
+    """Ctrl-C waits here, for git too, so that it finds either nothing changed or all of it."""
+    with interrupts_held():
+        yield
+        unfinished.advice, unfinished.done, unfinished.code = "", done, code
 
 
 class Scratch:

@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, scratch_folder, screen, write_file
+from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, interrupts_held, scratch_folder, screen, write_file
 
 # A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
 # change bytes is overridden; the user's and the system's files are not read at all (see environment()).
@@ -134,6 +134,16 @@ def tree_id(tree: Tree) -> str:
     return identify(nested)
 
 
+def run_git(command: list[str], data: bytes, env: dict[str, str], folder: Path | None) -> subprocess.CompletedProcess:
+    """A git that works on files here. Ctrl-C waits for its end, and it does not get it.
+
+    subprocess.run kills its child at Ctrl-C without waiting for its end: git would go on writing where we clean up, and
+    leave its lock files in the user's clone.
+    """
+    with interrupts_held():
+        return subprocess.run(command, input=data, capture_output=True, env=env, cwd=folder)
+
+
 class Git:
     """One repository. `--git-dir` is always given, so git never goes looking for a repository around us."""
 
@@ -147,13 +157,7 @@ class Git:
         if self.work_tree:
             command.append(f"--work-tree={self.work_tree}")
         screen.trace(["git", f"--git-dir={self.git_dir}", *args])
-        done = subprocess.run(
-            [*command, *args],
-            input=data,
-            capture_output=True,
-            env={**environment(network=False), **self.extra},
-            cwd=self.work_tree or self.git_dir,
-        )
+        done = run_git([*command, *args], data, {**environment(network=False), **self.extra}, self.work_tree or self.git_dir)
         if done.returncode not in ok:
             raise GitFailed(list(args), os.fsdecode(done.stderr))
         return done
@@ -264,7 +268,7 @@ def init_repository(path: Path, bare: bool) -> None:
     command = ["git", *settings(QUIET_CONFIG), "init", "--quiet", "--template=", "--object-format=sha1"]
     command += ["--bare"] if bare else []
     screen.trace(["git", "init", str(path)])
-    done = subprocess.run([*command, str(path)], capture_output=True, env=environment(network=False))
+    done = run_git([*command, str(path)], b"", environment(network=False), None)
     if done.returncode:
         raise GitFailed(["init"], os.fsdecode(done.stderr))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 
 from engine.checkout import Run
 from engine.common import CONFLICT, OK, SOURCE, Stop, say, scratch_folder, some
-from engine.git import QUIET_CONFIG, environment, read_contents, settings, store_files
+from engine.git import QUIET_CONFIG, environment, read_contents, run_git, settings, store_files
 from engine.patches import Conflict, FileDiff, Hunk, apply_diff, explain, locate, patched_paths, split_lines, standing
 from engine.project import Overlay, Upstream, check_pattern, read_overlay, select_patches
 from engine.sources import Source, fetch_ref, find_source, unpack, wished_path
@@ -156,5 +155,5 @@ def merge(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
             names.append(name)
         command = ["git", *settings(QUIET_CONFIG), "merge-file", "-p", *names]
         env = {**environment(network=False), "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-        done = subprocess.run(command, capture_output=True, cwd=folder, env=env)
+        done = run_git(command, b"", env, folder)
     return done.stdout if done.returncode == 0 else None
