@@ -43,7 +43,7 @@ VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(M
 # And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
 CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report test apply status diff revert llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control report test test-engine apply status diff revert llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
 	agreement bench bench-actor bench-ledger bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
@@ -84,6 +84,11 @@ report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOL
 
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra -n 2 --dist loadfile
+
+test-engine: $(VENV_READY)  ## the engine's long proof: faults, hostile inputs, sequences; counts in results/engine-proof
+	@rm -rf results/engine-proof; mkdir -p results/engine-proof
+	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal
+	@$(CPU) tests/engine/proof/tally.py results/engine-proof
 
 apply:  ## patched checkouts of all upstreams in checkouts/
 	@python3 apply.py apply --checkouts "$$CHECKOUTS"

@@ -1,0 +1,32 @@
+"""The engine under fire. `make test` runs the short form, `make test-engine` the long one (ERA_PROOF=long) and prints the counts."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tally import Tally
+
+LONG = os.environ.get("ERA_PROOF") == "long"
+RESULTS = os.environ.get("ERA_PROOF_RESULTS")  # a folder for the counts
+
+
+@pytest.fixture(scope="session")
+def scale():
+    """scale(short, long): how many cases this run tries."""
+    return lambda short, long: long if LONG else short
+
+
+@pytest.fixture(scope="session")
+def tally() -> Tally:
+    return Tally(Path(RESULTS) if RESULTS else None)
+
+
+@pytest.fixture(autouse=True)
+def timed(request, tally):
+    """Each test file of the proof names its part in PART."""
+    start = time.monotonic()
+    yield
+    tally.seconds(request.module.PART, time.monotonic() - start)
