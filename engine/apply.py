@@ -10,13 +10,13 @@ import os
 import shutil
 from pathlib import Path
 
-from engine.checkout import BRANCH, Checkout, Run, Status, evaluate, in_force, look, refuse_interrupted, write_record
+from engine.checkout import BRANCH, Checkout, Run, Status, evaluate, in_force, look, refuse_half_exported, write_record
 from engine.common import CONFLICT, LOCAL, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
 from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
 from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, read_overlay, select_patches
 from engine.sources import Source, find_source, wished_kind
-from engine.switch import crlf_hint, export_hint, other_worktree, plan_switch, resume, switch_all, verify_checkout
+from engine.switch import complete_earlier, crlf_hint, export_hint, other_worktree, plan_switch, switch_all, verify_checkout
 
 
 @dataclasses.dataclass
@@ -139,6 +139,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
             *way_there(up, label, checkout),
             "nothing was changed",
         )
+    refuse_half_exported(up, status)
     record = in_force(checkout)
     wish = wished_kind(run.source)
     if record and status.state != "stale" and wish in (None, record["source"]):
@@ -164,7 +165,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
     job.record = make_record(job, record)
     if job.kind == "switch":
         plan_refs(job, record, status)
-        job.plan = plan_switch(checkout, checkout.git.tree(checkout.head), job.built.tree)
+        job.plan = plan_switch(checkout, checkout.git.tree(checkout.head), job.built.tree, saved={})
         job.carried = [path for path in status.files if path not in job.plan and not status.commits]
     return job
 
@@ -280,11 +281,7 @@ def bring_objects(job: Job) -> None:
 
 def verb_apply(run: Run) -> int:
     with run.held() as held:
-        for _, checkout in run.each():
-            if checkout.journal and run.dry_run:
-                refuse_interrupted(checkout)
-            if checkout.journal:
-                resume(checkout, held)
+        complete_earlier(run, held)
         jobs = []
         for up, checkout in run.each():
             with run.or_left_out(up.name):

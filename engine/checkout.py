@@ -14,8 +14,8 @@ import stat
 from pathlib import Path
 
 from engine.common import INTERRUPTED, LOCAL, OK, SOURCE, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
-from engine.git import MODES, QUIET_CONFIG, Entry, Git, Tree, blob_id, changed_paths, is_ancestor, scratch_index
-from engine.project import JUNK_PATTERNS, Upstream, read_overlay
+from engine.git import MODES, QUIET_CONFIG, Entry, Git, Tree, blob_id, changed_paths, is_ancestor, scratch_index, sha256
+from engine.project import JUNK_PATTERNS, Upstream, project_files, read_overlay
 from engine.sources import Cache
 
 BRANCH = "refs/heads/era"
@@ -256,7 +256,10 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
         found.files = sorted({*found.files, *changed_paths(head_tree, tip_tree)})
     found.untracked = untracked(checkout)
     version = up.versions.get(label)
-    if version is None or label != record["version"]:
+    if export_cut_short(up, record):
+        found.state = "interrupted"
+        found.note = f"export was cut short; `{command('export', up.name)}` completes it"
+    elif version is None or label != record["version"]:
         found.state, found.note = "stale", f"{record['version']} is applied"
     elif record["source"] == "git" and record["base"] != version.commit:
         found.state, found.note = "stale", "upstreams.json pins another commit now"
@@ -265,6 +268,16 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
     elif found.files or found.commits:
         found.state = "modified"
     return found
+
+
+def export_cut_short(up: Upstream, record: dict) -> bool:
+    """An export was begun, and the project's files are neither what they were before it nor what it makes of them."""
+    if "exporting" not in record or record["version"] not in up.versions:
+        return False
+    found = {path: sha256(content) for path, (_, content) in project_files(up.name, record["version"]).items()}
+    patches = sum(path.startswith("patches/") for path in found)
+    numbers = (up.version(record["version"]).patches, up.overlay_files)
+    return found not in record["exporting"] or numbers != (patches, len(found) - patches)
 
 
 @dataclasses.dataclass
@@ -330,10 +343,22 @@ def refuse_interrupted(checkout: Checkout) -> None:
         )
 
 
+def refuse_half_exported(up: Upstream, status: Status) -> None:
+    """Where a switch has been completed, "interrupted" is an export."""
+    if status.state == "interrupted":
+        raise Stop(
+            INTERRUPTED,
+            f"{up.name}: {status.note}",
+            f"or bring patches/{up.name}, overlays/{up.name} and upstreams.json back with git, as they were before it. Nothing was changed",
+        )
+
+
 def applied_record(run: Run, up: Upstream, checkout: Checkout) -> dict | None:
     """The record of an applied overlay, None where there is none (absent or clean)."""
     refuse_interrupted(checkout)
     status = evaluate(up, checkout, run.version if checkout.git is None else None)
     if status.state == "wrong-base":
         raise Stop(WRONG_BASE, f"{checkout.path}: {status.note}", "nothing was changed")
+    if run.verb == "revert":
+        refuse_half_exported(up, status)
     return in_force(checkout)

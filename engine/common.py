@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 try:
@@ -135,6 +136,19 @@ class Scratch:
 scratch = Scratch()
 
 
+inherited: list[int] = []  # handles of the locks that we hold, for whatever we start
+
+
+@contextlib.contextmanager
+def holding(handle: int):
+    """While a lock is held, what we start holds it with us: a git that outlives a killed apply.py is still at its work."""
+    inherited.append(handle)
+    try:
+        yield
+    finally:
+        inherited.remove(handle)
+
+
 @contextlib.contextmanager
 def scratch_folder(kind: str):
     """A temporary folder that bears our process id and is locked while we live."""
@@ -150,7 +164,8 @@ def scratch_folder(kind: str):
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            yield Path(folder)
+            with holding(handle):
+                yield Path(folder)
         finally:
             os.close(handle)
 
@@ -208,19 +223,91 @@ def locked(path: Path, wait: float, what: str):
         if not folder:
             os.ftruncate(handle, 0)
             os.pwrite(handle, str(os.getpid()).encode(), 0)
-        yield
+        with holding(handle):
+            yield
     finally:
         os.close(handle)
 
 
 def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """All of a file or nothing, on disk before it bears its name."""
+    part = write_beside(path, content, mode)
+    try:
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def write_beside(path: Path, content: bytes, mode: int | None = None) -> Path:
+    """The content of a file to be, beside its place and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".era-new-{path.name}")
-    with open(part, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    if mode is not None:
-        part.chmod(mode)
-    part.replace(path)
+    try:
+        with open(part, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        if mode is not None:
+            part.chmod(mode)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    return part
+
+
+def put_in_place(part: Path, path: Path, may_go: Callable[[Path], bool]) -> bool:
+    """Bring `part` to `path`, or leave both as they are and say False where something else stands there.
+
+    A look before a rename could miss what somebody saves in between. So names are exchanged at once, and `may_go` looks
+    at what came out. Where the file system cannot exchange names, it looks before.
+    """
+    if not os.path.lexists(path):
+        try:
+            os.link(part, path, follow_symlinks=False)  # unlike a rename it does not go over a file that just appeared
+        except FileExistsError:
+            return False
+        except OSError:  # no hard links here
+            part.rename(path)
+            return True
+    elif exchange(part, path):
+        fine = False
+        try:
+            fine = may_go(part)
+        finally:
+            if not fine:
+                exchange(part, path)
+        if not fine:
+            return False
+    else:
+        if not may_go(path):
+            return False
+        part.replace(path)
+        return True
+    part.unlink()
+    return True
+
+
+def take_away(path: Path, part: Path, may_go: Callable[[Path], bool]) -> bool:
+    """Remove a file by way of the name `part`, or leave it and say False where something else stands there."""
+    path.rename(part)
+    fine = False
+    try:
+        fine = may_go(part)
+    finally:
+        if not fine:
+            put_in_place(part, path, lambda _: False)  # what appeared there meanwhile stays, and `part` beside it
+    if fine:
+        part.unlink()
+    return fine
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Two names change their files at once; False where the system or the file system cannot do that."""
+    import ctypes  # only a switch or an export needs it
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0

@@ -9,10 +9,25 @@ import stat
 from pathlib import Path
 
 from engine.checkout import Checkout, Run, applied_record, edits, lock_checkout, snapshot, untracked, write_record
-from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, command, say, some, unfinished, uninterrupted, write_file
+from engine.common import (
+    DRIFT,
+    INTERRUPTED,
+    LOCAL,
+    OK,
+    WRONG_BASE,
+    Stop,
+    command,
+    put_in_place,
+    say,
+    some,
+    take_away,
+    unfinished,
+    uninterrupted,
+    write_beside,
+)
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, sha256
 from engine.patches import PatchReader, check_path
-from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, patch_names, read_overlay_files, with_numbers
+from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, project_files, with_numbers
 
 DATE_MAIL = "Thu, 1 Jan 2026 00:00:00 +0000"
 MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an overlay
@@ -43,9 +58,11 @@ def verb_export(run: Run) -> int:
             changes = {path: item for path, item in wanted.items() if present.get(path) != item}
             changes.update({path: None for path in present if path not in wanted})
             refuse_foreign(checkout, record, present, changes)
-            changes.update(number_changes(up, record["version"], wanted))
+            old = (MODES[0], (ROOT / "upstreams.json").read_bytes())
+            new = with_counts(up, record["version"], wanted, old)
+            changes.update({"upstreams.json": new} if new != old else {})
             if not run.options.check and not run.dry_run:
-                write_export(checkout, record, changes, wanted)
+                write_export(checkout, record, changes, present, wanted, old)
         differs = differs or bool(changes)
         run.result[up.name] = {"version": record["version"], "changes": sorted(changes), "notes": notes}
         for note in notes:
@@ -58,23 +75,10 @@ def verb_export(run: Run) -> int:
     return DRIFT if differs and run.options.check else OK
 
 
-def project_files(name: str, label: str) -> dict[str, Content]:
-    """Patches and overlay files as they are now, with their modes."""
-    found = {}
-    folder = patch_folder(name, label)
-    for file in patch_names(folder):
-        found[f"patches/{name}/{label}/{file}"] = (MODES[0], (folder / file).read_bytes())
-    for path, item in read_overlay_files(name).items():
-        found[f"overlays/{name}/{path}"] = item
-    return found
-
-
-def number_changes(up: Upstream, label: str, wanted: dict[str, Content]) -> dict[str, Content]:
-    """upstreams.json with the numbers of the files to come, where they differ."""
-    old = (ROOT / "upstreams.json").read_bytes().decode("utf-8")
+def with_counts(up: Upstream, label: str, wanted: dict[str, Content], old: Content) -> Content:
+    """upstreams.json with the numbers of the files to come."""
     patches = sum(path.startswith("patches/") for path in wanted)
-    new = with_numbers(old, up, label, patches, len(wanted) - patches)
-    return {"upstreams.json": (MODES[0], new.encode())} if new != old else {}
+    return old[0], with_numbers(old[1].decode("utf-8"), up, label, patches, len(wanted) - patches).encode()
 
 
 def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dict) -> None:
@@ -197,28 +201,38 @@ def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
     return patch
 
 
-def write_export(checkout: Checkout, record: dict, changes: dict, wanted: dict) -> None:
-    """The record first learns what is coming, so that an export cut short can simply be run again."""
-    if not changes:
+def write_export(checkout: Checkout, record: dict, changes: dict, present: dict, wanted: dict, numbers: Content) -> None:
+    """The record first learns what is coming, so that an export cut short is seen, and can simply be run again."""
+    if not changes and "exporting" not in record:
         return
-    hashes = {path: sha256(content) for path, (_, content) in wanted.items()}
+    before, hashes = ({path: sha256(content) for path, (_, content) in files.items()} for files in (present, wanted))
     known = {
         path: sorted({*record["inputs"].get(path, ()), *([hashes[path]] if path in hashes else [])})
         for path in {*record["inputs"], *hashes}
     }
     with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
         unfinished.advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
-        write_record(checkout.own_folder, {**record, "inputs": known})
-        write_changes(changes)
+        write_record(checkout.own_folder, {**record, "inputs": known, "exporting": [before, hashes]})
+        write_changes(changes, {**present, "upstreams.json": numbers})
+        record = {key: value for key, value in record.items() if key != "exporting"}
         write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
 
 
-def write_changes(changes: dict) -> None:
-    for path, item in changes.items():
+def write_changes(changes: dict, present: dict) -> None:
+    """`present` is what was read; what somebody saved since is not written over."""
+    for path, item in sorted(changes.items(), key=lambda change: change[1] is None):
+        target = ROOT / path
+
+        def may_go(place: Path, known: Content | None = present.get(path)) -> bool:
+            return known is not None and place.read_bytes() == known[1]
+
         if item is not None:
-            write_file(ROOT / path, item[1], 0o755 if item[0] == "100755" else 0o644)
-    for path, item in changes.items():
+            part = write_beside(target, item[1], 0o755 if item[0] == "100755" else 0o644)
+            done = put_in_place(part, target, may_go)
+        else:
+            done = take_away(target, target.with_name(f".era-new-{target.name}"), may_go)
+        if not done:
+            raise Stop(INTERRUPTED, f"{target} was changed while apply.py was at work; it is left as it is", unfinished.advice)
         if item is None:
-            (ROOT / path).unlink()
             with contextlib.suppress(OSError):
-                (ROOT / path).parent.rmdir()
+                target.parent.rmdir()

@@ -7,9 +7,10 @@ import hashlib
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
-from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, interrupts_held, scratch_folder, screen, write_file
+from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, inherited, interrupts_held, scratch_folder, screen, write_file
 
 # A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
 # change bytes is overridden; the user's and the system's files are not read at all (see environment()).
@@ -95,8 +96,9 @@ class GitFailed(Stop):
     """A git command that should have worked did not."""
 
     def __init__(self, args: list[str], stderr: str):
-        tail = stderr.strip().splitlines()[-6:] or ["(git printed nothing)"]
-        super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in tail))
+        lines = stderr.strip().splitlines() or ["(git printed nothing)"]
+        reasons = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in (reasons or lines)[-6:]))
         self.stderr = stderr
 
 
@@ -141,7 +143,7 @@ def run_git(command: list[str], data: bytes, env: dict[str, str], folder: Path |
     leave its lock files in the user's clone.
     """
     with interrupts_held():
-        return subprocess.run(command, input=data, capture_output=True, env=env, cwd=folder)
+        return subprocess.run(command, input=data, capture_output=True, env=env, cwd=folder, pass_fds=inherited)
 
 
 class Git:
@@ -191,6 +193,14 @@ class Git:
             mode, oid, stage = info.split()
             found[path] = (mode, oid) if stage == "0" else ("conflict", oid)
         return found
+
+    def locks(self, refs: Iterable[str]) -> list[Path]:
+        """Lock files that stand in the way of writing the index, HEAD and these refs."""
+        common = Path(self("rev-parse", "--git-common-dir").strip())
+        common = common if common.is_absolute() else (self.work_tree or self.git_dir) / common
+        names = [self.git_dir / "index", self.git_dir / "HEAD", common / "packed-refs", *(common / ref for ref in refs)]
+        paths = [name.with_name(f"{name.name}.lock") for name in names]
+        return [path for path in paths if path.exists()]
 
     def stage(self, changes: dict[str, Entry | None]) -> None:
         """Put entries into the index, or take paths out of it, without looking at any file."""

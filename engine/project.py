@@ -262,6 +262,17 @@ def read_overlay_files(name: str) -> dict[str, Content]:
     return files
 
 
+def project_files(name: str, label: str) -> dict[str, Content]:
+    """Patches and overlay files as they are now, by their paths in the project, unread."""
+    found = {}
+    folder = patch_folder(name, label)
+    for file in patch_names(folder):
+        found[f"patches/{name}/{label}/{file}"] = (MODES[0], (folder / file).read_bytes())
+    for path, item in read_overlay_files(name).items():
+        found[f"overlays/{name}/{path}"] = item
+    return found
+
+
 def check_no_overwrite(name: str, files: dict, base: dict) -> None:
     """New files must be new, also where a filesystem does not tell A from a."""
     folders = {folder for path in base for folder in parents(path)}

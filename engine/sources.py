@@ -20,7 +20,7 @@ import time
 import zlib
 from pathlib import Path
 
-from engine.common import SOURCE, WRONG_BASE, Stop, absolute, locked, say, scratch_folder, screen, some
+from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, locked, say, scratch_folder, screen, some
 from engine.git import MODES, NETWORK_CONFIG, Content, Git, GitFailed, add_shallow, environment, init_repository, settings, store_files
 from engine.patches import check_path, parents, under
 from engine.project import Sdist, Upstream, Version
@@ -51,7 +51,7 @@ class Cache:
         return locked(self.root / "locks" / name, 900, f"the cache of {name}")
 
     def repository(self, name: str) -> Git:
-        """The bare repository of one upstream; it appears under its name only when it is whole."""
+        """The bare repository of one upstream, for who holds its lock; it appears under its name only when it is whole."""
         path = self.root / "git" / f"{name}.git"
         if not (path / "HEAD").is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +59,8 @@ class Cache:
                 init_repository(folder / "new", bare=True)
                 shutil.rmtree(path, ignore_errors=True)
                 os.rename(folder / "new", path)
+        for left in [*path.glob("*.lock"), *(path / "refs").rglob("*.lock")]:  # by a git that was killed: we hold the lock
+            left.unlink(missing_ok=True)
         return Git(path)
 
 
@@ -71,7 +73,9 @@ def watched(command: list[str], env: dict[str, str], silence: float) -> tuple[in
     """Run a downloader; end it when it has shown no sign of life for `silence` seconds."""
     screen.trace(command)
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True, pass_fds=inherited
+        )
         try:
             size, heard = 0, time.monotonic()
             while True:

@@ -5,11 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from engine.checkout import Checkout, edits, find_git_dir, in_force, lock_checkout, look, on_disk, read_json, same_entry, write_record
-from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, say, some, unfinished, uninterrupted, write_file
+from engine.checkout import (
+    Checkout,
+    Run,
+    edits,
+    find_git_dir,
+    in_force,
+    lock_checkout,
+    look,
+    on_disk,
+    read_json,
+    refuse_interrupted,
+    same_entry,
+    write_record,
+)
+from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, put_in_place, say, some, take_away, unfinished, uninterrupted, write_file
 from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths, is_ancestor
 from engine.patches import parents
 
@@ -19,22 +32,22 @@ def temp_name(path: str) -> str:
     return f"{folder}/.era-new-{name}" if folder else f".era-new-{name}"
 
 
-def plan_switch(checkout: Checkout, old: Tree, new: Tree, lose: list[str] | None = None) -> dict[str, tuple[list, Entry | None]]:
+def plan_switch(checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, Entry | None]) -> dict[str, tuple[list, Entry | None]]:
     """Path -> (contents that may be replaced, content to come), refusing where anything else stands.
 
-    `lose` names files whose edits were saved elsewhere and may be replaced.
+    `saved` are edits that were saved elsewhere; exactly they may be replaced, and not what was edited after that.
     """
-    changed = changed_paths(old, new) | set(lose or ())
+    changed = changed_paths(old, new) | saved.keys()
     plan, in_the_way = {}, []
     index = checkout.git.index()
     for path in sorted(changed):
         found, staged = on_disk(checkout.path, path), index.get(path)
         fine = [old.get(path), new.get(path)]
-        if lose and path in lose:  # save_edits has refused what it could not save
-            fine += [found, staged]
+        if path in saved:
+            fine.append(saved[path])
         if not any(same_entry(checkout, found, entry) for entry in fine) or staged not in fine:
             in_the_way.append(path)
-        plan[path] = ([entry for entry in (*fine, found) if entry], new.get(path))
+        plan[path] = ([entry for entry in fine if entry], new.get(path))
     if in_the_way:
         raise Stop(
             LOCAL,
@@ -82,15 +95,21 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
 
 def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]) -> dict:
     """Write the journal. From here on, only going forward is right."""
-    if (checkout.git.git_dir / "index.lock").exists():
-        raise Stop(
-            LOCAL,
-            f"{checkout.git.git_dir / 'index.lock'} exists: another git process is at work there, or died",
-            "wait for it, or remove the file if no git runs; then run the command again. Nothing was changed",
-        )
+    locks = checkout.git.locks(refs)
+    if locks:
+        raise locked_by_git(LOCAL, locks, "run the command again. Nothing was changed")
     journal = {"verb": verb, "name": checkout.name, "plan": plan, "refs": refs, "head": head, "record": record, "together": together}
     write_file(checkout.own_folder / "journal.json", json.dumps(journal).encode())
     return journal
+
+
+def locked_by_git(code: int, locks: list[Path], then: str) -> Stop:
+    """Whose lock it is cannot be told: of a git that was killed with us, or of one that the user runs."""
+    return Stop(
+        code,
+        f"{some([str(path) for path in locks])} exists: another git process is at work there, or died",
+        f"wait for it, or remove the file if no git runs; then {then}",
+    )
 
 
 def stage_files(checkout: Checkout, plan: dict) -> None:
@@ -151,23 +170,24 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
         found = on_disk(checkout.path, path)
         if same_entry(checkout, found, entry):
             continue
-        if not may_replace(checkout, path, fine, entry):
+        part = checkout.path / temp_name(path)
+
+        def may_go(place: Path) -> bool:
+            return may_replace(checkout, place.relative_to(checkout.path).as_posix(), fine, entry)
+
+        if not (take_away(target, part, may_go) if entry is None else put_in_place(part, target, may_go)):
             raise Stop(
                 INTERRUPTED,
                 f"{target} was changed while apply.py was at work; it is left as it is",
                 f"move your version away and run `{command('apply', checkout.name)}` to complete the switch",
             )
         if entry is None:
-            target.unlink()
             remove_empty_folders(checkout, path)
-        else:
-            os.replace(checkout.path / temp_name(path), target)
     unstage_files(checkout, plan)
     git = checkout.git
-    for _ in range(50):  # a git started by a killed apply.py may still be at its work
-        if not (git.git_dir / "index.lock").exists():
-            break
-        time.sleep(0.1)
+    locks = git.locks(journal["refs"])
+    if locks:
+        raise locked_by_git(INTERRUPTED, locks, f"run `{command('apply', checkout.name)}` to complete the switch; nothing is lost")
     git.stage({path: entry for path, (_, entry) in plan.items()})
     move_refs(checkout, journal)
     git("update-index", "-q", "--refresh", ok=(0, 1))
@@ -210,9 +230,18 @@ def move_refs(checkout: Checkout, journal: dict) -> None:
         git("update-ref", "--stdin", data="".join(gone).encode())
 
 
-def resume(checkout: Checkout, held: set[Path]) -> None:
+def complete_earlier(run: Run, held: set[Path]) -> None:
+    """What stands before every verb that switches checkouts."""
+    for _, checkout in run.each():
+        if checkout.journal and run.dry_run:
+            refuse_interrupted(checkout)
+        if checkout.journal:
+            resume(checkout, held, f"run `{command(run.verb)}` again")
+
+
+def resume(checkout: Checkout, held: set[Path], again: str) -> None:
     """Complete what an earlier run began, in this checkout and in those that were to change with it."""
-    done = f"only an earlier {checkout.journal['verb']} is complete; run `{command('apply')}` again"
+    done = f"only an earlier {checkout.journal['verb']} is complete; {again}"
     with uninterrupted(done, INTERRUPTED):
         for other in checkout.journal["together"]:
             path = Path(other)

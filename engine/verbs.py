@@ -23,11 +23,11 @@ from engine.checkout import (
     snapshot,
     untracked,
 )
-from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, absolute, command, count, say, some, unfinished, uninterrupted, write_file
-from engine.git import Git, GitFailed
+from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, absolute, command, count, interrupts_held, put_in_place, say, some, unfinished, uninterrupted, write_beside
+from engine.git import Entry, Git, GitFailed
 from engine.project import Upstream, count_project
 from engine.sources import find_source, repair_cache
-from engine.switch import plan_switch, switch_all, verify_checkout
+from engine.switch import complete_earlier, plan_switch, switch_all, verify_checkout
 
 
 def verb_fetch(run: Run) -> int:
@@ -53,7 +53,7 @@ def verb_status(run: Run) -> int:
     for up in map(run.upstreams.get, run.names):
         path = run.path(up.name)
         status = examine(run, up, path)
-        if status.version in up.versions:
+        if status.version in up.versions and status.state != "interrupted":
             count_project(up, status.version)
         drift = drift or status.state in DRIFTED
         run.result[up.name] = {**dataclasses.asdict(status), "path": str(path)}
@@ -128,7 +128,8 @@ def empty_diff(run: Run, checkout: Checkout, record: dict | None) -> str:
 
 
 def verb_revert(run: Run) -> int:
-    with run.held():
+    with run.held() as held:
+        complete_earlier(run, held)
         jobs = []
         for up, checkout in run.each():
             record = applied_record(run, up, checkout)
@@ -178,8 +179,7 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
             f"{checkout.path}: the branch era was moved to {checkout.refs[BRANCH]}",
             f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
         )
-    if edited or mine:
-        save_edits(run, checkout, record, edited, absolute(keep))
+    saved = save_edits(run, checkout, record, edited, absolute(keep)) if edited or mine else {}
     if mine:
         refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
     head = record["before"] if checkout.refs.get(record["before"]) == base else base
@@ -187,12 +187,12 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
     if checkout.given:
         refs.update({tag: (checkout.refs.get(tag), None) for tag in record["made"]})
         after = None
-    plan = plan_switch(checkout, head_tree, git.tree(base), lose=edited)
+    plan = plan_switch(checkout, head_tree, git.tree(base), saved)
     return {"verb": "revert", "plan": plan, "refs": refs, "head": head, "record": after}
 
 
-def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], target: Path) -> None:
-    """The user's edits and commits as one patch on the overlay, proven to give them back."""
+def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], target: Path) -> dict[str, Entry | None]:
+    """The user's edits and commits as one patch on the overlay, proven to give them back; the contents that it holds."""
     staged, head = checkout.git.index(), checkout.git.tree(checkout.head)
     for path in edited:
         if staged.get(path) not in (head.get(path), on_disk(checkout.path, path)):
@@ -210,9 +210,16 @@ def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], ta
             git("apply", "--cached", "-", data=saved)
         if git.write_tree() != tree:
             raise Stop(LOCAL, f"{checkout.path}: the edits cannot be saved as a patch", "save them yourself. Nothing was changed")
+        contents = git.tree(tree)
+        entries = {path: contents.get(path) for path in edited}
     if run.dry_run:
-        return
-    unfinished.saved = str(target)
-    write_file(target, saved)
+        return entries
+    with interrupts_held():
+        part = write_beside(target, saved)
+        if not put_in_place(part, target, lambda _: False):
+            part.unlink()
+            raise Stop(LOCAL, f"--keep-edits {target}: a file appeared there and is not overwritten", "nothing was changed")
+        unfinished.saved = str(target)
     back = shlex.join(["git", "-C", str(checkout.path), "apply", str(target)])
     say(f"{checkout.name}: your edits are saved in {target}; `{back}` on the applied overlay brings them back")
+    return entries

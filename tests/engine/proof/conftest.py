@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from scenes import World
+from supervisor import why_not
 from tally import Tally
 
 LONG = os.environ.get("ERA_PROOF") == "long"
@@ -30,3 +32,14 @@ def timed(request, tally):
     start = time.monotonic()
     yield
     tally.seconds(request.module.PART, time.monotonic() - start)
+
+
+@pytest.fixture
+def world(project, request):
+    """A scene (the parameter) that can be shot at again and again."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    made = World(project, request.param)
+    yield made
+    made.close()

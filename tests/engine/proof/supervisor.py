@@ -1,0 +1,309 @@
+"""Runs apply.py with a fault at the n-th system call that changes a file: the kernel asks us before it carries each one out.
+
+Linux has this as seccomp's user notification (man 2 seccomp_unotify): a filter, inherited by every process that the run
+starts, hands the calls named below to us and waits for our answer. So git's calls are stepped through as well as
+Python's, and nothing of apply.py knows of it.
+
+As a program (`python supervisor.py PROJECT`) it loads the engine of a project once and reads one run per line of JSON on
+stdin: {"argv": [...], "env": {...}, "fault": kind or null, "at": n, "more": what the kind needs}. Each run is a fork; the
+answer is one line: {"code": exit code or null when it was killed, "out": ..., "err": ..., "calls": [name of each call],
+"fired": bool, "second": [code, output] of a second process}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import platform
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+# Calls that change a file or a folder, by their numbers on x86-64 (asm/unistd_64.h).
+CALLS = {
+    "write": 1, "open": 2, "pwrite64": 18, "writev": 20, "sendfile": 40, "truncate": 76, "ftruncate": 77, "rename": 82,
+    "mkdir": 83, "rmdir": 84, "creat": 85, "link": 86, "unlink": 87, "symlink": 88, "chmod": 90, "fchmod": 91, "fsync": 74,
+    "openat": 257, "mkdirat": 258, "unlinkat": 263, "renameat": 264, "linkat": 265, "symlinkat": 266, "fchmodat": 268,
+    "fallocate": 285, "renameat2": 316, "copy_file_range": 326,
+}  # fmt: skip
+NAMES = {number: name for name, number in CALLS.items()}
+OPENS = {"open": 1, "openat": 2}  # the argument with the flags
+ON_HANDLES = {"write", "pwrite64", "writev", "ftruncate", "fchmod", "fsync"}  # the first argument is a file descriptor
+GROWS = {"write", "pwrite64", "writev", "sendfile", "copy_file_range", "fallocate", "mkdir", "mkdirat", "symlink", "symlinkat"}
+NEEDS_PERMISSION = set(CALLS) - {"write", "pwrite64", "writev", "ftruncate", "fsync", "sendfile", "copy_file_range", "fallocate"}
+
+KILLS = ("kill all", "kill alone", "torn write")
+INTERRUPT = "Ctrl-C"
+ERRORS = {"disk full": errno.ENOSPC, "permission lost": errno.EACCES, "one I/O error": errno.EIO}
+FAULTS = (*KILLS, INTERRUPT, *ERRORS)
+# Not faults but company: somebody saves a file as editors do (a new file under the old name), writes into it, or runs
+# another apply.py.
+SAVED, WRITTEN, SECOND = "saved", "written into", "second process"
+
+SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF = 0x7FFF0000, 0x7FC00000
+SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND = 0xC0502100, 0xC0182101
+CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def why_not() -> str | None:
+    """Why runs cannot be supervised on this machine, or None."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "needs Linux on x86-64 (seccomp user notification, numbers of system calls)"
+    try:
+        actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text().split()
+    except OSError:
+        actions = []
+    if "user_notif" not in actions:
+        return "this kernel has no seccomp user notification"
+    probe = os.fork()
+    if probe == 0:
+        try:
+            install_filter()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return "a seccomp filter may not be installed here" if os.waitpid(probe, 0)[1] else None
+
+
+def program() -> bytes:
+    """The filter in BPF: notify for CALLS (an open only where it may write), allow the rest."""
+    load, equal, any_bit, end = 0x20, 0x15, 0x45, 0x06
+    writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+    rows = [(load, 0, 0, 0)]  # the number of the call
+    for name, number in CALLS.items():
+        if name in OPENS:
+            rows += [(equal, 0, 4, number), (load, 0, 0, 16 + 8 * OPENS[name]), (any_bit, 0, 1, writes)]
+            rows += [(end, 0, 0, SECCOMP_RET_USER_NOTIF), (end, 0, 0, SECCOMP_RET_ALLOW)]
+        else:
+            rows += [(equal, 0, 1, number), (end, 0, 0, SECCOMP_RET_USER_NOTIF)]
+    rows.append((end, 0, 0, SECCOMP_RET_ALLOW))
+    return b"".join(struct.pack("HBBI", *row) for row in rows)
+
+
+class FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def install_filter() -> int:
+    """In the process to be supervised. The descriptor on which its calls are told."""
+    code = program()
+    buffer = ctypes.create_string_buffer(code)
+    argument = FilterProgram(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: a plain user may then install a filter
+    handle = libc.syscall(317, 1, 8, ctypes.byref(argument))  # seccomp(SET_MODE_FILTER, NEW_LISTENER)
+    if handle < 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+    return handle
+
+
+def descendants(process: int) -> list[int]:
+    found = [process]
+    for parent in found:
+        try:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        except OSError:
+            continue
+        found += map(int, children)
+    return found
+
+
+class Supervisor:
+    """Answers the kernel for one run, and does what `fault` says at the call number `at`."""
+
+    def __init__(self, process: int, listener: int, order: dict):
+        self.process, self.listener = process, listener
+        self.fault, self.at, self.more = order["fault"], order["at"], order.get("more")
+        self.calls: list[str] = []
+        self.fired = False
+        self.second: subprocess.Popen | None = None
+
+    def serve(self) -> None:
+        poll = select.poll()
+        poll.register(self.listener, select.POLLIN)
+        while True:
+            for _, event in poll.poll():
+                if event & select.POLLHUP:  # the last process with this filter has ended
+                    return
+                self.answer()
+
+    def answer(self) -> None:
+        request = bytearray(80)
+        try:
+            fcntl.ioctl(self.listener, SECCOMP_IOCTL_NOTIF_RECV, request)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # the caller was killed meanwhile
+                return
+            raise
+        ident, caller, _, number, _, _, *args = struct.unpack_from("QIIiIQ6Q", request)
+        code = self.decide(caller, NAMES[number], args)
+        response = bytearray(struct.pack("QqiI", ident, 0, -code, 0 if code else CONTINUE))
+        try:
+            fcntl.ioctl(self.listener, SECCOMP_IOCTL_NOTIF_SEND, response)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def decide(self, caller: int, name: str, args: list[int]) -> int:
+        """0 lets the call go on; else it fails with this number."""
+        if name in ON_HANDLES and not is_file(caller, args[0]):
+            return 0
+        if name in OPENS and path_of(caller, name, args).startswith(b"/dev/"):
+            return 0
+        self.calls.append(name)
+        if self.fault is None or len(self.calls) < self.at:
+            return 0
+        if len(self.calls) == self.at and self.fault in KILLS:
+            self.fired = True
+            self.kill(caller, name, args)
+            return 0
+        if len(self.calls) == self.at and self.fault == INTERRUPT:
+            self.fired = True
+            for process in descendants(self.process):  # a terminal sends it to all of them
+                os.kill(process, signal.SIGINT)
+            return 0
+        if len(self.calls) == self.at and self.fault in (SAVED, WRITTEN, SECOND):
+            self.fired = True
+            self.join_in()
+            return 0
+        if self.fault == "disk full" and (name in GROWS or (name in OPENS and not exists(caller, name, args))):
+            self.fired = True
+            return errno.ENOSPC
+        if self.fault == "permission lost" and name in NEEDS_PERMISSION:
+            self.fired = True
+            return errno.EACCES
+        if self.fault == "one I/O error" and len(self.calls) == self.at:
+            self.fired = True
+            return errno.EIO
+        return 0
+
+    def join_in(self) -> None:
+        if self.fault == SECOND:
+            self.second = subprocess.Popen(
+                [sys.executable, *self.more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            return
+        path = Path(self.more["path"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = path.with_name(".#" + path.name) if self.fault == SAVED else path
+        place.write_text(self.more["text"])
+        place.rename(path)
+
+    def kill(self, caller: int, name: str, args: list[int]) -> None:
+        if self.fault == "torn write" and name == "write" and args[2] > 1:
+            write_half(caller, args)
+        for process in [self.process] if self.fault == "kill alone" else descendants(self.process):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def is_file(process: int, handle: int) -> bool:
+    try:
+        target = os.readlink(f"/proc/{process}/fd/{handle}")
+    except OSError:
+        return False
+    return target.startswith("/") and not target.startswith(("/dev/", "/memfd:"))  # its output goes to a memfd
+
+
+def exists(process: int, name: str, args: list[int]) -> bool:
+    """Whether what an open names is there already: then it needs no new room in its folder."""
+    folder = f"/proc/{process}/cwd"
+    if name == "openat" and ctypes.c_int(args[0]).value >= 0:
+        folder = f"/proc/{process}/fd/{args[0]}"
+    return os.path.lexists(os.path.join(os.fsencode(folder), path_of(process, name, args)))
+
+
+def path_of(process: int, name: str, args: list[int]) -> bytes:
+    """The path that an open was given. Read up to the end of its page at a time: the next one may not be there."""
+    address, found = args[OPENS[name] - 1], b""
+    with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        while b"\0" not in found:
+            memory.seek(address + len(found))
+            found += memory.read(4096 - (address + len(found)) % 4096)
+    return found.split(b"\0")[0]
+
+
+def write_half(process: int, args: list[int]) -> None:
+    """What a write leaves that was cut short, at the caller's own place in the file."""
+    handle, address, size = args[:3]
+    with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        half = memory.read(size // 2)
+    pidfd = os.pidfd_open(process)
+    mine = libc.syscall(438, pidfd, handle, 0)  # pidfd_getfd
+    os.close(pidfd)
+    if mine < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    os.write(mine, half)
+    os.close(mine)
+
+
+def supervise(main, order: dict) -> dict:
+    """main(argv) in a fork of this process, under the fault that the order names."""
+    ours, theirs = socket.socketpair()
+    streams = [open(os.memfd_create(name), "w+b") for name in ("out", "err")]
+    process = os.fork()
+    if process == 0:
+        ours.close()
+        run_child(main, order, theirs, *(stream.fileno() for stream in streams))
+    theirs.close()
+    _, handles, _, _ = socket.recv_fds(ours, 1, 1)
+    ours.close()
+    supervisor = Supervisor(process, handles[0], order)
+    supervisor.serve()
+    os.close(handles[0])
+    status = os.waitpid(process, 0)[1]
+    said = []
+    for stream in streams:
+        with stream:
+            stream.seek(0)
+            said.append(stream.read().decode("utf-8", "replace"))
+    code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    text = supervisor.second.communicate()[0] if supervisor.second else ""
+    second = [supervisor.second.returncode, text] if supervisor.second else None
+    return {"code": code, "out": said[0], "err": said[1], "calls": supervisor.calls, "fired": supervisor.fired, "second": second}
+
+
+def run_child(main, order: dict, channel: socket.socket, out: int, err: int) -> None:
+    """Never returns."""
+    os.environ.update(order["env"])
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    handle = install_filter()
+    socket.send_fds(channel, [b"x"], [handle])
+    os.close(handle)
+    channel.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as apply.py does around main()
+    code = 1
+    try:
+        code = main(order["argv"])
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(project: str) -> None:
+    sys.path.insert(0, project)
+    from engine.cli import main as apply_main
+
+    for line in sys.stdin:
+        print(json.dumps(supervise(apply_main, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
