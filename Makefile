@@ -43,7 +43,7 @@ VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(M
 # And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
 CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report test test-engine apply status diff revert llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control report test test-engine apply status diff revert drift llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
 	agreement bench bench-actor bench-ledger bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
@@ -85,7 +85,7 @@ report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOL
 test: $(VENV_READY)  ## run all tests
 	@$(CPU) -m pytest tests -q -ra -n 2 --dist loadfile
 
-test-engine: $(VENV_READY)  ## the engine's long proof: faults, hostile inputs, sequences; counts in results/engine-proof
+test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal
 	@$(CPU) tests/engine/proof/tally.py results/engine-proof
@@ -101,6 +101,9 @@ diff:  ## what the overlays change, as git shows it
 
 revert:  ## back to the pinned upstreams; refuses over local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
+
+drift:  ## each patch on every newer release of its upstream; the table goes to docs/drift.md
+	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs
 
 ##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..." adds to it; docs/recipes.md)
 llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)

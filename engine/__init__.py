@@ -2,5 +2,5 @@
 
 Imports go one way, from the right to the left:
 
-    common < git < patches < project < sources < checkout < switch < apply, verbs, export, port < cli
+    common < git < patches < project < sources < index < checkout < switch < apply, verbs, export, port < drift < cli
 """

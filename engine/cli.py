@@ -30,6 +30,7 @@ from engine.common import (
     sweep_scratch,
     unfinished,
 )
+from engine.drift import verb_drift
 from engine.export import verb_export
 from engine.git import GitFailed, check_git
 from engine.port import verb_port
@@ -45,6 +46,7 @@ VERBS = {
     "revert": verb_revert,
     "export": verb_export,
     "port": verb_port,
+    "drift": verb_drift,
 }
 # Options that only some verbs know; the others are for all.
 ONLY = {
@@ -53,7 +55,8 @@ ONLY = {
     "keep_edits": ("revert",),
     "check": ("export",),
     "onto": ("port",),
-    "source": ("fetch", "apply", "port"),
+    "out": ("drift",),
+    "source": ("fetch", "apply", "port", "drift"),
     "version": ("fetch", "apply", "status", "port"),
     "dry_run": ("fetch", "apply", "revert", "export"),
 }
@@ -68,6 +71,7 @@ on request only where they have a checkout):
   revert   back to the pinned upstream, byte for byte
   export   make patches/ and overlays/ anew from an edited checkout
   port     try every patch on another upstream revision: port NAME --onto REF
+  drift    try every patch on every release since the pinned one, and print a table
 
 exit codes:
   0 done, or nothing to do      4 conflict
@@ -106,6 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--keep-edits", metavar="FILE", help="revert: save local edits as a patch first")
     add("--check", action="store_true", help="export: change nothing, exit 1 when patches/ or overlays/ differ")
     add("--onto", metavar="REF", help="port: a version, tag, branch or commit")
+    add("--out", metavar="FOLDER", help="drift: write the table there, as drift.md and drift.json")
     return parser
 
 
@@ -167,7 +172,7 @@ def read_arguments(argv: list[str]) -> Run:
 
 def refuse_empty(options: argparse.Namespace) -> None:
     """An empty value is an unset variable in somebody's script, not a wish for the default."""
-    for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto"):
+    for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto", "out"):
         if getattr(options, option) == "":
             raise Stop(USAGE, f"--{option.replace('_', '-')} is empty", "give a value, or leave the option out; nothing was changed")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 
-from kit import content, git, git_state, replace_in, write_tree
+import pytest
+from kit import content, git, git_state, make_patch, replace_in, write_tree
 
 
 def rows(project, onto: str, code: int, *more: str) -> dict[str, str]:
@@ -91,3 +93,67 @@ def test_source_that_is_a_loop_of_links(project, tmp_path):
     (tmp_path / "b").symlink_to(tmp_path / "a")
     refused = 6 if sys.version_info >= (3, 13) else 2  # where Path.resolve no longer raises, it is a path to nothing
     project.run("apply", "alpha", "--source", str(tmp_path / "a"), code=refused)
+
+
+def test_a_conflict_names_the_hunks_that_do_not_merge_and_where(project):
+    """Of three hunks the first one's context changed, which merges; the third one meets a change of upstream's, lower down."""
+
+    def hooks(up):
+        for number in (10, 30, 50):
+            replace_in("src/core.py", f"line {number} of", f"line {number}, changed, of")(up)
+
+    def theirs(up):
+        replace_in("src/core.py", "line 8 of", "line eight of")(up)
+        replace_in("src/core.py", "line 50 of", "line fifty of")(up)
+        replace_in("src/core.py", "line 1 of", "zero\n" * 20 + "line 1 of")(up)
+
+    text, _ = make_patch(project.up / "alpha", "v1", hooks, "Three hunks")
+    for patch in project.root.glob("patches/alpha/v1/*"):
+        patch.unlink()
+    (project.root / "patches/alpha/v1/0001-three-hunks.patch").write_text(text)
+    branch(project, "theirs", theirs)
+    (row,) = project.run("port", "alpha", "--onto", "theirs", "--json", code=4).json["alpha"]["patches"]
+    (file,) = row["files"]
+    assert file["hunks"] == [3]
+    assert file["detail"] == [
+        "src/core.py: hunk 3 conflicts at line 70",
+        "expected at line 70: 'line 50 of the core'",
+        "found there:          'line fifty of the core'",
+        "nearest match: line 70: 'line fifty of the core'",
+    ]
+
+
+def test_lines_that_upstream_took_away_or_added(project):
+    branch(project, "fewer", replace_in("src/core.py", "line 20 of the core\n", ""))
+    out = project.run("port", "alpha", "--onto", "fewer", code=4).out
+    assert "expected at line 20: 'line 20 of the core'" in out and "no line: upstream took it away" in out
+    branch(project, "many-fewer", lambda up: replace_in("src/core.py", "".join(f"line {n} of the core\n" for n in range(10, 50)), "")(up))
+    out = project.run("port", "alpha", "--onto", "many-fewer", code=4).out
+    assert "hunk 1 conflicts at line 10" in out and "expected at line 10: 'line 20 of the core'" in out
+    branch(project, "more", replace_in("src/core.py", "line 20 of the core\n", "line 20 of the core\nanother\n"))
+    out = project.run("port", "alpha", "--onto", "more", code=4).out
+    assert "expected at line 21: no line here" in out and "'another'" in out
+
+
+def test_a_file_that_is_binary_now_is_a_conflict(project):
+    branch(project, "binary", lambda up: (up / "src/core.py").write_bytes(b"\0\1\2" * 50))
+    assert rows(project, "binary", 4) == {"0001": "conflict", "0002": "conflict"}
+
+
+@pytest.mark.parametrize("status", [255, 129, -9])
+def test_an_error_of_git_is_no_conflict(project, monkeypatch, status):
+    module = project.engine.port
+    branch(project, "moved", replace_in("src/core.py", "line 1 of", "zero\nline 1 of"))
+    monkeypatch.setattr(module, "run_git", lambda *_: subprocess.CompletedProcess([], status, b"", b"error: no space\n"))
+    error = project.run("port", "alpha", "--onto", "moved", code=5).err
+    assert "git merge-file failed" in error and "git said: error: no space" in error and "nothing was changed" in error
+
+
+def test_a_package_that_lacks_what_the_pinned_one_lacks(project):
+    text, _ = make_patch(project.up / "alpha", "v1", replace_in("extra/recipe.py", "1", "2"), "Hook the recipe")
+    (project.root / "patches/alpha/v1/0003-hook-the-recipe.patch").write_text(text)
+    archive = str(project.index / "alpha-1.0.tar.gz")
+    assert rows(project, "1.0", 4, "--source", archive)["0003"] == "not in the package"
+    shutil.move(project.up / "alpha", project.up / "away")
+    shutil.rmtree(project.cache)
+    assert rows(project, "1.0", 4, "--source", archive)["0003"] == "not in the package"
