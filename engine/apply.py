@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from engine.checkout import BRANCH, Checkout, Run, Status, evaluate, in_force, look, refuse_half_exported, write_record
+from engine.checkout import BRANCH, Checkout, Run, Status, edits, evaluate, in_force, look, refuse_half_exported, write_record
 from engine.common import CONFLICT, LOCAL, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
 from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
@@ -165,8 +165,9 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
     job.record = make_record(job, record)
     if job.kind == "switch":
         plan_refs(job, record, status)
-        job.plan = plan_switch(checkout, checkout.git.tree(checkout.head), job.built.tree, saved={})
-        job.carried = [path for path in status.files if path not in job.plan and not status.commits]
+        head_tree = checkout.git.tree(checkout.head)
+        job.plan = plan_switch(checkout, head_tree, job.built.tree, saved={})
+        job.carried = [path for path in edits(checkout, head_tree) if path not in job.plan]
     return job
 
 
@@ -188,7 +189,7 @@ def make_record(job: Job, record: dict | None) -> dict:
         "inputs": {path: [digest] for path, digest in job.overlay.inputs.items()},
         "skipped": job.built.skipped,
         "before": record["before"] if record else checkout.ref or checkout.head,
-        "made": record["made"] if record else [],
+        "made": checkout.record["made"] if checkout.record else [],  # also where the user left the overlay by himself
     }
 
 

@@ -65,13 +65,20 @@ def lock_checkout(path: Path, given: bool):
     return locked(git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
 
 
-def read_json(path: Path) -> dict | None:
+JOURNAL = ("verb", "plan", "refs", "head", "record", "together")
+RECORD = ("version", "source", "base", "tip", "digest", "inputs", "skipped", "before", "made")
+
+
+def read_json(path: Path, keys: tuple[str, ...]) -> dict | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError:
-        raise Stop(LOCAL, f"{path} was altered and cannot be read", "move it away to have this checkout treated as a plain clone") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not found.keys() >= {*keys}:
+        raise Stop(LOCAL, f"{path} was altered and cannot be read", "move it away to have this checkout treated as a plain clone")
+    return found
 
 
 def write_record(folder: Path, record: dict) -> None:
@@ -84,8 +91,8 @@ def look(name: str, path: Path, given: bool) -> Checkout:
     if git_dir is None:
         return found
     found.git = git = Git(git_dir, path)
-    found.journal = read_json(found.own_folder / "journal.json")
-    found.record = read_json(found.own_folder / "record.json")
+    found.journal = read_json(found.own_folder / "journal.json", JOURNAL)
+    found.record = read_json(found.own_folder / "record.json", RECORD)
     found.refs = git.refs("refs/heads", "refs/tags/upstream")
     found.ref = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or None
     found.head = found.refs.get(found.ref) if found.ref else git.commit("HEAD")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.checkout import Checkout, Run, applied_record, edits, lock_checkout, snapshot, untracked, write_record
@@ -26,8 +28,8 @@ from engine.common import (
     write_beside,
 )
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, sha256
-from engine.patches import PatchReader, check_path
-from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, patch_folder, project_files, with_numbers
+from engine.patches import PatchReader, check_path, parents
+from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, check_no_overwrite, patch_folder, project_files, with_numbers
 
 DATE_MAIL = "Thu, 1 Jan 2026 00:00:00 +0000"
 MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an overlay
@@ -58,6 +60,7 @@ def verb_export(run: Run) -> int:
             changes = {path: item for path, item in wanted.items() if present.get(path) != item}
             changes.update({path: None for path in present if path not in wanted})
             refuse_foreign(checkout, record, present, changes)
+            refuse_blocked(changes)
             old = (MODES[0], (ROOT / "upstreams.json").read_bytes())
             new = with_counts(up, record["version"], wanted, old)
             changes.update({"upstreams.json": new} if new != old else {})
@@ -93,14 +96,23 @@ def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dic
         )
 
 
+def refuse_blocked(changes: dict) -> None:
+    """A file cannot come where a folder stays, for example one with leavings that are no overlay files."""
+    for path, item in changes.items():
+        left = [os.path.join(folder, file) for folder, _, files in os.walk(ROOT / path) for file in files] if item else []
+        kept = [file for file in left if changes.get(os.path.relpath(file, ROOT), file) is not None]
+        if kept:
+            raise Stop(LOCAL, f"{path} is a folder with other files: {some(kept)}", "move them away; nothing was changed")
+
+
 def export_files(up: Upstream, checkout: Checkout, record: dict) -> tuple[dict[str, Content], list[str]]:
     git, label = checkout.git, record["version"]
     base = git.tree(record["base"])
-    new = [path for path in untracked(checkout) if path not in base]
-    notes = [f"left out, as it is no small text file: {path}" for path in new if not looks_like_source(checkout.path / path)]
-    new = [path for path in new if looks_like_source(checkout.path / path)]
+    new = untracked(checkout)
+    data = [path for path in new if path not in base and not looks_like_source(checkout.path / path)]
+    notes = [f"left out, as it is no small text file: {path}" for path in data]
     edited = edits(checkout, git.tree(checkout.head))
-    with snapshot(checkout, sorted({*edited, *new})) as (scratch, tree):
+    with snapshot(checkout, sorted({*edited, *new} - {*data})) as (scratch, tree):
         final = scratch.tree(tree)
         layers = read_layers(git, record, checkout.head, base)
         fold_edits(layers, base, final, notes)
@@ -110,6 +122,7 @@ def export_files(up: Upstream, checkout: Checkout, record: dict) -> tuple[dict[s
             check_path(path, str(checkout.path), LOCAL)
             if mode not in MODES:
                 raise Stop(LOCAL, f"{checkout.path / path} is no plain file, so it cannot become an overlay file", "nothing was changed")
+        check_no_overwrite(up.name, added, base)
         blobs = scratch.blobs({oid for _, oid in added.values()})
     files.update({f"overlays/{up.name}/{path}": (mode, blobs[oid]) for path, (mode, oid) in added.items()})
     return files, notes
@@ -219,20 +232,38 @@ def write_export(checkout: Checkout, record: dict, changes: dict, present: dict,
 
 
 def write_changes(changes: dict, present: dict) -> None:
-    """`present` is what was read; what somebody saved since is not written over."""
-    for path, item in sorted(changes.items(), key=lambda change: change[1] is None):
-        target = ROOT / path
+    """New files first, as a patch that a source skips stands nowhere else; but a file that stands in the way goes before.
 
-        def may_go(place: Path, known: Content | None = present.get(path)) -> bool:
-            return known is not None and place.read_bytes() == known[1]
+    `present` is what was read; what somebody saved since is not written over.
+    """
+    coming = {path: item for path, item in changes.items() if item is not None}
+    gone = [path for path in changes if path not in coming]
+    first = [old for old in gone if any(old in parents(path) or path in parents(old) for path in coming)]
+    for path in first:
+        remove_file(path, present)
+    for path, (mode, content) in coming.items():
+        for folder, _, _ in os.walk(ROOT / path, topdown=False):  # what is left of a folder that gave way to a file
+            os.rmdir(folder)
+        part = write_beside(ROOT / path, content, 0o755 if mode == "100755" else 0o644)
+        if not put_in_place(part, ROOT / path, is_known(path, present)):
+            part.unlink()
+            raise changed_meanwhile(path)
+    for path in gone:
+        if path not in first:
+            remove_file(path, present)
 
-        if item is not None:
-            part = write_beside(target, item[1], 0o755 if item[0] == "100755" else 0o644)
-            done = put_in_place(part, target, may_go)
-        else:
-            done = take_away(target, target.with_name(f".era-new-{target.name}"), may_go)
-        if not done:
-            raise Stop(INTERRUPTED, f"{target} was changed while apply.py was at work; it is left as it is", unfinished.advice)
-        if item is None:
-            with contextlib.suppress(OSError):
-                target.parent.rmdir()
+
+def remove_file(path: str, present: dict) -> None:
+    target = ROOT / path
+    if not take_away(target, target.with_name(f".era-new-{target.name}"), is_known(path, present)):
+        raise changed_meanwhile(path)
+    with contextlib.suppress(OSError):
+        target.parent.rmdir()
+
+
+def is_known(path: str, present: dict) -> Callable[[Path], bool]:
+    return lambda place: path in present and place.read_bytes() == present[path][1]
+
+
+def changed_meanwhile(path: str) -> Stop:
+    return Stop(INTERRUPTED, f"{ROOT / path} was changed while apply.py was at work; it is left as it is", unfinished.advice)

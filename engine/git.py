@@ -202,6 +202,17 @@ class Git:
         paths = [name.with_name(f"{name.name}.lock") for name in names]
         return [path for path in paths if path.exists()]
 
+    def flags(self) -> dict[str, str]:
+        """What the user told the index about files: h for assume-unchanged, S for skip-worktree, s for both."""
+        rows = (row.split(" ", 1) for row in self("ls-files", "-v", "-z").split("\0")[:-1])
+        return {path: letter for letter, path in rows if letter in "hSs"}
+
+    def set_flags(self, flags: dict[str, str]) -> None:
+        for option, letters in (("--assume-unchanged", "hs"), ("--skip-worktree", "Ss")):
+            paths = "".join(f"{path}\0" for path, letter in flags.items() if letter in letters)
+            if paths:
+                self("update-index", option, "-z", "--stdin", data=os.fsencode(paths))
+
     def stage(self, changes: dict[str, Entry | None]) -> None:
         """Put entries into the index, or take paths out of it, without looking at any file."""
         self("update-index", "-z", "--index-info", data=index_lines(changes))

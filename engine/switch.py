@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.checkout import (
+    RECORD,
     Checkout,
     Run,
     edits,
@@ -45,7 +46,8 @@ def plan_switch(checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, En
         fine = [old.get(path), new.get(path)]
         if path in saved:
             fine.append(saved[path])
-        if not any(same_entry(checkout, found, entry) for entry in fine) or staged not in fine:
+        blocked = path in new and any((checkout.path / folder).is_file() for folder in parents(path))
+        if blocked or not any(same_entry(checkout, found, entry) for entry in fine) or staged not in fine:
             in_the_way.append(path)
         plan[path] = ([entry for entry in fine if entry], new.get(path))
     if in_the_way:
@@ -68,7 +70,7 @@ def other_worktree(checkout: Checkout, era: str) -> Path | None:
         with contextlib.suppress(OSError):
             places[folder] = Path(os.fsdecode((folder / "gitdir").read_bytes()).strip()).parent
     for folder, path in places.items():
-        record = read_json(folder / "era" / "record.json") if folder != git.git_dir else None
+        record = read_json(folder / "era" / "record.json", RECORD) if folder != git.git_dir else None
         if record and record["tip"] and is_ancestor(git, record["tip"], era):
             return path if path.is_dir() else None
     return None
@@ -98,7 +100,12 @@ def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: st
     locks = checkout.git.locks(refs)
     if locks:
         raise locked_by_git(LOCAL, locks, "run the command again. Nothing was changed")
-    journal = {"verb": verb, "name": checkout.name, "plan": plan, "refs": refs, "head": head, "record": record, "together": together}
+    flags = {**(checkout.record or {}).get("flags", {}), **checkout.git.flags()}
+    flags = {path: letter for path, letter in flags.items() if path in plan}
+    if record:  # an entry that goes takes its flags with it; when it comes back, so do they
+        record["flags"] = {path: letter for path, letter in flags.items() if plan[path][1] is None}
+    journal = {"verb": verb, "name": checkout.name, "plan": plan, "flags": flags, "refs": refs, "head": head, "record": record}
+    journal["together"] = together
     write_file(checkout.own_folder / "journal.json", json.dumps(journal).encode())
     return journal
 
@@ -189,6 +196,7 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
     if locks:
         raise locked_by_git(INTERRUPTED, locks, f"run `{command('apply', checkout.name)}` to complete the switch; nothing is lost")
     git.stage({path: entry for path, (_, entry) in plan.items()})
+    git.set_flags({path: letter for path, letter in journal.get("flags", {}).items() if plan[path][1]})
     move_refs(checkout, journal)
     git("update-index", "-q", "--refresh", ok=(0, 1))
     if journal["record"]:

@@ -23,7 +23,23 @@ from engine.checkout import (
     snapshot,
     untracked,
 )
-from engine.common import DRIFT, LOCAL, OK, WRONG_BASE, Stop, absolute, command, count, interrupts_held, put_in_place, say, some, unfinished, uninterrupted, write_beside
+from engine.common import (
+    DRIFT,
+    LOCAL,
+    OK,
+    WRONG_BASE,
+    Stop,
+    absolute,
+    command,
+    count,
+    interrupts_held,
+    put_in_place,
+    say,
+    some,
+    unfinished,
+    uninterrupted,
+    write_beside,
+)
 from engine.git import Entry, Git, GitFailed
 from engine.project import Upstream, count_project
 from engine.sources import find_source, repair_cache
@@ -179,7 +195,12 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
             f"{checkout.path}: the branch era was moved to {checkout.refs[BRANCH]}",
             f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
         )
-    saved = save_edits(run, checkout, record, edited, absolute(keep)) if edited or mine else {}
+    if edited or mine:
+        refuse_existing(absolute(keep))
+    patch, saved = edits_as_patch(checkout, record, edited) if edited or mine else (b"", {})
+    plan = plan_switch(checkout, head_tree, git.tree(base), saved)
+    if (edited or mine) and not run.dry_run:
+        keep_patch(checkout, patch, absolute(keep))
     if mine:
         refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
     head = record["before"] if checkout.refs.get(record["before"]) == base else base
@@ -187,12 +208,11 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
     if checkout.given:
         refs.update({tag: (checkout.refs.get(tag), None) for tag in record["made"]})
         after = None
-    plan = plan_switch(checkout, head_tree, git.tree(base), saved)
     return {"verb": "revert", "plan": plan, "refs": refs, "head": head, "record": after}
 
 
-def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], target: Path) -> dict[str, Entry | None]:
-    """The user's edits and commits as one patch on the overlay, proven to give them back; the contents that it holds."""
+def edits_as_patch(checkout: Checkout, record: dict, edited: list[str]) -> tuple[bytes, dict[str, Entry | None]]:
+    """The user's edits and commits as one patch on the overlay, proven to give them back; and what the edited files hold."""
     staged, head = checkout.git.index(), checkout.git.tree(checkout.head)
     for path in edited:
         if staged.get(path) not in (head.get(path), on_disk(checkout.path, path)):
@@ -201,25 +221,28 @@ def save_edits(run: Run, checkout: Checkout, record: dict, edited: list[str], ta
                 f"{checkout.path}: {path} has staged content that is not in the file",
                 f"run `git -C {checkout.path} add {path}` or unstage it, then run the command again. Nothing was changed",
             )
-    if os.path.lexists(target):
-        raise Stop(LOCAL, f"--keep-edits {target}: the file exists and is not overwritten", "give another name. Nothing was changed")
     with snapshot(checkout, edited) as (git, tree):
-        saved = git_diff(git, record["tip"], tree, "--binary", "--full-index", "--no-renames", "--")
+        patch = git_diff(git, record["tip"], tree, "--binary", "--full-index", "--no-renames", "--")
         git("read-tree", record["tip"])
-        if saved:
-            git("apply", "--cached", "-", data=saved)
+        if patch:
+            git("apply", "--cached", "-", data=patch)
         if git.write_tree() != tree:
             raise Stop(LOCAL, f"{checkout.path}: the edits cannot be saved as a patch", "save them yourself. Nothing was changed")
         contents = git.tree(tree)
-        entries = {path: contents.get(path) for path in edited}
-    if run.dry_run:
-        return entries
+    return patch, {path: contents.get(path) for path in edited}
+
+
+def refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise Stop(LOCAL, f"--keep-edits {target}: the file exists and is not overwritten", "give another name. Nothing was changed")
+
+
+def keep_patch(checkout: Checkout, patch: bytes, target: Path) -> None:
     with interrupts_held():
-        part = write_beside(target, saved)
+        part = write_beside(target, patch)
         if not put_in_place(part, target, lambda _: False):
             part.unlink()
-            raise Stop(LOCAL, f"--keep-edits {target}: a file appeared there and is not overwritten", "nothing was changed")
+            refuse_existing(target)
         unfinished.saved = str(target)
     back = shlex.join(["git", "-C", str(checkout.path), "apply", str(target)])
     say(f"{checkout.name}: your edits are saved in {target}; `{back}` on the applied overlay brings them back")
-    return entries

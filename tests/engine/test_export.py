@@ -102,6 +102,17 @@ def test_commits_on_era_become_patches_with_their_messages(project):
     assert git(checkout, "rev-parse", f"era-backup-{head[:12]}") == head
 
 
+def test_edits_made_after_the_export_of_commits_are_carried(project):
+    project.run("apply", "alpha")
+    checkout = project.checkout()
+    (checkout / "README.md").write_text("# alpha\ncommitted\n")
+    git(checkout, "commit", "-q", "-am", "Mine")
+    project.run("export", "alpha")
+    (checkout / "crlf.txt").write_text("edited since\n")
+    assert "your edits are kept: crlf.txt" in project.run("apply", "alpha").out
+    assert (checkout / "crlf.txt").read_text() == "edited since\n" and project.state() == "modified"
+
+
 def test_a_rewritten_stack_is_exported_too(project):
     project.run("apply", "alpha")
     checkout = project.checkout()
@@ -190,3 +201,50 @@ def test_mode_change_and_crlf_and_missing_newline_survive(project):
     round_trip(project)
     project.run("revert", "alpha")
     assert (project.checkout() / "src/old.py").exists()
+
+
+def test_a_folder_of_new_files_that_became_a_file_and_back(project):
+    project.run("apply", "alpha")
+    checkout = project.checkout()
+    (checkout / "tools/go.sh").unlink()
+    (checkout / "tools").rmdir()
+    (checkout / "tools").write_text("no folder any more\n")
+    junk = project.root / "overlays/alpha/tools/__pycache__/go.pyc"
+    junk.parent.mkdir()
+    junk.write_bytes(b"junk")
+    before = files(project)
+    assert "move them away; nothing was changed" in project.run("export", "alpha", code=5).err
+    assert files(project) == before
+    junk.unlink()
+    project.run("export", "alpha")
+    assert (project.root / "overlays/alpha/tools").read_text() == "no folder any more\n"
+    project.run("apply", "alpha", "--checkouts", str(project.root / "fresh"))
+    fresh = project.root / "fresh/alpha/tools"
+    assert fresh.read_text() == "no folder any more\n"
+    fresh.unlink()
+    fresh.mkdir()
+    (fresh / "go.py").write_text("GO = 1\n")
+    project.run("export", "alpha", "--checkouts", str(project.root / "fresh"))
+    assert (project.root / "overlays/alpha/tools/go.py").read_text() == "GO = 1\n"
+
+
+def test_a_file_that_the_overlay_deletes_and_the_user_made_again_is_exported(project):
+    project.run("apply", "alpha")
+    (project.checkout() / "src/old.py").unlink()
+    project.run("export", "alpha")
+    project.run("apply", "alpha")
+    (project.checkout() / "src/old.py").write_text("gone = False\n")
+    assert "the edit of src/old.py goes into" in project.run("export", "alpha").out
+    project.run("apply", "alpha", "--checkouts", str(project.root / "fresh"))
+    assert (project.root / "fresh/alpha/src/old.py").read_text() == "gone = False\n"
+
+
+def test_what_apply_would_refuse_is_not_exported(project):
+    project.run("apply", "alpha")
+    util = project.checkout() / "src/util.py"
+    util.unlink()
+    util.mkdir()
+    (util / "inside.py").write_text("x = 1\n")
+    before = files(project)
+    assert "overlays/alpha/src/util.py/inside.py would overwrite src/util.py" in project.run("export", "alpha", code=3).err
+    assert files(project) == before

@@ -97,7 +97,7 @@ def test_an_earlier_switch_that_was_completed_counts_as_a_change(project, monkey
 def test_saved_edits_are_named_when_stopped_before_the_switch(project, monkeypatch, tmp_path):
     project.run("apply", "alpha")
     (project.checkout() / "README.md").write_text("mine\n")
-    monkeypatch.setattr(project.engine.verbs, "plan_switch", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(project.engine.verbs, "switch_all", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
     saved = tmp_path / "mine.patch"
     assert f"except that your edits are saved in {saved}" in project.run("revert", "alpha", "--keep-edits", str(saved), code=130).err
 

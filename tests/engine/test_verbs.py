@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
-from kit import FIRST, PROJECT, content, git, git_state
+from kit import FIRST, PROJECT, content, git, git_state, make_patch, write_tree
 
 
 def test_apply_builds_exactly_what_patches_and_overlays_say(project):
@@ -190,6 +191,66 @@ def test_staged_content_that_is_not_in_the_file_is_not_lost(project, tmp_path):
     target.write_text("in the file\n")
     assert "staged content" in project.run("revert", "alpha", "--keep-edits", str(tmp_path / "p"), code=5).err
     assert git(project.checkout(), "show", ":README.md") == "staged" and target.read_text() == "in the file\n"
+
+
+def test_flags_in_the_index_survive_apply_and_revert(project, clone):
+    git(clone, "update-index", "--skip-worktree", "src/core.py")
+    git(clone, "update-index", "--assume-unchanged", "src/util.py", "README.md")
+    git(clone, "update-index", "--skip-worktree", "README.md")
+    before = git_state(clone)
+    flags = git(clone, "ls-files", "-v")
+    assert "S src/core.py" in flags and "h src/util.py" in flags and "s README.md" in flags
+    project.run("apply", "alpha", "--checkout", str(clone))
+    after = git(clone, "ls-files", "-v").splitlines()
+    assert [row for row in after if row not in flags] == ["H src/era.py", "H tools/go.sh"]
+    project.run("revert", "alpha", "--checkout", str(clone))
+    assert git_state(clone) == before
+
+
+def test_the_flag_of_a_file_that_the_overlay_deletes_comes_back_with_it(project, clone):
+    text, _ = make_patch(project.up / "alpha", project.ids["v1"], lambda work: (work / "src/old.py").unlink(), "Drop the old")
+    shutil.rmtree(project.root / "patches/alpha/v1")
+    write_tree(project.root, {"patches/alpha/v1/0001-drop-the-old.patch": text})
+    git(clone, "update-index", "--skip-worktree", "src/old.py")
+    before = git_state(clone)
+    project.run("apply", "alpha", "--checkout", str(clone))
+    assert not (clone / "src/old.py").exists()
+    project.run("revert", "alpha", "--checkout", str(clone))
+    assert git_state(clone) == before
+
+
+def test_a_tag_of_ours_goes_at_revert_also_after_an_apply_from_the_users_branch(project, clone):
+    before = git_state(clone)
+    project.run("apply", "alpha", "--checkout", str(clone))
+    git(clone, "checkout", "-q", "mine")
+    project.run("apply", "alpha", "--checkout", str(clone))
+    project.run("revert", "alpha", "--checkout", str(clone))
+    assert git_state(clone) == before
+
+
+def test_a_file_that_became_a_folder_is_refused_before_anything_is_written(project, tmp_path):
+    project.run("apply", "alpha")
+    for path in ("src/core.py", "src/era.py"):  # one that comes back at a revert, one that goes
+        target = project.checkout() / path
+        content_before = target.read_bytes()
+        target.unlink()
+        target.mkdir()
+        (target / "inside.txt").write_text("mine\n")
+        error = project.run("revert", "alpha", "--keep-edits", str(tmp_path / "p"), code=5).err
+        assert path in error and "othing was changed" in error
+        assert not (tmp_path / "p").exists() and project.state() == "modified"
+        assert (target / "inside.txt").read_text() == "mine\n"
+        shutil.rmtree(target)
+        target.write_bytes(content_before)
+    project.run("revert", "alpha")
+
+
+def test_a_refused_revert_has_not_written_the_kept_edits(project, tmp_path):
+    project.run("apply", "alpha")
+    shutil.rmtree(project.checkout() / "src")
+    (project.checkout() / "src").write_text("a file where a folder was\n")
+    assert "othing was changed" in project.run("revert", "alpha", "--keep-edits", str(tmp_path / "p"), code=5).err
+    assert not (tmp_path / "p").exists() and (project.checkout() / "src").read_text() == "a file where a folder was\n"
 
 
 def test_dry_run_changes_nothing(project, tmp_path):

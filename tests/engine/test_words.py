@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -31,9 +32,9 @@ def test_hints_name_the_folders_of_this_run(project, clone, tmp_path):
     error = project.run("apply", "alpha", *mine, code=5).err
     assert [words[0] for words in hinted(error)] == ["diff", "export"]
     assert all(words[-4:] == [*mine, "--cache", str(project.cache)] for words in hinted(error))
-    journal = clone / ".git/era/journal.json"
-    journal.write_text('{"verb": "apply"}')
-    assert hinted(project.run("revert", "alpha", *mine, code=7).err) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
+    journal = {"verb": "apply", "plan": {}, "refs": {}, "head": "", "record": None, "together": []}
+    (clone / ".git/era/journal.json").write_text(json.dumps(journal))
+    assert hinted(project.run("export", "alpha", *mine, code=7).err) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
     assert hinted(project.run("status", "alpha", *mine, code=1).out) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
 
 
