@@ -4,16 +4,20 @@
 Needs Python 3.10 or newer and git 2.30 or newer, nothing else. The work is done in engine/; see docs/engine.md.
 """
 
-import _signal  # the C part of signal, which itself would first load other modules: Ctrl-C could land there
-import os
 import sys
 
 if sys.version_info < (3, 10):  # before anything is imported that an older Python cannot read
     sys.stderr.write("error: apply.py needs Python 3.10 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3]))
     sys.exit(2)
 
+import _signal  # noqa: E402  the C part of signal, which itself would first load other modules: Ctrl-C could land there
+import os  # noqa: E402
+
 if hasattr(_signal, "pthread_sigmask"):  # Ctrl-C waits until main() can tell its end; imports take a moment
     _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
+
+if sys.getfilesystemencoding() != "utf-8":  # file names are bytes for git; they must read the same in every locale
+    os.execv(sys.executable, [sys.executable, "-X", "utf8"] + sys.orig_argv[1:])
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 

@@ -14,7 +14,19 @@ import stat
 from pathlib import Path
 
 from engine.common import INTERRUPTED, LOCAL, OK, SOURCE, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
-from engine.git import MODES, QUIET_CONFIG, Entry, Git, Tree, blob_id, changed_paths, is_ancestor, scratch_index, sha256
+from engine.git import (
+    MODES,
+    QUIET_CONFIG,
+    Entry,
+    Git,
+    Tree,
+    blob_id,
+    changed_paths,
+    is_ancestor,
+    scratch_index,
+    sha256,
+    unmarked_mode,
+)
 from engine.project import JUNK_PATTERNS, Upstream, project_files, read_overlay
 from engine.sources import Cache
 
@@ -136,12 +148,24 @@ def same_entry(checkout: Checkout, found: Entry | None, wanted: Entry | None) ->
     """Equality that allows for filesystems without exec bits or links, as git's own settings say."""
     if found == wanted or found is None or wanted is None:
         return found == wanted
+    return found[1] == wanted[1] and {found[0], wanted[0]} <= loose_modes(checkout)
+
+
+def loose_modes(checkout: Checkout) -> set[str]:
+    """Those that the file system does not tell apart."""
     loose = set()
     if checkout.config.get("core.filemode") == "false":
         loose |= set(MODES)
     if checkout.config.get("core.symlinks") == "false":
         loose |= {"120000", "100644"}
-    return found[1] == wanted[1] and {found[0], wanted[0]} <= loose
+    return loose
+
+
+def mode_to_store(checkout: Checkout, found: str, known: Entry | None, content: bytes) -> str:
+    """The mode of a file to save. Where the file system does not keep it, an edit of the content is no change of the mode."""
+    if known and {found, known[0]} <= loose_modes(checkout):
+        return known[0]
+    return unmarked_mode(content) if found in MODES and checkout.config.get("core.filemode") == "false" else found
 
 
 def edits(checkout: Checkout, tree: Tree) -> list[str]:
@@ -187,7 +211,7 @@ def snapshot(checkout: Checkout, files: list[str]):
             if entry is not None:
                 target = checkout.path / path
                 contents.append(os.fsencode(os.readlink(target)) if entry[0] == "120000" else target.read_bytes())
-                entry = head[path] if path in head and same_entry(checkout, entry, head[path]) else (entry[0], blob_id(contents[-1]))
+                entry = (mode_to_store(checkout, entry[0], head.get(path), contents[-1]), blob_id(contents[-1]))
             changes[path] = entry
         git.write_blobs(contents)
         with scratch_index(git) as scratch:

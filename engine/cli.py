@@ -117,7 +117,12 @@ def make_parser() -> argparse.ArgumentParser:
 def default_cache() -> Path:
     if os.environ.get("XDG_CACHE_HOME"):
         return absolute(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
-    home = Path.home()
+    try:
+        home = Path.home().absolute()
+    except RuntimeError:  # a user id in a container that no file knows
+        raise Stop(
+            USAGE, "there is no place for the cache: HOME is not set, and this user has no home folder", "name one with --cache DIR"
+        ) from None
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "era-overlays"
 
 

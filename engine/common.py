@@ -6,6 +6,7 @@ Every other room may import this one; it imports none of them.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -229,6 +230,12 @@ def locked(path: Path, wait: float, what: str):
         os.close(handle)
 
 
+def new_name(name: str) -> str:
+    """What a file is called beside its place until it is whole; a name that is as long as names may be has no room for more."""
+    whole = f".era-new-{name}"
+    return whole if len(os.fsencode(whole)) <= 255 else f".era-new-{hashlib.sha256(os.fsencode(name)).hexdigest()}"
+
+
 def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """All of a file or nothing, on disk before it bears its name."""
     part = write_beside(path, content, mode)
@@ -243,7 +250,7 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
 def write_beside(path: Path, content: bytes, mode: int | None = None) -> Path:
     """The content of a file to be, beside its place and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".era-new-{path.name}")
+    part = path.with_name(new_name(path.name))
     try:
         with open(part, "wb") as out:
             out.write(content)

@@ -19,6 +19,7 @@ from engine.common import (
     WRONG_BASE,
     Stop,
     command,
+    new_name,
     put_in_place,
     say,
     some,
@@ -224,22 +225,23 @@ def write_export(checkout: Checkout, record: dict, changes: dict, present: dict,
         for path in {*record["inputs"], *hashes}
     }
     with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
-        unfinished.advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
         write_record(checkout.own_folder, {**record, "inputs": known, "exporting": [before, hashes]})
-        write_changes(changes, {**present, "upstreams.json": numbers})
+        advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
+        write_changes(changes, {**present, "upstreams.json": numbers}, advice)
         record = {key: value for key, value in record.items() if key != "exporting"}
         write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
 
 
-def write_changes(changes: dict, present: dict) -> None:
+def write_changes(changes: dict, present: dict, advice: str) -> None:
     """New files first, as a patch that a source skips stands nowhere else; but a file that stands in the way goes before.
 
-    `present` is what was read; what somebody saved since is not written over.
+    `present` is what was read; what somebody saved since is not written over. From the first change on, `advice` holds.
     """
     coming = {path: item for path, item in changes.items() if item is not None}
     gone = [path for path in changes if path not in coming]
     first = [old for old in gone if any(old in parents(path) or path in parents(old) for path in coming)]
     for path in first:
+        unfinished.advice = advice
         remove_file(path, present)
     for path, (mode, content) in coming.items():
         for folder, _, _ in os.walk(ROOT / path, topdown=False):  # what is left of a folder that gave way to a file
@@ -248,14 +250,16 @@ def write_changes(changes: dict, present: dict) -> None:
         if not put_in_place(part, ROOT / path, is_known(path, present)):
             part.unlink()
             raise changed_meanwhile(path)
+        unfinished.advice = advice
     for path in gone:
         if path not in first:
+            unfinished.advice = advice
             remove_file(path, present)
 
 
 def remove_file(path: str, present: dict) -> None:
     target = ROOT / path
-    if not take_away(target, target.with_name(f".era-new-{target.name}"), is_known(path, present)):
+    if not take_away(target, target.with_name(new_name(target.name)), is_known(path, present)):
         raise changed_meanwhile(path)
     with contextlib.suppress(OSError):
         target.parent.rmdir()
@@ -266,4 +270,5 @@ def is_known(path: str, present: dict) -> Callable[[Path], bool]:
 
 
 def changed_meanwhile(path: str) -> Stop:
-    return Stop(INTERRUPTED, f"{ROOT / path} was changed while apply.py was at work; it is left as it is", unfinished.advice)
+    end = unfinished.advice or "nothing was changed; run the command again"
+    return Stop(INTERRUPTED, f"{ROOT / path} was changed while apply.py was at work; it is left as it is", end)

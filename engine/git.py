@@ -70,6 +70,8 @@ def environment(network: bool) -> dict[str, str]:
         env.update(
             GIT_CONFIG_NOSYSTEM="1",
             GIT_CONFIG_GLOBAL=os.devnull,
+            HOME=os.devnull,  # git before 2.32 does not know GIT_CONFIG_GLOBAL
+            XDG_CONFIG_HOME=os.devnull,
             GIT_CONFIG_SYSTEM=os.devnull,
             GIT_ALLOW_PROTOCOL="none",  # a partial clone must not fetch behind our back
             GIT_NO_LAZY_FETCH="1",
@@ -100,6 +102,11 @@ class GitFailed(Stop):
         reasons = [line for line in lines if line.startswith(("fatal:", "error:"))]
         super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in (reasons or lines)[-6:]))
         self.stderr = stderr
+
+
+def unmarked_mode(content: bytes) -> str:
+    """The mode of a file where the file system keeps no exec bits: a script is to be run."""
+    return MODES[content.startswith(b"#!")]
 
 
 def sha256(content: bytes) -> str:

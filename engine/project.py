@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from engine.common import SOURCE, USAGE, WRONG_BASE, Stop, count
-from engine.git import MODES, Content, sha256
+from engine.git import MODES, Content, sha256, unmarked_mode
 from engine.patches import Patch, PatchReader, check_path, parents, under
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder of apply.py
@@ -245,8 +245,15 @@ def read_overlay(up: Upstream, label: str, complete: bool = True) -> Overlay:
     return Overlay(patches, files, inputs)
 
 
+def keeps_exec_bits() -> bool:
+    """Not on Windows drives, nor from an archive unpacked without modes: there all files of this project have the bit, or none has."""
+    program, data = (bool((ROOT / name).stat().st_mode & stat.S_IXUSR) for name in ("apply.py", "upstreams.json"))
+    return program and not data
+
+
 def read_overlay_files(name: str) -> dict[str, Content]:
     top = overlay_folder(name)
+    marked = keeps_exec_bits()
     files: dict[str, Content] = {}
     for path in sorted(top.rglob("*")) if top.is_dir() else []:
         relative = path.relative_to(top).as_posix()
@@ -258,7 +265,8 @@ def read_overlay_files(name: str) -> dict[str, Content]:
         if not stat.S_ISREG(info.st_mode):
             raise Stop(USAGE, f"{path} is not a plain file", "overlays hold plain files only; nothing was changed")
         check_path(relative, f"overlays/{name}")
-        files[relative] = (MODES[bool(info.st_mode & stat.S_IXUSR)], path.read_bytes())
+        content = path.read_bytes()
+        files[relative] = (MODES[bool(info.st_mode & stat.S_IXUSR)] if marked else unmarked_mode(content), content)
     return files
 
 

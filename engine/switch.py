@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from engine.checkout import (
@@ -23,14 +23,49 @@ from engine.checkout import (
     same_entry,
     write_record,
 )
-from engine.common import INTERRUPTED, LOCAL, WRONG_BASE, Stop, command, put_in_place, say, some, take_away, unfinished, uninterrupted, write_file
+from engine.common import (
+    INTERRUPTED,
+    LOCAL,
+    WRONG_BASE,
+    Stop,
+    command,
+    new_name,
+    put_in_place,
+    say,
+    some,
+    take_away,
+    unfinished,
+    uninterrupted,
+    write_file,
+)
 from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths, is_ancestor
 from engine.patches import parents
 
 
 def temp_name(path: str) -> str:
     folder, _, name = path.rpartition("/")
-    return f"{folder}/.era-new-{name}" if folder else f".era-new-{name}"
+    return f"{folder}/{new_name(name)}" if folder else new_name(name)
+
+
+HALF_WAY = {"rebase-merge": "rebase", "rebase-apply": "rebase or a git am", "sequencer": "cherry-pick or a revert", "BISECT_LOG": "bisect"}
+HALF_WAY_HEADS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
+
+
+def refuse_busy(checkout: Checkout, refs: Iterable[str] = ()) -> None:
+    """git at work, or half-way through something that its user will go on with: the rest would land on another branch."""
+    git = checkout.git
+    locks = git.locks(refs)
+    if locks:
+        raise locked_by_git(LOCAL, locks, "run the command again. Nothing was changed")
+    found = [what for name, what in HALF_WAY.items() if (git.git_dir / name).exists()]
+    rows = git("cat-file", "--batch-check", data="".join(f"{head}\n" for head in HALF_WAY_HEADS).encode()).splitlines()
+    found += [what for (head, what), row in zip(HALF_WAY_HEADS.items(), rows) if row != f"{head} missing"]
+    if found:
+        raise Stop(
+            LOCAL,
+            f"{checkout.path} is in the middle of a {found[0]}",
+            f"`git -C {checkout.path} status` tells how to finish it or to give it up; then run the command again. Nothing was changed",
+        )
 
 
 def plan_switch(checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, Entry | None]) -> dict[str, tuple[list, Entry | None]]:
@@ -38,6 +73,7 @@ def plan_switch(checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, En
 
     `saved` are edits that were saved elsewhere; exactly they may be replaced, and not what was edited after that.
     """
+    refuse_busy(checkout)
     changed = changed_paths(old, new) | saved.keys()
     plan, in_the_way = {}, []
     index = checkout.git.index()
@@ -97,9 +133,7 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
 
 def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]) -> dict:
     """Write the journal. From here on, only going forward is right."""
-    locks = checkout.git.locks(refs)
-    if locks:
-        raise locked_by_git(LOCAL, locks, "run the command again. Nothing was changed")
+    refuse_busy(checkout, refs)
     flags = {**(checkout.record or {}).get("flags", {}), **checkout.git.flags()}
     flags = {path: letter for path, letter in flags.items() if path in plan}
     if record:  # an entry that goes takes its flags with it; when it comes back, so do they
@@ -147,8 +181,9 @@ def current_umask() -> int:
 
 def unstage_files(checkout: Checkout, plan: dict) -> None:
     for path in plan:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            (checkout.path / temp_name(path)).unlink()
+        part = checkout.path / temp_name(path)
+        if os.path.lexists(part):  # False too where its path is longer than the system takes
+            part.unlink(missing_ok=True)
         remove_empty_folders(checkout, path)
 
 

@@ -175,12 +175,14 @@ def test_a_half_made_cache_repository_is_not_trusted(project):
 def test_url_instead_of_works(project, tmp_path):
     project.upstreams["alpha"]["git"] = "https://example.invalid/alpha"
     project.save()
-    config = tmp_path / "gitconfig"
+    config = tmp_path / ".gitconfig"  # the home of the tests: git before 2.32 knows no other place
     config.write_text(f'[url "{project.up}/"]\n\tinsteadOf = https://example.invalid/\n')
     project.env["GIT_CONFIG_GLOBAL"] = str(config)
     project.run("apply", "alpha", "--source", "git")
     assert project.state() == "applied"
     config.unlink()
+    if git(tmp_path, "--version").split()[2] < "2.31":
+        return  # it does not know the next way to say it
     project.env.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_COUNT="1", GIT_CONFIG_VALUE_0="https://example.invalid/")
     project.env["GIT_CONFIG_KEY_0"] = f"url.{project.up}/.insteadOf"
     shutil.rmtree(project.cache)
