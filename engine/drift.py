@@ -19,7 +19,7 @@ from engine.index import Index, Package, find_index
 from engine.patches import under
 from engine.port import BAD, RESULTS, port_overlay
 from engine.project import Sdist, Upstream, Version, read_overlay
-from engine.sources import STALL, Cache, Source, archive_in_cache, fetch_ref, find_source, unpack, watched, wished_path
+from engine.sources import STALL, Cache, Source, archive_in_cache, fetch_ref, find_source, quarantine, take_commit, unpack, watched, wished_path
 
 NUMBER = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)(?:[.-]?post([0-9]{1,9}))?")
 # In the table's cells.
@@ -161,7 +161,7 @@ def git_releases(cache: Cache, git: Git, up: Upstream, version: Version, place: 
 def list_refs(git: Git, url: str) -> dict[str, str]:
     """The commits of a repository's tags and of its default branch, as the server tells them."""
     command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "ls-remote", "--symref", "--", url, "HEAD", "refs/tags/*"]
-    status, text = watched(command, environment(network=True), STALL)
+    status, text = watched(command, environment(network=True), STALL, git.git_dir)
     if status:
         raise Stop(SOURCE, f"the repository {url} cannot be reached")
     rows = re.findall(r"^([0-9a-f]{40})\t(HEAD|refs/tags/\S+?)(\^\{\})?$", text, re.M)
@@ -215,10 +215,13 @@ def read_commit(git: Git, up: Upstream, release: Release, url: str) -> Source:
     kept = release.ref.replace("refs/", "refs/drift/", 1)
     if git.commit(kept) != release.id:
         say(f"{up.name} {release.label}: fetching {release.id[:12]} ...")
-        said = fetch_ref(git, url, release.ref, kept)
-        if said:
-            raise Stop(SOURCE, f"{url} does not give {release.label}")
-    release.id = git.commit(kept)  # a branch may have moved meanwhile
+        with quarantine() as outside:
+            said = fetch_ref(outside, url, release.ref, "refs/drift")
+            release.id = outside.commit("refs/drift")  # a branch may have moved meanwhile
+            if said or not release.id:
+                raise Stop(SOURCE, f"{url} does not give {release.label}")
+            take_commit(git, outside, release.id)
+        git("update-ref", kept, release.id)
     release.date = git("show", "-s", "--format=%cs", release.id).strip()
     return Source("git", release.id, git, (), False)
 

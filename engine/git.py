@@ -42,12 +42,17 @@ QUIET_CONFIG = {
     "diff.srcPrefix": "a/",
     "diff.dstPrefix": "b/",
 }
-# What concerns reaching a server stays the user's: proxies, mirrors, certificates, keys.
+# What concerns reaching a server stays the user's: proxies, mirrors, certificates, keys. What a server could name, and
+# git would then read from, is not followed: redirects (fetch_ref looks at them), bundles, packs elsewhere, promisors.
 NETWORK_CONFIG = {
     "core.hooksPath": os.devnull,
     "gc.auto": "0",
     "maintenance.auto": "false",
-    "fetch.fsckObjects": "false",
+    "http.followRedirects": "false",
+    "transfer.bundleURI": "false",
+    "fetch.uriProtocols": "",
+    "promisor.acceptFromServer": "none",
+    "fetch.fsckObjects": "true",
     "fetch.recurseSubmodules": "false",
     "fetch.writeCommitGraph": "false",
     "protocol.version": "2",
@@ -65,7 +70,8 @@ def environment(network: bool) -> dict[str, str]:
     """The process's environment without the GIT_* variables that could point git elsewhere."""
     keep = NETWORK_ENVIRONMENT if network else ("GIT_EXEC_PATH",)
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(keep)}
-    env.update(LC_ALL="C", LANGUAGE="C", GIT_TERMINAL_PROMPT="0", GIT_NO_REPLACE_OBJECTS="1", GIT_ATTR_NOSYSTEM="1")
+    env.update(LC_ALL="C", LANGUAGE="C", GIT_TERMINAL_PROMPT="0", GIT_ATTR_NOSYSTEM="1")
+    env.update(GIT_NO_REPLACE_OBJECTS="1", GIT_GRAFT_FILE=os.devnull)  # an id stands for its own object
     if not network:
         env.update(
             GIT_CONFIG_NOSYSTEM="1",
@@ -107,6 +113,14 @@ class GitFailed(Stop):
 def unmarked_mode(content: bytes) -> str:
     """The mode of a file where the file system keeps no exec bits: a script is to be run."""
     return MODES[content.startswith(b"#!")]
+
+
+class Damaged(Stop):
+    """An object of a repository is missing, or is not what its id says."""
+
+    def __init__(self, git_dir: Path, what: str):
+        advice = f"`git --git-dir={git_dir} fsck` tells more; a repository in the cache is mended by the verb fetch"
+        super().__init__(WRONG_BASE, f"{git_dir}: {what}: the repository is damaged", advice)
 
 
 def sha256(content: bytes) -> str:
@@ -188,9 +202,14 @@ class Git:
         return dict(row.split(" ") for row in rows)
 
     def tree(self, treeish: str) -> Tree:
-        rows = self("ls-tree", "-r", "-z", "--full-tree", treeish).split("\0")[:-1]
+        """The files of a tree, checked against its id: git checks a commit that it reads, but not the trees."""
+        oid = self("rev-parse", "--verify", f"{treeish}^{{tree}}").strip()
+        rows = self("ls-tree", "-r", "-z", "--full-tree", oid).split("\0")[:-1]
         parsed = (row.split("\t", 1) for row in rows)
-        return {path: (info.split()[0], info.split()[2]) for info, path in parsed}
+        found = {path: (info.split()[0], info.split()[2]) for info, path in parsed}
+        if tree_id(found) != oid:
+            raise Damaged(self.git_dir, f"the tree {oid} has other entries than its id says")
+        return found
 
     def index(self) -> Tree:
         """What is staged; a path in a merge conflict gets the mode "conflict"."""
@@ -238,12 +257,12 @@ class Git:
             end = out.index(b"\n", at)
             head = out[at:end].split()
             if len(head) != 3:
-                raise Stop(WRONG_BASE, f"{self.git_dir}: the object {oid} is missing: the repository is damaged")
+                raise Damaged(self.git_dir, f"the object {oid} is missing")
             size = int(head[2])
             found[oid] = out[end + 1 : end + 1 + size]
             at = end + size + 2
             if blob_id(found[oid]) != oid:
-                raise Stop(WRONG_BASE, f"{self.git_dir}: the object {oid} has other bytes than its id says: the repository is damaged")
+                raise Damaged(self.git_dir, f"the object {oid} has other bytes than its id says")
         return found
 
     def write_blobs(self, contents: list[bytes]) -> None:
@@ -260,10 +279,17 @@ class Git:
         return self.with_env(**who)("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
 
     def import_objects(self, source: Git, objects: str) -> None:
-        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id anew."""
+        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id anew.
+
+        So an object with other bytes than its id says arrives under another id, and is missing here.
+        """
         pack = source.run("pack-objects", "--stdout", "-q", data=os.fsencode(objects)).stdout
         few = objects.count("\n") <= 200
         self.run(*(("unpack-objects", "-q") if few else ("index-pack", "--stdin")), data=pack)
+        names = "".join(f"{line[:40]}\n" for line in objects.split("\n") if line).encode()
+        missing = [row for row in self("cat-file", "--batch-check", data=names).splitlines() if row.endswith(" missing")]
+        if missing:
+            raise Damaged(source.git_dir, f"the object {missing[0].split()[0]} is missing or has other bytes than its id says")
 
 
 @contextlib.contextmanager

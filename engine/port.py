@@ -27,7 +27,7 @@ from engine.patches import (
     under,
 )
 from engine.project import Overlay, Upstream, check_pattern, read_overlay, select_patches
-from engine.sources import Source, fetch_ref, find_source, unpack, wished_path
+from engine.sources import Source, fetch_ref, find_source, quarantine, take_commit, unpack, wished_path
 
 # A patch gets the last of its files' results.
 RESULTS = ("already upstream", "clean", "offset", "not in the package", "conflict", "target gone")
@@ -68,7 +68,7 @@ def find_target(run: Run, up: Upstream, onto: str) -> Source:
         git = run.cache.repository(up.name)
         if path and path.is_file():
             return Source("pypi", store_files(git, unpack(path), None, f"{onto}\n"), git, sdist.lacks if sdist else (), True)
-        into = f"refs/onto/{onto}"
+        into = f"refs/onto/{onto.replace('/', '%')}"  # so that a branch x and a branch x/y do not exclude each other
         if run.cache.offline:
             found = git.commit(into)
             if not found:
@@ -76,10 +76,15 @@ def find_target(run: Run, up: Upstream, onto: str) -> Source:
             return Source("git", found, git, (), False)
         names = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
         for name in names:
-            said = fetch_ref(git, str(path or up.url), name, into)
-            if not said:
-                return Source("git", git.commit(into), git, (), True)
-        raise Stop(SOURCE, f"{path or up.url} has no version, tag, branch or commit {onto!r}", f"git said: {said}")
+            with quarantine() as outside:
+                said = fetch_ref(outside, str(path or up.url), name, "refs/onto")
+                found = None if said else outside.commit("refs/onto")
+                if found:
+                    take_commit(git, outside, found)
+                    git("update-ref", into, found)
+                    return Source("git", found, git, (), True)
+        detail = f"git said: {said}" if said else "what it has under that name is no commit"
+        raise Stop(SOURCE, f"{path or up.url} has no version, tag, branch or commit {onto!r}", detail)
 
 
 def port_overlay(up: Upstream, overlay: Overlay, source: Source, target: Source) -> list[dict]:

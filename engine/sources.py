@@ -17,17 +17,21 @@ import sys
 import tarfile
 import tempfile
 import time
+import urllib.parse
 import zlib
 from pathlib import Path
 
 from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, locked, say, scratch_folder, screen, some
-from engine.git import MODES, NETWORK_CONFIG, Content, Git, GitFailed, add_shallow, environment, init_repository, settings, store_files
+from engine.git import MODES, NETWORK_CONFIG, Content, Git, add_shallow, environment, init_repository, settings, store_files
 from engine.patches import check_path, parents, under
 from engine.project import Sdist, Upstream, Version
 
 STALL = 60.0  # seconds without any sign of life after which a download is given up
 PIP_STALL = 180.0  # pip is silent while it builds a package's metadata
 MAX_UNPACKED = 2 << 30  # bytes: an archive that unpacks to more is not a source package
+MAX_DOWNLOAD = 4 << 30  # bytes on disk: a server that sends more is not sending a source tree
+MAX_LOG = 1 << 20  # bytes: the end of what a downloader said
+MAX_MOVES = 3  # redirects within one host that are followed
 
 
 @dataclasses.dataclass
@@ -69,8 +73,17 @@ def pin_ref(version: Version, kind: str) -> str:
     return f"refs/pins/{version.commit}" if kind == "git" else f"refs/pins/sdist-{version.sdist.sha256}"
 
 
-def watched(command: list[str], env: dict[str, str], silence: float) -> tuple[int, str]:
-    """Run a downloader; end it when it has shown no sign of life for `silence` seconds."""
+def size_of(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # temporary files come and go
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
+
+
+def watched(command: list[str], env: dict[str, str], silence: float, folder: Path) -> tuple[int, str]:
+    """Run a downloader that writes to `folder`; end it when it is silent for `silence` seconds, or writes without end."""
     screen.trace(command)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -82,7 +95,9 @@ def watched(command: list[str], env: dict[str, str], silence: float) -> tuple[in
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.2)
                     break
-                grown = os.fstat(log.fileno()).st_size
+                grown = os.fstat(log.fileno()).st_size + size_of(folder)
+                if grown > MAX_DOWNLOAD:
+                    raise Stop(SOURCE, f"the download was ended: more than {MAX_DOWNLOAD} bytes came, which is no source tree")
                 if grown != size:
                     size, heard = grown, time.monotonic()
                 elif time.monotonic() - heard > silence:
@@ -92,61 +107,106 @@ def watched(command: list[str], env: dict[str, str], silence: float) -> tuple[in
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its helpers too: git-remote-https, index-pack
                 process.wait()
-        log.seek(0)
+        log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
         text = log.read().decode("utf-8", "replace")
+        text = "".join(char if char.isprintable() or char in "\r\n\t" else "?" for char in text)  # a server's words, for a terminal
     if screen.verbose:
         print(text.rstrip(), file=sys.stderr)
     return process.returncode, text
 
 
 REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow request|couldn't find remote ref", re.I)
+MOVED = re.compile(r"The requested URL returned error: 30[12378]\b")
+SERVICE = "/info/refs?service=git-upload-pack"
 
 
-def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True) -> str | None:
+def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True, moves: int = MAX_MOVES) -> str | None:
     """Fetch one revision. None when done, else what git said; an unreachable server is a Stop."""
     command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "fetch", "--progress", "--no-tags", "--force"]
     command += ["--no-write-fetch-head", *(["--depth=1"] if depth else []), "--", url, f"{wanted}:{into}"]
-    status, text = watched(command, environment(network=True), STALL)
+    status, text = watched(command, environment(network=True), STALL, git.git_dir)
     if status == 0:
         return None
     lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith(("fatal:", "error:", "ssh:"))]
     said = "; ".join(lines[:3]) or text.strip()[-200:]
     if REFUSES_IDS.search(text):
         return said
+    if MOVED.search(said):
+        moved = new_place(git, url)
+        if moved and moves:
+            say(f"{url}: the server says that it has moved within this host, to {urllib.parse.urlsplit(moved).path}")
+            return fetch_ref(git, moved, wanted, into, depth, moves - 1)
     raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")
+
+
+def new_place(git: Git, url: str) -> str | None:
+    """Where a server says that a repository has moved to, as forges do after a renaming. Another host is a Stop.
+
+    git's own following (http.followRedirects) would ask the other host first, whichever that is.
+    """
+    base = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "ls-remote"]
+    _, text = watched([*base, "--get-url", url], environment(network=True), STALL, git.git_dir)
+    asked = text.strip().splitlines()[-1]  # after the user's url.insteadOf
+    trace = {"GIT_TRACE_CURL": "1", "GIT_TRACE_CURL_NO_DATA": "1"}
+    _, text = watched([*base, "--", url, "HEAD"], {**environment(network=True), **trace}, STALL, git.git_dir)
+    headers = re.findall(r"<= Recv header: location: *(\S+)", text, re.I)
+    if not headers:
+        return None
+    old = urllib.parse.urlsplit(asked)
+    try:
+        new = urllib.parse.urlsplit(urllib.parse.urljoin(asked + SERVICE, headers[-1]))
+    except ValueError:  # no URL
+        return None
+    here, there = f"{old.scheme}://{old.netloc.rpartition('@')[2]}", f"{new.scheme}://{new.netloc}"
+    if here != there:
+        raise Stop(
+            SOURCE,
+            f"{url}: {here} sends on to {there}",
+            "another host or protocol is not followed, and nothing was asked there. If the project did move, look at who is there, then",
+            "write the new URL into upstreams.json, or give git a rule: `git config --global url.NEW.insteadOf OLD`",
+        )
+    place = f"{new.path}?{new.query}"
+    return f"{old.scheme}://{old.netloc}{place.removesuffix(SERVICE)}" if place.endswith(SERVICE) else None
+
+
+@contextlib.contextmanager
+def quarantine():
+    """A repository of its own for what a server sends: its refs, shallow marks and other objects go no further."""
+    with scratch_folder("fetch") as folder:
+        init_repository(folder / "new", bare=True)
+        yield Git(folder / "new")
 
 
 def fetch_pin(git: Git, url: str, version: Version) -> None:
     """Bring the pinned commit into the cache: by its id, or by its tag where a server refuses ids."""
-    into = f"refs/incoming/{version.commit}"
-    said = fetch_ref(git, url, version.commit, into)
-    if said and version.tag:
-        said = fetch_ref(git, url, f"refs/tags/{version.tag}", into)
-    elif said:  # neither ids nor a tag: all branches, which must hold the commit
-        said = fetch_ref(git, url, "refs/heads/*", f"refs/incoming/{version.label}/*", depth=False)
-        if not said and git.commit(version.commit):
-            git("update-ref", into, version.commit)
-    found = git.commit(into)
-    if said or not found:
-        raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", f"git said: {said or 'nothing'}")
-    if found != version.commit:
-        raise Stop(
-            WRONG_BASE,
-            f"{url}: the tag {version.tag} is the commit {found}",
-            f"expected the pinned commit {version.commit}: either the tag was moved there, or upstreams.json was edited here.",
-            "`git diff upstreams.json` tells; bring the pinned commit back, or pin the new one after a look at what changed",
-            "nothing was changed",
-        )
+    with quarantine() as outside:
+        said = refused = fetch_ref(outside, url, version.commit, "refs/pin")
+        if refused and version.tag:
+            said = fetch_ref(outside, url, f"refs/tags/{version.tag}", "refs/pin")
+        elif refused:  # neither ids nor a tag: all branches, which must hold the commit
+            said = fetch_ref(outside, url, "refs/heads/*", "refs/incoming/*", depth=False)
+            if not said and outside.commit(version.commit) == version.commit:
+                outside("update-ref", "refs/pin", version.commit)
+        found = outside.commit("refs/pin")
+        if said or not found or (found != version.commit and not refused):
+            detail = f"git said: {said}" if said else "what it has under that id is no commit" if not refused else "no branch leads to it"
+            raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", detail)
+        if found != version.commit:
+            raise Stop(
+                WRONG_BASE,
+                f"{url}: the tag {version.tag} is the commit {found}",
+                f"expected the pinned commit {version.commit}: either the tag was moved there, or upstreams.json was edited here.",
+                "`git diff upstreams.json` tells; bring the pinned commit back, or pin the new one after a look at what changed",
+                "nothing was changed",
+            )
+        take_commit(git, outside, version.commit)
     git("update-ref", pin_ref(version, "git"), version.commit)
-    git("update-ref", "-d", into)
 
 
-def adopt_commit(git: Git, owner: Git, version: Version) -> None:
-    """Take the pinned commit from a checkout that has it, instead of from the network."""
-    commit = version.commit
+def take_commit(git: Git, owner: Git, commit: str) -> None:
+    """Take a commit with its files, and nothing else, from a checkout that has it or from what a server sent."""
     git.import_objects(owner, owner("rev-list", "--objects", "--no-walk", commit))
     add_shallow(git, commit)
-    git("update-ref", pin_ref(version, "git"), commit)
 
 
 def sha256_file(path: Path) -> str:
@@ -176,7 +236,7 @@ def download_sdist(cache: Cache, sdist: Sdist) -> Path:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
         command += ["--disable-pip-version-check", "--no-input", "--timeout", "15", "--retries", "2"]
         command += ["--dest", f"{scratch}/out", "-r", str(wish)]
-        status, text = watched(command, {**os.environ, "PIP_NO_COLOR": "1"}, PIP_STALL)
+        status, text = watched(command, {**os.environ, "PIP_NO_COLOR": "1", "TMPDIR": str(scratch)}, PIP_STALL, scratch)
         if status:
             raise pip_failed(sdist, text)
         return keep_archive(cache, sdist, sorted(Path(scratch, "out").glob("*.tar.gz")))
@@ -266,13 +326,14 @@ def unpack(path: Path) -> dict[str, Content]:
     return files
 
 
-def store_sdist(git: Git, path: Path, version: Version) -> None:
+def store_sdist(git: Git, path: Path, version: Version) -> str:
     """Turn a verified source package into a commit; the same package gives the same id everywhere."""
     sdist = version.sdist
     files = {name: item for name, item in unpack(path).items() if not under(name, sdist.adds)}
     message = f"{sdist.project} {sdist.version}, source package\n\nsha256: {sdist.sha256}\n"
     commit = store_files(git, files, None, message)
     git("update-ref", pin_ref(version, "pypi"), commit)
+    return commit
 
 
 def wished_path(wish: str | None) -> Path | None:
@@ -299,13 +360,20 @@ def find_source(cache: Cache, up: Upstream, version: Version, wish: str | None, 
             if wish == "pypi":
                 raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json", "use --source git")
             kinds = ["git"]
-        if kinds[0] == "git" and not git.commit(pin_ref(version, "git")) and near and near.commit(version.commit):
-            with contextlib.suppress(GitFailed):  # a partial clone may lack parts
-                adopt_commit(git, near, version)
-        commit = git.commit(pin_ref(version, kinds[0]))
-        if commit:
-            return make_source(git, version, kinds[0], commit, fresh=False)
-        return fetch_source(cache, git, up, version, kinds)
+        if kinds[0] == "git" and git.commit(pin_ref(version, "git")) != version.commit and near and near.commit(version.commit):
+            with contextlib.suppress(Stop):  # a partial or damaged clone lacks parts
+                take_commit(git, near, version.commit)
+                git("update-ref", pin_ref(version, "git"), version.commit)
+        return cached_source(cache, git, version, kinds[0]) or fetch_source(cache, git, up, version, kinds)
+
+
+def cached_source(cache: Cache, git: Git, version: Version, kind: str) -> Source | None:
+    """What needs no fetching. The cache's word is not enough: a pin must be the pinned id, or what the archive unpacks to."""
+    if kind == "git":
+        known = git.commit(pin_ref(version, "git")) == version.commit
+        return make_source(git, version, "git", version.commit, fresh=False) if known else None
+    archive = archive_in_cache(cache, version.sdist)
+    return make_source(git, version, "pypi", store_sdist(git, archive, version), fresh=False) if archive else None
 
 
 def make_source(git: Git, version: Version, kind: str, commit: str, fresh: bool) -> Source:
@@ -325,8 +393,8 @@ def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: 
                 stop.lines = (f"{title}: {stop.lines[0]}", *stop.lines[1:])
                 raise
             say(f"{title}: {'; '.join(stop.lines)}")
-    known = git.commit(pin_ref(version, "pypi")) if "pypi" in kinds else None
-    if cache.offline and not known and not ("pypi" in kinds and archive_in_cache(cache, version.sdist)):
+    known = cached_source(cache, git, version, "pypi") if "pypi" in kinds else None
+    if cache.offline and not known:
         raise Stop(
             SOURCE,
             f"{title} is not in the cache {cache.root}, and --offline forbids to fetch it",
@@ -334,9 +402,7 @@ def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: 
         )
     if "git" in kinds and version.sdist.lacks:
         say(f"{title}: taking the source package instead; it lacks {some(list(version.sdist.lacks), 4)} (upstreams.json lists all)")
-    if not known:
-        store_sdist(git, archive_in_cache(cache, version.sdist) or download_sdist(cache, version.sdist), version)
-    return make_source(git, version, "pypi", git.commit(pin_ref(version, "pypi")), fresh=not known)
+    return known or make_source(git, version, "pypi", store_sdist(git, download_sdist(cache, version.sdist), version), fresh=True)
 
 
 def local_source(cache: Cache, up: Upstream, version: Version, path: Path) -> Source:
@@ -351,8 +417,9 @@ def local_source(cache: Cache, up: Upstream, version: Version, path: Path) -> So
         if not version.sdist:
             raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json, so {path} cannot be verified")
         check_archive(path, version.sdist)
-        store_sdist(git, path, version)
-        return make_source(git, version, "pypi", git.commit(pin_ref(version, "pypi")), fresh=True)
+        with scratch_folder("copy") as folder:  # kept, as the next run proves its pin by it
+            archive = keep_archive(cache, version.sdist, [Path(shutil.copyfile(path, folder / path.name))])
+        return make_source(git, version, "pypi", store_sdist(git, archive, version), fresh=True)
 
 
 def repair_cache(cache: Cache, up: Upstream) -> None:

@@ -40,7 +40,7 @@ from engine.common import (
     uninterrupted,
     write_beside,
 )
-from engine.git import Entry, Git, GitFailed
+from engine.git import Damaged, Entry, Git, GitFailed
 from engine.project import Upstream, count_project
 from engine.sources import find_source, repair_cache
 from engine.switch import complete_earlier, plan_switch, switch_all, verify_checkout
@@ -86,8 +86,8 @@ def examine(run: Run, up: Upstream, path: Path) -> Status:
             with lock_checkout(path, checkout.given):
                 checkout = run.look(up.name)
         return evaluate(up, checkout, run.version)
-    except GitFailed as failed:
-        said = failed.lines[1].removeprefix("git said: ")
+    except (GitFailed, Damaged) as failed:
+        said = failed.lines[1].removeprefix("git said: ") if isinstance(failed, GitFailed) else failed.lines[0]
         advice = "mend it (`git fsck`), or clone anew" if run.checkout else f"move the folder away, then `{command('apply', up.name)}`"
         return Status("wrong-base", run.version or up.default, note=f"its .git is damaged ({said}); {advice}")
 

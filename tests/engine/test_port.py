@@ -157,3 +157,15 @@ def test_a_package_that_lacks_what_the_pinned_one_lacks(project):
     shutil.move(project.up / "alpha", project.up / "away")
     shutil.rmtree(project.cache)
     assert rows(project, "1.0", 4, "--source", archive)["0003"] == "not in the package"
+
+
+def test_a_tag_of_a_file_is_no_revision(project):
+    git(project.up / "alpha", "tag", "file", "v1:README.md")
+    assert "no version, tag, branch or commit 'file'" in project.run("port", "alpha", "--onto", "file", code=6).err
+
+
+def test_a_branch_below_another_one_that_was_tried(project):
+    git(project.up / "alpha", "branch", "x/y", "v1")
+    git(project.up / "alpha", "tag", "x", "v1")
+    for onto in ("x", "x/y"):
+        project.run("port", "alpha", "--onto", onto)

@@ -9,9 +9,10 @@ import shutil
 import socket
 import tarfile
 import threading
+import zlib
 
 import pytest
-from kit import FIRST, SDIST_ONLY, content, git, make_archive
+from kit import FIRST, SDIST_ONLY, content, git, make_archive, make_upstream
 
 
 def unreachable(project, name: str = "alpha") -> None:
@@ -164,6 +165,47 @@ def test_a_damaged_cache_repository_is_refused_and_repaired_by_fetch(project):
     assert "thrown away" in project.run("fetch", "alpha").out
     project.run("apply", "alpha")
     assert project.state() == "applied"
+
+
+@pytest.mark.parametrize("source", ["git", "pypi"])
+def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
+    """Another commit under the pin's name: what is not the pinned id, or not what the archive unpacks to, is not used."""
+    project.run("fetch", "alpha", "--source", source)
+    repository = project.cache / "git/alpha.git"
+    (pin,) = git(repository, "for-each-ref", "--format=%(refname)").split()
+    evil = make_upstream(tmp_path / "evil", [("v1", {**FIRST, "README.md": "evil\n"})])["v1"]
+    git(repository, "fetch", "-q", str(tmp_path / "evil"), f"+main:{pin}")
+    project.run("apply", "alpha", "--source", source)
+    assert (project.checkout() / "README.md").read_text() == FIRST["README.md"]
+    assert git(repository, "rev-parse", pin) != evil
+
+
+def alter_folder(repository, commit: str) -> None:
+    """The folder src with other modes than its id says, as a well-formed object."""
+    oid = git(repository, "rev-parse", f"{commit}:src")
+    rows = git(repository, "ls-tree", oid).replace("100644", "100755").replace(" blob ", " ").replace("\t", " ").splitlines()
+    body = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(blob) for mode, blob, name in map(str.split, rows))
+    path = repository / "objects" / oid[:2] / oid[2:]
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(b"tree %d\0" % len(body) + body))
+
+
+def test_altered_trees_are_refused(project):
+    project.run("apply", "alpha")
+    alter_folder(project.checkout() / ".git", "era")
+    assert "damaged" in project.run("status", "alpha", code=1).out and project.state() == "wrong-base"
+    shutil.rmtree(project.checkout())
+    alter_folder(project.cache / "git/alpha.git", project.ids["v1"])
+    error = project.run("apply", "alpha", code=3).err
+    assert "damaged" in error and "the verb fetch" in error and not project.checkout().exists()
+
+
+def test_nothing_that_a_server_names_stays_in_the_cache(project):
+    git(project.up / "alpha", "tag", "-f", "-a", "-m", "x", "v2", "v1")
+    project.upstreams["alpha"]["versions"]["v1"]["commit"] = git(project.up / "alpha", "rev-parse", "v2")  # the tag's id
+    project.save()
+    assert "no commit" in project.run("fetch", "alpha", "--source", "git", code=6).err
+    assert git(project.cache / "git/alpha.git", "for-each-ref") == ""
 
 
 def test_a_half_made_cache_repository_is_not_trusted(project):
