@@ -87,6 +87,8 @@ test: $(VENV_READY)  ## run all tests
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
+	@$(CPU) -m pip install --disable-pip-version-check -q -r requirements/fuzz.txt || \
+		echo "atheris cannot be had for this Python or system, so the fuzzer's tests are skipped." >&2
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal
 	@$(CPU) tests/engine/proof/tally.py results/engine-proof
 

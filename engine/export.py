@@ -16,6 +16,7 @@ from engine.common import (
     INTERRUPTED,
     LOCAL,
     OK,
+    USAGE,
     WRONG_BASE,
     Stop,
     command,
@@ -202,16 +203,23 @@ def slug(message: str) -> str:
 
 def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
     flags = ["--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--diff-algorithm=myers", "--unified=3"]
+    flags += ["--text"]  # what is binary is not for the attributes in the checkout to say
     flags += ["--inter-hunk-context=0", "--indent-heuristic", "--src-prefix=a/", "--dst-prefix=b/"]
     diff = git.run("diff-tree", "-r", "-p", *flags, before, after).stdout
     if not diff:
         return b""
     subject, _, body = layer.message.partition("\n")
+    if b"\0" in diff:
+        raise Stop(
+            USAGE,
+            f"the patch {subject!r} would change a binary file ({some(sorted(layer.after))}), which is not supported",
+            "take that change back (`git checkout` in the checkout), then run the command again; nothing was changed",
+        )
     missing = [field for field in FIELDS if not re.search(rf"^{field}:", body, re.M)]
     body = "\n".join([*([body.strip("\n")] if body.strip() else []), *(f"{field}: {PLACEHOLDER}" for field in missing)])
     head = f"From {NULL_ID} Mon Sep 17 00:00:00 2001\nFrom: {AUTHOR[0]} <{AUTHOR[1]}>\nDate: {DATE_MAIL}\nSubject: [PATCH] {subject}\n\n{body}\n\n"
     patch = head.encode() + diff
-    PatchReader(f"the patch {subject!r}", patch).read()  # what we write, we can read; binary edits end here
+    PatchReader(f"the patch {subject!r}", patch).read()  # what we write, we can read
     return patch
 
 
@@ -227,9 +235,18 @@ def write_export(checkout: Checkout, record: dict, changes: dict, present: dict,
     with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
         write_record(checkout.own_folder, {**record, "inputs": known, "exporting": [before, hashes]})
         advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
+        remove_parts(known)
         write_changes(changes, {**present, "upstreams.json": numbers}, advice)
         record = {key: value for key, value in record.items() if key != "exporting"}
         write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
+
+
+def remove_parts(known: dict[str, list[str]]) -> None:
+    """What an export that was cut short left beside the files that it had written already."""
+    for path, digests in known.items():
+        part = (ROOT / path).with_name(new_name(os.path.basename(path)))
+        if part.is_file() and sha256(part.read_bytes()) in digests:
+            part.unlink()
 
 
 def write_changes(changes: dict, present: dict, advice: str) -> None:

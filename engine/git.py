@@ -18,6 +18,11 @@ QUIET_CONFIG = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
+    "core.splitIndex": "false",  # its shared part would stay in .git, also for an index of our own
+    "core.commitGraph": "false",
+    "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
+    "core.quotePath": "false",
+    "core.ignoreCase": "false",
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.safecrlf": "false",
@@ -83,6 +88,7 @@ def environment(network: bool) -> dict[str, str]:
             GIT_NO_LAZY_FETCH="1",
             GIT_OPTIONAL_LOCKS="0",
             GIT_LITERAL_PATHSPECS="1",
+            GIT_GRAFT_FILE=os.devnull,
         )
     return env
 

@@ -9,9 +9,17 @@ import dataclasses
 import difflib
 import os
 import re
+import unicodedata
 
 from engine.common import USAGE, WRONG_BASE, Stop
 from engine.git import MODES, NULL_ID, Content, blob_id
+
+
+LONGEST_NAME = 255  # bytes: where most file systems end
+# What some file system takes for .git, as git itself knows them: a short name of Windows, a stream or trailing dots
+# there, and on macOS characters that do not count. `git update-index` would leave such a path out and say nothing.
+UNSEEN = "[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]*"
+DOT_GIT = re.compile(rf"({UNSEEN.join(['', '[.]', 'g', 'i', 't', ''])}|git~1)[. ]*(:.*)?", re.I | re.A | re.S)
 
 
 def check_path(path: str, where: str, code: int = USAGE) -> str:
@@ -20,12 +28,14 @@ def check_path(path: str, where: str, code: int = USAGE) -> str:
     bad = None
     if not path or any(part in ("", ".", "..") for part in parts):
         bad = "absolute, empty or pointing upwards"
-    elif any(part.lower().rstrip(". ") in (".git", "git~1") for part in parts):
+    elif any(DOT_GIT.fullmatch(part) for part in parts):
         bad = "inside a .git folder"
     elif "\\" in path or '"' in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
         bad = "with a control character, a quote or a backslash"
-    elif any(0xDC80 <= ord(char) <= 0xDCFF for char in path):
+    elif any(0xD800 <= ord(char) <= 0xDFFF for char in path):
         bad = "not UTF-8"
+    elif any(len(part.encode()) > LONGEST_NAME for part in parts):
+        bad = f"longer than {LONGEST_NAME} bytes in one of its names"
     if bad:
         raise Stop(code, f"{where}: the path {path!r} is {bad}", "nothing was changed")
     return path
@@ -34,6 +44,21 @@ def check_path(path: str, where: str, code: int = USAGE) -> str:
 def parents(path: str) -> list[str]:
     parts = path.split("/")[:-1]
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def fold(path: str) -> str:
+    """One spelling for all that a file system without case, or with one form of accents, takes for the same."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+
+
+def meet(seen: dict[str, tuple[str, bool]], path: str, is_file: bool = True) -> str | None:
+    """What `seen` holds already where this path, or a folder above it, would stand on some file system."""
+    for place in (*parents(path), path):
+        entry = (place, is_file and place == path)
+        known = seen.setdefault(fold(place), entry)
+        if known is not entry and (known != entry or known[1]):
+            return known[0]
+    return None
 
 
 def under(path: str, places: tuple[str, ...]) -> bool:
@@ -95,7 +120,9 @@ def split_lines(content: bytes) -> list[bytes]:
     return re.findall(rb"[^\n]*\n|[^\n]+", content)
 
 
-HUNK_HEAD = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
+NO_NEWLINE = b"\\ No newline at end of file"
+HUNK_HEAD = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?")
+GIT_READS = (b"diff --git ", b"@@ -")  # where `git apply`, which gets the whole file, would begin to read
 
 
 class PatchReader:
@@ -132,7 +159,7 @@ class PatchReader:
             if line.startswith(b"diff --git "):
                 diffs.append(self.read_file())
             elif line.rstrip() == b"--" and diffs:
-                break  # a mail signature
+                self.read_signature()
             else:
                 raise self.fail(f"expected `diff --git`, found {line[:60]!r}")
         if not diffs:
@@ -141,6 +168,13 @@ class PatchReader:
         if len(set(paths)) != len(paths):
             raise self.fail("one file stands in the patch twice")
         return Patch(self.name, self.raw, subject, body, diffs)
+
+    def read_signature(self) -> None:
+        """What ends a mail: nothing in it counts, so nothing in it may be one more diff."""
+        while self.at < len(self.lines):
+            if self.peek().startswith(GIT_READS):
+                raise self.fail("a diff after the end of the mail (`-- `)")
+            self.at += 1
 
     def read_mail(self) -> tuple[str, str]:
         headers: list[str] = []
@@ -151,6 +185,8 @@ class PatchReader:
                 line = self.peek().decode("utf-8")
             except UnicodeDecodeError:
                 raise self.fail("the header is not UTF-8") from None
+            if "\0" in line or self.peek().startswith(GIT_READS):
+                raise self.fail("a NUL character or a hunk above the first `diff --git`")
             self.at += 1
             if section is headers and not line:
                 section = body
@@ -186,10 +222,11 @@ class PatchReader:
         return diff
 
     def read_extended(self, diff: FileDiff) -> None:
+        said: list[str] = []
         while self.at < len(self.lines):
             line = self.peek()
             word = line.decode("ascii", "replace")
-            mode = word.rsplit(" ", 1)[-1]
+            what, _, mode = word.partition(" ") if word.startswith("index ") else word.rpartition(" ")
             if word.startswith(("old mode ", "deleted file mode ")):
                 diff.old_mode = mode
                 diff.kind = "delete" if word[0] == "d" else diff.kind
@@ -202,12 +239,18 @@ class PatchReader:
                 if not found:
                     raise self.fail(f"expected `index` with two full ids of 40 digits, found {word!r}")
                 diff.old_id, diff.new_id = found[1], found[2]
-                diff.old_mode = diff.old_mode or (found[3] or "").strip() or None
+                if diff.old_mode is None and found[3]:
+                    diff.old_mode = found[3].strip()
             elif word.startswith(("--- ", "diff --git ")) or word.rstrip() == "--":
                 break
             else:
                 raise self.fail(f"not supported here: {word[:60]!r} (renames, copies and binary patches are not)")
+            if what in said:
+                raise self.fail(f"`{what}` stands twice for {diff.path}")
+            said.append(what)
             self.at += 1
+        if ("old mode" in said) != ("new mode" in said) or {"old mode", "deleted file mode"} <= {*said}:
+            raise self.fail(f"expected `old mode` and `new mode` for {diff.path}, or `deleted file mode`, or none of them")
         for given in (diff.old_mode, diff.new_mode):
             if given is not None and given not in MODES:
                 raise self.fail(f"{diff.path} has mode {given}; only plain files ({', '.join(MODES)}) can be patched")
@@ -231,7 +274,7 @@ class PatchReader:
         while len(old) < want_old or len(new) < want_new or self.peek().startswith(b"\\"):
             line = self.lines[self.at] if self.at < len(self.lines) else b""
             tag, text = line[:1], line[1:]
-            if tag == b"\\" and tags[-1:] in (b" ", b"-", b"+") and text.startswith(b" "):
+            if tags and line.rstrip(b"\n") == NO_NEWLINE:
                 for side, touched in ((old, b" -"), (new, b" +")):
                     if tags[-1:] in touched and not side[-1].endswith(b"\n"):
                         raise self.fail("two marks for a missing newline")

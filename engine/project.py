@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.common import SOURCE, USAGE, WRONG_BASE, Stop, count
 from engine.git import MODES, Content, sha256, unmarked_mode
-from engine.patches import Patch, PatchReader, check_path, parents, under
+from engine.patches import Patch, PatchReader, check_path, meet, under
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder of apply.py
 FORMAT = 1  # part of every digest: raise it when the same patches would make different commits
@@ -54,6 +54,14 @@ class Upstream:
         return self.versions[label]
 
 
+def shown(value: object) -> str:
+    return type(value).__name__ if isinstance(value, (dict, list)) else json.dumps(value)[:60]
+
+
+# No white space, control, quote or comment character: each checkout's git configuration gets it as it is.
+URL = r"(https|ssh|file)://[^\s\-\"#;\\\x00-\x1f\x7f-\x9f\ud800-\udfff][^\s\"#;\\\x00-\x1f\x7f-\x9f\ud800-\udfff]*"
+
+
 def check_fields(where: str, value: object, required: dict[str, type], optional: dict[str, type] | None = None) -> dict:
     allowed = {**required, **(optional or {})}
     if not isinstance(value, dict):
@@ -65,17 +73,25 @@ def check_fields(where: str, value: object, required: dict[str, type], optional:
         raise Stop(USAGE, f"{where}: {problem}", f"expected keys: {', '.join(allowed)}")
     for key, item in value.items():
         if allowed[key] is int and (type(item) is not int or item < 0):
-            raise Stop(USAGE, f"{where}.{key}: expected a number of files, found {json.dumps(item)[:60]}")
+            raise Stop(USAGE, f"{where}.{key}: expected a number of files, found {shown(item)}")
         if allowed[key] is bool and type(item) is not bool:
-            raise Stop(USAGE, f"{where}.{key}: expected true or false, found {json.dumps(item)[:60]}")
+            raise Stop(USAGE, f"{where}.{key}: expected true or false, found {shown(item)}")
         if not isinstance(item, allowed[key]) or item in ("", {}):
-            raise Stop(USAGE, f"{where}.{key}: expected a non-empty {allowed[key].__name__}, found {json.dumps(item)[:60]}")
+            raise Stop(USAGE, f"{where}.{key}: expected a non-empty {allowed[key].__name__}, found {shown(item)}")
     return value
 
 
 def check_pattern(where: str, value: str, pattern: str, meaning: str) -> str:
     if not re.fullmatch(pattern, value):
         raise Stop(USAGE, f"{where}: expected {meaning}, found {value!r}")
+    return value
+
+
+def check_ref(where: str, value: str, pattern: str, meaning: str) -> str:
+    """A word that git takes for a part of a ref's name, too: `git check-ref-format` has these rules."""
+    check_pattern(where, value, pattern, meaning)
+    if any(part.startswith(".") or part.endswith((".", ".lock")) or not part or ".." in part for part in value.split("/")):
+        raise Stop(USAGE, f"{where}: expected {meaning}, found {value!r}, which git does not allow as the name of a tag")
     return value
 
 
@@ -96,17 +112,17 @@ def read_sdist(where: str, value: dict) -> Sdist:
     for key in ("lacks", "adds"):
         for item in value.get(key, []):
             if not isinstance(item, str):
-                raise Stop(USAGE, f"{where}.{key}: expected paths, found {json.dumps(item)[:60]}")
+                raise Stop(USAGE, f"{where}.{key}: expected paths, found {shown(item)}")
             check_path(item.rstrip("/"), f"{where}.{key}")
     return Sdist(value["project"], value["version"], value["sha256"], tuple(value["lacks"]), tuple(value.get("adds", ())))
 
 
 def read_version(where: str, label: str, value: dict) -> Version:
-    check_pattern(where, label, r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a version label")
+    check_ref(where, label, r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a version label")
     check_fields(where, value, {"commit": str, "patches": int}, {"tag": str, "sdist": dict})
     check_pattern(f"{where}.commit", value["commit"], r"[0-9a-f]{40}", "40 hex digits in lower case")
     if "tag" in value:
-        check_pattern(f"{where}.tag", value["tag"], r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a tag name")
+        check_ref(f"{where}.tag", value["tag"], r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,199}", "a tag name")
     sdist = read_sdist(f"{where}.sdist", value["sdist"]) if "sdist" in value else None
     return Version(label, value["commit"], value.get("tag"), sdist, value["patches"])
 
@@ -124,16 +140,18 @@ def read_upstreams() -> dict[str, Upstream]:
     found = {}
     for name, value in data.items():
         where = f"upstreams.json: {name}"
-        check_pattern(where, name, r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, _ and -")
+        check_pattern(where, name, r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "a name of letters, digits, _ and -")
         required = {"git": str, "license": str, "default": str, "overlay_files": int, "versions": dict}
         check_fields(where, value, required, {"on_request": bool})
-        check_pattern(f"{where}.git", value["git"], r"(https|ssh|file)://[^\s-]\S*", "an https, ssh or file URL")
+        check_pattern(f"{where}.git", value["git"], URL, "an https, ssh or file URL")
         versions = {label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()}
         if value["default"] not in versions:
             raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
         found[name] = Upstream(
             name, value["git"], value["license"], value["default"], value["overlay_files"], value.get("on_request", False), versions
         )
+    if len({name.lower() for name in found}) < len(found):
+        raise Stop(USAGE, f"{path}: two names differ only by case, so some file systems have one folder for both")
     if all(up.on_request for up in found.values()):
         raise Stop(USAGE, f"{path}: expected at least one upstream without on_request, for verbs without names")
     return found
@@ -227,7 +245,7 @@ def read_overlay(up: Upstream, label: str, complete: bool = True) -> Overlay:
     inputs: dict[str, str] = {}
     patches = []
     for number, file in enumerate(patch_names(folder), 1):
-        if not re.fullmatch(r"\d{4}-[A-Za-z0-9._-]+\.patch", file) or int(file[:4]) != number:
+        if not re.fullmatch(r"[0-9]{4}-[A-Za-z0-9._-]+\.patch", file) or int(file[:4]) != number:
             raise Stop(
                 USAGE,
                 f"{folder / file}: expected a patch named {number:04d}-what.patch",
@@ -282,20 +300,18 @@ def project_files(name: str, label: str) -> dict[str, Content]:
 
 
 def check_no_overwrite(name: str, files: dict, base: dict) -> None:
-    """New files must be new, also where a filesystem does not tell A from a."""
-    folders = {folder for path in base for folder in parents(path)}
-    folded = {path.casefold(): path for path in base}
-    seen: dict[str, str] = {}
+    """New files must be new, also where a filesystem does not tell A from a, or one form of é from the other."""
+    seen: dict[str, tuple[str, bool]] = {}
+    for path in base:
+        meet(seen, path)
     for path in files:
-        clash = folded.get(path.casefold()) or (path if path in folders else None) or seen.get(path.casefold())
-        clash = clash or next((folder for folder in parents(path) if folder in base or folder in files), None)
+        clash = meet(seen, path)
         if clash:
             raise Stop(
                 WRONG_BASE,
                 f"overlays/{name}/{path} would overwrite {clash}",
                 "an overlay holds new files only; change an upstream file with a patch. Nothing was changed",
             )
-        seen[path.casefold()] = path
 
 
 def select_patches(overlay: Overlay, lacks: tuple[str, ...]) -> tuple[list[Patch], list[str]]:

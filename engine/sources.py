@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, locked, say, scratch_folder, screen, some
 from engine.git import MODES, NETWORK_CONFIG, Content, Git, add_shallow, environment, init_repository, settings, store_files
-from engine.patches import check_path, parents, under
+from engine.patches import check_path, meet, under
 from engine.project import Sdist, Upstream, Version
 
 STALL = 60.0  # seconds without any sign of life after which a download is given up
@@ -32,6 +33,10 @@ MAX_UNPACKED = 2 << 30  # bytes: an archive that unpacks to more is not a source
 MAX_DOWNLOAD = 4 << 30  # bytes on disk: a server that sends more is not sending a source tree
 MAX_LOG = 1 << 20  # bytes: the end of what a downloader said
 MAX_MOVES = 3  # redirects within one host that are followed
+MAX_MEMBERS = 100_000
+PIECE = 1 << 16  # bytes read at once: no name or other header of a member is longer
+# All that reading a spoilt archive raises; tarfile lets through what its own reading of numbers and texts raises.
+UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, ArithmeticError, LookupError, RecursionError)
 
 
 @dataclasses.dataclass
@@ -280,12 +285,44 @@ def check_archive(path: Path, sdist: Sdist) -> None:
         )
 
 
+class Unzipped:
+    """The bytes inside a .gz, for tarfile, which believes every header: bounded as a whole, and in each piece."""
+
+    def __init__(self, stream: gzip.GzipFile):
+        self.stream, self.tell = stream, stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= PIECE:
+            raise tarfile.ReadError(f"a header says that it has {size} bytes")
+        self.check(self.tell() + size)
+        block = self.stream.read(size)
+        if size == 512 and block[257:265] == b"ustar  \0" and block[345:500].strip(b"\0"):
+            raise tarfile.ReadError("a header of GNU's form has a prefix, which tar does not read and Python does")
+        return block
+
+    def seek(self, place: int) -> int:
+        self.check(place)
+        return self.stream.seek(place)
+
+    def check(self, place: int) -> None:
+        if not 0 <= place <= MAX_UNPACKED:
+            raise tarfile.ReadError(f"its unpacked size is over {MAX_UNPACKED} bytes")
+
+    def content(self, member: tarfile.TarInfo) -> bytes:
+        self.check(member.size)
+        self.seek(member.offset_data)
+        return b"".join(self.stream.read(min(PIECE, member.size - done)) for done in range(0, member.size, PIECE))
+
+    def rest(self):
+        while piece := self.read(PIECE):
+            yield piece
+
+
 def unpack(path: Path) -> dict[str, Content]:
     """The files of a source package without its top folder, read member by member; nothing is written to disk."""
     files: dict[str, Content] = {}
-    folded: set[str] = set()
+    seen: dict[str, tuple[str, bool]] = {}
     tops: set[str] = set()
-    total = 0
 
     def refuse(member: str, problem: str) -> Stop:
         return Stop(
@@ -295,34 +332,38 @@ def unpack(path: Path) -> dict[str, Content]:
         )
 
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                top, _, inner = member.name.rstrip("/").partition("/")
-                check_path(member.name.rstrip("/"), str(path), WRONG_BASE)
+        with gzip.open(path) as stream, tarfile.open(fileobj=(plain := Unzipped(stream)), mode="r:", encoding="utf-8") as archive:
+            for number, member in enumerate(iter(archive.next, None)):
+                archive.members.clear()  # it would keep them all
+                name = member.name.rstrip("/")
+                top, _, inner = name.partition("/")
+                check_path(name, str(path), WRONG_BASE)
                 tops.add(top)
+                if number >= MAX_MEMBERS:
+                    raise refuse(name, f"is one of more than {MAX_MEMBERS}")
+                special = member.issparse() or any(key.startswith("GNU.sparse") for key in member.pax_headers)
+                if special or not (member.isdir() or member.isreg()):
+                    raise refuse(name, "is a link, a device or another special file")
+                if not inner and not member.isdir():
+                    raise refuse(name, "lies outside of the package's folder")
+                if member.isreg() and member.name.endswith("/"):
+                    raise refuse(name, "is a file with the name of a folder")
+                other = meet(seen, inner, member.isreg()) if inner else None
+                if other:
+                    raise refuse(name, f"stands there twice, or differs only by case or accents from {other!r}")
                 if member.isdir():
                     continue
-                if not member.isreg() or member.issparse():
-                    raise refuse(member.name, "is a link, a device or another special file")
-                if not inner:
-                    raise refuse(member.name, "lies outside of the package's folder")
-                if inner.casefold() in folded:
-                    raise refuse(member.name, "stands there twice, or differs from another only by case")
-                total += member.size
-                if total > MAX_UNPACKED:
-                    raise refuse(member.name, f"brings the unpacked size over {MAX_UNPACKED} bytes")
-                folded.add(inner.casefold())
-                content = archive.extractfile(member).read()
+                content = plain.content(member)
                 if len(content) != member.size:
-                    raise refuse(member.name, "is cut short")
+                    raise refuse(name, "is cut short")
                 files[inner] = (MODES[bool(member.mode & 0o100)], content)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            plain.seek(archive.offset)  # tarfile takes anything that is no header for the end
+            if plain.read(512) != bytes(512) or any(piece.strip(b"\0") for piece in plain.rest()):
+                raise tarfile.ReadError(f"the end is missing, or something follows it, at byte {archive.offset}")
+    except UNREADABLE as error:
         raise Stop(WRONG_BASE, f"{path} cannot be unpacked: {error}", "it is truncated or no .tar.gz; nothing of it was used") from None
     if len(tops) != 1 or not files:
         raise Stop(WRONG_BASE, f"{path}: expected one folder with files in it, found {some(sorted(tops)) or 'nothing'}")
-    clash = next((folder for name in files for folder in parents(name) if folder.casefold() in folded), None)
-    if clash:
-        raise refuse(clash, "is a file and a folder at once")
     return files
 
 

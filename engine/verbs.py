@@ -107,7 +107,9 @@ def status_line(up: Upstream, path: Path, status: Status) -> str:
 
 
 def git_diff(git: Git, old: str, new: str, *more: str) -> bytes:
-    return git.run("diff", "--no-ext-diff", "--no-textconv", *more[: more.index("--")], old, new, *more[more.index("--") :]).stdout
+    # Not `git diff`, which obeys the diff.* settings of the checkout: its context lines, order of files, algorithm.
+    flags, paths = more[: more.index("--")], more[more.index("--") :]
+    return git.run("diff-tree", "-r", "-M", "--no-ext-diff", "--no-textconv", *flags, old, new, *paths).stdout
 
 
 def verb_diff(run: Run) -> int:

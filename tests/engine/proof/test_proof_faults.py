@@ -23,7 +23,7 @@ LOADS = [((fault,), chunk) for fault in FAULTS for chunk in range(4)] if LONG el
 
 def steps(total: int, fault: str, title: str, scale, chunk: int) -> list[int]:
     """All of them for kill -9 in the long form; a seeded sample for the rest."""
-    wanted = scale(2, total if fault == "kill all" else 60)
+    wanted = scale(3, total) if fault == "kill all" else scale(1, 60 if fault in KILLS else 30)
     chosen = sorted(random.Random(f"{fault} {title}").sample(range(1, total + 1), min(wanted, total)))
     return chosen[chunk::4] if LONG else chosen
 

@@ -40,7 +40,7 @@ GOLDEN = {
     "diff": "4a3a032b1b10c762389bf27674e2edc69312b2eb4c34295e0fde403d368608e6",
     "local": "7f5cbc2982fe46f3b9214a0e82bce4e9c5e957fa964702a584722cc936853798",
     "patches": "f895ae07aebff828e0f600b10f8b874ea16ef7a0197f75ec392eac519868173a",
-    "port": "2c884e4d378bce983583a7ab7a60ea4b109e4aa073d4e594e61d50cbea3f7e2e",
+    "port": "0710f697b4d7bac3e6098a639502da5f5ab60674bd144304271fb19a6d11c9d7",
     "saved": "37459053c6c98914a520eef27c02a0fe796bf991729e84a389695074bb41bddc",
 }
 ROUND = {name: value for name, value in GOLDEN.items() if name != "odd names"}
