@@ -19,7 +19,19 @@ from engine.index import Index, Package, find_index
 from engine.patches import under
 from engine.port import BAD, RESULTS, port_overlay
 from engine.project import Sdist, Upstream, Version, read_overlay
-from engine.sources import STALL, Cache, Source, archive_in_cache, fetch_ref, find_source, quarantine, take_commit, unpack, watched, wished_path
+from engine.sources import (
+    STALL,
+    Cache,
+    Source,
+    archive_in_cache,
+    fetch_ref,
+    find_source,
+    quarantine,
+    take_commit,
+    unpack,
+    watched,
+    wished_path,
+)
 
 NUMBER = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)(?:[.-]?post([0-9]{1,9}))?")
 # In the table's cells.

@@ -88,7 +88,6 @@ def environment(network: bool) -> dict[str, str]:
             GIT_NO_LAZY_FETCH="1",
             GIT_OPTIONAL_LOCKS="0",
             GIT_LITERAL_PATHSPECS="1",
-            GIT_GRAFT_FILE=os.devnull,
         )
     return env
 

@@ -21,7 +21,11 @@ DIFF = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
         HEADER + "--- a/g\n+++ b/g\n@@ -1 +1 @@\n-a\n+b\n" + DIFF,
         HEADER.replace("none", "no\0ne") + DIFF,
         HEADER + DIFF.replace("\n---", "\nnew mode 100755\n---"),
-        HEADER + DIFF.replace("\n---", "\ndeleted file mode \n---").replace("+++ b/f", "+++ /dev/null").replace("+1 @@", "+0,0 @@").replace("+b\n", ""),
+        HEADER
+        + DIFF.replace("\n---", "\ndeleted file mode \n---")
+        .replace("+++ b/f", "+++ /dev/null")
+        .replace("+1 @@", "+0,0 @@")
+        .replace("+b\n", ""),
         HEADER + DIFF.replace("\n---", "\nold mode 100644\nold mode 100644\nnew mode 100755\n---"),
         HEADER + DIFF + "\\ No ne\n",
         HEADER + DIFF.replace("/f", "/.g\u200cit/f"),
@@ -126,7 +130,12 @@ def test_a_package_with_wrong_bytes_behind_its_last_file(project, tmp_path):
 def test_the_users_settings_and_attributes_change_no_export(project, clone):
     project.run("apply", "alpha", "--checkout", str(clone))
     plain = project.run("diff", "alpha", "--checkout", str(clone)).out
-    for key, value in (("diff.context", "0"), ("diff.algorithm", "patience"), ("diff.orderFile", "/nowhere"), ("core.bigFileThreshold", "1")):
+    for key, value in (
+        ("diff.context", "0"),
+        ("diff.algorithm", "patience"),
+        ("diff.orderFile", "/nowhere"),
+        ("core.bigFileThreshold", "1"),
+    ):
         git(clone, "config", key, value)
     assert project.run("diff", "alpha", "--checkout", str(clone)).out == plain
     (clone / ".git/info/attributes").write_text("* -diff\n")

@@ -157,7 +157,9 @@ def mutate_json(data: object, chance: random.Random) -> bytes:
         elif what == "drop":
             del node[key]
         elif isinstance(node, dict):
-            word = chance.choice([item for item in ODD if isinstance(item, str)] + [key.upper() if isinstance(key, str) else "x", "on_request", "tag"])
+            word = chance.choice(
+                [item for item in ODD if isinstance(item, str)] + [key.upper() if isinstance(key, str) else "x", "on_request", "tag"]
+            )
             node[word] = {"rename": node.pop, "copy": node.get}.get(what, lambda _: chance.choice(ODD))(key)
         if not places(data):
             break
@@ -238,7 +240,11 @@ def make_tar(chance: random.Random) -> bytes:
 FIELDS = {  # of a header: where, how long, and odd values
     "name": (0, 100, [b"../x", b"/x", b"p/f0", b"p/\xff", b"p/x\ny", b""]),
     "mode": (100, 8, [b"0000755\0", b"\xff" * 8, b"xxxxxxx\0", b"        "]),
-    "size": (124, 12, [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\0" * 10 + b"\x05", b"\x80" + b"\x7f" * 11, b"-0000000001\0", b"xxxxxxxxxxx\0"]),
+    "size": (
+        124,
+        12,
+        [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\0" * 10 + b"\x05", b"\x80" + b"\x7f" * 11, b"-0000000001\0", b"xxxxxxxxxxx\0"],
+    ),
     "type": (156, 1, [bytes([code]) for code in b"01234567gxLKSVMND\0A"]),
     "link": (157, 100, [b"/nowhere/x", b"../x"]),
     "magic": (257, 8, [b"ustar\x0000", b"ustar  \0", b"\0" * 8, b"xxxxxxxx"]),

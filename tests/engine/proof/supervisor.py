@@ -239,7 +239,8 @@ def write_half(process: int, args: list[int]) -> None:
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         half = memory.read(size // 2)
-    pidfd = os.pidfd_open(process)
+    status = Path(f"/proc/{process}/status").read_text()
+    pidfd = os.pidfd_open(int(status.split("Tgid:")[1].split()[0]))  # the caller may be a thread
     mine = libc.syscall(438, pidfd, handle, 0)  # pidfd_getfd
     os.close(pidfd)
     if mine < 0:

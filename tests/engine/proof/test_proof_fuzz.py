@@ -17,7 +17,9 @@ RUNS = {"patches": 4000, "upstreams": 5000, "numbers": 20_000, "archives": 4000,
 
 
 @pytest.mark.skipif(not LONG, reason="the long form alone fuzzes: make test-engine")
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is missing: no wheel for this Python or system, or not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is missing: no wheel for this Python or system, or not installed"
+)
 @pytest.mark.parametrize("target", sorted(RUNS))
 def test_fuzz(tally, tmp_path, target):
     command = [sys.executable, str(HERE / "fuzz_parsers.py"), target, str(tmp_path), f"-runs={RUNS[target]}", "-seed=7"]

@@ -129,7 +129,7 @@ def test_hostile_configurations(tally, scale, project, clone, outcome, tmp_path,
     places = {name: str(tmp_path / name) for name in ("elsewhere", "included", "attributes", "everything", "order")}
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/kept").write_text("kept")
-    (tmp_path / "included").write_text(f"[core]\n\tfsmonitor = {canary}\n[filter \"evil\"]\n\tclean = {canary}\n\trequired = true\n")
+    (tmp_path / "included").write_text(f'[core]\n\tfsmonitor = {canary}\n[filter "evil"]\n\tclean = {canary}\n\trequired = true\n')
     (tmp_path / "attributes").write_text(ATTRIBUTES)
     (tmp_path / "everything").write_text("*\n")
     (tmp_path / "order").write_text("zzz\n*.txt\nsrc/u*\n")

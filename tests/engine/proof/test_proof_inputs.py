@@ -122,7 +122,9 @@ def test_patches_that_git_made(tally, scale, tmp_path, chunk):
         new = {path: pair[1] for path, pair in pairs.items() if pair[1]}
         stream = commit_stream("old", old) + commit_stream("new", new)
         assert plain_git(repository, "fast-import", "--quiet", "--force", data=stream).returncode == 0
-        diff = plain_git(repository, "-c", "core.quotePath=false", "diff", "--full-index", "--no-renames", f"-U{context}", "old", "new").stdout
+        diff = plain_git(
+            repository, "-c", "core.quotePath=false", "diff", "--full-index", "--no-renames", f"-U{context}", "old", "new"
+        ).stdout
         changed = [path for path in pairs if old.get(path) != new.get(path)]
         assert bool(diff) == bool(changed)
         try:
@@ -405,7 +407,11 @@ def test_overlay_files_by_apply(tally, scale, project, chunk):
         assert {path: item for path, item in project_view(project).items() if not path.startswith(inside)} == {
             path: item for path, item in before.items() if not path.startswith(inside)
         }
-        found = {path[len(inside) :]: (bool(mode & 0o100), data) for path, (mode, data) in project_view(project).items() if path.startswith(inside)}
+        found = {
+            path[len(inside) :]: (bool(mode & 0o100), data)
+            for path, (mode, data) in project_view(project).items()
+            if path.startswith(inside)
+        }
         found = {path: item for path, item in found.items() if not path.startswith(b".git/")}
         assert found == {**base, **{path: (bool(mode & 0o100), data) for path, (mode, data) in there.items() if not junk(path)}}
         return "completed"
@@ -450,7 +456,9 @@ def test_upstreams(tally, scale, tmp_path, chunk):
     explore(tally, "upstreams.json", chunk, scale(300, 1500), SEEDS, check)
 
 
-WORDS = st.sampled_from(["alpha", "overlay_files", "versions", "v1", "patches", "a", "", "\u00e9", 'q"', "\\", "{", "[", ":", ",", "\n", "\U0001f600"])
+WORDS = st.sampled_from(
+    ["alpha", "overlay_files", "versions", "v1", "patches", "a", "", "\u00e9", 'q"', "\\", "{", "[", ":", ",", "\n", "\U0001f600"]
+)
 NUMBER = st.integers(-(10**20), 10**20)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBER | st.floats(allow_nan=False, allow_infinity=False) | WORDS,

@@ -331,7 +331,7 @@ def same_after_given_round(project: Project, clone: Path) -> None:
 
 PATHS = [
     ("spaces", " two  words "),
-    ("quotes", "it's \"quoted\" `so`"),
+    ("quotes", 'it\'s "quoted" `so`'),
     ("composed letters", unicodedata.normalize("NFC", "\u00fcber-\u00e9t\u00e9")),
     ("decomposed letters", unicodedata.normalize("NFD", "\u00fcber-\u00e9t\u00e9")),
     ("emoji", "\U0001f600-\U0001f468\u200d\U0001f469"),
