@@ -688,7 +688,7 @@ def marks_in(top: Path) -> set[bytes]:
     return {mark for _, data in read_files(top).values() for mark in USER.findall(data)}
 
 
-@pytest.mark.parametrize("chunk", range(24 if os.environ.get("ERA_PROOF") == "long" else 1))
+@pytest.mark.parametrize("chunk", range(16 if os.environ.get("ERA_PROOF") == "long" else 1))
 def test_sequences_of_verbs_and_users(chunk, scale, project, tmp_path, tally):
     machine = seed(chunk)(make_machine(Field(project, tmp_path, tally)))
     run_state_machine_as_test(
