@@ -23,6 +23,7 @@ QUIET_CONFIG = {
     "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
     "core.quotePath": "false",
     "core.ignoreCase": "false",
+    "core.useReplaceRefs": "false",  # true would outdo GIT_NO_REPLACE_OBJECTS
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.safecrlf": "false",

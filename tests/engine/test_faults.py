@@ -218,8 +218,10 @@ def test_replaced_objects_are_not_believed(project, clone):
     good = git(clone, "rev-parse", "v1:src/core.py")
     bad = git(clone, "hash-object", "-w", "--stdin", data="evil\n")
     git(clone, "replace", good, bad)
+    git(clone, "config", "core.useReplaceRefs", "true")
     project.run("apply", "alpha", "--checkout", str(clone))
     assert "hooked" in (clone / "src/core.py").read_text()
+    project.run("export", "alpha", "--checkout", str(clone), "--check")
 
 
 # --- line ends -------------------------------------------------------------------------------------------------------
