@@ -14,7 +14,7 @@ from engine.checkout import BRANCH, Checkout, Run, Status, edits, evaluate, in_f
 from engine.common import CONFLICT, LOCAL, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
 from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
-from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, read_overlay, select_patches
+from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, count_project, read_overlay, select_patches
 from engine.sources import Source, find_source, wished_kind
 from engine.switch import complete_earlier, crlf_hint, export_hint, other_worktree, plan_switch, switch_all, verify_checkout
 
@@ -144,6 +144,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
     wish = wished_kind(run.source)
     if record and status.state != "stale" and wish in (None, record["source"]):
         kept = [*status.files, *(f"commit {commit[:12]}" for commit in status.commits)]
+        count_project(up, label)
         job.kind = "none"
         job.message = f"already applied ({record['source']}, {record['base'][:12]}), nothing to do" + (
             f"; your edits are kept: {some(kept)}" if kept else ""
@@ -156,7 +157,8 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
             LOCAL,
             f"{checkout.path} has local edits on {status.version}: {some(status.files)}",
             *crlf_hint(checkout, status.files, checkout.git.tree(checkout.head)),
-            f"commit them to a branch of yours or stash them (`git -C {checkout.path} stash`), then run the command again. Nothing was changed",
+            f"stash them (`git -C {checkout.path} stash`), or commit them to a branch of yours and go back",
+            f"(`git -C {checkout.path} checkout {checkout.head[:12]}`), then run the command again. Nothing was changed",
         )
     recorded = "git" if checkout.given else (checkout.record or {}).get("source") if status.version == label else None
     job.overlay = read_overlay(up, label)
@@ -166,14 +168,16 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
     if job.kind == "switch":
         plan_refs(job, record, status)
         head_tree = checkout.git.tree(checkout.head)
-        job.plan = plan_switch(checkout, head_tree, job.built.tree, saved={})
+        job.plan = plan_switch(checkout, head_tree, job.built.tree, {}, job.refs)
         job.carried = [path for path in edits(checkout, head_tree) if path not in job.plan]
     return job
 
 
 def way_there(up: Upstream, label: str, checkout: Checkout) -> list[str]:
+    commit = up.version(label).commit
     if checkout.git:
-        return [f"to get there: git -C {checkout.path} checkout {up.version(label).commit}"]
+        fetch = [] if checkout.git.commit(commit) else [f"it is not in this clone: git -C {checkout.path} fetch {up.url} {commit}"]
+        return [*fetch, f"to get there: git -C {checkout.path} checkout {commit}"]
     return [] if checkout.given else [f"move the folder away and run `{command('apply', up.name)}` to get a fresh one"]
 
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from engine.git import (
     sha256,
     unmarked_mode,
 )
+from engine.patches import DOT_GIT
 from engine.project import JUNK_PATTERNS, Upstream, project_files, read_overlay
 from engine.sources import Cache
 
@@ -77,20 +79,39 @@ def lock_checkout(path: Path, given: bool):
     return locked(git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
 
 
-JOURNAL = ("verb", "plan", "refs", "head", "record", "together")
-RECORD = ("version", "source", "base", "tip", "digest", "inputs", "skipped", "before", "made")
+# What apply.py wrote into .git/era, by type. A given clone may come with anything there, so it is read like any input.
+JOURNAL = {"verb": str, "plan": dict, "flags": dict, "refs": dict, "from": str, "head": str, "together": list}
+RECORD = {"version": str, "source": str, "base": str, "digest": str, "inputs": dict, "skipped": list, "before": str, "made": list}
 
 
-def read_json(path: Path, keys: tuple[str, ...]) -> dict | None:
+def read_own(path: Path, shape: dict[str, type]) -> dict | None:
+    """The journal or the record of a checkout, None where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, IsADirectoryError):
         found = None
-    if not isinstance(found, dict) or not found.keys() >= {*keys}:
+    if not has_shape(found, shape) or path.parent.is_symlink() or not (is_journal if shape is JOURNAL else is_record)(found):
         raise Stop(LOCAL, f"{path} was altered and cannot be read", "move it away to have this checkout treated as a plain clone")
     return found
+
+
+def has_shape(found: object, shape: dict[str, type]) -> bool:
+    return isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in shape.items())
+
+
+def is_record(found: dict) -> bool:
+    ids = [found["base"], *([found["tip"]] if found.get("tip") is not None else [])]
+    files = all(re.fullmatch(r"[0-9]{4}-[A-Za-z0-9._-]+\.patch", str(file)) for file in found["skipped"])
+    return "tip" in found and files and all(re.fullmatch("[0-9a-f]{40}", str(oid)) for oid in ids)
+
+
+def is_journal(found: dict) -> bool:
+    parts = [part for place in found["plan"] for part in place.split("/")]
+    inside = not any(part in ("", ".", "..") or DOT_GIT.fullmatch(part) for part in parts)
+    record = found.get("record")
+    return inside and (has_shape(record, RECORD) and is_record(record) if record or found["verb"] == "apply" else True)
 
 
 def write_record(folder: Path, record: dict) -> None:
@@ -103,8 +124,8 @@ def look(name: str, path: Path, given: bool) -> Checkout:
     if git_dir is None:
         return found
     found.git = git = Git(git_dir, path)
-    found.journal = read_json(found.own_folder / "journal.json", JOURNAL)
-    found.record = read_json(found.own_folder / "record.json", RECORD)
+    found.journal = read_own(found.own_folder / "journal.json", JOURNAL)
+    found.record = read_own(found.own_folder / "record.json", RECORD)
     found.refs = git.refs("refs/heads", "refs/tags/upstream")
     found.ref = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or None
     found.head = found.refs.get(found.ref) if found.ref else git.commit("HEAD")
@@ -239,6 +260,8 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
     """The state of a checkout, read from hashes only."""
     record = checkout.record
     label = wish or (record["version"] if record and record["version"] in up.versions else up.default)
+    if not checkout.exists and os.path.lexists(checkout.path) and not checkout.path.is_dir():
+        return Status("wrong-base", label, note="there is a file, or a link that leads nowhere, in its place")
     if not checkout.exists:
         return Status("absent", label)
     if checkout.git is None:
@@ -278,6 +301,14 @@ def in_force(checkout: Checkout) -> dict | None:
 def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
     record, git = checkout.record, checkout.git
     found = Status("applied", record["version"], record["source"], checkout.head)
+    if not git.commit(record["tip"]):
+        found.state = "wrong-base"
+        found.note = (
+            f"git has thrown away the overlay's own commit {record['tip'][:12]}, which your rewritten history no longer leads to. To go on: "
+            f"`git -C {checkout.path} branch -m era my-work`, `git -C {checkout.path} checkout {record['base'][:12]}`, "
+            f"`{command('apply', up.name)}`, and cherry-pick your commits from my-work"
+        )
+        return found
     if checkout.head != record["tip"]:
         found.commits = git("rev-list", "--reverse", f"{record['tip']}..{checkout.head}").split()
     tip_tree = git.tree(record["tip"])
@@ -302,13 +333,16 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
 
 
 def export_cut_short(up: Upstream, record: dict) -> bool:
-    """An export was begun, and the project's files are neither what they were before it nor what it makes of them."""
+    """An export was begun, and some of the files that it changes are as before it, others as it makes them."""
     if "exporting" not in record or record["version"] not in up.versions:
         return False
     found = {path: sha256(content) for path, (_, content) in project_files(up.name, record["version"]).items()}
     patches = sum(path.startswith("patches/") for path in found)
     numbers = (up.version(record["version"]).patches, up.overlay_files)
-    return found not in record["exporting"] or numbers != (patches, len(found) - patches)
+    before, after = record["exporting"]
+    changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
+    half = all(any(found.get(path) == side.get(path) for path in changed) for side in (before, after))
+    return half or numbers != (patches, len(found) - patches)  # what somebody changed since is neither
 
 
 @dataclasses.dataclass

@@ -137,7 +137,7 @@ class Scratch:
 scratch = Scratch()
 
 
-inherited: list[int] = []  # handles of the locks that we hold, for whatever we start
+inherited: list[int] = []  # handles of the locks that we hold, for every local git that we start
 
 
 @contextlib.contextmanager
@@ -251,8 +251,9 @@ def write_beside(path: Path, content: bytes, mode: int | None = None) -> Path:
     """The content of a file to be, beside its place and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(new_name(path.name))
+    part.unlink(missing_ok=True)  # not written into: it may be a link, or a second name of a file that is whole
     try:
-        with open(part, "wb") as out:
+        with open(part, "xb") as out:
             out.write(content)
             out.flush()
             os.fsync(out.fileno())
@@ -313,8 +314,10 @@ def take_away(path: Path, part: Path, may_go: Callable[[Path], bool]) -> bool:
 
 def exchange(one: Path, other: Path) -> bool:
     """Two names change their files at once; False where the system or the file system cannot do that."""
-    import ctypes  # only a switch or an export needs it
-
+    try:
+        import ctypes  # only a switch or an export needs it
+    except ImportError:  # a Python that was built without libffi
+        return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0

@@ -155,7 +155,7 @@ def git_releases(cache: Cache, git: Git, up: Upstream, version: Version, place: 
     if cache.offline and not place:
         refs = {name.replace("refs/drift/", "refs/", 1): git.commit(name) for name in git.refs("refs/drift")}
     else:
-        refs = list_refs(git, place or up.url)
+        refs = list_refs(place or up.url)
     first = first_number(version)
     found = {}
     for ref, commit in sorted(refs.items()):
@@ -170,10 +170,11 @@ def git_releases(cache: Cache, git: Git, up: Upstream, version: Version, place: 
     return found
 
 
-def list_refs(git: Git, url: str) -> dict[str, str]:
+def list_refs(url: str) -> dict[str, str]:
     """The commits of a repository's tags and of its default branch, as the server tells them."""
-    command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "ls-remote", "--symref", "--", url, "HEAD", "refs/tags/*"]
-    status, text = watched(command, environment(network=True), STALL, git.git_dir)
+    with quarantine() as outside:  # the cache's own configuration could name a program
+        command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={outside.git_dir}", "ls-remote", "--symref", "--"]
+        status, text = watched([*command, url, "HEAD", "refs/tags/*"], environment(network=True), STALL, outside.git_dir)
     if status:
         raise Stop(SOURCE, f"the repository {url} cannot be reached")
     rows = re.findall(r"^([0-9a-f]{40})\t(HEAD|refs/tags/\S+?)(\^\{\})?$", text, re.M)

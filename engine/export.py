@@ -48,8 +48,10 @@ class Layer:
 
 def verb_export(run: Run) -> int:
     differs = False
-    for up, checkout in run.each():
-        with contextlib.nullcontext() if run.options.check or run.dry_run else lock_checkout(checkout.path, checkout.given):
+    for up in map(run.upstreams.get, run.names):
+        reads = run.options.check or run.dry_run
+        with contextlib.nullcontext() if reads else lock_checkout(run.path(up.name), given=run.checkout is not None):
+            checkout = run.look(up.name)  # not before: whoever held the lock may have changed it
             record = applied_record(run, up, checkout)
             if record is None:
                 raise Stop(
@@ -237,8 +239,9 @@ def write_export(checkout: Checkout, record: dict, changes: dict, present: dict,
         advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
         remove_parts(known)
         write_changes(changes, {**present, "upstreams.json": numbers}, advice)
+        # What was there before stays known: who takes the export back with git can export again.
         record = {key: value for key, value in record.items() if key != "exporting"}
-        write_record(checkout.own_folder, {**record, "inputs": {path: [digest] for path, digest in hashes.items()}})
+        write_record(checkout.own_folder, {**record, "inputs": known})
 
 
 def remove_parts(known: dict[str, list[str]]) -> None:

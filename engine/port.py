@@ -26,7 +26,7 @@ from engine.patches import (
     standing,
     under,
 )
-from engine.project import Overlay, Upstream, check_pattern, read_overlay, select_patches
+from engine.project import Overlay, Upstream, check_ref, read_overlay, select_patches
 from engine.sources import Source, fetch_ref, find_source, quarantine, take_commit, unpack, wished_path
 
 # A patch gets the last of its files' results.
@@ -61,7 +61,7 @@ def find_target(run: Run, up: Upstream, onto: str) -> Source:
     """The revision to port onto. Unless it is a pinned version it is not verified, only read."""
     if onto in up.versions:
         return find_source(run.cache, up, up.version(onto), run.source, None, None)
-    check_pattern("--onto", onto, r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a version, tag, branch or commit")
+    check_ref("--onto", onto, r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a version, tag, branch or commit")
     path = wished_path(run.source)
     sdist = up.version(run.version or up.default).sdist
     with run.cache.lock(up.name):

@@ -22,7 +22,7 @@ import urllib.parse
 import zlib
 from pathlib import Path
 
-from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, locked, say, scratch_folder, screen, some
+from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, interrupts_held, locked, say, scratch_folder, screen, some
 from engine.git import MODES, NETWORK_CONFIG, Content, Git, add_shallow, environment, init_repository, settings, store_files
 from engine.patches import check_path, meet, under
 from engine.project import Sdist, Upstream, Version
@@ -91,10 +91,12 @@ def watched(command: list[str], env: dict[str, str], silence: float, folder: Pat
     """Run a downloader that writes to `folder`; end it when it is silent for `silence` seconds, or writes without end."""
     screen.trace(command)
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True, pass_fds=inherited
-        )
+        process = None
         try:
+            with interrupts_held():  # else Ctrl-C could leave a downloader that nobody watches
+                # Of our locks it gets that of its scratch folder only: it may leave a daemon behind (git's credential-cache).
+                more = {"start_new_session": True, "pass_fds": inherited[-1:]}
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, **more)
             size, heard = 0, time.monotonic()
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -108,7 +110,7 @@ def watched(command: list[str], env: dict[str, str], silence: float, folder: Pat
                 elif time.monotonic() - heard > silence:
                     raise Stop(SOURCE, f"the download stalled: nothing came for {silence:.0f} s")
         finally:
-            if process.poll() is None:
+            if process and process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its helpers too: git-remote-https, index-pack
                 process.wait()

@@ -18,7 +18,7 @@ from engine.checkout import (
     lock_checkout,
     look,
     on_disk,
-    read_json,
+    read_own,
     refuse_interrupted,
     same_entry,
     write_record,
@@ -51,7 +51,7 @@ HALF_WAY = {"rebase-merge": "rebase", "rebase-apply": "rebase or a git am", "seq
 HALF_WAY_HEADS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
 
 
-def refuse_busy(checkout: Checkout, refs: Iterable[str] = ()) -> None:
+def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
     """git at work, or half-way through something that its user will go on with: the rest would land on another branch."""
     git = checkout.git
     locks = git.locks(refs)
@@ -68,12 +68,14 @@ def refuse_busy(checkout: Checkout, refs: Iterable[str] = ()) -> None:
         )
 
 
-def plan_switch(checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, Entry | None]) -> dict[str, tuple[list, Entry | None]]:
+def plan_switch(
+    checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, Entry | None], refs: Iterable[str]
+) -> dict[str, tuple[list, Entry | None]]:
     """Path -> (contents that may be replaced, content to come), refusing where anything else stands.
 
     `saved` are edits that were saved elsewhere; exactly they may be replaced, and not what was edited after that.
     """
-    refuse_busy(checkout)
+    refuse_busy(checkout, refs)
     changed = changed_paths(old, new) | saved.keys()
     plan, in_the_way = {}, []
     index = checkout.git.index()
@@ -106,7 +108,7 @@ def other_worktree(checkout: Checkout, era: str) -> Path | None:
         with contextlib.suppress(OSError):
             places[folder] = Path(os.fsdecode((folder / "gitdir").read_bytes()).strip()).parent
     for folder, path in places.items():
-        record = read_json(folder / "era" / "record.json", RECORD) if folder != git.git_dir else None
+        record = read_own(folder / "era" / "record.json", RECORD) if folder != git.git_dir else None
         if record and record["tip"] and is_ancestor(git, record["tip"], era):
             return path if path.is_dir() else None
     return None
@@ -134,12 +136,13 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
 def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]) -> dict:
     """Write the journal. From here on, only going forward is right."""
     refuse_busy(checkout, refs)
-    flags = {**(checkout.record or {}).get("flags", {}), **checkout.git.flags()}
-    flags = {path: letter for path, letter in flags.items() if path in plan}
+    gone = (checkout.record or {}).get("flags", {})
+    flags = {**gone, **checkout.git.flags()}
     if record:  # an entry that goes takes its flags with it; when it comes back, so do they
-        record["flags"] = {path: letter for path, letter in flags.items() if plan[path][1] is None}
+        record["flags"] = {path: letter for path, letter in flags.items() if (plan[path][1] is None if path in plan else path in gone)}
+    flags = {path: letter for path, letter in flags.items() if path in plan}
     journal = {"verb": verb, "name": checkout.name, "plan": plan, "flags": flags, "refs": refs, "head": head, "record": record}
-    journal["together"] = together
+    journal.update(together=together, **{"from": checkout.ref or checkout.head})
     write_file(checkout.own_folder / "journal.json", json.dumps(journal).encode())
     return journal
 
@@ -197,8 +200,10 @@ def remove_empty_folders(checkout: Checkout, path: str) -> None:
 
 def finish_switch(checkout: Checkout, journal: dict) -> None:
     """Carry out a journal, from the start or from wherever an earlier run was cut short."""
+    refuse_moved(checkout, journal)
     plan = {path: ([tuple(item) for item in fine], entry and tuple(entry)) for path, (fine, entry) in journal["plan"].items()}
     foreign = [path for path, (fine, entry) in plan.items() if not may_replace(checkout, path, fine, entry)]
+    foreign += [temp_name(path) for path, (fine, entry) in plan.items() if not is_part(checkout, temp_name(path), fine, entry)]
     if foreign:
         raise Stop(
             INTERRUPTED,
@@ -246,29 +251,55 @@ def may_replace(checkout: Checkout, path: str, fine: list, entry: tuple | None) 
     return found is None or any(same_entry(checkout, found, item) for item in [*fine, entry] if item)
 
 
+def is_part(checkout: Checkout, part: str, fine: list, entry: tuple | None) -> bool:
+    """Nothing, a content of the plan, or the beginning of the new one; else a kill came between an exchange and the look."""
+    place = checkout.path / part
+    if not os.path.lexists(place) or may_replace(checkout, part, fine, entry):
+        return True
+    return entry is not None and place.is_file() and checkout.git.blobs({entry[1]})[entry[1]].startswith(place.read_bytes())
+
+
+def refuse_moved(checkout: Checkout, journal: dict) -> None:
+    """Branches, tags and HEAD must be where the switch found them, or where it brings them: else somebody committed there."""
+    git, place, current = checkout.git, checkout.path, checkout.git.refs()
+    then = f"run `{command('apply', checkout.name)}` to complete the switch"
+    for ref, (old, new) in journal["refs"].items():
+        found = current.get(ref)
+        if found not in (old, new, None):
+            back = f"update-ref {ref} {old}" if old else f"update-ref -d {ref}"
+            raise Stop(
+                INTERRUPTED,
+                f"{place}: {ref} is {found}, expected {old or 'nothing'} or {new}: someone moved it",
+                f"keep what is there under another name (`git -C {place} branch my-work {found}`),",
+                f"move it back (`git -C {place} {back}`) and {then}",
+            )
+    head = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or git.commit("HEAD")
+    if head not in (journal["from"], journal["head"]):
+        branch = journal["from"].startswith("refs/")
+        back = f"symbolic-ref HEAD {journal['from']}" if branch else f"update-ref --no-deref HEAD {journal['from']}"
+        raise Stop(
+            INTERRUPTED,
+            f"{place}: HEAD is {head}, expected {journal['from']} or {journal['head']}: someone committed or checked out something there",
+            f"keep what is there under a name (`git -C {place} branch my-work HEAD`),",
+            f"move HEAD back, which changes no file (`git -C {place} {back}`), and {then}",
+        )
+
+
 def move_refs(checkout: Checkout, journal: dict) -> None:
-    """Branches and tags to where the journal wants them; one that someone else moved meanwhile stays."""
+    """Branches, tags and HEAD to where the journal wants them."""
     git, orders = checkout.git, []
     current = git.refs()
     for ref, (old, new) in journal["refs"].items():
         found = current.get(ref)
-        if found == new:
-            continue
-        if found not in (old, None):
-            raise Stop(
-                INTERRUPTED,
-                f"{checkout.path}: {ref} is {found}, expected {old or 'nothing'} or {new}: someone moved it",
-                f"move it back and run `{command('apply', checkout.name)}` to complete the switch",
-            )
-        if new:
-            orders.append(f"update {ref} {new} {found or NULL_ID}\n")
+        if new and found != new:
+            orders.append(f"update {ref} {new} {old if found else NULL_ID}\n")
     if orders:
         git("update-ref", "--stdin", data="".join(orders).encode())
     if journal["head"].startswith("refs/"):
         git("symbolic-ref", "-m", f"era: {journal['verb']}", "HEAD", journal["head"])
     else:
         git("update-ref", "--no-deref", "-m", f"era: {journal['verb']}", "HEAD", journal["head"])
-    gone = [f"delete {ref} {current[ref]}\n" for ref, (_, new) in journal["refs"].items() if not new and ref in current]
+    gone = [f"delete {ref} {old}\n" for ref, (old, new) in journal["refs"].items() if not new and ref in current]
     if gone:  # last: HEAD may have been on it
         git("update-ref", "--stdin", data="".join(gone).encode())
 

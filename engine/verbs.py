@@ -152,6 +152,7 @@ def verb_revert(run: Run) -> int:
         for up, checkout in run.each():
             record = applied_record(run, up, checkout)
             if record is None:
+                refuse_unkept(run, checkout)
                 say(f"{up.name}: nothing to revert, no overlay is applied in {checkout.path}")
                 run.result[up.name] = {"action": "none"}
                 continue
@@ -197,12 +198,6 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
             f"{checkout.path}: the branch era was moved to {checkout.refs[BRANCH]}",
             f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
         )
-    if edited or mine:
-        refuse_existing(absolute(keep))
-    patch, saved = edits_as_patch(checkout, record, edited) if edited or mine else (b"", {})
-    plan = plan_switch(checkout, head_tree, git.tree(base), saved)
-    if (edited or mine) and not run.dry_run:
-        keep_patch(checkout, patch, absolute(keep))
     if mine:
         refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
     head = record["before"] if checkout.refs.get(record["before"]) == base else base
@@ -210,7 +205,24 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
     if checkout.given:
         refs.update({tag: (checkout.refs.get(tag), None) for tag in record["made"]})
         after = None
+    if edited or mine:
+        refuse_existing(absolute(keep))
+    patch, saved = edits_as_patch(checkout, record, edited) if edited or mine else (b"", {})
+    plan = plan_switch(checkout, head_tree, git.tree(base), saved, refs)
+    if (edited or mine) and not run.dry_run:
+        keep_patch(checkout, patch, absolute(keep))
     return {"verb": "revert", "plan": plan, "refs": refs, "head": head, "record": after}
+
+
+def refuse_unkept(run: Run, checkout: Checkout) -> None:
+    """Who asks for a patch of his edits must not take the end of the run for one."""
+    edited = edits(checkout, checkout.git.tree(checkout.head)) if run.options.keep_edits and checkout.head else []
+    if edited:
+        raise Stop(
+            LOCAL,
+            f"{checkout.path}: no overlay is applied there, so --keep-edits would save nothing of {some(edited)}",
+            f"`git -C {checkout.path} diff HEAD --binary > FILE` saves it. Nothing was changed",
+        )
 
 
 def edits_as_patch(checkout: Checkout, record: dict, edited: list[str]) -> tuple[bytes, dict[str, Entry | None]]:
@@ -221,7 +233,8 @@ def edits_as_patch(checkout: Checkout, record: dict, edited: list[str]) -> tuple
             raise Stop(
                 LOCAL,
                 f"{checkout.path}: {path} has staged content that is not in the file",
-                f"run `git -C {checkout.path} add {path}` or unstage it, then run the command again. Nothing was changed",
+                f"save it (`git -C {checkout.path} diff --cached --binary -- {path} > FILE`), unstage it (`git -C {checkout.path} reset -- {path}`),",
+                "then run the command again. Nothing was changed",
             )
     with snapshot(checkout, edited) as (git, tree):
         patch = git_diff(git, record["tip"], tree, "--binary", "--full-index", "--no-renames", "--")

@@ -32,7 +32,7 @@ def test_hints_name_the_folders_of_this_run(project, clone, tmp_path):
     error = project.run("apply", "alpha", *mine, code=5).err
     assert [words[0] for words in hinted(error)] == ["diff", "export"]
     assert all(words[-4:] == [*mine, "--cache", str(project.cache)] for words in hinted(error))
-    journal = {"verb": "apply", "plan": {}, "refs": {}, "head": "", "record": None, "together": []}
+    journal = {"verb": "revert", "plan": {}, "flags": {}, "refs": {}, "from": "", "head": "", "record": None, "together": []}
     (clone / ".git/era/journal.json").write_text(json.dumps(journal))
     assert hinted(project.run("export", "alpha", *mine, code=7).err) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
     assert hinted(project.run("status", "alpha", *mine, code=1).out) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]

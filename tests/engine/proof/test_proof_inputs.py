@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from kit import HEADER, PROJECT, content, git_state, load_engine
-from mutations import ODD, PATHS, make_tar, mutate_json, mutate_patch, mutate_tar, pack
+from mutations import PATHS, make_tar, mutate_json, mutate_patch, mutate_tar, pack
 from properties import PatchBench, check_archive, check_number, check_upstreams, plain_git
 
 PART = "inputs"

@@ -108,6 +108,8 @@ def check_both(world: World, second: str, at: int, tally) -> None:
     assert "Traceback" not in done["err"] + text, where
     for path, data in world.keep.items():
         assert path.read_bytes() == data, f"{path} was lost: {where}"
+    if world.scene.title != "export":  # a second export in other scenes has nothing to take away
+        assert world.before["project"].keys() <= world.picture()["project"].keys(), f"files of the project are gone: {where}"
     again = project.run("apply", *world.scene.names, "--offline", code=None)
     assert again.code == 0, f"{where}\n{again.text}"
     assert {told["state"] for told in world.status().values()} <= {"applied", "modified"}, where

@@ -313,7 +313,8 @@ def make_machine(field: Field):
         def v_apply_again(self, on):
             place = self.places[on]
             self.apply(on, None, None, [])
-            if place.state(place.see(), None)[0] in ("applied", "modified") and place.record and place.record.tip:
+            seen = place.see()
+            if place.state(seen, None)[0] in ("applied", "modified") and place.record and place.record.tip and seen.ref == ERA:
                 self.run("apply twice", ["apply", *place.words], {on: Want()}, looks=True)
 
         @step(on=side, version=st.sampled_from([None, "v1", "v2"]))
