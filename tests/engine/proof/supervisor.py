@@ -144,7 +144,10 @@ class Supervisor:
                 return
             raise
         ident, caller, _, number, _, _, *args = struct.unpack_from("QIIiIQ6Q", request)
-        code = self.decide(caller, NAMES[number], args)
+        try:
+            code = self.decide(caller, NAMES[number], args)
+        except (FileNotFoundError, ProcessLookupError):  # likewise, while we looked at it
+            return
         response = bytearray(struct.pack("QqiI", ident, 0, -code, 0 if code else CONTINUE))
         try:
             fcntl.ioctl(self.listener, SECCOMP_IOCTL_NOTIF_SEND, response)
@@ -229,7 +232,10 @@ def path_of(process: int, name: str, args: list[int]) -> bytes:
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         while b"\0" not in found:
             memory.seek(address + len(found))
-            found += memory.read(4096 - (address + len(found)) % 4096)
+            piece = memory.read(4096 - (address + len(found)) % 4096)
+            if not piece:
+                raise ProcessLookupError(process)
+            found += piece
     return found.split(b"\0")[0]
 
 
