@@ -294,7 +294,8 @@ def put_in_place(part: Path, path: Path, may_go: Callable[[Path], bool]) -> bool
             return False
         part.replace(path)
         return True
-    part.unlink()
+    with contextlib.suppress(OSError):  # it is done; the next run removes what cannot be removed now
+        part.unlink()
     return True
 
 
