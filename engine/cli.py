@@ -237,6 +237,8 @@ def main(argv: list[str]) -> int:
     except Stop as stop:
         if unfinished.advice and stop.code != INTERRUPTED:
             return show_stop(INTERRUPTED, (*stop.lines, unfinished.advice))
+        if isinstance(stop, GitFailed) and stop.git_dir and scratch.root.parent in stop.git_dir.parents:
+            stop.lines = (*stop.lines, f"if the cache is damaged, `{command('fetch')}` mends it")
         open_end = stop.code == SOURCE or isinstance(stop, GitFailed)  # these come from rooms that cannot tell what was changed before
         return show_stop(stop.code, (*stop.lines, unfinished.truth) if open_end else stop.lines)
     except KeyboardInterrupt:

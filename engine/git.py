@@ -109,11 +109,11 @@ Content = tuple[str, bytes]  # mode and bytes
 class GitFailed(Stop):
     """A git command that should have worked did not."""
 
-    def __init__(self, args: list[str], stderr: str):
+    def __init__(self, args: list[str], stderr: str, git_dir: Path | None = None):
         lines = stderr.strip().splitlines() or ["(git printed nothing)"]
         reasons = [line for line in lines if line.startswith(("fatal:", "error:"))]
         super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in (reasons or lines)[-6:]))
-        self.stderr = stderr
+        self.git_dir = git_dir
 
 
 def unmarked_mode(content: bytes) -> str:
@@ -188,7 +188,7 @@ class Git:
         screen.trace(["git", f"--git-dir={self.git_dir}", *args])
         done = run_git([*command, *args], data, {**environment(network=False), **self.extra}, self.work_tree or self.git_dir)
         if done.returncode not in ok:
-            raise GitFailed(list(args), os.fsdecode(done.stderr))
+            raise GitFailed(list(args), os.fsdecode(done.stderr), self.git_dir)
         return done
 
     def __call__(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> str:

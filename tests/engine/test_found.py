@@ -90,7 +90,9 @@ def test_a_header_filled_in_after_an_export_that_died_at_its_end(project, monkey
     export, real = project.engine.export, project.engine.export.write_record
     with monkeypatch.context() as patch:
         calls = []
-        patch.setattr(export, "write_record", lambda *args: calls.append(args) or (real(*args) if len(calls) == 1 else os.stat("/nowhere/at/all")))
+        patch.setattr(
+            export, "write_record", lambda *args: calls.append(args) or (real(*args) if len(calls) == 1 else os.stat("/nowhere/at/all"))
+        )
         project.run("export", "alpha", code=7)
     new = project.patch(3)
     new.write_text(new.read_text().replace("FILL-IN", "said"))
