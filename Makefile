@@ -89,8 +89,8 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
 	@$(CPU) -m pip install --disable-pip-version-check -q -r requirements/fuzz.txt || \
 		echo "atheris cannot be had for this Python or system, so the fuzzer's tests are skipped." >&2
-	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal
-	@$(CPU) tests/engine/proof/tally.py results/engine-proof
+	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal; status=$$?; \
+		$(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
 apply:  ## patched checkouts of all upstreams in checkouts/
 	@python3 apply.py apply --checkouts "$$CHECKOUTS"
