@@ -231,11 +231,8 @@ def write_export(checkout: Checkout, record: dict, changes: dict, present: dict,
         return
     before, hashes = ({path: sha256(content) for path, (_, content) in files.items()} for files in (present, wanted))
     listed = {sha256(item[1]) for item in (numbers, changes.get("upstreams.json", numbers))}
-    known = {
-        path: sorted({*record["inputs"].get(path, ()), *([hashes[path]] if path in hashes else [])})
-        for path in {*record["inputs"], *hashes}
-    }
-    known["upstreams.json"] = sorted({*record["inputs"].get("upstreams.json", ()), *listed})
+    coming = {"upstreams.json": listed, **{path: {digest} for path, digest in hashes.items()}}
+    known = {path: sorted({*record["inputs"].get(path, ()), *coming.get(path, ())}) for path in {*record["inputs"], *coming}}
     with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
         write_record(checkout.own_folder, {**record, "inputs": known, "exporting": [before, hashes]})
         advice = f"the export is half-way: run `{command('export', checkout.name)}` again"
