@@ -90,10 +90,17 @@ class Record:
     base: str
     tip: str | None  # None after a revert
     inputs: dict  # patches and overlay files that it was made from
-    known: dict  # the same, or what export wrote since
     before: str
     made: set[str]
     exported: object = None
+    known: dict[str, set[bytes]] = dataclasses.field(default_factory=dict)  # what those held, and what exports wrote since
+
+    def __post_init__(self) -> None:
+        self.learn(self.inputs)
+
+    def learn(self, inputs: dict) -> None:
+        for path, item in inputs.items():
+            self.known.setdefault(path, set()).add(item[1])
 
 
 @dataclasses.dataclass
@@ -243,11 +250,11 @@ class Place:
         made = set(self.record.made) if self.record else set()
         tag = f"refs/tags/upstream/{label}"
         if seen is None:
-            want.record = Record(label, kind, base, tip, inputs, inputs, base, {tag})
+            want.record = Record(label, kind, base, tip, inputs, base, {tag})
             want.paths = set(want.new)
             return want
         before = record.before if record else seen.ref or seen.head
-        want.record = Record(label, kind, base, tip, inputs, inputs, before, made | ({tag} if tag not in seen.refs else set()))
+        want.record = Record(label, kind, base, tip, inputs, before, made | ({tag} if tag not in seen.refs else set()))
         if self.given and base != (record.base if record else seen.head):
             want.codes.add(3)
         want.old = self.tree(seen.head)
@@ -265,8 +272,8 @@ class Place:
         record = self.applied(seen)
         if self.state(seen, None)[0] == "wrong-base":
             return Want({3})
-        if not record:
-            return Want()
+        if not record:  # who asks for a patch of his edits must not take the end of the run for one
+            return Want({5} if keep and seen and seen.edits(self.tree(seen.head)) else set())
         head = self.tree(seen.head)
         edited, mine = seen.edits(head), seen.head != record.tip
         want = Want(action="revert", old=head, new=self.tree(record.base), saves=bool(edited or mine))
@@ -320,8 +327,8 @@ class Place:
         overlay = {path: entry for path, entry in want.new.items() if path not in base}
         if clash(overlay, base):
             want.codes.add(3)
-        now, known = self.world.inputs(self.name, record.label), record.known
-        foreign = {path for path in now if path not in known or now[path][1] != known[path][1]}
+        now = self.world.inputs(self.name, record.label)
+        foreign = {path for path in now if now[path][1] not in record.known.get(path, ())}
         for path in foreign:
             if path.startswith("overlays/"):
                 inner = path.split("/", 2)[2]
@@ -333,7 +340,7 @@ class Place:
         mark = (seen.head, want.new, now)
         if expected != want.new:
             check = {1}
-        elif record.exported == mark or (now == record.known == record.inputs and seen.head == record.tip):
+        elif record.exported == mark or (record.exported is None and now == record.inputs and seen.head == record.tip):
             check = {0}
         else:
             check = {0, 1}

@@ -445,10 +445,10 @@ def make_machine(field: Field):
             now = world.inputs(place.name, record.label)
             for path, item in before.items():  # what the user changed in the project since is not written over
                 inside = path.startswith((f"patches/{place.name}/{record.label}/", f"overlays/{place.name}/"))
-                if not inside or (path in record.known or "__pycache__" in path) and item[1] == record.known.get(path, item)[1]:
+                if not inside or "__pycache__" in path or item[1] in record.known.get(path, ()):
                     continue
                 assert path in now and now[path][1] == item[1], f"{path} of the project was written over\n{result.text}"
-            record.known = now
+            record.learn(now)
             record.exported = (seen.head, want.new, now)
             again = field.folder / "again"
             shutil.rmtree(again, ignore_errors=True)
