@@ -9,9 +9,12 @@ policy_frequency says so, update the target network. So networks, AMP (on a GPU,
 as in training. The replay buffer holds random numbers, and the learning rates are next to 0: each turn is alike.
 
 Removing FastTD3's delay doubles the policy updates, with or without ERA. So all arms are compared with FastTD3 without
-delay too. A step's own noise may hide the activation's share of it. So the last layers are also measured alone: from the
-features behind the actor's trunk to the actions and back, AdamW of these layers included, for each target action and each
-policy update of a step. The share is what ERA's last layers take more than FastTD3's, over the arm's step.
+delay too. A step's own noise may hide the share of what ERA adds to it. So two parts are measured alone, for each target action
+and each policy update of a step, as shares of the arm's step:
+
+- the activation: ln sigma from the head's output, and back in a policy update;
+- the last layers: from the features behind the actor's trunk to the actions and back, with the head for sigma, sampling, the
+  entropies for the log and AdamW of these layers. The share is what ERA's take more than FastTD3's.
 
 The arms take turns in one process, in reversed order every other turn, and are compared turn by turn. Peak memory (on a
 GPU) is what an arm adds: networks, optimizers, a small replay buffer and its first steps, CUDA graphs included.
@@ -52,7 +55,12 @@ BASELINES = ("fasttd3", "no-delay")
 OBSERVATIONS = {2: 11, 19: 51, 61: 151}  # by action dimensions: Reacher-v4, h1-walk-v0, h1hand-walk-v0
 LEARNING_RATE = 1e-12  # not 0, by which a compiled AdamW divides
 NUM_ENVS = 128  # train.py's default; a batch has as many samples of each
-COLUMNS = {"ms": 9, "p20 - p80": 17, "x FastTD3": 9, "p20 - p80 ": 13, "x no delay": 10, "p20 - p80  ": 13, "alone, %": 8, "p20 - p80   ": 13, "peak, MiB": 9}
+COLUMNS = {
+    **{"ms": 9, "p20 - p80": 17, "x FastTD3": 9, "p20 - p80 ": 13, "x no delay": 10, "p20 - p80  ": 13},
+    **{"activation, %": 13, "p20 - p80   ": 13, "last layers, %": 14, "p20 - p80    ": 13, "peak, MiB": 9},
+}
+# Names in the rows, and their scale and digits in the table.
+PRINTED = (("seconds", 1e3, 1), ("seconds_ratio", 1, 3), ("no_delay_ratio", 1, 3), ("activation_share", 100, 2), ("alone_share", 100, 2))
 
 
 class ReadyToTrain(Exception):
@@ -112,6 +120,24 @@ def step_run(args, main):
     return step
 
 
+def activation_run(main, batch_size):
+    """A function that runs what a step does in ERA's activation, with a policy update at every update."""
+    settings, device = main["args"], main["device"]
+    actor = copy.deepcopy(main["actor"])
+    log_std = torch.compile(actor.log_std, mode=settings.compile_mode) if settings.compile else actor.log_std
+    dtype = main["amp_dtype"] if main["amp_enabled"] else torch.float
+    pre_std = torch.randn(batch_size, main["n_act"], device=device, dtype=dtype, requires_grad=True)
+    gradient = torch.randn(batch_size, main["n_act"], device=device)  # of a loss by ln sigma
+
+    def activation():
+        main["mark_step"]()
+        for _ in range(settings.num_updates):
+            log_std(pre_std)
+            torch.autograd.grad(log_std(pre_std), pre_std, gradient)
+
+    return activation
+
+
 def head_run(main, batch_size):
     """A function that runs what a step does in the actor behind its trunk, with a policy update at every update."""
     settings, device = main["args"], main["device"]
@@ -165,7 +191,8 @@ def check(arm, main):
 
 
 def prepare(args, arm, batch_size, dim, mode):
-    """Functions that run the arm's step and its last layers alone, both run before; and peak memory in MiB on a GPU."""
+    """Functions that run the arm's step, its last layers alone and, for ERA, its activation alone, all run before; and peak memory in
+    MiB on a GPU."""
     if args.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -178,32 +205,43 @@ def prepare(args, arm, batch_size, dim, mode):
         step()
     peak = (torch.cuda.max_memory_allocated() - held) / 2**20 if args.device == "cuda" else None
     head = head_run(main, batch_size)
-    for _ in range(4):
-        head()
-    return step, head, peak
+    activation = activation_run(main, batch_size) if arm.startswith("era") else None
+    for run in filter(None, (head, activation)):
+        for _ in range(4):
+            run()
+    return step, head, activation, peak
+
+
+def shares_of_a_step(name, parts, steps):
+    """Of times paired by turn: the median and its spread."""
+    shares = [part / step for part, step in zip(parts, steps)]
+    low, *_, high = statistics.quantiles(shares, n=5, method="inclusive")
+    return {name: statistics.median(shares), f"{name}_p20": low, f"{name}_p80": high}
 
 
 def measure(args, batch_size, dim, mode):
-    """A row for each arm: of `summarise`, compared with FastTD3, and beside it `no_delay_ratio` and `alone_share`."""
+    """A row for each arm: of `summarise`, compared with FastTD3, and beside it `no_delay_ratio`, `activation_share` and `alone_share`."""
     torch._dynamo.reset()
     gc.collect()  # the networks of the last table
-    steps, heads, memory = {}, {}, {}
+    runs, memory = {}, {}
     for arm in args.arms:
-        steps[arm], heads[arm], memory[arm] = prepare(args, arm, batch_size, dim, mode)
-    repeats = {run: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 1))) for run in (*steps.values(), *heads.values())}
-    seconds, alone = ({arm: [] for arm in args.arms} for _ in range(2))
+        *runs[arm], memory[arm] = prepare(args, arm, batch_size, dim, mode)
+    repeats = {run: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 1))) for three in runs.values() for run in three if run}
+    seconds, alone, activation = ({arm: [] for arm in args.arms} for _ in range(3))
     for turn in range(args.rounds):
         for arm in args.arms if turn % 2 else reversed(args.arms):
-            seconds[arm].append(seconds_of(args.device, steps[arm], repeats[steps[arm]]))
-            alone[arm].append(seconds_of(args.device, heads[arm], repeats[heads[arm]]))
+            for times, run in zip((seconds, alone, activation), runs[arm]):
+                if run:
+                    times[arm].append(seconds_of(args.device, run, repeats[run]))
     rows = summarise(seconds, memory, dict.fromkeys(seconds, "fasttd3"))
     for row, other in zip(rows, summarise(seconds, {}, dict.fromkeys(seconds, "no-delay"))):
+        arm = row["arm"]
         row.update({f"no_delay_ratio{quantile}": other[f"seconds_ratio{quantile}"] for quantile in ("", "_p20", "_p80")})
-        row.update(dict.fromkeys(["alone_share", "alone_share_p20", "alone_share_p80"]))
-        if row["arm"] not in BASELINES:
-            shares = [(era - plain) / step for era, plain, step in zip(alone[row["arm"]], alone["no-delay"], seconds[row["arm"]])]
-            low, *_, high = statistics.quantiles(shares, n=5, method="inclusive")
-            row.update(alone_share=statistics.median(shares), alone_share_p20=low, alone_share_p80=high)
+        row.update({f"{name}_share{quantile}": None for name in ("activation", "alone") for quantile in ("", "_p20", "_p80")})
+        if arm not in BASELINES:
+            row.update(shares_of_a_step("activation_share", activation[arm], seconds[arm]))
+            more = [era - plain for era, plain in zip(alone[arm], alone["no-delay"])]
+            row.update(shares_of_a_step("alone_share", more, seconds[arm]))
     return rows
 
 
@@ -213,7 +251,7 @@ def print_rows(rows):
     print("|" + "|".join(["-" * (width + 2), *("-" * (size + 1) + ":" for size in COLUMNS.values())]) + "|")
     for row in rows:
         cells = []
-        for name, scale, digits in (("seconds", 1e3, 1), ("seconds_ratio", 1, 3), ("no_delay_ratio", 1, 3), ("alone_share", 100, 2)):
+        for name, scale, digits in PRINTED:
             middle, low, high = ("" if row[name + quantile] is None else f"{scale * row[name + quantile]:.{digits}f}" for quantile in ("", "_p20", "_p80"))
             cells += [middle, f"{low} - {high}" if middle else ""]
         cells.append("" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}")
@@ -273,7 +311,7 @@ def main():
     torch._dynamo.config.cache_size_limit = 64  # head_run's functions, one code for all arms
     machine = environment(args)
     print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
-    print(f"medians of {args.rounds} turns; ratios paired by turn; alone: the last layers' time beyond FastTD3's without delay, over the arm's step")
+    print(f"medians of {args.rounds} turns; ratios and shares of a step paired by turn; last layers: beyond FastTD3's without delay")
     rows = []
     for mode in args.modes:
         for batch_size in args.batch_size:

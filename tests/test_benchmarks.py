@@ -191,11 +191,12 @@ def test_control_measures_every_arm_against_both_baselines(control, tmp_path):
     assert [row["arm"] for row in rows] == ["fasttd3", "no-delay", "era", "era-delta", "era-tanh", "era-clipped", "era-batch"]
     for row in rows:
         assert row["torch"] and row["cpu"] and row["precision"] == "fp32" and (row["action_dim"], row["batch_size"]) == ("2", "128")
-        names = ["seconds", "seconds_ratio", "no_delay_ratio"] + ["alone_share"] * row["arm"].startswith("era")
+        names = ["seconds", "seconds_ratio", "no_delay_ratio"] + ["activation_share", "alone_share"] * row["arm"].startswith("era")
         assert all(float(row[f"{name}_p20"]) <= float(row[name]) <= float(row[f"{name}_p80"]) for name in names) and float(row["seconds"]) > 0
         assert row["arm"] != "fasttd3" or float(row["seconds_ratio"]) == 1
         assert row["arm"] != "no-delay" or float(row["no_delay_ratio"]) == 1
-        assert (row["alone_share"] != "") == row["arm"].startswith("era") and row["peak_mib"] == ""
+        assert (row["activation_share"] != "") == (row["alone_share"] != "") == row["arm"].startswith("era") and row["peak_mib"] == ""
+        assert not row["activation_share"] or 0 < float(row["activation_share"]) < 1
     assert result.stdout.count("| FastSAC-ERA") == 5 and result.stdout.count("| FastTD3") == 2
 
 

@@ -111,6 +111,9 @@ def test_gaussian_entropy(era):
     log_std = torch.randn(3, 4, 7, dtype=torch.float64)
     expected = torch.distributions.Independent(torch.distributions.Normal(torch.zeros_like(log_std), log_std.exp()), 1).entropy()
     torch.testing.assert_close(era.gaussian_entropy(log_std), expected)
+    for dtype in (torch.float16, torch.bfloat16):  # as era_log_std: bf16 has steps of 1/8 at 30 nats
+        half = log_std.to(dtype)
+        torch.testing.assert_close(era.gaussian_entropy(half), era.gaussian_entropy(half.float()))
     assert era.ENTROPY_CONSTANT == pytest.approx(float(mpmath.log(mpmath.sqrt(2 * mpmath.pi * mpmath.e))), rel=1e-15)
 
 
@@ -350,8 +353,18 @@ def test_infeasible_targets_are_refused_with_the_range(era, low, high):
             era.era_log_std(torch.zeros(dim), target, low, high)
 
 
+def test_infeasible_targets_are_refused_by_compiled_code_too(era):
+    """After the second target torch.compile takes targets for dynamic."""
+    torch.compiler.reset()
+    compiled = torch.compile(era.era_log_std, backend="eager")
+    for target in (-5.0, -6.0):
+        compiled(torch.zeros(10), target, LOW, HIGH)
+    with pytest.raises(ValueError, match=r"target_entropy = 100 nats is not feasible for 10 .*-65\.8106 and 14\.1894"):
+        compiled(torch.zeros(10), 100.0, LOW, HIGH)
+
+
 def test_one_dimension_is_refused_per_state_with_the_reason(era):
-    for shape in ((1,), (5, 1)):
+    for shape in ((1,), (5, 1), (5, 0)):
         with pytest.raises(ValueError, match="at least two dimensions.*same constant.*batch-level"):
             era.era_log_std(torch.zeros(shape), -0.5, LOW, HIGH)
 

@@ -1,5 +1,6 @@
 """FastSAC-ERA's actor beside FastTD3's, and what the training scripts do with it."""
 
+import importlib.util
 import math
 
 import numpy as np
@@ -296,6 +297,9 @@ FLAGS = [
     ({"policy_frequency": 0, "num_updates": 1}, "--policy_frequency 0"),
     ({"num_envs": 0, "num_eval_envs": -1}, "--num_eval_envs -1"),
     ({"agent": "fastsac_era_simbav2"}, "SimbaV2's hypersphere"),
+    ({"agent": "fastsac-era"}, "--agent fastsac-era: one of fasttd3, fasttd3_simbav2, fastsac_era expected"),
+    ({"seed": -1}, "--seed -1"),
+    ({"seed": 2**32}, "--seed 4294967296"),
     ({"era_target_entropy": 1.5}, "between -6.5811 and 1.4189"),
     ({"era_target_entropy": math.nan}, "--era_target_entropy"),
     ({"era_log_std_min": 1.0}, "--era_log_std_min"),
@@ -309,6 +313,13 @@ def test_bad_flags_are_refused(modules, capsys, flags, words):
     with pytest.raises(SystemExit) as end:
         modules.hyperparams.BaseArgs(**{"agent": "fastsac_era", **flags})
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_missing_humanoidbench_is_named_with_the_way_to_it(modules, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "humanoid_bench" else find_spec(name, *rest))
+    with pytest.warns(UserWarning, match="--env_name h1hand-walk-v0 .*no humanoid_bench.* apply humanoid-bench"):
+        modules.hyperparams.BaseArgs(env_name="h1hand-walk-v0")
 
 
 def test_other_agents_take_any_era_flag_as_they_do_not_use_it(modules):

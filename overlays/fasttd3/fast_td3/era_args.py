@@ -13,6 +13,7 @@
 # limitations under the License.
 """The flags that the overlay adds to train.py and train_multigpu.py, and policy_frequency, whose default is by agent."""
 
+import importlib.util
 import math
 import sys
 import warnings
@@ -27,6 +28,7 @@ else:
     from environments import egl
 
 AGENT = "fastsac_era"
+AGENTS = ("fasttd3", "fasttd3_simbav2", AGENT)
 # Numbers of which train.py needs one at least.
 COUNTS = ("num_envs", "num_eval_envs", "total_timesteps", "buffer_size", "num_updates", "policy_frequency")
 
@@ -53,8 +55,15 @@ class EraArgs:
     def __post_init__(self):
         if self.policy_frequency is None:
             self.policy_frequency = 1 if self.agent == AGENT else 2  # the paper removes the delay; FastTD3's is 2
-        if self.env_name.startswith(("h1-", "h1hand-")) and egl.problem():
-            warnings.warn(f"{egl.problem()} HumanoidBench always makes an environment that renders.")
+        if self.env_name.startswith(("h1-", "h1hand-")):
+            # Warnings: these settings may be read where nothing trains.
+            if importlib.util.find_spec("humanoid_bench") is None:
+                warnings.warn(
+                    f"--env_name {self.env_name} needs HumanoidBench, and {sys.prefix} has no humanoid_bench. `python apply.py apply humanoid-bench` "
+                    "of the ERA overlays makes checkouts/humanoid-bench: set PYTHONPATH to that (docs/control-environments.md). Gym-... tasks do without."
+                )
+            if egl.problem():
+                warnings.warn(f"{egl.problem()} HumanoidBench always makes an environment that renders.")
         problems = self.problems()
         if problems:
             print("error: " + "\n       ".join(problems) + "\nNothing was started.", file=sys.stderr)
@@ -62,11 +71,15 @@ class EraArgs:
 
     def problems(self) -> List[str]:
         found = [f"--{name} {getattr(self, name)}: a number of 1 or more expected." for name in COUNTS if getattr(self, name) < 1]
+        if not 0 <= self.seed < 2**32:
+            found.append(f"--seed {self.seed}: a number from 0 to 2**32 - 1 expected.")
         if self.agent == f"{AGENT}_simbav2":
             found.append(
                 f"--agent {self.agent}: there is no FastSAC-ERA with SimbaV2. The paper adds ERA to FastTD3's plain network; what scale "
                 f"and initialisation a head for sigma would need on SimbaV2's hypersphere is not known. Use --agent {AGENT} or fasttd3_simbav2."
             )
+        elif self.agent not in AGENTS:
+            found.append(f"--agent {self.agent}: one of {', '.join(AGENTS)} expected.")
         if self.agent != AGENT:
             return found
         if self.num_updates == 1 and self.policy_frequency > 0 and 100 % self.policy_frequency:
