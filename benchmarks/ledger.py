@@ -4,7 +4,7 @@
     python benchmarks/ledger.py [--times 1 10] [--csv FILE]
 
 A grid is all runs of the ledger x 10 seeds x 100,000 steps of log: verl writes a line a step (60 metrics), FastTD3 a row for 100 steps,
-timm a row an epoch. `--times 10` is 100 seeds. Last come 10 verl logs of 100,000 lines. The folders are temporary; the files are read once
+timm a row an epoch. `--times 10` is 100 seeds. Then come 10 verl logs of 100,000 lines and 100 FastTD3 logs of 100,000 rows. The folders are temporary; the files are read once
 before, so the time is not the disk's. Each of the two verbs has a process of its own; seconds and memory are of all that it starts.
 """
 
@@ -32,8 +32,8 @@ import synthetic
 from ledger import experiments, results
 from ledger.readers.reading import EVALUATION, wanted
 
-SEEDS, LONG_LOGS, LONG_LINES = 10, 10, 100_000
-PACKAGES = ("numpy", "orjson", "scipy", "matplotlib")
+SEEDS, LONG_LOGS, LONG_TABLES, LONG_LINES = 10, 10, 100, 100_000
+PACKAGES = ("numpy", "orjson", "pyarrow", "scipy", "matplotlib")
 POLL_SECONDS = 0.05
 COLLECTED = "collected.json"
 LOGS = ("metrics.jsonl", "summary.csv", "train.csv", "steps.csv", "curves.csv", "summary.json")  # the demos have the first too, unread
@@ -138,6 +138,19 @@ def make_long_logs(out: Path, ledger: experiments.Ledger) -> None:
         (folder / "metrics.jsonl").write_text(lines)
 
 
+def make_long_tables(out: Path, ledger: experiments.Ledger) -> None:
+    """The first runs of FastTD3's recipe, a row a step instead of one for 100. All have the numbers of the first but in one cell."""
+    texts: dict[bool, str] = {}
+    for seed, (name, command, _) in enumerate(synthetic.fasttd3_commands(range(SEEDS))[:LONG_TABLES]):
+        era = "fastsac_era" in command
+        folder = synthetic.fasttd3_run(out / name, command, 100 * (LONG_LINES + 1) if era not in texts else 100, seed)
+        if era not in texts:
+            texts[era] = (folder / "train.csv").read_text()
+            continue
+        (folder / "log.txt").write_text(f"HumanoidBenchArgs(total_timesteps={100 * (LONG_LINES + 1)}, compile=True)\n")
+        (folder / "train.csv").write_text(texts[era].replace("\n100,12800,", f"\n100,{12800 + seed},", 1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10], help=f"grids of {SEEDS} seeds and of so many times as many")
@@ -146,6 +159,7 @@ def main() -> None:
     ledger, about, rows = experiments.load(), machine(), []
     jobs = [(f"grid x {times}", lambda out, times=times: make_grid(out, ledger, times)) for times in options.times]
     jobs.append((f"{LONG_LOGS} verl logs of {LONG_LINES:,} lines", lambda out: make_long_logs(out, ledger)))
+    jobs.append((f"{LONG_TABLES} FastTD3 logs of {LONG_LINES:,} rows", lambda out: make_long_tables(out, ledger)))
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for label, make in jobs:
         with tempfile.TemporaryDirectory(prefix="era-benchmark-") as folder:

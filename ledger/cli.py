@@ -81,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 0 on expected")
+        raise argparse.ArgumentTypeError(f"{text!r}: whole numbers from 0 on expected, with spaces between them: --seeds 1 2 3")
     return int(text)
 
 
@@ -123,6 +123,9 @@ def show_list(ledger: Ledger, options: argparse.Namespace) -> int:
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip())
+    for place in ledger.places.values() if options.place else ():
+        if options.place.lower() in place.id.lower() and (place.same_as or place.no_result):
+            print(f"{place.id}: the same as {', '.join(place.same_as)}" if place.same_as else f"{place.id}: no result, {place.no_result}")
     total = sum(len(experiment.entries) for experiment in chosen)
     print(f"\n{len(rows)} experiments, {total} rows and curves." + ("" if collected else " Nothing has been collected yet: `reproduce.py collect`."))
     return OK
@@ -251,7 +254,7 @@ def report(ledger: Ledger, options: argparse.Namespace) -> int:
 
 def in_environment() -> None:
     """Goes on in .venv/cpu if this Python lacks what is needed."""
-    lacking = [name for name in ("jinja2", "matplotlib", "orjson", "scipy") if find_spec(name) is None]
+    lacking = [name for name in ("jinja2", "matplotlib", "orjson", "pyarrow", "scipy") if find_spec(name) is None]
     if lacking:
         python = ROOT / ".venv/cpu/bin/python"
         if not python.exists() or Path(sys.prefix) == python.parent.parent:

@@ -78,12 +78,14 @@ def find(sources: Iterable[Path]) -> Folders:
         if (identity.st_dev, identity.st_ino) in seen:
             continue
         seen.add((identity.st_dev, identity.st_ino))
-        below = []
+        below, linked = [], set()
         files = {}
         for entry in entries:
             if entry.is_symlink():
                 if entry.is_dir() and not _holds_no_runs(entry.name):
                     found.problems.append(Problem(entry.path, None, "is a link to a folder and is not followed. If there are results, give that folder too"))
+                elif not entry.is_dir():
+                    linked.add(entry.name)
             elif entry.is_dir(follow_symlinks=False):
                 below.append(entry.name)
             elif entry.is_file(follow_symlinks=False):
@@ -91,6 +93,9 @@ def find(sources: Iterable[Path]) -> Folders:
         names = frozenset(files)
         if any(reader.recognises(folder, names) for reader in READERS):
             found.runs.append((folder, names, sum(size for name, size in files.items() if name.endswith((".jsonl", ".csv", ".txt")))))
+        elif any(reader.recognises(folder, names | linked) for reader in READERS):
+            text = f"has links in place of {', '.join(sorted(linked))}, and links are not followed: it is not read. Copy the files themselves (cp -L, rsync -L)"
+            found.problems.append(Problem(str(folder), None, text))
         found.records += records.files(folder, names)
         if not is_source and folder.name == "data" and "run.json" in names:  # the images of a demo
             continue

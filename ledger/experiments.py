@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
@@ -207,7 +208,8 @@ class Ledger:
             return self.experiments[id].entries
         if id in self.entries:
             return (self.entries[id],)
-        near = [known for known in (*self.experiments, *self.entries) if id.lower() in known.lower()][:5]
+        known = list(dict.fromkeys((*self.experiments, *self.entries)))
+        near = [name for name in known if id.lower() in name.lower()][:5] or get_close_matches(id.lower(), known, 5)
         hint = f"Near it: {', '.join(near)}." if near else "`reproduce.py list` names all."
         raise LedgerError(f"there is no experiment {id!r} in {LEDGER.name}. {hint}")
 
@@ -351,7 +353,13 @@ def _frozen(value):
 
 
 def _versions(upstreams: Path) -> dict[str, str]:
-    return {name: entry["default"] for name, entry in json.loads(upstreams.read_text()).items()}
+    try:
+        return {name: entry["default"] for name, entry in json.loads(upstreams.read_text()).items()}
+    except OSError as error:
+        raise LedgerError(f"{upstreams} cannot be read ({error.strerror}).") from None
+    except (ValueError, AttributeError, KeyError, TypeError):
+        what = "is not the list of pinned upstreams that belongs here: an object of each one's name, with its `default` version, is expected"
+        raise LedgerError(f"{upstreams} {what}. `git checkout upstreams.json` brings it back. Nothing was changed.") from None
 
 
 def _check(ledger: Ledger, versions: Mapping[str, str]) -> Iterator[str]:

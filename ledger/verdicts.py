@@ -93,7 +93,7 @@ class Found:
         kind = "evaluation" if experiment.evaluation else "training"
         results = collected.of(entry.folder, kind) if entry.folder else []
         self.used = [result for result in results if result.used and is_complete(result, experiment)]
-        self.notes = [f"{result.label}: {reason}" for result in results if (reason := self._why_not(result))]
+        self.notes = list(dict.fromkeys(f"{result.label}: {reason}" for result in results if (reason := self._why_not(result))))
         modified = sum(result.state == "modified" for result in self.used)
         self.notes += [f"of a modified checkout: {modified} of {len(self.used)} runs"] if modified else []
         last = next((record for record in reversed(collected.records) if entry.id in record.get("experiments", ())), {})

@@ -11,6 +11,7 @@ addEventListener("load", () => {
     }
     return [255, 255, 255];
   };
+  const clipped = [...document.querySelectorAll(".counts")].filter((box) => box.scrollWidth > box.clientWidth + 1).length;
   const lines = [], outside = [], pale = [], overlapping = [];
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = texts.nextNode()); ) {
@@ -35,5 +36,5 @@ addEventListener("load", () => {
   });
   const pictures = [...document.images].filter((image) => image.checkVisibility());
   const broken = pictures.filter((image) => !image.complete || image.naturalWidth < 100 || image.getBoundingClientRect().right > wide + 1).length;
-  parent.postMessage({ name, width: innerWidth, client: wide, scroll: document.documentElement.scrollWidth, texts: lines.length, pictures: pictures.length, outside, pale, overlapping, broken }, "*");
+  parent.postMessage({ name, width: innerWidth, client: wide, scroll: document.documentElement.scrollWidth, texts: lines.length, pictures: pictures.length, outside, pale, overlapping, broken, clipped }, "*");
 });

@@ -140,9 +140,10 @@ def timm_run(folder: Path, command: Sequence[str], epochs: int = 200, seed: int 
 def timm_commands(seeds: Sequence[int] | None = None) -> list[tuple[str, tuple[str, ...], int]]:
     """Folder, command and epochs of all runs of the recipe, once each."""
     runs, found = recipe("timm/recipes/era/runs.py"), {}
-    for experiment in runs.EXPERIMENTS.values():
+    settings = runs.Settings(seeds=tuple(seeds) if seeds else None)
+    for experiment in (runs.with_settings(one, settings) for one in runs.EXPERIMENTS.values()):
         epochs = experiment.stop_after or 200
-        for run in runs.runs(experiment, runs.Settings(seeds=tuple(seeds) if seeds else None), []):
+        for run in runs.runs(experiment, settings, []):
             name = f"time/{run.name}" if experiment.compares_time else run.name
             found[name] = name, run.command, max(epochs, found.get(name, ("", (), 0))[2])
     return list(found.values())

@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import synthetic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ledger import collect as collecting
 from ledger import experiments, results
@@ -21,7 +23,7 @@ from ledger.collect import collect
 from ledger.commands import DEMO_LENGTHS
 from ledger.errors import LedgerError
 from ledger.readers import demos, tables
-from ledger.readers.reading import EVALUATION, wanted
+from ledger.readers.reading import EVALUATION, Problems, wanted
 
 SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 GRPO, NO_TOP_K = "grpo_qwen2.5_math_7b", "era_no_top_k_qwen2.5_math_7b"
@@ -709,6 +711,15 @@ def test_nesting_links_and_circles(ledger, timm_run, tmp_path):
     assert len(collect(ledger, [tmp_path / "link"]).results) == 1
 
 
+def test_a_log_that_is_a_link_is_said(ledger, timm_run, tmp_path):
+    folder, away = timm_run(at=tmp_path / "source"), tmp_path / "summary.csv"
+    (folder / "summary.csv").rename(away)
+    (folder / "summary.csv").symlink_to(away)
+    collected = collect(ledger, [tmp_path / "source"])
+    assert collected.results == [] and [problem.file for problem in collected.problems] == [str(folder)]
+    assert "links in place of summary.csv" in collected.problems[0].text
+
+
 def test_what_cannot_be_read_is_said(ledger, timm_run, tmp_path, monkeypatch):
     folder = timm_run()
     true_open = Path.open
@@ -748,3 +759,48 @@ def test_curves_are_made_shorter_and_lose_no_peak(count):
     sizes = np.diff([0, *curve.x])
     assert len(curve.x) == min(count, results.MOST_POINTS) and curve.x[-1] == count == curve.rows and sizes.max() - sizes.min() <= 1
     assert max(curve.high) == values.max() and min(curve.low) == values.min() and np.dot(curve.y, sizes) == pytest.approx(values.sum(), abs=1e-8)
+
+
+# ------------------------------------------------------------------------------------------- rows read by Arrow and by line
+
+# Cells that one of the two readers could take otherwise than the other.
+CELLS = ["", "1", "2.5", "-0.125", "1e5", "1E-7", "6.02e+23", ".5", "5.", "007", "1e400", "-1e400", "1e-400", "4.9e-324", "123456789012345678", "0.1" + "2" * 40]
+BAD_CELLS = ["+1", "+2.5", "-5", "--1", "1e", ".", "-", "e5", "1_000", " 1", "1 ", "0x10", "nan", "inf", "NA", "true", '"3"', '"', "1\r", "\u0661", "9" * 30]
+ROW = st.lists(st.sampled_from(CELLS), min_size=3, max_size=3).map(lambda cells: ["7", *cells])
+BAD_ROW = st.lists(st.sampled_from([*CELLS, *BAD_CELLS]), min_size=0, max_size=6)
+
+
+def read_both(file, monkeypatch, block):
+    """What read_csv finds by Arrow where it can, and line by line; and how many blocks Arrow has read."""
+    found, plain = [], []
+    for by_line in (False, True):
+        with monkeypatch.context() as patched:
+            original = tables._plain_rows
+            patched.setattr(tables, "BLOCK", block)
+            patched.setattr(tables, "_plain_rows", lambda *given: None if by_line else plain.append(original(*given)) or plain[-1])
+            problems = Problems(file)
+            log = tables.read_csv(file, "step", ["a", "c"], problems)
+            columns = {name: (column.steps, column.lines, np.array(column.values).tobytes()) for name, column in log.columns.items()}
+            found.append((log.steps, log.lines, log.bad, columns, problems.all()))
+    return found[0], found[1], sum(rows is not None for rows in plain)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_plain_rows_are_read_by_arrow_and_alike(tmp_path, monkeypatch, end):
+    file, rng = tmp_path / "log.csv", np.random.default_rng(1)
+    rows = [f"{step},{value!r},{'' if step % 3 else f'{value:.6g}'},{value / 1e9:.3e}" for step, value in enumerate(rng.normal(size=3000).tolist())]
+    file.write_bytes(end.join(["step,a,b,c", *rows, ""]).encode())
+    one, other, by_arrow = read_both(file, monkeypatch, block=10_000)
+    assert one == other and by_arrow > 5
+    table = pd.read_csv(file, float_precision="round_trip")
+    assert one[0].tolist() == table["step"].tolist() and one[1].tolist() == list(range(2, 3002))
+    assert one[3]["a"][2] == table["a"].to_numpy().tobytes() and one[3]["c"][2] == table["c"].to_numpy().tobytes()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.one_of(ROW, ROW, ROW, BAD_ROW), max_size=12), end=st.sampled_from(["\n", "\r\n", "\r"]), cut=st.integers(0, 4), block=st.sampled_from([1, 20, 1000]))
+def test_whatever_the_rows_both_ways_read_them_alike(tmp_path, monkeypatch, rows, end, cut, block):
+    file, text = tmp_path / "log.csv", "".join(",".join(row) + end for row in rows).encode()
+    file.write_bytes(b"step,a,b,c\n" + text[: len(text) - cut])
+    one, other, _ = read_both(file, monkeypatch, block)
+    assert one == other

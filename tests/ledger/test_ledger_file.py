@@ -88,3 +88,22 @@ def test_the_docs_count_as_the_ledger_does():
         counts = len(places), len({entry.experiment.place for entry in runnable}), len(entries), len(runnable)
         claims = sum(claim.place in places for claim in ledger.claims.values())
         assert f"| {title} | {' | '.join(map(str, (*counts, claims)))} |" in (experiments.ROOT / "docs/reproduce.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("main-erq", "main-era"), ("MAIN-ERA", "main-era"), ("hb-fastsac-era/h1hand-wak-v0", "hb-fastsac-era/h1hand-walk-v0"), ("zzzz", "`reproduce.py list` names all")],
+)
+def test_near_names_are_said_once(wrong, near):
+    with pytest.raises(LedgerError, match="there is no experiment") as error:
+        experiments.load().find(wrong)
+    assert near in str(error.value) and len(set(named := str(error.value).partition("Near it: ")[2].rstrip(".").split(", "))) == len(named)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"verl": {}}', '{"verl": 3}', "\udcff", None])
+def test_a_damaged_list_of_upstreams_is_said(tmp_path, text):
+    file = tmp_path / "upstreams.json"
+    if text is not None:
+        file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(LedgerError, match="upstreams.json (is not the list|cannot be read)"):
+        experiments.load(upstreams=file)

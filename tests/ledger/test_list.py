@@ -46,6 +46,12 @@ def test_chosen_by_domain_and_place(said):
     assert list(rows(said("list", "--domain", "vision", "--place", "TIME"))) == [one.id for one in ledger.at("fig:vision_time")]
 
 
+def test_a_place_without_rows_says_where_they_are(said):
+    shown = said("list", "--place", "teaser_control")
+    assert shown.startswith("fig:teaser_control: the same as fig:preview_results\n") and "0 experiments" in shown
+    assert "tab:continuous_envs1: no result, a list of tasks" in said("list", "--place", "envs1")
+
+
 @pytest.mark.parametrize("state", results.STATES)
 def test_chosen_by_state(said, collected, state):
     """An experiment of several entries is there if one of them is."""
