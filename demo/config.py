@@ -69,7 +69,7 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
         "algorithm.adv_estimator": "grpo",
         "custom_reward_function.path": Path(chain.__file__).resolve(),
         "trainer.n_gpus_per_node": 1,
-        "trainer.logger": "[console]",
+        "trainer.logger": "[console,file]",
         "trainer.total_training_steps": settings.steps,
         "trainer.total_epochs": settings.steps,
         "trainer.test_freq": (settings.steps + 1) // 2,

@@ -4,10 +4,8 @@ Importing this module changes verl in the importing process; nothing in the chec
 every process that unpickles one of its two classes. The line numbers are those of verl v0.4.1.
 """
 
-import json
 import os
 import resource
-from pathlib import Path
 
 import torch
 
@@ -21,9 +19,6 @@ import verl.workers.fsdp_workers as fsdp_workers  # noqa: E402
 import verl.workers.rollout.hf_rollout as hf_rollout  # noqa: E402
 from verl.single_controller.base.decorator import Dispatch, register  # noqa: E402
 from verl.trainer import main_ppo  # noqa: E402
-from verl.utils import tracking  # noqa: E402
-
-METRICS_FILE = "metrics.jsonl"
 
 # verl calls these on torch.cpu, which has none of them (performance.py 33-38, flops_counter.py 33,
 # fsdp_workers.py 623-624, hf_rollout.py 170).
@@ -79,24 +74,9 @@ def use() -> None:
     fsdp_workers.ActorRolloutRefWorker = CPUActorRolloutRefWorker
 
 
-class MetricsFile(tracking.Tracking):
-    """verl's tracking, with every step's metrics also as one JSON line in the run's folder."""
-
-    def __init__(self, *args, config, **kwargs):
-        super().__init__(*args, config=config, **kwargs)
-        self.file = Path(config["trainer"]["default_local_dir"], METRICS_FILE)
-
-    def log(self, data, step, backend=None):
-        super().log(data, step, backend)
-        numbers = {name: float(value) for name, value in data.items()}
-        with self.file.open("a") as file:
-            file.write(json.dumps({"step": step, **numbers}) + "\n")
-
-
 class CPUTaskRunner(main_ppo.TaskRunner.__ray_metadata__.modified_class):
     """The process that runs RayPPOTrainer.fit."""
 
     def run(self, config):
         use()
-        tracking.Tracking = MetricsFile
         super().run(config)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,14 +40,15 @@ def mean(values) -> float:
     return sum(values) / len(values)
 
 
-def step_row(run: Path, metrics: dict) -> dict | None:
-    """The row of one line of metrics.jsonl; None for the validation before training, which is no step."""
+def step_row(run: Path, line: dict) -> dict | None:
+    """The row of one line of metrics.jsonl, where null stands for NaN; None for the validation before training, which is no step."""
+    step, metrics = line["step"], line["data"]
     if _METRICS["response_entropy"] not in metrics:
         return None
-    dump = run / "rollouts" / f"{metrics['step']}.jsonl"
+    dump = run / "rollouts" / f"{step}.jsonl"
     return {
-        "step": metrics["step"],
-        **{column: metrics[name] for column, name in _METRICS.items()},
+        "step": step,
+        **{column: math.nan if metrics[name] is None else metrics[name] for column, name in _METRICS.items()},
         "distinct_right": mean(map(distinct_right, groups(dump, config.ANSWERS))),
     }
 

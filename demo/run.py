@@ -24,7 +24,7 @@ from demo import config, curves
 from demo.environment import ROOT, cleaned
 from demo.errors import DemoError
 
-LOG_FILE = "log.txt"
+LOG_FILE, METRICS_FILE = "log.txt", "metrics.jsonl"
 INFO_FILE = "run.json"
 _TRAINING_CODE = ("chain.py", "config.py", "cpu_trainer.py", "cpu_worker.py", "curves.py", "warmup.py")
 _PACKAGES = ("torch", "ray", "transformers", "tensordict", "numpy")
@@ -138,8 +138,8 @@ def train(
     run = fresh(beside(folder)).resolve()
     overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
     began, peak, rows = time.monotonic(), 0, []
-    with _ray_dir() as ray_dir, (run / LOG_FILE).open("w") as log, _trainer(checkout, ray_dir, overrides, log) as process:
-        metrics = new_lines(run / "metrics.jsonl")
+    with _ray_dir() as ray_dir, (run / LOG_FILE).open("w") as log, _trainer(checkout, ray_dir, overrides, log, run / METRICS_FILE) as process:
+        metrics = new_lines(run / METRICS_FILE)
         running = True
         while running:
             running = process.poll() is None  # asked before the last look at the file
@@ -168,8 +168,9 @@ def launch(command: list[str], checkout: Path, log, **variables: str) -> Iterato
         yield process
 
 
-def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log) -> contextlib.AbstractContextManager[subprocess.Popen]:
-    return process_group([sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides], _environment(checkout, ray_dir), log)
+def _trainer(checkout: Path, ray_dir: str, overrides: list[str], log, metrics: Path) -> contextlib.AbstractContextManager[subprocess.Popen]:
+    environment = _environment(checkout, ray_dir) | {"VERL_FILE_LOGGER_PATH": str(metrics)}
+    return process_group([sys.executable, "-m", "demo.cpu_trainer", ray_dir, *overrides], environment, log)
 
 
 def _environment(checkout: Path, ray_dir: str) -> dict[str, str]:

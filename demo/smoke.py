@@ -28,7 +28,7 @@ from demo.start import Stopped, check, only_one, stop_on_signals
 
 RECIPE = "recipe/era"
 STAGE1, STAGE2 = (f"run_era_stage{stage}_qwen2.5_math_7b.sh" for stage in (1, 2))
-METRICS_FILE, LOG_FILE = "metrics.jsonl", "log.txt"
+METRICS_FILE, LOG_FILE = run.METRICS_FILE, run.LOG_FILE
 STEPS = 2
 STAGE1_STEPS, SAVE_FREQ, KILL_AFTER = 20, 5, 7  # so many steps after the kill that it cannot come too late
 SHRINK = 32  # batches are a 32nd of the paper's; the number of mini-batches stays

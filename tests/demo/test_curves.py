@@ -1,4 +1,5 @@
 import json
+import math
 
 from demo import curves
 
@@ -24,7 +25,18 @@ def test_validation_row():
 
 
 def test_validation_before_training_is_no_step(tmp_path):
-    assert curves.step_row(tmp_path, {"step": 0, "val-core/chain/reward/mean@32": 0.4}) is None
+    assert curves.step_row(tmp_path, {"step": 0, "data": {"val-core/chain/reward/mean@32": 0.4}}) is None
+
+
+def test_a_step_without_a_number_is_nan(tmp_path):
+    """The metrics file has null for NaN, which a diverged run logs."""
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts/3.jsonl").write_text(json.dumps(answer("a")) + "\n")
+    data = dict.fromkeys(curves._METRICS.values(), 0.5) | {"era/rest_entropy": None}
+    row = curves.step_row(tmp_path, {"step": 3, "data": data})
+    assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.5, 1)
+    curves.write_csv(tmp_path / "a.csv", [row])
+    assert math.isnan(curves.read_csv(tmp_path / "a.csv")[0]["rest_entropy"])
 
 
 def test_csv_round_trip(tmp_path):

@@ -98,7 +98,7 @@ def acting(demo, patched_verl, out):
 
 def metrics(folder):
     """Of the training steps; the validations before and after have no gradient."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line)["data"] for line in (folder / run.METRICS_FILE).read_text().splitlines()]
     return [row for row in rows if "actor/grad_norm" in row]
 
 

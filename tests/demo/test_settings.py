@@ -230,7 +230,7 @@ def test_trainer_has_a_python_path_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(run.subprocess, "Popen", lambda *_, env, **__: started.append(env) or SimpleNamespace(stdin=io.StringIO()))
     monkeypatch.setattr(run, "_kill_group", lambda process: None)
     started = []
-    with run._trainer(tmp_path, "/tmp/ray", [], None):
+    with run._trainer(tmp_path, "/tmp/ray", [], None, tmp_path / run.METRICS_FILE):
         pass
     assert "/stray" not in started[0].values()
     assert started[0]["PYTHONPATH"] == f"{tmp_path}{os.pathsep}{run.ROOT}"

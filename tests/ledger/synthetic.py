@@ -200,7 +200,7 @@ def llm_demo(out: Path, arm: str, seed: int = 1, steps: int = 150, task: str = "
     rng = np.random.default_rng(seed)
     write_csv(folder / "steps.csv", LLM_DEMO_COLUMNS, [[step, *rng.random(len(LLM_DEMO_COLUMNS) - 1).tolist()] for step in range(1, steps + 1)])
     write_csv(folder / "validation.csv", ["step", "pass_at_1", "pass_at_32", "distinct_right"], [[0, 0.4, 1.0, 13.3]])
-    (folder / "metrics.jsonl").write_text('{"step": 1, "actor/entropy": 0.79}\n')
+    (folder / "metrics.jsonl").write_text('{"step": 1, "data": {"actor/entropy": 0.79}}\n')
     return finish(folder, **info)
 
 

@@ -414,11 +414,15 @@ def test_a_bad_row_is_named(world, name, change, said):
     assert code == 1 and "row 0 (from 0)" in text and said in text
 
 
-def test_a_file_in_another_format(world):
-    world.source("math500").write_text('{"problem": ')
-    world.sets["math500"]["pin"]["sha256"] = sha256(world.source("math500"))
-    code, text = world.run("math500")
-    assert code == 1 and "cannot be read as json" in text
+@pytest.mark.parametrize("name", ["math500", "gpqa_diamond", "math-3to5", "arc_c", "dapo-math-17k", "dapo-math-17k-unique"])
+@pytest.mark.parametrize("content", [b"", b'{"problem": ', b"\0\xff" * 500])
+def test_a_file_in_another_format(world, name, content):
+    """As where a pin was changed to a page that says why there is no file. The other sets are made."""
+    world.source(name).write_bytes(content)
+    world.sets[name]["pin"]["sha256"] = sha256(world.source(name))
+    code, text = world.run(name, "aime24")
+    assert code == 1 and f"{world.source(name)} cannot be read as {world.sets[name]['pin']['format']}: " in text
+    assert world.target("aime24").exists() and not world.target(name).exists()
 
 
 def test_a_problem_that_stands_twice_is_noted(world):

@@ -403,10 +403,40 @@ def test_changes_that_fit_together_are_taken(check):
 
 
 def test_mistyped_settings_are_named_without_a_traceback(run_script, ready):
-    for override, said in (("data.train_batch_sise=3", "train_batch_sise"), ("actor_rollout_ref.actor.era.k=0.5", "actor_rollout_ref.actor.era.k is 0.5"), ("a=[", "settings: a=[: ")):
+    for override, said in (("data.train_batch_sise=3", "train_batch_sise"), ("actor_rollout_ref.actor.era.k=0.5", "actor_rollout_ref.actor.era.k is 0.5"), ("a=[", "settings: a=[: "), ("~actor_rollout_ref.actor.policy_loss", "an override deletes or replaces what verl needs"), ("actor_rollout_ref.actor.policy_loss.loss_mode=null", "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo")):
         result = run_script("era_stage1_qwen2.5_math_7b", override, "data.train_files=/none.parquet", **ready)
         assert result.returncode == 1 and "Traceback" not in result.stderr
         assert said in result.stderr and "no /none.parquet" in result.stderr, result.stderr
+
+
+LOSS_PROBLEMS = {  # overrides: what the check says
+    ("policy_loss.forking_fraction=2",): "forking_fraction is 2, expected a number in (0, 1]",
+    ("policy_loss.forking_fraction=True",): "forking_fraction is True, expected a number in (0, 1]",
+    ("policy_loss.forking_fraction=0.2", "policy_loss.loss_mode=kl_cov"): "forking_fraction=0.2 does not go together with",
+    ("policy_loss.loss_mode=gspo",): "loss_agg_mode is 'token-mean', expected seq-mean-token-mean",
+}
+
+
+@pytest.mark.parametrize("overrides", LOSS_PROBLEMS)
+def test_what_the_baselines_refuse_is_named_before_ray_starts(preflight, compose, import_verl, overrides):
+    """The check before a run cannot load verl: it says of its own accord what the trainer's check says."""
+    import hydra
+    from verl.utils import era_checks
+
+    overrides_of_actor = [f"{ACTOR}{override}" for override in (*overrides, "era.k=1.0")]
+    _, problems = preflight.read_settings(overrides_of_actor)
+    assert len(problems) == 1 and LOSS_PROBLEMS[overrides] in problems[0]
+    with hydra.initialize_config_dir(str(preflight.CONFIG.parent), version_base=None):
+        config = hydra.compose("era_math", overrides_of_actor)
+    with pytest.raises(ValueError):
+        era_checks.validate_trainer_config(config)
+
+
+def test_a_loss_of_ones_own_is_taken(preflight, patched_verl, monkeypatch):
+    monkeypatch.chdir(patched_verl)
+    own = [f"{LOSS}loss_mode=mine", f"{ACTOR}era.k=1.0"]
+    assert "loss_mode is 'mine', expected one of" in preflight.read_settings(own)[1][0]
+    assert preflight.read_settings([*own, "actor_rollout_ref.model.external_lib=my.lib"])[1] == []
 
 
 def test_files_that_are_there_but_no_good(check, ready, tmp_path):

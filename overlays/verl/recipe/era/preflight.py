@@ -46,6 +46,8 @@ GPUS_PER_NODE = "trainer.n_gpus_per_node"
 STEPS = "trainer.total_training_steps"
 COUNTS = (PROMPTS, GENERATED_PROMPTS, RESPONSES, MINI_BATCH, ULYSSES, TENSOR_PARALLEL, PROMPT_LENGTH, RESPONSE_LENGTH, NNODES, GPUS_PER_NODE, STEPS)
 
+POLICY_LOSS = "actor_rollout_ref.actor.policy_loss"
+AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
 LOGGER = "trainer.logger"
 MODEL = "actor_rollout_ref.model.path"
 ROLLOUT = "actor_rollout_ref.rollout.name"
@@ -127,10 +129,13 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
             with hydra.initialize_config_dir(str(CONFIG.parent), version_base=None):
                 config = OmegaConf.to_container(hydra.compose(CONFIG.stem, overrides), resolve=True)
             settings = flattened(config)
+            problems += policy_loss_problems(config)
             problems += era_problem(config)
         except (HydraException, OmegaConfBaseException) as error:
             named = f"{error.override}: " if isinstance(error, OverrideParseException) else ""
             problems.append(f"settings: {named}{error}".replace("\n", " "))
+        except (KeyError, TypeError) as error:
+            problems.append(f"settings: an override deletes or replaces what verl needs ({type(error).__name__}: {error}).")
     return settings, problems
 
 
@@ -201,8 +206,26 @@ def era_problem(config: dict) -> list[str]:
     try:
         era.validate_trainer_config(config)
     except ValueError as error:
-        return [f"settings: {error}"]
+        return [f"settings: {error}".replace("\n", "\n    ")]
     return []
+
+
+def policy_loss_problems(config: dict) -> list[str]:
+    """What verl would refuse at the first update, and forking_tokens.py and gspo.py, which import all of verl, once Ray has started."""
+    actor, model = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["model"]
+    mode, fraction, aggregation = actor["policy_loss"]["loss_mode"], actor["policy_loss"]["forking_fraction"], actor["loss_agg_mode"]
+    sources = [(CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")]
+    modes = ["vanilla", *re.findall(r'@register_policy_loss\("(\w+)"\)', "".join(sources))]
+    problems = []
+    if mode not in modes and not model.get("external_lib"):  # which may register losses of its own
+        problems.append(f"settings: {POLICY_LOSS}.loss_mode is {mode!r}, expected one of {', '.join(modes)}.")
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
+        problems.append(f"settings: {POLICY_LOSS}.forking_fraction is {fraction!r}, expected a number in (0, 1], 1 for all tokens.")
+    elif fraction != 1 and "cov" in str(mode):
+        problems.append(f"settings: {POLICY_LOSS}.forking_fraction={fraction} does not go together with {POLICY_LOSS}.loss_mode={mode}: its covariances would be those of advantages set to 0.")
+    if mode == "gspo" and aggregation != "seq-mean-token-mean":
+        problems.append(f"settings: {AGGREGATION} is {aggregation!r}, expected seq-mean-token-mean with {POLICY_LOSS}.loss_mode=gspo.")
+    return problems
 
 
 # What must be there

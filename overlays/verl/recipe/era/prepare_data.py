@@ -24,6 +24,7 @@ Exit code 0: all that was asked for is there; 1: something is not, the last line
 """
 
 import argparse
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -32,7 +33,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -267,6 +268,20 @@ def expect_rows(found: int, wanted: int, what: str) -> None:
         raise Problem(f"{what}: {found} rows, expected {wanted}. Nothing was made of it.")
 
 
+@contextlib.contextmanager
+def reading(file: Path, pin: dict) -> Iterator[None]:
+    """What the libraries raise for a file that is not in its format becomes a Problem; what the system says of it stays."""
+    import datasets
+    import pyarrow
+
+    try:
+        yield
+    except (datasets.exceptions.DatasetsError, pyarrow.ArrowException, ValueError, OSError) as error:
+        if getattr(error, "errno", None):  # pyarrow's own OSError has no number
+            raise
+        raise Problem(f"{file} cannot be read as {pin['format']}: {str(error.__cause__ or error).rstrip('.')}. Nothing was made of it.") from None
+
+
 def rows_made(pin: dict) -> int:
     return pin.get("unique_rows", pin["rows"] - pin.get("without_answer", 0))
 
@@ -274,7 +289,8 @@ def rows_made(pin: dict) -> int:
 def check_published(file: Path, pin: dict) -> None:
     import pyarrow.parquet as pq
 
-    parquet = pq.ParquetFile(file)
+    with reading(file, pin):
+        parquet = pq.ParquetFile(file)
     expect_columns(parquet.schema_arrow.names, pin)
     expect_rows(parquet.metadata.num_rows, pin["rows"], pin["path"])
 
@@ -284,7 +300,8 @@ def write_unique(file: Path, pin: dict, part: Path) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    table = pq.read_table(file)
+    with reading(file, pin):
+        table = pq.read_table(file)
     first = {}
     for position, problem in enumerate(pc.struct_field(table["extra_info"], "index").to_pylist()):
         first.setdefault(problem, position)
@@ -299,10 +316,8 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
     datasets.disable_progress_bars()  # two per set that flash by; a download from the hub shows its own
     options = {"keep_default_na": False} if pin["format"] == "csv" else {}  # "None" and "NA" can be answers
     with tempfile.TemporaryDirectory() as cache:
-        try:
+        with reading(file, pin):
             source = datasets.load_dataset(pin["format"], data_files=str(file), split="train", cache_dir=cache, **options)
-        except datasets.exceptions.DatasetsError as error:
-            raise Problem(f"{file} cannot be read as {pin['format']}: {error.__cause__ or error}.") from None
         expect_columns(source.column_names, pin)
         expect_rows(len(source), pin["rows"], pin["path"])
         source = source.to_list()
