@@ -23,7 +23,7 @@ def project_root() -> Path:
 def patched(name: str, checkouts: Path) -> Path:
     """A checkout with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
     result = subprocess.run(
-        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts], capture_output=True, text=True, timeout=600
+        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts], capture_output=True, text=True, timeout=900
     )
     if result.returncode == 6:
         pytest.skip(f"{name} can be had neither from git nor from the Python index: {result.stderr.strip()}")
@@ -85,7 +85,7 @@ def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
 def run_in():
     """run_in(tree, script, *args): a Python script in a process of its own in which `import verl` is the tree's."""
 
-    def run(tree: Path, script: Path, *args, processes: int = 1, timeout: int = 300) -> str:
+    def run(tree: Path, script: Path, *args, processes: int = 1, timeout: int = 900) -> str:
         env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, script, *map(str, args)]
         if processes > 1:

@@ -71,7 +71,7 @@ def benchmark(project_root, patched_verl):
     def run(*args):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, project_root / "benchmarks/actor.py", "--checkout", patched_verl, *args]
-        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=900)
 
     return run
 
@@ -165,7 +165,7 @@ def control(project_root, patched_fasttd3):
     def run(*args):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, project_root / "benchmarks/control.py", "--checkout", patched_fasttd3, "--rounds", "2", *args]
-        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=900)
 
     return run
 

@@ -38,7 +38,7 @@ def launch(project_root, clean_environment):
 
     def run(*args, **variables):
         command = [sys.executable, project_root / "overlays/fasttd3/recipes/era/launch.py", *args]
-        return subprocess.run(command, env={**clean_environment, **variables}, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env={**clean_environment, **variables}, capture_output=True, text=True, timeout=900)
 
     return run
 

@@ -64,7 +64,7 @@ def test_time_is_that_between_the_rows(recipe, run_folder):
 
 def results_py(project_root, *args):
     command = [sys.executable, project_root / "overlays/fasttd3/recipes/era/results.py", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900)
 
 
 def test_tables_of_a_folder(project_root, run_folder, tmp_path):

@@ -60,7 +60,7 @@ def out(tmp_path_factory):
 def demo(patched_verl, out, temporary):
     """The finished demo; its output."""
     result = subprocess.run(
-        command(patched_verl, out, "--steps", STEPS), cwd=run.ROOT, env=environment(temporary), capture_output=True, text=True, timeout=400
+        command(patched_verl, out, "--steps", STEPS), cwd=run.ROOT, env=environment(temporary), capture_output=True, text=True, timeout=900
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -136,7 +136,7 @@ def test_nothing_is_left_running_or_lying_about(demo, temporary):
 
 def test_second_start_reuses_the_runs(demo, patched_verl, out, temporary):
     again = subprocess.run(
-        command(patched_verl, out, "--steps", STEPS), cwd=run.ROOT, env=environment(temporary), capture_output=True, text=True, timeout=100
+        command(patched_verl, out, "--steps", STEPS), cwd=run.ROOT, env=environment(temporary), capture_output=True, text=True, timeout=900
     )
     assert again.returncode == 0 and again.stdout.count("reused from") == 3
     assert again.stdout.split("\n\n")[1:] == demo.split("\n\n")[1:]
@@ -150,12 +150,12 @@ def test_stopping_the_demo_leaves_no_process(number, stage, demo, patched_verl, 
     process = subprocess.Popen(
         command(patched_verl, out, "--steps", 90), cwd=run.ROOT, env=environment(temporary), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 900
     while not any(stage in line for line in processes_of(temporary)):
         assert process.poll() is None and time.monotonic() < deadline, f"{stage} did not start"
         time.sleep(0.5)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=900)
     if number == signal.SIGKILL:
         time.sleep(2)
         assert [name.rpartition("-")[0] for name in ray_dirs(temporary)] == [f"era-ray-{process.pid}"]

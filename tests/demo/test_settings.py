@@ -24,7 +24,7 @@ def demo(*arguments, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
 
 

@@ -221,7 +221,7 @@ class Project:
             os.environ.update(saved)
         return self.judge(args, Result(status, out.getvalue(), err.getvalue()), code)
 
-    def spawn(self, *args: str, code: int | None = 0, env: dict[str, str] | None = None, timeout: float = 60) -> Result:
+    def spawn(self, *args: str, code: int | None = 0, env: dict[str, str] | None = None, timeout: float = 900) -> Result:
         """The same in a process of its own."""
         done = subprocess.run(
             [sys.executable, str(self.root / "apply.py"), *self.with_cache(args)],

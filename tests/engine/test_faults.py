@@ -473,7 +473,7 @@ def test_two_applies_at_once(project):
     both = [project.start("apply", "alpha") for _ in range(2)]
     codes = []
     for process in both:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=900)
         assert b"Traceback" not in err
         codes.append(process.returncode)
     assert codes == [0, 0] and project.state() == "applied"
@@ -497,7 +497,7 @@ def test_control_c_while_downloading(project, tmp_path):
     process = project.start("apply", "alpha", env={"PATH": f"{fake.parent}:{os.environ['PATH']}"})
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 130 and err == b"error: stopped; nothing was changed\n"
     project.run("apply", "alpha")
 

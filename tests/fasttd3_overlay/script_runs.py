@@ -25,7 +25,7 @@ class Run:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def wait(self, ok: bool = True, limit: float = 400) -> "Run":
+    def wait(self, ok: bool = True, limit: float = 900) -> "Run":
         end = time.monotonic() + limit
         while not (self.folder / "exit_code").exists():
             assert time.monotonic() < end, f"{self.folder}: not done after {limit} s\n{self.err}"

@@ -425,7 +425,7 @@ def test_it_fits_and_can_be_read_at_each_width(written, tmp_path):
     (tmp_path / "around.html").write_text(AROUND.format(frames="".join(frames)))
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--virtual-time-budget=10000", "--dump-dom"]
-    dumped = subprocess.run([*command, (tmp_path / "around.html").as_uri()], capture_output=True, text=True, timeout=60).stdout
+    dumped = subprocess.run([*command, (tmp_path / "around.html").as_uri()], capture_output=True, text=True, timeout=900).stdout
     found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dumped, re.DOTALL)[1]))
     assert {(one["name"], one["width"]) for one in found} == {(name, width) for name in ("nothing", "mixed") for width in WIDTHS}
     for one in found:

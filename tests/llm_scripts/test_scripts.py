@@ -206,7 +206,7 @@ def test_checkpoint_merged_by_verl_can_be_loaded_with_transformers(runs, folder,
     runs("uninterrupted")
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", folder / f"uninterrupted/global_step_{LAST}/actor", "--target_dir", tmp_path]
     environment = {**os.environ, "PYTHONPATH": str(tree.path), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    merger = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    merger = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert merger.returncode == 0, merger.stderr
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     merged = model.state_dict()

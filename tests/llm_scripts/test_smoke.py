@@ -89,7 +89,7 @@ def test_workers_use_the_cpu_where_there_is_a_gpu(patched_verl):
     """Ray may unpickle a class of verl's, which asks for CUDA, before it imports the changes for the CPU."""
     code = "import torch; torch.cuda.is_available = lambda: True; import verl; from demo import cpu_worker; from verl.utils import device; import verl.workers.actor; print(device.get_device_name())"
     environment = {**os.environ, "PYTHONPATH": f"{patched_verl}{os.pathsep}{run.ROOT}", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
     assert result.stdout.strip() == "cpu", result.stderr
 
 
@@ -142,7 +142,7 @@ def processes_of(temporary):
 
 def test_command_prints_the_table(patched_verl, tmp_path, temporary):
     process = start(patched_verl, tmp_path, temporary, GRPO)
-    printed, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=900)
     assert process.returncode == 0, printed + errors
     table = [line.split(maxsplit=6) for line in printed.splitlines() if line.startswith(("script", "run_"))]
     assert [line[:2] for line in table] == [["script", "steps"], [GRPO, "1-2"]] and table[1][6] == "the beginning"
@@ -157,12 +157,12 @@ def test_command_prints_the_table(patched_verl, tmp_path, temporary):
 def test_stopping_the_command_leaves_no_process(number, stage, patched_verl, tmp_path, temporary):
     """Stopped once a process of this name is there. After SIGKILL the trainer notices that its parent is gone."""
     process = start(patched_verl, tmp_path, temporary, GRPO)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900
     while not any(stage in line for line in processes_of(temporary)):
         assert process.poll() is None and time.monotonic() < deadline, f"{stage} did not start"
         time.sleep(0.1)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=900)
     if number == signal.SIGINT:
         assert process.returncode == 128 + number and errors.strip() == "smoke: stopped by SIGINT; nothing is left running"
         assert os.listdir(temporary) == []
@@ -180,6 +180,6 @@ def test_failed_script_shows_the_end_of_its_log(patched_verl, tmp_path, temporar
         (broken / file).touch()
     (broken / smoke.RECIPE / "preflight.py").write_text("import sys\nsys.exit('nothing is there')\n")
     process = start(broken, tmp_path / "out", temporary, GRPO)
-    printed, errors = process.communicate(timeout=120)
+    printed, errors = process.communicate(timeout=900)
     assert process.returncode == 1 and f"smoke: {GRPO} failed" in errors and "nothing is there" in errors
     assert "FAILED with exit code 1" in printed and "Traceback" not in errors

@@ -13,7 +13,7 @@ def vision(project_root, patched_timm):
     def run(*args):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, project_root / "benchmarks/vision.py", "--checkout", patched_timm, "--rounds", "2", *args]
-        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=600)
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=900)
 
     return run
 

@@ -110,7 +110,7 @@ def ours(timm_scripts, work):
     scripts = Scripts(timm_scripts, work)
     yield scripts
     scripts.server.stdin.close()
-    scripts.server.wait(timeout=30)
+    scripts.server.wait(timeout=900)
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +118,7 @@ def upstream(timm_scripts, upstream_timm, work):
     scripts = Scripts(upstream_timm, work)
     yield scripts
     scripts.server.stdin.close()
-    scripts.server.wait(timeout=30)
+    scripts.server.wait(timeout=900)
 
 
 def load(folder: Path, name: str = "last") -> dict:
@@ -308,7 +308,7 @@ def test_printed_commands_in_two_processes(ours, work, import_timm, command):
     data = ["--data-dir", str(work / "data"), *TRAIN[3:], "--output", str(work / "out")]
     result = subprocess.run(
         ["bash", "./distributed_train.sh", "2", *data, *command, "--epochs", "1", *ERA, "--experiment", name],
-        cwd=ours.tree, env=env, capture_output=True, text=True, timeout=300,
+        cwd=ours.tree, env=env, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr.count("0.9825 nats (floor)") == 1  # of one process only

@@ -418,7 +418,7 @@ def test_kill_9_leaves_no_grader_behind(recipe, tmp_path):
     graders = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(graders, timeout=60)
+    _, alive = psutil.wait_procs(graders, timeout=900)
     for child in alive:
         child.kill()
     assert graders and not alive
@@ -468,7 +468,7 @@ def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, run, model, data,
     file = tmp_path / "aime24.samples.jsonl"
     for wanted in (7, 23):
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 900
         while not (file.exists() and file.read_bytes().count(b"\n") >= wanted):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)

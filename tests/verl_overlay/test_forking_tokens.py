@@ -215,7 +215,7 @@ def ranks(folder):
     from verl.utils.forking_tokens import keep_forking_tokens
     from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))  # a rank that waits for ever is a failure, not a hang
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=900))  # a rank that waits for ever is a failure, not a hang
     rank = dist.get_rank()
     half = slice(0, ROWS // 2) if rank == 0 else slice(ROWS // 2, ROWS)
     result = {"data parallel": [], "sequence parallel": []}

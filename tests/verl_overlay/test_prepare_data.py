@@ -598,7 +598,7 @@ def test_download_from_the_hub(world, server):
 
     def run(*names):
         command = [sys.executable, world.folder / "prepare_data.py", *names, "--out", world.out]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
 
     result = run("arc_c", "gpqa_diamond", "mmlu_pro")
     assert result.returncode == 1 and "Not made: 2 of 3" in result.stderr and "Traceback" not in result.stderr, result.stderr

@@ -116,7 +116,7 @@ def run_script(patched_verl, tmp_path):
 
     def run(name, *overrides, **env):
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": sys.executable, **env}
-        return subprocess.run(["bash", patched_verl / f"recipe/era/run_{name}.sh", *overrides], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(["bash", patched_verl / f"recipe/era/run_{name}.sh", *overrides], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
 
     return run
 
@@ -561,7 +561,7 @@ def ray_cluster(tmp_path_factory):
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 900
         while "Ray runtime started" not in (folder / "log").read_text():
             assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.5)
@@ -592,7 +592,7 @@ def test_an_existing_cluster_gets_the_loggers_environment(ray_cluster, patched_v
     job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": {"TENSORBOARD_DIR": "/shared/t b"}}, "metadata": {}})}
     for more in ({}, job):
         command = [sys.executable, probe, f"--config-path={patched_verl}/recipe/era/config", "--config-name=era_math", "trainer.experiment_name=probe"]
-        result = subprocess.run(command, cwd=patched_verl, env={**env, **more}, capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, cwd=patched_verl, env={**env, **more}, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stderr
         expected = {**given, "NCCL_DEBUG": "WARN", "OTHER": None}
         seen = re.search(r"^task (\{.*\}) probe$", result.stdout, re.MULTILINE)
@@ -631,7 +631,7 @@ def slurm(patched_verl, tmp_path):
             **env,
         }
         # It returns when the last process has closed its output: none of Ray's is left behind.
-        result = subprocess.run(["bash", patched_verl / "recipe/era/slurm_ray.sbatch", *arguments], cwd="/", env=env, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(["bash", patched_verl / "recipe/era/slurm_ray.sbatch", *arguments], cwd="/", env=env, capture_output=True, text=True, timeout=900)
         return result, record.read_text().splitlines()
 
     return submit

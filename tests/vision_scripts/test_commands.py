@@ -21,7 +21,7 @@ def launch(project_root):
     def run(*args, **variables):
         environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         command = [sys.executable, project_root / "overlays/timm/recipes/era/launch.py", *args]
-        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=900)
 
     return run
 

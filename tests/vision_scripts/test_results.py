@@ -136,7 +136,7 @@ def test_time_of_a_single_epoch_is_its_own(recipe, tmp_path):
 
 def results_py(project_root, *args):
     command = [sys.executable, project_root / "overlays/timm/recipes/era/results.py", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900)
 
 
 def test_table_of_a_folder_has_the_timed_runs_too(project_root, write, tmp_path):

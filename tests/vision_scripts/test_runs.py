@@ -66,7 +66,7 @@ def wait_for(stream, beginning):
 
 def test_run_goes_on_from_where_it_ended(start, recipe, tmp_path):
     stopped = start(EPOCHS="1")
-    printed, errors = stopped.communicate(timeout=200)
+    printed, errors = stopped.communicate(timeout=900)
     assert stopped.returncode == 0, printed + errors
     assert epochs(tmp_path) == [0] and "Train: 1 [" in printed
     assert processes(tmp_path) == []
@@ -74,24 +74,24 @@ def test_run_goes_on_from_where_it_ended(start, recipe, tmp_path):
     terminated = start()
     wait_for(terminated.stdout, "Train: 1 [")
     terminated.send_signal(signal.SIGTERM)
-    _, errors = terminated.communicate(timeout=100)
+    _, errors = terminated.communicate(timeout=900)
     assert terminated.returncode == 128 + signal.SIGTERM and errors.strip() == "stopped by SIGTERM. The same command again goes on from the last checkpoint."
     assert processes(tmp_path) == []
 
     finished = start()
-    printed, errors = finished.communicate(timeout=200)
+    printed, errors = finished.communicate(timeout=900)
     assert finished.returncode == 0, printed + errors
     assert "Loaded checkpoint" in printed and "Train: 0 [" not in printed
     assert epochs(tmp_path) == [0, 1, 2] and (tmp_path / NAME / "summary.csv").read_text().count("epoch,") == 1
 
     skipped = start()
-    printed, errors = skipped.communicate(timeout=100)
+    printed, errors = skipped.communicate(timeout=900)
     assert skipped.returncode == 0 and "Train:" not in printed, printed + errors
     table = printed.splitlines()[-1].split()
     assert table[:2] == [NAME, "3"] and float(table[-1]) > recipe.preflight.math.log(10)  # H_min of a model that has hardly begun
 
     other = start("--lr", "0.1")
-    _, errors = other.communicate(timeout=100)
+    _, errors = other.communicate(timeout=900)
     assert other.returncode == 1 and f"{NAME}: {tmp_path / NAME} holds a run with other flags (then: nothing; now: --lr 0.1)" in errors
 
     speeds = recipe.results.speeds(tmp_path / NAME / "log.txt")
@@ -125,17 +125,17 @@ def test_run_whose_launcher_was_killed_is_not_trained_twice(stand_in, tmp_path):
     wait_for(killed.stdout, "begun")
     killed.kill()
     killed.wait()
-    _, errors = stand_in("true").communicate(timeout=100)
+    _, errors = stand_in("true").communicate(timeout=900)
     assert f"{tmp_path / NAME}: another launch is training this run" in errors
     for process in processes(tmp_path):
         process.kill()
-    assert "ended with exit code" in stand_in("true").communicate(timeout=100)[1]
+    assert "ended with exit code" in stand_in("true").communicate(timeout=900)[1]
 
 
 @pytest.mark.parametrize("script, code", [("echo out of memory; exit 3", "3"), ("kill -9 $$", "-9"), ("true", "0")])
 def test_failed_run_says_how_far_it_came_and_where_its_log_is(stand_in, tmp_path, script, code):
     failed = stand_in(script)
-    printed, errors = failed.communicate(timeout=100)
+    printed, errors = failed.communicate(timeout=900)
     assert failed.returncode == 1 and f"{NAME} ended with exit code {code} after 0 of 1 epochs" in errors and str(tmp_path / NAME / "log.txt") in errors
     assert ("out of memory" in printed) == ("out of memory" in (tmp_path / NAME / "log.txt").read_text()) == (code == "3")
 
@@ -144,7 +144,7 @@ def test_trainings_own_processes_end_with_it(stand_in, tmp_path):
     process = stand_in("sleep 100 & echo standalone $PET_STANDALONE; wait")
     wait_for(process.stdout, "standalone 1")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 128 + signal.SIGINT and "stopped by SIGINT" in errors and processes(tmp_path) == []
 
 
@@ -155,7 +155,7 @@ def test_second_ctrl_c_does_not_cut_the_ending_short(stand_in, tmp_path):
     while not (tmp_path / "check out/ending").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 128 + signal.SIGINT and "stopped by SIGINT" in errors
     assert (tmp_path / "check out/ended").exists() and processes(tmp_path) == []
 
@@ -165,7 +165,7 @@ def test_nohup_keeps_it_from_the_end_of_the_session(stand_in, tmp_path):
     wait_for(process.stdout, "begun")
     process.send_signal(signal.SIGHUP)
     (tmp_path / "check out/hung-up").touch()
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1 and "ended with exit code 5" in errors
 
 
@@ -202,18 +202,18 @@ def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
 
 def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):
     """Of a folder that has more, here by the --epochs 1 of the flags."""
-    stand_in("exit 1").communicate(timeout=100)
+    stand_in("exit 1").communicate(timeout=900)
     (tmp_path / NAME / "summary.csv").write_text("epoch,eval_top1,eval_top5\n0,10,50\n1,20,60\n2,30,70\n")
-    printed, errors = stand_in("touch trained").communicate(timeout=100)
+    printed, errors = stand_in("touch trained").communicate(timeout=900)
     assert printed.splitlines()[-1].split() == [NAME, "1", "10.00", "50.00", "10.00", "-"], errors
     assert not (tmp_path / "check out/trained").exists()
 
 
 def test_checkpoint_that_is_cut_off_is_named(stand_in, tmp_path):
-    stand_in("exit 1").communicate(timeout=100)
+    stand_in("exit 1").communicate(timeout=900)
     (tmp_path / NAME / "last.pth.tar").write_bytes(b"PK\x03\x04 and no end")
     process = stand_in("touch trained")
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1 and f"{tmp_path / NAME / 'last.pth.tar'} is cut off" in errors and not (tmp_path / "check out/trained").exists()
 
 
@@ -221,7 +221,7 @@ def test_run_of_another_origin_is_left_alone(stand_in, tmp_path):
     (tmp_path / NAME).mkdir()
     (tmp_path / NAME / "last.pth.tar").touch()
     process = stand_in("touch trained")
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1 and "was not started from here" in errors and os.listdir(tmp_path / NAME) == ["last.pth.tar"]
 
 
@@ -245,7 +245,7 @@ def test_smoke_needs_train_py(project_root, tmp_path):
 
 def test_smoke_prints_the_table(timm_scripts, tmp_path):
     command = [sys.executable, "-m", "demo.smoke_vision", "--checkout", str(timm_scripts), "--out", str(tmp_path), "imagenet-era"]
-    result = subprocess.run(command, cwd=smoke_vision.run.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"}, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(command, cwd=smoke_vision.run.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"}, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"^imagenet-era +1 trained", result.stdout, re.MULTILINE) and re.search(r"^imagenet-10classes-era1.2-seed42 +1 ", result.stdout, re.MULTILINE)
     assert "±" not in result.stdout  # the images are not ImageNet's
