@@ -95,20 +95,21 @@ def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -
             return found
         at, places, number = header.index(step), [header.index(name) for name in found.columns], 2
         while block := stream.read(BLOCK) + stream.readline():
-            rows = _plain_rows(block, len(header), at, places)
+            count = block.count(b"\n")
+            rows = _plain_rows(block, count, len(header), at, places)
             if rows:
                 _add_rows(found, number, *rows)
             else:
                 lines = _whole_lines(enumerate(io.BytesIO(block), number), problems, bad)
                 _add_lines(found, lines, header, at, places, problems)
-            number += block.count(b"\n")
+            number += count
     if not found.steps:
         problems.add("has a header and no row")
     return found
 
 
-def _plain_rows(block: bytes, width: int, at: int, places: Sequence[int]) -> tuple[np.ndarray, list[pyarrow.ChunkedArray]] | None:
-    """Steps, and columns with nulls for empty cells, of whole rows of plain numbers; None if there is anything else among them."""
+def _plain_rows(block: bytes, count: int, width: int, at: int, places: Sequence[int]) -> tuple[np.ndarray, list[pyarrow.ChunkedArray]] | None:
+    """Steps, and columns with nulls for empty cells, of a block of `count` whole rows, if all is plain numbers; else None."""
     if not block.endswith(b"\n") or block.translate(None, PLAIN):
         return None
     names = [str(place) for place in range(width)]
@@ -122,7 +123,7 @@ def _plain_rows(block: bytes, width: int, at: int, places: Sequence[int]) -> tup
         )
     except pyarrow.ArrowInvalid:
         return None
-    if len(rows) != block.count(b"\n"):  # to Arrow \r alone ends a line too
+    if len(rows) != count:  # to Arrow \r alone ends a line too
         return None
     steps = rows[names[at]]
     if not compute.all(compute.ascii_is_decimal(steps)).as_py() or compute.max(compute.binary_length(steps)).as_py() > LONGEST_STEP:
