@@ -403,7 +403,7 @@ def test_changes_that_fit_together_are_taken(check):
 
 
 def test_mistyped_settings_are_named_without_a_traceback(run_script, ready):
-    for override, said in (("data.train_batch_sise=3", "train_batch_sise"), ("actor_rollout_ref.actor.era.k=0.5", "actor_rollout_ref.actor.era.k is 0.5"), ("a=[", "settings: a=[: "), ("~actor_rollout_ref.actor.policy_loss", "an override deletes or replaces what verl needs"), ("actor_rollout_ref.actor.policy_loss.loss_mode=null", "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo")):
+    for override, said in (("data.train_batch_sise=3", "train_batch_sise"), ("actor_rollout_ref.actor.era.k=0.5", "actor_rollout_ref.actor.era.k is 0.5"), ("a=[", "settings: a=[: "), ("~actor_rollout_ref.actor.policy_loss", "an override deletes or replaces what verl needs"), ("actor_rollout_ref.actor.policy_loss.loss_mode=null", "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo"), (f"{ACTOR}loss_agg_mode=token_mean", "loss_agg_mode is 'token_mean', expected one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm")):
         result = run_script("era_stage1_qwen2.5_math_7b", override, "data.train_files=/none.parquet", **ready)
         assert result.returncode == 1 and "Traceback" not in result.stderr
         assert said in result.stderr and "no /none.parquet" in result.stderr, result.stderr

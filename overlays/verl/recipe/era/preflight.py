@@ -216,6 +216,7 @@ def policy_loss_problems(config: dict) -> list[str]:
     mode, fraction, aggregation = actor["policy_loss"]["loss_mode"], actor["policy_loss"]["forking_fraction"], actor["loss_agg_mode"]
     sources = [(CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")]
     modes = ["vanilla", *re.findall(r'@register_policy_loss\("(\w+)"\)', "".join(sources))]
+    aggregations = re.findall(r'if loss_agg_mode == "([\w-]+)"', sources[0])
     problems = []
     if mode not in modes and not model.get("external_lib"):  # which may register losses of its own
         problems.append(f"settings: {POLICY_LOSS}.loss_mode is {mode!r}, expected one of {', '.join(modes)}.")
@@ -223,7 +224,9 @@ def policy_loss_problems(config: dict) -> list[str]:
         problems.append(f"settings: {POLICY_LOSS}.forking_fraction is {fraction!r}, expected a number in (0, 1], 1 for all tokens.")
     elif fraction != 1 and "cov" in str(mode):
         problems.append(f"settings: {POLICY_LOSS}.forking_fraction={fraction} does not go together with {POLICY_LOSS}.loss_mode={mode}: its covariances would be those of advantages set to 0.")
-    if mode == "gspo" and aggregation != "seq-mean-token-mean":
+    if aggregation not in aggregations:
+        problems.append(f"settings: {AGGREGATION} is {aggregation!r}, expected one of {', '.join(aggregations)}.")
+    elif mode == "gspo" and aggregation != "seq-mean-token-mean":
         problems.append(f"settings: {AGGREGATION} is {aggregation!r}, expected seq-mean-token-mean with {POLICY_LOSS}.loss_mode=gspo.")
     return problems
 
