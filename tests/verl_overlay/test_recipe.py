@@ -591,12 +591,13 @@ def test_an_existing_cluster_gets_the_loggers_environment(ray_cluster, patched_v
     # As `ray job submit --runtime-env-json` hands them over: the same variable twice is an error of Ray's by default.
     job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": {"TENSORBOARD_DIR": "/shared/t b"}}, "metadata": {}})}
     for more in ({}, job):
-        command = [sys.executable, probe, f"--config-path={patched_verl}/recipe/era/config", "--config-name=era_math", "trainer.experiment_name=probe"]
+        command = [sys.executable, probe, f"--config-path={patched_verl}/recipe/era/config", "--config-name=era_math", "trainer.experiment_name=probe", f"trainer.default_local_dir={tmp_path}/run of a probe"]
         result = subprocess.run(command, cwd=patched_verl, env={**env, **more}, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stderr
         expected = {**given, "NCCL_DEBUG": "WARN", "OTHER": None}
         seen = re.search(r"^task (\{.*\}) probe$", result.stdout, re.MULTILINE)
         assert seen and eval(seen[1]) == expected, result.stdout
+    assert list((tmp_path / "run of a probe").glob("hydra/*/.hydra/config.yaml")) and not (patched_verl / "outputs").exists()
 
 
 @pytest.fixture
