@@ -53,14 +53,18 @@ help:  ## this list
 		/^##@ / { printf "%s%s\n", separator, substr($$0, 5); separator = "\n" } \
 		/^[a-z0-9.-]+:.*## / { printf "  %-31s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV_READY): requirements/cpu.txt
-	@set -e; python="$${PYTHON-$$(for p in python3 python3.13 python3.12 python3.11; do $$p -c $(FITS) 2>/dev/null && { command -v $$p; break; }; done)}"; \
+# Without its Python (one of the system that is gone, say) the environment is made anew, whatever the stamp says.
+$(VENV_READY): requirements/cpu.txt $(if $(shell test -x $(VENV)/bin/python && echo there),,no-python)
+	@set -e; python="$${PYTHON:-$$(for p in python3 python3.13 python3.12 python3.11; do $$p -c $(FITS) 2>/dev/null && { command -v $$p; break; }; done; :)}"; \
 	test -n "$$python" || { echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }; \
 	"$$python" -c $(FITS) 2>/dev/null || { echo "error: PYTHON=$$python is not a Python 3.11, 3.12 or 3.13. Nothing was changed." >&2; exit 1; }; \
 	echo "Setting up $(VENV) with $$("$$python" --version): a download of up to 3 GB, two minutes or more, the first time only."; \
 	$(CPU) -c $(FITS) 2>/dev/null || { rm -rf $(VENV); "$$python" -m venv $(VENV); }
 	@set -o pipefail; $(CPU) -m pip install --disable-pip-version-check -r requirements/cpu.txt | $(ONE_LINE)
 	@touch $@
+
+.PHONY: no-python
+no-python:
 
 demo: $(VENV_READY)  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"

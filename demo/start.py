@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import fcntl
 import importlib.util
+import re
 import shutil
 import signal
 import sys
@@ -67,6 +68,7 @@ def whole_number(least: int) -> Callable[[str], int]:
 def check(checkout: Path, out: Path) -> None:
     """Finds what would stop a command half-way."""
     need_packages(NEEDED_PACKAGES)
+    need_plain_path(sys.executable)
     need_overlay(checkout, "verl", "verl/trainer/main_ppo.py", "verl/utils/era.py")
     need_room(out, NEEDED_DISK_MB)
 
@@ -75,8 +77,17 @@ def need_packages(names: tuple[str, ...], target: str = "demo") -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoError(
-            f"{sys.executable} lacks {', '.join(missing)}. `make {target}` makes an environment that has all; "
-            "by hand: pip install -r requirements/cpu.txt"
+            f"{sys.executable} lacks {', '.join(missing)}. `rm -f .venv/cpu/installed; make {target}` makes an environment that has "
+            "all; by hand: pip install -r requirements/cpu.txt"
+        )
+
+
+def need_plain_path(python: str) -> None:
+    """Ray starts its workers in a shell, with Python's path as it is (exec_worker in runtime_env/context.py of 2.46.0), and waits five minutes for them."""
+    if odd := "".join(sorted(set(re.findall(r"[^\w./+,:@%=-]", python)))):
+        raise DemoError(
+            f"Ray cannot start its processes with {python}, because of the characters {odd!r} in that path. Move this project to a "
+            "folder without them, then run the command again. Nothing was started."
         )
 
 

@@ -252,7 +252,7 @@ def test_all_that_is_missing_is_named_before_an_environment_is_made(make, projec
     assert (project_root / ".venv/verl-gpu").exists() == before
 
 
-@pytest.mark.parametrize("python, said", [("", "no Python 3.11, 3.12 or 3.13 found"), ("/nonexistent", "PYTHON=/nonexistent is not a Python 3.11"), ("too old", "is not a Python 3.11")])
+@pytest.mark.parametrize("python, said", [("/nonexistent", "PYTHON=/nonexistent is not a Python 3.11"), ("too old", "is not a Python 3.11")])
 def test_a_python_that_cannot_be_used_is_named(make, python, said, tmp_path):
     if python == "too old":
         python = str(tmp_path / "python3.9")
@@ -261,6 +261,23 @@ def test_a_python_that_cannot_be_used_is_named(make, python, said, tmp_path):
     result = make("test", f"PYTHON={python}", f"VENV={tmp_path}/venv")
     assert result.returncode != 0 and said in result.stderr
     assert "Setting up" not in result.stdout and not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("PYTHON=",)])
+def test_that_there_is_no_python_is_said(make, given, tmp_path):
+    (tmp_path / "bin").mkdir()
+    result = make("test", f"PATH={tmp_path}/bin", f"VENV={tmp_path}/venv", *given)
+    assert result.returncode != 0 and "error: no Python 3.11, 3.12 or 3.13 found. Install one" in result.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(make, tmp_path):
+    """Here up to the point where a Python is looked for."""
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/python").symlink_to("/nonexistent/python3")
+    (tmp_path / "venv/installed").touch()
+    result = make("report", f"VENV={tmp_path}/venv", "PYTHON=/nonexistent")
+    assert result.returncode != 0 and "PYTHON=/nonexistent is not a Python 3.11" in result.stderr
 
 
 def test_checkouts_in_a_folder_with_spaces(make, patched_verl, tmp_path):

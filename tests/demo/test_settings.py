@@ -77,6 +77,17 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
         cli.check(checkout(tmp_path), tmp_path / "out")
 
 
+@pytest.mark.parametrize("odd", [" ", "'", "(", "&", "$"])
+def test_a_path_that_ray_cannot_start_is_named(odd, monkeypatch, tmp_path):
+    monkeypatch.setattr(start.sys, "executable", f"/home/me/my{odd}clone/.venv/cpu/bin/python")
+    with pytest.raises(DemoError, match="Ray cannot start its processes"):
+        start.check(tmp_path, tmp_path / "out")
+
+
+def test_letters_of_other_alphabets_are_no_hindrance():
+    start.need_plain_path("/home/me/Prüf-Ordner_é/era+1.0/.venv/cpu/bin/python3.11")
+
+
 def test_file_in_the_place_of_the_results_folder_is_one_clear_error(tmp_path):
     (tmp_path / "out").touch()
     result = demo("--checkout", checkout(tmp_path), "--out", tmp_path / "out")

@@ -545,6 +545,16 @@ def test_resuming_after_a_crash(check, tmp_path):
     assert check(TOTAL_STEPS="700") == []
 
 
+def test_a_python_that_ray_cannot_start_is_named(preflight, monkeypatch):
+    assert preflight.python_problem() == []
+    for path, odd in (("/home/my clone/bin/python", " "), ("/home/(me)/bin/python", "()"), ("/home/it's/bin/python", "'")):
+        monkeypatch.setattr(preflight.sys, "executable", path)
+        (problem,) = preflight.python_problem()
+        assert path in problem and repr(odd) in problem
+    monkeypatch.setattr(preflight.sys, "executable", "/home/Prüf-Ordner/bin/python3.11")
+    assert preflight.python_problem() == []
+
+
 # Clusters
 
 

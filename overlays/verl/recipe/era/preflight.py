@@ -234,6 +234,12 @@ def policy_loss_problems(config: dict) -> list[str]:
 # What must be there
 
 
+def python_problem() -> list[str]:
+    """Ray starts its workers in a shell, with Python's path as it is (exec_worker in runtime_env/context.py of 2.46.0), and waits minutes."""
+    odd = "".join(sorted(set(re.findall(r"[^\w./+,:@%=-]", sys.executable))))
+    return [f"python: Ray cannot start its processes with {sys.executable}, because of the characters {odd!r} in that path. Set PYTHON to one without them."] if odd else []
+
+
 def packages_problem(settings: Settings) -> list[str]:
     """What this Python lacks of what the run will import."""
     override = "actor_rollout_ref.model.override_config."
@@ -463,7 +469,7 @@ def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
         return not wrong.keys() & set(keys)
 
     if not environment_to_come:
-        problems += packages_problem(settings)
+        problems += python_problem() + packages_problem(settings)
     if right(NNODES, GPUS_PER_NODE):
         problems += gpu_problem(settings[NNODES], settings[GPUS_PER_NODE], environment_to_come)
     if right(*COUNTS):
