@@ -83,7 +83,9 @@ def need_packages(names: tuple[str, ...], target: str = "demo") -> None:
 
 
 def need_plain_path(python: str) -> None:
-    """Ray starts its workers in a shell, with Python's path as it is (exec_worker in runtime_env/context.py of 2.46.0), and waits five minutes for them."""
+    """Ray starts its workers in a shell, with Python's path as it is (exec_worker in runtime_env/context.py of 2.46.0).
+
+    Where that fails it waits five minutes for them."""
     if odd := "".join(sorted(set(re.findall(r"[^\w./+,:@%=-]", python)))):
         raise DemoError(
             f"Ray cannot start its processes with {python}, because of the characters {odd!r} in that path. Move this project to a "
