@@ -68,7 +68,7 @@ no-python:
 
 demo: $(VENV_READY)  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) -m demo --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
+	@$(CPU) -m demo.llm --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" --checkout "$$CHECKOUTS/verl" --out results/demo
 
 demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
@@ -77,7 +77,7 @@ demo-vision: $(VENV_READY)  ## timm's train.py on scikit-learn's digits, with an
 
 demo-control: $(VENV_READY)  ## FastTD3's train.py on HalfCheetah: FastTD3 beside FastSAC-ERA (SEED="1 2 3", STEPS)
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS" || { code=$$?; \
-		[[ $$code -ne 6 ]] || echo "FastTD3 is on no package index, so this demo needs git access to the address above, or a clone in its place: git config --global url.<the clone>.insteadOf <the address> (docs/engine.md)." >&2; \
+		[[ $$code -ne 6 ]] || echo "FastTD3 is on no package index, so this demo needs git access to the address above, or a clone in its place: git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; \
 		exit $$code; }
 	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
 		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
@@ -108,10 +108,10 @@ diff:  ## what the overlays change, as git shows it
 revert:  ## back to the pinned upstreams; refuses over local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
-drift:  ## each patch on every newer release of its upstream; the table goes to docs/drift.md
+drift:  ## each patch on every newer release of its upstream; the table goes to docs/engine/drift.md
 	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs
 
-##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..." adds to it; docs/recipes.md)
+##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..." adds to it; docs/llm/recipes.md)
 llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)
 llm-stage2: RUN = run_era_stage2_qwen2.5_math_7b.sh  ## ERA stage 2, from stage 1's checkpoint (main results)
 llm-grpo: RUN = run_grpo_qwen2.5_math_7b.sh  ## GRPO (main results)
@@ -173,7 +173,7 @@ $(LLM_RUNS):
 
 llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@read -ra scripts <<< "$$SCRIPTS"; $(CPU) -m demo.smoke --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
+	@read -ra scripts <<< "$$SCRIPTS"; $(CPU) -m tools.smoke.llm --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
 
 llm-data:  ## the runs' data (SETS="train math ood", DATA=~/verl/data)
 	@$(call in-checkout,verl/recipe/era/prepare_data.py); read -ra sets <<< "$${SETS:-all}"; $(or-print); python=$$PYTHON; \
@@ -223,7 +223,7 @@ $(GPU_VENV_READY): requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.tx
 		echo "error: flash-attn could not be installed; pip's reason is above. Building it takes the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with (CUDA_HOME names its folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages are in $(GPU_VENV) and stay; the same command goes on from there." >&2; exit 1; }
 	@touch $@
 
-##@ The paper's image classifiers on GPUs (DRY_RUN=1, ARGS="...", SEED="42 43", GPUS, DATA_DIR; docs/recipes-vision.md)
+##@ The paper's image classifiers on GPUs (DRY_RUN=1, ARGS="...", SEED="42 43", GPUS, DATA_DIR; docs/vision/recipes.md)
 vision-cifar10: RUN = cifar10  ## ResNet-50 on CIFAR-10, three seeds (main results)
 vision-cifar10-era: RUN = cifar10-era  ## the same with ERA (main results)
 vision-cifar10-aug: RUN = cifar10-aug  ## with augmentation (main results)
@@ -247,7 +247,7 @@ vision-results:  ## table of the runs in OUTPUT (default: output/era of the chec
 
 vision-smoke: $(VENV_READY)  ## each of these runs for an epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@read -ra names <<< "$$RUNS"; $(CPU) -m demo.smoke_vision --checkout "$$CHECKOUTS/timm" --out results/smoke-vision "$${names[@]}"
+	@read -ra names <<< "$$RUNS"; $(CPU) -m tools.smoke.vision --checkout "$$CHECKOUTS/timm" --out results/smoke-vision "$${names[@]}"
 
 $(TIMM_GPU_VENV_READY): requirements/timm-gpu.txt
 	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { echo "error: torch 2.6.0 and this project need Python 3.10 to 3.13, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
@@ -256,7 +256,7 @@ $(TIMM_GPU_VENV_READY): requirements/timm-gpu.txt
 	@$(TIMM_GPU_VENV)/bin/python -m pip install --disable-pip-version-check -r requirements/timm-gpu.txt
 	@touch $@
 
-##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS="...", TASKS, SEED, AGENT, SLURM; docs/recipes-control.md)
+##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS="...", TASKS, SEED, AGENT, SLURM; docs/control/recipes.md)
 control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
 control-distribution: RUN = distribution  ## truncated and tanh, delta constant and learned (policy distribution)
 control-batch: RUN = batch  ## entropy held per state or per batch, beside FastTD3 (batch-level ERA)
@@ -272,7 +272,7 @@ control-results:  ## table of the runs in OUTPUT (default: output/era of the che
 
 control-smoke: $(VENV_READY)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
-	@read -ra names <<< "$$RUNS"; $(CPU) -m demo.smoke_control --checkout "$$CHECKOUTS/fasttd3" --out results/smoke-control "$${names[@]}"
+	@read -ra names <<< "$$RUNS"; $(CPU) -m tools.smoke.control --checkout "$$CHECKOUTS/fasttd3" --out results/smoke-control "$${names[@]}"
 
 $(FASTTD3_GPU_VENV_READY): requirements/fasttd3-gpu.txt
 	@python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { echo "error: FastTD3's packages need Python 3.10 to 3.12, the active one is $$(python3 --version). Activate an environment with one of these. Nothing was changed." >&2; exit 1; }
@@ -283,44 +283,44 @@ $(FASTTD3_GPU_VENV_READY): requirements/fasttd3-gpu.txt
 
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
-	@$(CPU) tests/timm_overlay/floor_search.py
+	@$(CPU) tools/searches/entropy_floor.py
 
 entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
-	@$(CPU) tests/fasttd3_overlay/entropy_search.py
+	@$(CPU) tools/searches/gaussian_entropy.py
 
 learned-delta: $(VENV_READY)  ## entropy of bounded policies minus the target after training with a learned delta
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
-	@$(CPU) tests/fasttd3_overlay/learned_delta.py "$$CHECKOUTS/fasttd3"
+	@$(CPU) tools/searches/learned_delta.py "$$CHECKOUTS/fasttd3"
 
 vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with pass or the reason why not
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@$(CPU) tests/timm_overlay/families.py "$$CHECKOUTS/timm" --out docs/vision-models.md
+	@$(CPU) tools/searches/timm_families.py "$$CHECKOUTS/timm" --out docs/vision/models.md
 
 bench-vision: $(VENV_READY)  ## time of ERA in a classifier beside plain cross-entropy
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@$(CPU) benchmarks/vision.py --checkout "$$CHECKOUTS/timm"
+	@$(CPU) tools/bench/vision.py --checkout "$$CHECKOUTS/timm"
 
 bench-control: $(VENV_READY)  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
-	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) benchmarks/control.py --checkout "$$CHECKOUTS/fasttd3" --csv results/bench-control.csv
+	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) tools/bench/control.py --checkout "$$CHECKOUTS/fasttd3" --csv results/bench-control.csv
 
 agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) tests/verl_overlay/agreement.py "$$CHECKOUTS/verl"
+	@$(CPU) tests/llm/agreement.py "$$CHECKOUTS/verl"
 
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) benchmarks/logprobs.py --checkout "$$CHECKOUTS/verl"
+	@$(CPU) tools/bench/logprobs.py --checkout "$$CHECKOUTS/verl"
 
 bench-actor: $(VENV_READY)  ## time and memory of the actor's two passes: GRPO, ERA, the release's way
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) benchmarks/actor.py --checkout "$$CHECKOUTS/verl"
+	@$(CPU) tools/bench/actor.py --checkout "$$CHECKOUTS/verl"
 
 bench-ledger: $(VENV_READY)  ## time and memory of collecting and reporting a full grid of made-up results
-	@$(CPU) benchmarks/ledger.py
+	@$(CPU) tools/bench/ledger.py
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
-	@$(CPU) benchmarks/engine.py
+	@$(CPU) tools/bench/engine.py
 
 clean:  ## remove virtual environments and results; checkouts stay
 	rm -rf .venv results

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Put the ERA overlays onto pinned upstream sources, and take them off again.
 
-Needs Python 3.10 or newer and git 2.30 or newer, nothing else. The work is done in engine/; see docs/engine.md.
+Needs Python 3.10 or newer and git 2.30 or newer, nothing else. The work is done in engine/; see docs/engine/usage.md.
 """
 
 import sys
 
 if sys.version_info < (3, 10):  # before anything is imported that an older Python cannot read
-    sys.stderr.write("error: apply.py needs Python 3.10 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3]))
+    sys.stderr.write(
+        "error: apply.py needs Python 3.10 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3])
+    )
     sys.exit(2)
 
 import _signal  # noqa: E402  the C part of signal, which itself would first load other modules: Ctrl-C could land there

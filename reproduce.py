@@ -15,7 +15,9 @@ import os
 import sys
 
 if sys.version_info < (3, 11):  # before anything is imported that an older Python cannot read
-    sys.stderr.write("error: reproduce.py needs Python 3.11 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3]))
+    sys.stderr.write(
+        "error: reproduce.py needs Python 3.11 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3])
+    )
     sys.exit(2)
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))

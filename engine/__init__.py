@@ -1,4 +1,4 @@
-"""The engine behind apply.py, one room per file; docs/engine.md says what each is for.
+"""The engine behind apply.py, one room per file; docs/engine/usage.md says what each is for.
 
 Imports go one way, from the right to the left:
 

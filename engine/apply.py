@@ -10,13 +10,52 @@ import os
 import shutil
 from pathlib import Path
 
-from engine.checkout import BRANCH, Checkout, Run, Status, edits, evaluate, in_force, look, refuse_half_exported, write_record
+from engine.checkout import (
+    BRANCH,
+    Checkout,
+    Run,
+    Status,
+    edits,
+    evaluate,
+    in_force,
+    look,
+    refuse_half_exported,
+    write_record,
+)
 from engine.common import CONFLICT, LOCAL, WRONG_BASE, Stop, command, count, say, some, unfinished, uninterrupted
-from engine.git import Content, Git, Tree, add_shallow, blob_id, init_repository, read_contents, scratch_index, store_files, tree_id
+from engine.git import (
+    Content,
+    Git,
+    Tree,
+    add_shallow,
+    blob_id,
+    init_repository,
+    read_contents,
+    scratch_index,
+    store_files,
+    tree_id,
+)
 from engine.patches import Conflict, Patch, apply_diff, check_ids, patched_paths
-from engine.project import FORMAT, JUNK_PATTERNS, Overlay, Upstream, check_no_overwrite, count_project, read_overlay, select_patches
+from engine.project import (
+    FORMAT,
+    JUNK_PATTERNS,
+    Overlay,
+    Upstream,
+    check_no_overwrite,
+    count_project,
+    read_overlay,
+    select_patches,
+)
 from engine.sources import Source, find_source, wished_kind
-from engine.switch import complete_earlier, crlf_hint, export_hint, other_worktree, plan_switch, switch_all, verify_checkout
+from engine.switch import (
+    complete_earlier,
+    crlf_hint,
+    export_hint,
+    other_worktree,
+    plan_switch,
+    switch_all,
+    verify_checkout,
+)
 
 
 @dataclasses.dataclass
@@ -135,7 +174,11 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path}: {status.note}",
-            *([] if checkout.git else ["expected a clone of the upstream repository, with its .git, as the folder itself"]),
+            *(
+                []
+                if checkout.git
+                else ["expected a clone of the upstream repository, with its .git, as the folder itself"]
+            ),
             *way_there(up, label, checkout),
             "nothing was changed",
         )
@@ -176,7 +219,11 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
 def way_there(up: Upstream, label: str, checkout: Checkout) -> list[str]:
     commit = up.version(label).commit
     if checkout.git:
-        fetch = [] if checkout.git.commit(commit) else [f"it is not in this clone: git -C {checkout.path} fetch {up.url} {commit}"]
+        fetch = (
+            []
+            if checkout.git.commit(commit)
+            else [f"it is not in this clone: git -C {checkout.path} fetch {up.url} {commit}"]
+        )
         return [*fetch, f"to get there: git -C {checkout.path} checkout {commit}"]
     return [] if checkout.given else [f"move the folder away and run `{command('apply', up.name)}` to get a fresh one"]
 

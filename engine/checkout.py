@@ -81,7 +81,16 @@ def lock_checkout(path: Path, given: bool):
 
 # What apply.py wrote into .git/era, by type. A given clone may come with anything there, so it is read like any input.
 JOURNAL = {"verb": str, "plan": dict, "flags": dict, "refs": dict, "from": str, "head": str, "together": list}
-RECORD = {"version": str, "source": str, "base": str, "digest": str, "inputs": dict, "skipped": list, "before": str, "made": list}
+RECORD = {
+    "version": str,
+    "source": str,
+    "base": str,
+    "digest": str,
+    "inputs": dict,
+    "skipped": list,
+    "before": str,
+    "made": list,
+}
 
 
 def read_own(path: Path, shape: dict[str, type]) -> dict | None:
@@ -92,8 +101,16 @@ def read_own(path: Path, shape: dict[str, type]) -> dict | None:
         return None
     except (ValueError, RecursionError, IsADirectoryError):
         found = None
-    if not has_shape(found, shape) or path.parent.is_symlink() or not (is_journal if shape is JOURNAL else is_record)(found):
-        raise Stop(LOCAL, f"{path} was altered and cannot be read", "move it away to have this checkout treated as a plain clone")
+    if (
+        not has_shape(found, shape)
+        or path.parent.is_symlink()
+        or not (is_journal if shape is JOURNAL else is_record)(found)
+    ):
+        raise Stop(
+            LOCAL,
+            f"{path} was altered and cannot be read",
+            "move it away to have this checkout treated as a plain clone",
+        )
     return found
 
 
@@ -129,7 +146,9 @@ def look(name: str, path: Path, given: bool) -> Checkout:
     found.refs = git.refs("refs/heads", "refs/tags/upstream")
     found.ref = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or None
     found.head = found.refs.get(found.ref) if found.ref else git.commit("HEAD")
-    rows = git("config", "--null", "--get-regexp", r"^(core\.(filemode|sparsecheckout|symlinks)|filter\..*)$", ok=(0, 1))
+    rows = git(
+        "config", "--null", "--get-regexp", r"^(core\.(filemode|sparsecheckout|symlinks)|filter\..*)$", ok=(0, 1)
+    )
     found.config = dict(row.partition("\n")[::2] for row in rows.split("\0") if row)
     # Whatever writes the index may look at files again, through the filters of this repository.
     filters = {key: "false" if key.endswith(".required") else "" for key in found.config if key.startswith("filter.")}
@@ -194,9 +213,15 @@ def edits(checkout: Checkout, tree: Tree) -> list[str]:
     index = checkout.git.index()
     changed = changed_paths(index, tree)
     for path, entry in tree.items():
-        if entry[0] != "160000" and path not in changed and not same_entry(checkout, on_disk(checkout.path, path), entry):
+        if (
+            entry[0] != "160000"
+            and path not in changed
+            and not same_entry(checkout, on_disk(checkout.path, path), entry)
+        ):
             changed.add(path)
-    if checkout.config.get("core.sparsecheckout") == "true" and any(not os.path.lexists(checkout.path / p) for p in tree):
+    if checkout.config.get("core.sparsecheckout") == "true" and any(
+        not os.path.lexists(checkout.path / p) for p in tree
+    ):
         raise Stop(
             WRONG_BASE,
             f"{checkout.path} is a sparse checkout: not all of its files are there to be verified",
@@ -228,7 +253,11 @@ def snapshot(checkout: Checkout, files: list[str]):
             if (checkout.path / path).is_dir() and not (checkout.path / path).is_symlink():
                 entry = None  # the file gave way to a folder
             elif entry is not None and entry[0] == "other":
-                raise Stop(LOCAL, f"{checkout.path / path} is no plain file, so it cannot be saved", "move it away; nothing was changed")
+                raise Stop(
+                    LOCAL,
+                    f"{checkout.path / path} is no plain file, so it cannot be saved",
+                    "move it away; nothing was changed",
+                )
             if entry is not None:
                 target = checkout.path / path
                 contents.append(os.fsencode(os.readlink(target)) if entry[0] == "120000" else target.read_bytes())
@@ -284,9 +313,13 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
     if checkout.head in bases and (wish in (None, bases[checkout.head]) or not checkout.given):
         files = edits(checkout, checkout.git.tree(checkout.head))
         source = record["source"] if record and record["base"] == checkout.head else "git"
-        return Status("modified" if files else "clean", bases[checkout.head], source, checkout.head, files, untracked(checkout))
+        return Status(
+            "modified" if files else "clean", bases[checkout.head], source, checkout.head, files, untracked(checkout)
+        )
     wanted = up.version(label).commit
-    return Status("wrong-base", label, commit=checkout.head, note=f"HEAD is {checkout.head}, expected {wanted} ({label})")
+    return Status(
+        "wrong-base", label, commit=checkout.head, note=f"HEAD is {checkout.head}, expected {wanted} ({label})"
+    )
 
 
 def in_force(checkout: Checkout) -> dict | None:

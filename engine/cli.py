@@ -99,7 +99,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="where upstream comes from: its repository, its source package, or a local clone or .tar.gz",
     )
     add("--offline", action="store_true", help="never touch the network")
-    add("--checkouts", metavar="DIR", default=None, help="where the checkouts are (default: checkouts/ beside apply.py)")
+    add(
+        "--checkouts", metavar="DIR", default=None, help="where the checkouts are (default: checkouts/ beside apply.py)"
+    )
     add("--checkout", metavar="PATH", help="your own clone of the one upstream named")
     add("--cache", metavar="DIR", help="default: era-overlays in the user's cache folder")
     add("--dry-run", action="store_true", help="say what would be done, and do not do it")
@@ -121,7 +123,9 @@ def default_cache() -> Path:
         home = Path.home().absolute()
     except RuntimeError:  # a user id in a container that no file knows
         raise Stop(
-            USAGE, "there is no place for the cache: HOME is not set, and this user has no home folder", "name one with --cache DIR"
+            USAGE,
+            "there is no place for the cache: HOME is not set, and this user has no home folder",
+            "name one with --cache DIR",
         ) from None
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "era-overlays"
 
@@ -136,7 +140,11 @@ def split_words(words: list[str], upstreams: dict[str, Upstream]) -> tuple[str, 
         known = [*upstreams, *(VERBS if not names and words[0] == rest[0] else ())]
         close = difflib.get_close_matches(rest[0], known, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise Stop(USAGE, f"there is no upstream {rest[0]!r}", f"{hint}known upstreams: {', '.join(upstreams)}; verbs: {', '.join(VERBS)}")
+        raise Stop(
+            USAGE,
+            f"there is no upstream {rest[0]!r}",
+            f"{hint}known upstreams: {', '.join(upstreams)}; verbs: {', '.join(VERBS)}",
+        )
     return verb, list(dict.fromkeys(names)), rest
 
 
@@ -150,7 +158,11 @@ def read_arguments(argv: list[str]) -> Run:
     upstreams = read_upstreams()
     verb, named, paths = split_words(options.words, upstreams)
     checkouts = absolute(options.checkouts) if options.checkouts else ROOT / "checkouts"
-    names = named or [name for name, up in upstreams.items() if not up.on_request or Checkout(name, checkouts / name, given=False).exists]
+    names = named or [
+        name
+        for name, up in upstreams.items()
+        if not up.on_request or Checkout(name, checkouts / name, given=False).exists
+    ]
     if after and verb != "diff":
         raise Stop(USAGE, f"{verb} takes no paths after --")
     for option, verbs in ONLY.items():
@@ -159,11 +171,19 @@ def read_arguments(argv: list[str]) -> Run:
     if options.checkout and len(names) != 1:
         raise Stop(USAGE, "--checkout needs exactly one upstream", f"for example: {command(verb, names[0])}")
     if options.checkout and wished_kind(options.source) == "pypi":
-        raise Stop(USAGE, "--source with a source package does not go with --checkout", "a clone stands on the commit of its repository")
+        raise Stop(
+            USAGE,
+            "--source with a source package does not go with --checkout",
+            "a clone stands on the commit of its repository",
+        )
     if verb == "port" and not options.onto:
         raise Stop(USAGE, "port needs --onto REF", f"for example: {command('port', names[0], '--onto', 'main')}")
     if options.keep_edits and len(names) != 1:
-        raise Stop(USAGE, "--keep-edits needs exactly one upstream", f"for example: {command('revert', names[0], '--keep-edits', 'FILE')}")
+        raise Stop(
+            USAGE,
+            "--keep-edits needs exactly one upstream",
+            f"for example: {command('revert', names[0], '--keep-edits', 'FILE')}",
+        )
     call.only = names[0] if options.checkout else ""
     for name in names:
         if options.version:
@@ -172,14 +192,29 @@ def read_arguments(argv: list[str]) -> Run:
     scratch.root = cache.root / "tmp"
     checkout = absolute(options.checkout) if options.checkout else None
     where = (cache, checkouts, checkout)
-    return Run(verb, upstreams, names, bool(named), [*paths, *after], *where, options.version, options.source, options.dry_run, options)
+    return Run(
+        verb,
+        upstreams,
+        names,
+        bool(named),
+        [*paths, *after],
+        *where,
+        options.version,
+        options.source,
+        options.dry_run,
+        options,
+    )
 
 
 def refuse_empty(options: argparse.Namespace) -> None:
     """An empty value is an unset variable in somebody's script, not a wish for the default."""
     for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto", "out"):
         if getattr(options, option) == "":
-            raise Stop(USAGE, f"--{option.replace('_', '-')} is empty", "give a value, or leave the option out; nothing was changed")
+            raise Stop(
+                USAGE,
+                f"--{option.replace('_', '-')} is empty",
+                "give a value, or leave the option out; nothing was changed",
+            )
 
 
 def remember_places(options: argparse.Namespace) -> None:
@@ -239,7 +274,9 @@ def main(argv: list[str]) -> int:
             return show_stop(INTERRUPTED, (*stop.lines, unfinished.advice))
         if isinstance(stop, GitFailed) and stop.git_dir and scratch.root.parent in stop.git_dir.parents:
             stop.lines = (*stop.lines, f"if the cache is damaged, `{command('fetch')}` mends it")
-        open_end = stop.code == SOURCE or isinstance(stop, GitFailed)  # these come from rooms that cannot tell what was changed before
+        open_end = stop.code == SOURCE or isinstance(
+            stop, GitFailed
+        )  # these come from rooms that cannot tell what was changed before
         return show_stop(stop.code, (*stop.lines, unfinished.truth) if open_end else stop.lines)
     except KeyboardInterrupt:
         return tell_interrupted()
@@ -249,7 +286,8 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return show_stop(
-            INTERRUPTED if unfinished.advice else LOCAL, (what, f"the file system did not let apply.py go on; {unfinished.truth}")
+            INTERRUPTED if unfinished.advice else LOCAL,
+            (what, f"the file system did not let apply.py go on; {unfinished.truth}"),
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -73,7 +73,11 @@ def number(label: str) -> tuple | None:
 def verb_drift(run: Run) -> int:
     path = wished_path(run.source)
     if path and not path.is_dir():
-        raise Stop(USAGE, f"--source {path}: drift looks for releases in a repository", "for one archive there is the verb port")
+        raise Stop(
+            USAGE,
+            f"--source {path}: drift looks for releases in a repository",
+            "for one archive there is the verb port",
+        )
     codes = {OK}
     index = functools.cache(find_index)
     result = {name: drift_of(run, run.upstreams[name], codes, index) for name in run.names}
@@ -174,7 +178,9 @@ def list_refs(url: str) -> dict[str, str]:
     """The commits of a repository's tags and of its default branch, as the server tells them."""
     with quarantine() as outside:  # the cache's own configuration could name a program
         command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={outside.git_dir}", "ls-remote", "--symref", "--"]
-        status, text = watched([*command, url, "HEAD", "refs/tags/*"], environment(network=True), STALL, outside.git_dir)
+        status, text = watched(
+            [*command, url, "HEAD", "refs/tags/*"], environment(network=True), STALL, outside.git_dir
+        )
     if status:
         raise Stop(SOURCE, f"the repository {url} cannot be reached")
     rows = re.findall(r"^([0-9a-f]{40})\t(HEAD|refs/tags/\S+?)(\^\{\})?$", text, re.M)
@@ -221,7 +227,10 @@ def check_pinned(up: Upstream, release: Release) -> None:
             pins["pypi", version.sdist.version] = version.sdist.sha256
         pinned = pins.get((release.source, release.label), release.id)
         if pinned != release.id:
-            raise Stop(WRONG_BASE, f"{release.label} is {release.id or 'of unknown sha256'} there, expected the pinned {pinned}")
+            raise Stop(
+                WRONG_BASE,
+                f"{release.label} is {release.id or 'of unknown sha256'} there, expected the pinned {pinned}",
+            )
 
 
 def read_commit(git: Git, up: Upstream, release: Release, url: str) -> Source:
@@ -239,7 +248,9 @@ def read_commit(git: Git, up: Upstream, release: Release, url: str) -> Source:
     return Source("git", release.id, git, (), False)
 
 
-def read_package(cache: Cache, git: Git, up: Upstream, pinned: Sdist, release: Release, index: Callable[[], Index]) -> Source:
+def read_package(
+    cache: Cache, git: Git, up: Upstream, pinned: Sdist, release: Release, index: Callable[[], Index]
+) -> Source:
     """A source package as the index has it, unpacked in memory: unlike with pip, none of its code is run."""
     what = f"{pinned.project}-{release.label}.tar.gz"
     if not release.id:
@@ -275,7 +286,9 @@ def markdown(result: dict) -> str:
             parts.append(table(found))
             parts.append("\n".join(f"- {file[:4]}: `{file}`" for file in found["patches"]))
         notes = misfits(found)
-        parts += ["What does not fit, with the explanation for the newest release named:", "\n".join(notes)] if notes else []
+        parts += (
+            ["What does not fit, with the explanation for the newest release named:", "\n".join(notes)] if notes else []
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -290,7 +303,9 @@ def table(found: dict) -> str:
             cells.append("conflict" if any(file.startswith("overlays/") for file in results) else "clean")
         if row["problem"]:
             cells = ["?"] * len(cells)
-        rows.append([row["release"], row["source"], (row["commit"] or row["sha256"] or "")[:12], row["date"] or "", *cells])
+        rows.append(
+            [row["release"], row["source"], (row["commit"] or row["sha256"] or "")[:12], row["date"] or "", *cells]
+        )
     rows.insert(1, ["-" * len(cell) for cell in rows[0]])
     widths = [max(map(len, column)) for column in zip(*rows)]
     rows[1] = ["-" * width for width in widths]

@@ -31,7 +31,16 @@ from engine.common import (
 )
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, sha256
 from engine.patches import PatchReader, check_path, parents
-from engine.project import FIELDS, PLACEHOLDER, ROOT, Upstream, check_no_overwrite, patch_folder, project_files, with_numbers
+from engine.project import (
+    FIELDS,
+    PLACEHOLDER,
+    ROOT,
+    Upstream,
+    check_no_overwrite,
+    patch_folder,
+    project_files,
+    with_numbers,
+)
 
 DATE_MAIL = "Thu, 1 Jan 2026 00:00:00 +0000"
 MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an overlay
@@ -103,10 +112,14 @@ def refuse_foreign(checkout: Checkout, record: dict, present: dict, changes: dic
 def refuse_blocked(changes: dict) -> None:
     """A file cannot come where a folder stays, for example one with leavings that are no overlay files."""
     for path, item in changes.items():
-        left = [os.path.join(folder, file) for folder, _, files in os.walk(ROOT / path) for file in files] if item else []
+        left = (
+            [os.path.join(folder, file) for folder, _, files in os.walk(ROOT / path) for file in files] if item else []
+        )
         kept = [file for file in left if changes.get(os.path.relpath(file, ROOT), file) is not None]
         if kept:
-            raise Stop(LOCAL, f"{path} is a folder with other files: {some(kept)}", "move them away; nothing was changed")
+            raise Stop(
+                LOCAL, f"{path} is a folder with other files: {some(kept)}", "move them away; nothing was changed"
+            )
 
 
 def export_files(up: Upstream, checkout: Checkout, record: dict) -> tuple[dict[str, Content], list[str]]:
@@ -125,7 +138,11 @@ def export_files(up: Upstream, checkout: Checkout, record: dict) -> tuple[dict[s
         for path, (mode, _) in added.items():
             check_path(path, str(checkout.path), LOCAL)
             if mode not in MODES:
-                raise Stop(LOCAL, f"{checkout.path / path} is no plain file, so it cannot become an overlay file", "nothing was changed")
+                raise Stop(
+                    LOCAL,
+                    f"{checkout.path / path} is no plain file, so it cannot become an overlay file",
+                    "nothing was changed",
+                )
         check_no_overwrite(up.name, added, base)
         blobs = scratch.blobs({oid for _, oid in added.values()})
     files.update({f"overlays/{up.name}/{path}": (mode, blobs[oid]) for path, (mode, oid) in added.items()})
@@ -196,7 +213,10 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
             (bodies if layer.file else fresh).append((layer.file or slug(layer.message), text))
     bodies.sort()
     bodies += [(f"0000-{name}.patch", text) for name, text in fresh]
-    return {f"patches/{up.name}/{label}/{number:04d}{file[4:]}": (MODES[0], text) for number, (file, text) in enumerate(bodies, 1)}
+    return {
+        f"patches/{up.name}/{label}/{number:04d}{file[4:]}": (MODES[0], text)
+        for number, (file, text) in enumerate(bodies, 1)
+    }
 
 
 def slug(message: str) -> str:
@@ -204,7 +224,15 @@ def slug(message: str) -> str:
 
 
 def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
-    flags = ["--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--diff-algorithm=myers", "--unified=3"]
+    flags = [
+        "--full-index",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--diff-algorithm=myers",
+        "--unified=3",
+    ]
     flags += ["--text"]  # what is binary is not for the attributes in the checkout to say
     flags += ["--inter-hunk-context=0", "--indent-heuristic", "--src-prefix=a/", "--dst-prefix=b/"]
     diff = git.run("diff-tree", "-r", "-p", *flags, before, after).stdout
@@ -225,14 +253,18 @@ def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
     return patch
 
 
-def write_export(checkout: Checkout, record: dict, changes: dict, present: dict, wanted: dict, numbers: Content) -> None:
+def write_export(
+    checkout: Checkout, record: dict, changes: dict, present: dict, wanted: dict, numbers: Content
+) -> None:
     """The record first learns what is coming, so that an export cut short is seen, and can simply be run again."""
     if not changes and "exporting" not in record:
         return
     before, hashes = ({path: sha256(content) for path, (_, content) in files.items()} for files in (present, wanted))
     listed = {sha256(item[1]) for item in (numbers, changes.get("upstreams.json", numbers))}
     coming = {"upstreams.json": listed, **{path: {digest} for path, digest in hashes.items()}}
-    known = {path: sorted({*record["inputs"].get(path, ()), *coming.get(path, ())}) for path in {*record["inputs"], *coming}}
+    known = {
+        path: sorted({*record["inputs"].get(path, ()), *coming.get(path, ())}) for path in {*record["inputs"], *coming}
+    }
     with uninterrupted(f"the export is complete; `{command('export', checkout.name, '--check')}` shows it"):
         write_record(checkout.own_folder, {**record, "inputs": known, "exporting": [before, hashes]})
         advice = f"the export is half-way: run `{command('export', checkout.name)}` again"

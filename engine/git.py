@@ -156,7 +156,9 @@ def tree_id(tree: Tree) -> str:
         for name, child in node.items():
             mode, oid = ("40000", identify(child)) if isinstance(child, dict) else child
             raw = os.fsencode(name)
-            rows.append((raw + b"/" if mode == "40000" else raw, mode.encode() + b" " + raw + b"\0" + bytes.fromhex(oid)))
+            rows.append(
+                (raw + b"/" if mode == "40000" else raw, mode.encode() + b" " + raw + b"\0" + bytes.fromhex(oid))
+            )
         body = b"".join(row for _, row in sorted(rows))
         return hashlib.sha1(b"tree %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
 
@@ -186,7 +188,9 @@ class Git:
         if self.work_tree:
             command.append(f"--work-tree={self.work_tree}")
         screen.trace(["git", f"--git-dir={self.git_dir}", *args])
-        done = run_git([*command, *args], data, {**environment(network=False), **self.extra}, self.work_tree or self.git_dir)
+        done = run_git(
+            [*command, *args], data, {**environment(network=False), **self.extra}, self.work_tree or self.git_dir
+        )
         if done.returncode not in ok:
             raise GitFailed(list(args), os.fsdecode(done.stderr), self.git_dir)
         return done
@@ -293,9 +297,13 @@ class Git:
         few = objects.count("\n") <= 200
         self.run(*(("unpack-objects", "-q") if few else ("index-pack", "--stdin")), data=pack)
         names = "".join(f"{line[:40]}\n" for line in objects.split("\n") if line).encode()
-        missing = [row for row in self("cat-file", "--batch-check", data=names).splitlines() if row.endswith(" missing")]
+        missing = [
+            row for row in self("cat-file", "--batch-check", data=names).splitlines() if row.endswith(" missing")
+        ]
         if missing:
-            raise Damaged(source.git_dir, f"the object {missing[0].split()[0]} is missing or has other bytes than its id says")
+            raise Damaged(
+                source.git_dir, f"the object {missing[0].split()[0]} is missing or has other bytes than its id says"
+            )
 
 
 @contextlib.contextmanager
@@ -314,14 +322,22 @@ def index_lines(changes: dict[str, Entry | None]) -> bytes:
 
 def check_git() -> None:
     try:
-        text = subprocess.run(["git", "--version"], capture_output=True, text=True, env=environment(network=False)).stdout
+        text = subprocess.run(
+            ["git", "--version"], capture_output=True, text=True, env=environment(network=False)
+        ).stdout
     except OSError:
         raise Stop(
-            USAGE, "git was not found on the PATH", "install git 2.30 or newer and run the command again; nothing was changed"
+            USAGE,
+            "git was not found on the PATH",
+            "install git 2.30 or newer and run the command again; nothing was changed",
         ) from None
     found = re.search(r"(\d+)\.(\d+)", text)
     if found and (int(found[1]), int(found[2])) < (2, 30):
-        raise Stop(USAGE, f"git {found[0]} is too old", "install git 2.30 or newer and run the command again; nothing was changed")
+        raise Stop(
+            USAGE,
+            f"git {found[0]} is too old",
+            "install git 2.30 or newer and run the command again; nothing was changed",
+        )
 
 
 def init_repository(path: Path, bare: bool) -> None:
@@ -357,7 +373,9 @@ def store_files(git: Git, files: dict[str, Content], parent: str | None, message
         tree = scratch.write_tree()
     expected = tree_id({**(git.tree(parent) if parent else {}), **entries})
     if tree != expected:
-        raise Stop(WRONG_BASE, f"git wrote the tree {tree}, expected {expected}", "nothing was changed; please report this")
+        raise Stop(
+            WRONG_BASE, f"git wrote the tree {tree}, expected {expected}", "nothing was changed; please report this"
+        )
     return git.commit_tree(tree, [parent] if parent else [], message)
 
 

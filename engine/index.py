@@ -56,7 +56,12 @@ def check_address(url: str) -> None:
         raise Stop(SOURCE, "the package index is, or leads to, something that is no address", ADVICE) from None
     loopback = parts.hostname in ("localhost", "::1") or re.fullmatch(r"127(\.[0-9]+){3}", parts.hostname or "")
     if parts.scheme != "https" and not (parts.scheme == "http" and loopback) or not parts.hostname:
-        raise Stop(SOURCE, f"the package index is, or leads to, an address of the kind {parts.scheme}:", "expected https", ADVICE)
+        raise Stop(
+            SOURCE,
+            f"the package index is, or leads to, an address of the kind {parts.scheme}:",
+            "expected https",
+            ADVICE,
+        )
 
 
 class Index:
@@ -71,7 +76,9 @@ class Index:
     def read(self, url: str, what: str, limit: int) -> tuple[str, str, bytes]:
         """(address in the end, content type, content)"""
         check_address(url)
-        request = urllib.request.Request(url, headers={"Accept": f"{JSON}, text/html;q=0.5, */*;q=0.1", "User-Agent": "era-overlays"})
+        request = urllib.request.Request(
+            url, headers={"Accept": f"{JSON}, text/html;q=0.5, */*;q=0.1", "User-Agent": "era-overlays"}
+        )
         if self.secret and host(url) == host(self.base):
             request.add_unredirected_header("Authorization", self.secret)
         content, end = bytearray(), time.monotonic() + PATIENCE
@@ -89,9 +96,13 @@ class Index:
             reason = getattr(error, "reason", None) or type(error).__name__
             raise Stop(SOURCE, f"{what} cannot be had from the package index: {reason}", ADVICE) from None
         if len(content) > limit:
-            raise Stop(WRONG_BASE, f"{what}: the package index sends more than {limit >> 20} MiB", "nothing of it was used")
+            raise Stop(
+                WRONG_BASE, f"{what}: the package index sends more than {limit >> 20} MiB", "nothing of it was used"
+            )
         if expected is not None and len(content) < expected:
-            raise Stop(SOURCE, f"{what} cannot be had from the package index: it breaks off after {len(content)} bytes", ADVICE)
+            raise Stop(
+                SOURCE, f"{what} cannot be had from the package index: it breaks off after {len(content)} bytes", ADVICE
+            )
         return found
 
     def packages(self, project: str) -> list[Package]:
@@ -100,11 +111,15 @@ class Index:
         place, kind, content = self.read(f"{self.base}{normal(project)}/", what, MAX_PAGE)
         found = []
         try:
-            for name, url, digest, date, yanked in json_files(json.loads(content)) if kind == JSON else html_files(content.decode("utf-8")):
+            for name, url, digest, date, yanked in (
+                json_files(json.loads(content)) if kind == JSON else html_files(content.decode("utf-8"))
+            ):
                 stem, _, version = name.removesuffix(".tar.gz").rpartition("-")
                 if not yanked and name.endswith(".tar.gz") and normal(stem) == normal(project):
                     address, _ = without_secret(urllib.parse.urldefrag(urllib.parse.urljoin(place, url)).url)
-                    found.append(Package(version, address, digest if re.fullmatch(r"[0-9a-f]{64}", digest) else "", date))
+                    found.append(
+                        Package(version, address, digest if re.fullmatch(r"[0-9a-f]{64}", digest) else "", date)
+                    )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Stop(SOURCE, f"the package index sends no {what} that can be read", ADVICE) from None
         return found
@@ -166,7 +181,9 @@ def html_files(page: str):
 def pip_says(*words: str) -> str:
     # COLUMNS: pip would break an address at a hyphen. Not shown with --verbose: the settings may hold a password.
     env = {**os.environ, "COLUMNS": "1000", "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run([sys.executable, "-m", "pip", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env
+    )
     if done.returncode:
         lacking = "No module named pip" in done.stderr
         problem = "this Python has no pip" if lacking else "pip cannot read its own settings"
@@ -190,7 +207,9 @@ def find_index() -> Index:
     if not url:
         known = re.search(r"--index-url <url>.*?\(default:? (\S+?)\)", pip_says("download", "--help"), re.S)
         if not known:
-            raise Stop(SOURCE, "which package index to ask is not known: pip does not tell its default", "set PIP_INDEX_URL")
+            raise Stop(
+                SOURCE, "which package index to ask is not known: pip does not tell its default", "set PIP_INDEX_URL"
+            )
         url = known[1]
     try:
         return Index(url, setting("cert"))

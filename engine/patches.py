@@ -14,7 +14,6 @@ import unicodedata
 from engine.common import USAGE, WRONG_BASE, Stop
 from engine.git import MODES, NULL_ID, Content, blob_id
 
-
 LONGEST_NAME = 255  # bytes: where most file systems end
 # What some file system takes for .git, as git itself knows them: a short name of Windows, a stream or trailing dots
 # there, and on macOS characters that do not count. `git update-index` would leave such a path out and say nothing.
@@ -206,7 +205,9 @@ class PatchReader:
         half = len(names) // 2
         left, right = names[:half], names[half + 1 :]
         if names[half : half + 1] != b" " or left[:2] != b"a/" or right[:2] != b"b/" or left[2:] != right[2:]:
-            raise self.fail(f"expected `diff --git a/PATH b/PATH` with one unquoted path, found {names[:80]!r}; renames are not supported")
+            raise self.fail(
+                f"expected `diff --git a/PATH b/PATH` with one unquoted path, found {names[:80]!r}; renames are not supported"
+            )
         diff = FileDiff(check_path(os.fsdecode(left[2:]), f"{self.name}, line {self.at + 1}"))
         self.at += 1
         self.read_extended(diff)
@@ -250,7 +251,9 @@ class PatchReader:
             said.append(what)
             self.at += 1
         if ("old mode" in said) != ("new mode" in said) or {"old mode", "deleted file mode"} <= {*said}:
-            raise self.fail(f"expected `old mode` and `new mode` for {diff.path}, or `deleted file mode`, or none of them")
+            raise self.fail(
+                f"expected `old mode` and `new mode` for {diff.path}, or `deleted file mode`, or none of them"
+            )
         for given in (diff.old_mode, diff.new_mode):
             if given is not None and given not in MODES:
                 raise self.fail(f"{diff.path} has mode {given}; only plain files ({', '.join(MODES)}) can be patched")
@@ -290,7 +293,9 @@ class PatchReader:
                 raise self.fail(f"hunk {number} ends early: it should have {want_old} old and {want_new} new lines")
             self.at += 1
         if (len(old), len(new)) != (want_old, want_new) or not tags.strip(b" "):
-            raise self.fail(f"hunk {number} does not have the {want_old} old and {want_new} new lines that it announces")
+            raise self.fail(
+                f"hunk {number} does not have the {want_old} old and {want_new} new lines that it announces"
+            )
         if any(not line.endswith(b"\n") for side in (old, new) for line in side[:-1]):
             raise self.fail(f"hunk {number} has a line without its newline before the end")
         lead, tail = len(tags) - len(tags.lstrip(b" ")), len(tags) - len(tags.rstrip(b" "))
@@ -316,7 +321,9 @@ def explain(path: str, lines: list[bytes], hunk: Hunk, position: int) -> Conflic
     else:
         number = position + wrong + 1
         report.append(f"expected at line {number}: {show(hunk.old[wrong])}")
-        report.append(f"found there:{' ' * len(str(number))}        {show(lines[number - 1] if number <= len(lines) else None)}")
+        report.append(
+            f"found there:{' ' * len(str(number))}        {show(lines[number - 1] if number <= len(lines) else None)}"
+        )
     places = locate(lines, hunk)
     if places:
         report.append(f"nearest match: the whole hunk {standing(places, position)}")
@@ -385,7 +392,9 @@ def apply_diff(diff: FileDiff, before: Content | None) -> Content | None:
         raise Conflict(diff.path, None, [f"{diff.path}: expected mode {diff.old_mode}, found {mode}"])
     after = apply_hunks(diff.path, content, diff.hunks)
     if diff.kind == "delete" and after:
-        raise Conflict(diff.path, None, [f"{diff.path}: the patch deletes this file, but it has more lines than the patch knows"])
+        raise Conflict(
+            diff.path, None, [f"{diff.path}: the patch deletes this file, but it has more lines than the patch knows"]
+        )
     return None if diff.kind == "delete" else (diff.new_mode or mode, after)
 
 
@@ -398,7 +407,7 @@ def check_ids(patch: Patch, diff: FileDiff, before: Content | None, after: Conte
                 WRONG_BASE,
                 f"{patch.file}: {diff.path} has the id {found} {which} the patch, its index line says {given}",
                 "the patch was truncated or edited by hand, or it belongs to another version; bring it back with git,",
-                "or make the change in an applied checkout and export it (docs/engine.md); nothing was changed",
+                "or make the change in an applied checkout and export it (docs/engine/usage.md); nothing was changed",
             )
 
 

@@ -67,7 +67,9 @@ def find_target(run: Run, up: Upstream, onto: str) -> Source:
     with run.cache.lock(up.name):
         git = run.cache.repository(up.name)
         if path and path.is_file():
-            return Source("pypi", store_files(git, unpack(path), None, f"{onto}\n"), git, sdist.lacks if sdist else (), True)
+            return Source(
+                "pypi", store_files(git, unpack(path), None, f"{onto}\n"), git, sdist.lacks if sdist else (), True
+            )
         into = f"refs/onto/{onto.replace('/', '%')}"  # so that a branch x and a branch x/y do not exclude each other
         if run.cache.offline:
             found = git.commit(into)
@@ -119,11 +121,16 @@ def port_overlay(up: Upstream, overlay: Overlay, source: Source, target: Source)
                 state.pop(diff.path, None)
                 if value is not None:
                     state[diff.path] = value
-        rows.append({"patch": patch.file, "result": max((item["result"] for item in items), key=RESULTS.index), "files": items})
+        rows.append(
+            {"patch": patch.file, "result": max((item["result"] for item in items), key=RESULTS.index), "files": items}
+        )
     for patch in overlay.patches:
         if patch.file in skipped:
             detail = ["the source package of the pinned version lacks its files: use --source git"]
-            items = [{"path": diff.path, "result": "not in the package", "hunks": [], "detail": detail} for diff in patch.diffs]
+            items = [
+                {"path": diff.path, "result": "not in the package", "hunks": [], "detail": detail}
+                for diff in patch.diffs
+            ]
             rows.append({"patch": patch.file, "result": "not in the package", "files": items})
     return rows
 
@@ -172,13 +179,17 @@ def explain_clash(diff: FileDiff, hunk: Hunk, ours: bytes, before: bytes) -> lis
     """Where upstream changed the lines that a hunk changes: what was there, and what upstream has now."""
     path, lines, known = diff.path, split_lines(ours), split_lines(before)
     start, have, want = clash(ours, before, apply_hunks(path, before, [hunk])) or (0, [], [])
-    changes = [change for change in difflib.SequenceMatcher(None, want, have, False).get_opcodes() if change[0] != "equal"]
+    changes = [
+        change for change in difflib.SequenceMatcher(None, want, have, False).get_opcodes() if change[0] != "equal"
+    ]
     if not changes:
         return explain(path, lines, hunk, hunk.position).lines
     # A clash can be long: what counts is where it meets the lines that the hunk changes, or the ones beside them.
     first = hunk.position + hunk.lead
     last = hunk.position + len(hunk.old) - hunk.tail
-    base = next((at for at in range(first, -1, -1) if known[at : at + len(want)] == want and at + len(want) >= last), first)
+    base = next(
+        (at for at in range(first, -1, -1) if known[at : at + len(want)] == want and at + len(want) >= last), first
+    )
     near = [change for change in changes if change[1] <= last - base and change[2] >= first - base - 1]
     _, i, i_end, j, j_end = (near or changes)[0]
     own = max(i, min(first - base, i_end - 1))

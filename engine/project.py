@@ -90,8 +90,12 @@ def check_pattern(where: str, value: str, pattern: str, meaning: str) -> str:
 def check_ref(where: str, value: str, pattern: str, meaning: str) -> str:
     """A word that git takes for a part of a ref's name, too: `git check-ref-format` has these rules."""
     check_pattern(where, value, pattern, meaning)
-    if any(part.startswith(".") or part.endswith((".", ".lock")) or not part or ".." in part for part in value.split("/")):
-        raise Stop(USAGE, f"{where}: expected {meaning}, found {value!r}, which git does not allow as the name of a tag")
+    if any(
+        part.startswith(".") or part.endswith((".", ".lock")) or not part or ".." in part for part in value.split("/")
+    ):
+        raise Stop(
+            USAGE, f"{where}: expected {meaning}, found {value!r}, which git does not allow as the name of a tag"
+        )
     return value
 
 
@@ -114,7 +118,9 @@ def read_sdist(where: str, value: dict) -> Sdist:
             if not isinstance(item, str):
                 raise Stop(USAGE, f"{where}.{key}: expected paths, found {shown(item)}")
             check_path(item.rstrip("/"), f"{where}.{key}")
-    return Sdist(value["project"], value["version"], value["sha256"], tuple(value["lacks"]), tuple(value.get("adds", ())))
+    return Sdist(
+        value["project"], value["version"], value["sha256"], tuple(value["lacks"]), tuple(value.get("adds", ()))
+    )
 
 
 def read_version(where: str, label: str, value: dict) -> Version:
@@ -132,7 +138,9 @@ def read_upstreams() -> dict[str, Upstream]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicates)
     except OSError as error:
-        raise Stop(USAGE, f"cannot read {path}: {error.strerror}", "apply.py must stand beside upstreams.json") from None
+        raise Stop(
+            USAGE, f"cannot read {path}: {error.strerror}", "apply.py must stand beside upstreams.json"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise Stop(USAGE, f"{path} is not valid JSON: {error}") from None
     if not isinstance(data, dict) or not data:
@@ -144,11 +152,19 @@ def read_upstreams() -> dict[str, Upstream]:
         required = {"git": str, "license": str, "default": str, "overlay_files": int, "versions": dict}
         check_fields(where, value, required, {"on_request": bool})
         check_pattern(f"{where}.git", value["git"], URL, "an https, ssh or file URL")
-        versions = {label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()}
+        versions = {
+            label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()
+        }
         if value["default"] not in versions:
             raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
         found[name] = Upstream(
-            name, value["git"], value["license"], value["default"], value["overlay_files"], value.get("on_request", False), versions
+            name,
+            value["git"],
+            value["license"],
+            value["default"],
+            value["overlay_files"],
+            value.get("on_request", False),
+            versions,
         )
     if len({name.lower() for name in found}) < len(found):
         raise Stop(USAGE, f"{path}: two names differ only by case, so some file systems have one folder for both")

@@ -22,8 +22,30 @@ import urllib.parse
 import zlib
 from pathlib import Path
 
-from engine.common import SOURCE, WRONG_BASE, Stop, absolute, inherited, interrupts_held, locked, say, scratch_folder, screen, some
-from engine.git import MODES, NETWORK_CONFIG, Content, Git, add_shallow, environment, init_repository, settings, store_files
+from engine.common import (
+    SOURCE,
+    WRONG_BASE,
+    Stop,
+    absolute,
+    inherited,
+    interrupts_held,
+    locked,
+    say,
+    scratch_folder,
+    screen,
+    some,
+)
+from engine.git import (
+    MODES,
+    NETWORK_CONFIG,
+    Content,
+    Git,
+    add_shallow,
+    environment,
+    init_repository,
+    settings,
+    store_files,
+)
 from engine.patches import check_path, meet, under
 from engine.project import Sdist, Upstream, Version
 
@@ -68,7 +90,10 @@ class Cache:
                 init_repository(folder / "new", bare=True)
                 shutil.rmtree(path, ignore_errors=True)
                 os.rename(folder / "new", path)
-        for left in [*path.glob("*.lock"), *(path / "refs").rglob("*.lock")]:  # by a git that was killed: we hold the lock
+        for left in [
+            *path.glob("*.lock"),
+            *(path / "refs").rglob("*.lock"),
+        ]:  # by a git that was killed: we hold the lock
             left.unlink(missing_ok=True)
         return Git(path)
 
@@ -104,7 +129,9 @@ def watched(command: list[str], env: dict[str, str], silence: float, folder: Pat
                     break
                 grown = os.fstat(log.fileno()).st_size + size_of(folder)
                 if grown > MAX_DOWNLOAD:
-                    raise Stop(SOURCE, f"the download was ended: more than {MAX_DOWNLOAD} bytes came, which is no source tree")
+                    raise Stop(
+                        SOURCE, f"the download was ended: more than {MAX_DOWNLOAD} bytes came, which is no source tree"
+                    )
                 if grown != size:
                     size, heard = grown, time.monotonic()
                 elif time.monotonic() - heard > silence:
@@ -116,7 +143,9 @@ def watched(command: list[str], env: dict[str, str], silence: float, folder: Pat
                 process.wait()
         log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
         text = log.read().decode("utf-8", "replace")
-        text = "".join(char if char.isprintable() or char in "\r\n\t" else "?" for char in text)  # a server's words, for a terminal
+        text = "".join(
+            char if char.isprintable() or char in "\r\n\t" else "?" for char in text
+        )  # a server's words, for a terminal
     if screen.verbose:
         print(text.rstrip(), file=sys.stderr)
     return process.returncode, text
@@ -129,7 +158,15 @@ SERVICE = "/info/refs?service=git-upload-pack"
 
 def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True, moves: int = MAX_MOVES) -> str | None:
     """Fetch one revision. None when done, else what git said; an unreachable server is a Stop."""
-    command = ["git", *settings(NETWORK_CONFIG), f"--git-dir={git.git_dir}", "fetch", "--progress", "--no-tags", "--force"]
+    command = [
+        "git",
+        *settings(NETWORK_CONFIG),
+        f"--git-dir={git.git_dir}",
+        "fetch",
+        "--progress",
+        "--no-tags",
+        "--force",
+    ]
     command += ["--no-write-fetch-head", *(["--depth=1"] if depth else []), "--", url, f"{wanted}:{into}"]
     status, text = watched(command, environment(network=True), STALL, git.git_dir)
     if status == 0:
@@ -196,7 +233,13 @@ def fetch_pin(git: Git, url: str, version: Version) -> None:
                 outside("update-ref", "refs/pin", version.commit)
         found = outside.commit("refs/pin")
         if said or not found or (found != version.commit and not refused):
-            detail = f"git said: {said}" if said else "what it has under that id is no commit" if not refused else "no branch leads to it"
+            detail = (
+                f"git said: {said}"
+                if said
+                else "what it has under that id is no commit"
+                if not refused
+                else "no branch leads to it"
+            )
             raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", detail)
         if found != version.commit:
             raise Stop(
@@ -334,7 +377,10 @@ def unpack(path: Path) -> dict[str, Content]:
         )
 
     try:
-        with gzip.open(path) as stream, tarfile.open(fileobj=(plain := Unzipped(stream)), mode="r:", encoding="utf-8") as archive:
+        with (
+            gzip.open(path) as stream,
+            tarfile.open(fileobj=(plain := Unzipped(stream)), mode="r:", encoding="utf-8") as archive,
+        ):
             for number, member in enumerate(iter(archive.next, None)):
                 archive.members.clear()  # it would keep them all
                 name = member.name.rstrip("/")
@@ -363,7 +409,9 @@ def unpack(path: Path) -> dict[str, Content]:
             if plain.read(512) != bytes(512) or any(piece.strip(b"\0") for piece in plain.rest()):
                 raise tarfile.ReadError(f"the end is missing, or something follows it, at byte {archive.offset}")
     except UNREADABLE as error:
-        raise Stop(WRONG_BASE, f"{path} cannot be unpacked: {error}", "it is truncated or no .tar.gz; nothing of it was used") from None
+        raise Stop(
+            WRONG_BASE, f"{path} cannot be unpacked: {error}", "it is truncated or no .tar.gz; nothing of it was used"
+        ) from None
     if len(tops) != 1 or not files:
         raise Stop(WRONG_BASE, f"{path}: expected one folder with files in it, found {some(sorted(tops)) or 'nothing'}")
     return files
@@ -391,7 +439,9 @@ def wished_kind(wish: str | None) -> str | None:
     return "git" if path.is_dir() else "pypi"
 
 
-def find_source(cache: Cache, up: Upstream, version: Version, wish: str | None, near: Git | None, recorded: str | None) -> Source:
+def find_source(
+    cache: Cache, up: Upstream, version: Version, wish: str | None, near: Git | None, recorded: str | None
+) -> Source:
     """The verified source of a version: from the cache, from a checkout at hand (`near`), or from outside."""
     path = wished_path(wish)
     if path:
@@ -401,9 +451,16 @@ def find_source(cache: Cache, up: Upstream, version: Version, wish: str | None, 
         kinds = [wish] if wish else [recorded] if recorded else ["git", "pypi"]
         if "pypi" in kinds and not version.sdist:
             if wish == "pypi":
-                raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json", "use --source git")
+                raise Stop(
+                    SOURCE, f"{up.name} {version.label} has no source package in upstreams.json", "use --source git"
+                )
             kinds = ["git"]
-        if kinds[0] == "git" and git.commit(pin_ref(version, "git")) != version.commit and near and near.commit(version.commit):
+        if (
+            kinds[0] == "git"
+            and git.commit(pin_ref(version, "git")) != version.commit
+            and near
+            and near.commit(version.commit)
+        ):
             with contextlib.suppress(Stop):  # a partial or damaged clone lacks parts
                 take_commit(git, near, version.commit)
                 git("update-ref", pin_ref(version, "git"), version.commit)
@@ -444,21 +501,32 @@ def fetch_source(cache: Cache, git: Git, up: Upstream, version: Version, kinds: 
             "run once without --offline",
         )
     if "git" in kinds and version.sdist.lacks:
-        say(f"{title}: taking the source package instead; it lacks {some(list(version.sdist.lacks), 4)} (upstreams.json lists all)")
-    return known or make_source(git, version, "pypi", store_sdist(git, download_sdist(cache, version.sdist), version), fresh=True)
+        say(
+            f"{title}: taking the source package instead; it lacks {some(list(version.sdist.lacks), 4)} (upstreams.json lists all)"
+        )
+    return known or make_source(
+        git, version, "pypi", store_sdist(git, download_sdist(cache, version.sdist), version), fresh=True
+    )
 
 
 def local_source(cache: Cache, up: Upstream, version: Version, path: Path) -> Source:
     """--source PATH: a git repository, or the source package as a file; verified like the ones from outside."""
     if not path.exists():
-        raise Stop(SOURCE, f"--source {path}: there is no such file or folder", "expected git, pypi, a git repository or a .tar.gz")
+        raise Stop(
+            SOURCE,
+            f"--source {path}: there is no such file or folder",
+            "expected git, pypi, a git repository or a .tar.gz",
+        )
     with cache.lock(up.name):
         git = cache.repository(up.name)
         if path.is_dir():
             fetch_pin(git, str(path), version)
             return make_source(git, version, "git", version.commit, fresh=True)
         if not version.sdist:
-            raise Stop(SOURCE, f"{up.name} {version.label} has no source package in upstreams.json, so {path} cannot be verified")
+            raise Stop(
+                SOURCE,
+                f"{up.name} {version.label} has no source package in upstreams.json, so {path} cannot be verified",
+            )
         check_archive(path, version.sdist)
         with scratch_folder("copy") as folder:  # kept, as the next run proves its pin by it
             archive = keep_archive(cache, version.sdist, [Path(shutil.copyfile(path, folder / path.name))])

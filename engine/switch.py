@@ -47,7 +47,12 @@ def temp_name(path: str) -> str:
     return f"{folder}/{new_name(name)}" if folder else new_name(name)
 
 
-HALF_WAY = {"rebase-merge": "rebase", "rebase-apply": "rebase or a git am", "sequencer": "cherry-pick or a revert", "BISECT_LOG": "bisect"}
+HALF_WAY = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase or a git am",
+    "sequencer": "cherry-pick or a revert",
+    "BISECT_LOG": "bisect",
+}
 HALF_WAY_HEADS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
 
 
@@ -133,15 +138,27 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
     return []
 
 
-def begin_switch(checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]) -> dict:
+def begin_switch(
+    checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]
+) -> dict:
     """Write the journal. From here on, only going forward is right."""
     refuse_busy(checkout, refs)
     gone = (checkout.record or {}).get("flags", {})
     flags = {**gone, **checkout.git.flags()}
     if record:  # an entry that goes takes its flags with it; when it comes back, so do they
-        record["flags"] = {path: letter for path, letter in flags.items() if (plan[path][1] is None if path in plan else path in gone)}
+        record["flags"] = {
+            path: letter for path, letter in flags.items() if (plan[path][1] is None if path in plan else path in gone)
+        }
     flags = {path: letter for path, letter in flags.items() if path in plan}
-    journal = {"verb": verb, "name": checkout.name, "plan": plan, "flags": flags, "refs": refs, "head": head, "record": record}
+    journal = {
+        "verb": verb,
+        "name": checkout.name,
+        "plan": plan,
+        "flags": flags,
+        "refs": refs,
+        "head": head,
+        "record": record,
+    }
     journal.update(together=together, **{"from": checkout.ref or checkout.head})
     write_file(checkout.own_folder / "journal.json", json.dumps(journal).encode())
     return journal
@@ -201,9 +218,14 @@ def remove_empty_folders(checkout: Checkout, path: str) -> None:
 def finish_switch(checkout: Checkout, journal: dict) -> None:
     """Carry out a journal, from the start or from wherever an earlier run was cut short."""
     refuse_moved(checkout, journal)
-    plan = {path: ([tuple(item) for item in fine], entry and tuple(entry)) for path, (fine, entry) in journal["plan"].items()}
+    plan = {
+        path: ([tuple(item) for item in fine], entry and tuple(entry))
+        for path, (fine, entry) in journal["plan"].items()
+    }
     foreign = [path for path, (fine, entry) in plan.items() if not may_replace(checkout, path, fine, entry)]
-    foreign += [temp_name(path) for path, (fine, entry) in plan.items() if not is_part(checkout, temp_name(path), fine, entry)]
+    foreign += [
+        temp_name(path) for path, (fine, entry) in plan.items() if not is_part(checkout, temp_name(path), fine, entry)
+    ]
     if foreign:
         raise Stop(
             INTERRUPTED,
@@ -234,7 +256,9 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
     git = checkout.git
     locks = git.locks(journal["refs"])
     if locks:
-        raise locked_by_git(INTERRUPTED, locks, f"run `{command('apply', checkout.name)}` to complete the switch; nothing is lost")
+        raise locked_by_git(
+            INTERRUPTED, locks, f"run `{command('apply', checkout.name)}` to complete the switch; nothing is lost"
+        )
     git.stage({path: entry for path, (_, entry) in plan.items()})
     git.set_flags({path: letter for path, letter in journal.get("flags", {}).items() if plan[path][1]})
     move_refs(checkout, journal)
@@ -256,7 +280,11 @@ def is_part(checkout: Checkout, part: str, fine: list, entry: tuple | None) -> b
     place = checkout.path / part
     if not os.path.lexists(place) or may_replace(checkout, part, fine, entry):
         return True
-    return entry is not None and place.is_file() and checkout.git.blobs({entry[1]})[entry[1]].startswith(place.read_bytes())
+    return (
+        entry is not None
+        and place.is_file()
+        and checkout.git.blobs({entry[1]})[entry[1]].startswith(place.read_bytes())
+    )
 
 
 def refuse_moved(checkout: Checkout, journal: dict) -> None:

@@ -53,7 +53,9 @@ def verb_fetch(run: Run) -> int:
         version = up.version(label)
         run.result[name] = {"version": label, "commit": version.commit, "fetched": False}
         if run.dry_run:
-            say(f"{name} {label}: would fetch {version.commit[:12]} from {up.url}, unless the cache {run.cache.root} has it")
+            say(
+                f"{name} {label}: would fetch {version.commit[:12]} from {up.url}, unless the cache {run.cache.root} has it"
+            )
             continue
         repair_cache(run.cache, up)
         with run.or_left_out(name):
@@ -88,7 +90,11 @@ def examine(run: Run, up: Upstream, path: Path) -> Status:
         return evaluate(up, checkout, run.version)
     except (GitFailed, Damaged) as failed:
         said = failed.lines[1].removeprefix("git said: ") if isinstance(failed, GitFailed) else failed.lines[0]
-        advice = "mend it (`git fsck`), or clone anew" if run.checkout else f"move the folder away, then `{command('apply', up.name)}`"
+        advice = (
+            "mend it (`git fsck`), or clone anew"
+            if run.checkout
+            else f"move the folder away, then `{command('apply', up.name)}`"
+        )
         return Status("wrong-base", run.version or up.default, note=f"its .git is damaged ({said}); {advice}")
 
 
@@ -118,11 +124,16 @@ def verb_diff(run: Run) -> int:
     for up, checkout in run.each():
         record = applied_record(run, up, checkout)
         if checkout.git is None:
-            raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout yet", f"run `{command('apply', up.name)}` first")
+            raise Stop(
+                WRONG_BASE, f"{checkout.path}: there is no checkout yet", f"run `{command('apply', up.name)}` first"
+            )
         tip = record["tip"] if record else checkout.head
         flags = [*shape, f"--color={'always' if color else 'never'}", "--", *run.paths]
         if run.options.local:
-            with snapshot(checkout, [*edits(checkout, checkout.git.tree(checkout.head)), *untracked(checkout)]) as (git, tree):
+            with snapshot(checkout, [*edits(checkout, checkout.git.tree(checkout.head)), *untracked(checkout)]) as (
+                git,
+                tree,
+            ):
                 out = git_diff(git, tip, tree, *flags)
         else:
             out = git_diff(checkout.git, record["base"] if record else tip, tip, *flags)
@@ -142,7 +153,9 @@ def empty_diff(run: Run, checkout: Checkout, record: dict | None) -> str:
     if not run.options.local and record["tip"] == record["base"]:
         return f"{checkout.path}: this upstream has no overlay, so there is no difference"
     what = "your edits" if run.options.local else "the overlay"
-    return f"no path that differs matches {some(run.paths)}" if run.paths else f"{what} in {checkout.path}: no difference"
+    return (
+        f"no path that differs matches {some(run.paths)}" if run.paths else f"{what} in {checkout.path}: no difference"
+    )
 
 
 def verb_revert(run: Run) -> int:
@@ -167,7 +180,9 @@ def verb_revert(run: Run) -> int:
                 switch_all([(checkout, order) for checkout, _, order in jobs])
         for checkout, record, order in jobs:
             if checkout.given:
-                shutil.rmtree(checkout.own_folder, ignore_errors=True)  # what is left there means nothing without a record
+                shutil.rmtree(
+                    checkout.own_folder, ignore_errors=True
+                )  # what is left there means nothing without a record
             after = run.look(checkout.name)
             verified = verify_checkout(after, after.git.tree(record["base"]), [])
             where = order["head"].removeprefix("refs/heads/") if order["head"].startswith("refs/") else "detached"
@@ -242,14 +257,22 @@ def edits_as_patch(checkout: Checkout, record: dict, edited: list[str]) -> tuple
         if patch:
             git("apply", "--cached", "-", data=patch)
         if git.write_tree() != tree:
-            raise Stop(LOCAL, f"{checkout.path}: the edits cannot be saved as a patch", "save them yourself. Nothing was changed")
+            raise Stop(
+                LOCAL,
+                f"{checkout.path}: the edits cannot be saved as a patch",
+                "save them yourself. Nothing was changed",
+            )
         contents = git.tree(tree)
     return patch, {path: contents.get(path) for path in edited}
 
 
 def refuse_existing(target: Path) -> None:
     if os.path.lexists(target):
-        raise Stop(LOCAL, f"--keep-edits {target}: the file exists and is not overwritten", "give another name. Nothing was changed")
+        raise Stop(
+            LOCAL,
+            f"--keep-edits {target}: the file exists and is not overwritten",
+            "give another name. Nothing was changed",
+        )
 
 
 def keep_patch(checkout: Checkout, patch: bytes, target: Path) -> None:

@@ -62,18 +62,30 @@ def make_parser() -> argparse.ArgumentParser:
 
     listing = verb("list", show_list, "a line per experiment: state, seeds, where in the paper, command")
     listing.add_argument("--domain", choices=DOMAINS)
-    listing.add_argument("--place", help="a table or figure by its label in the paper, or a part of it: main_results, fig:llm")
+    listing.add_argument(
+        "--place", help="a table or figure by its label in the paper, or a part of it: main_results, fig:llm"
+    )
     listing.add_argument("--state", choices=STATES, help="as the last `collect` found it")
     one = verb("show", show_one, "all of an experiment, with its command")
     one.add_argument("id")
-    run = verb("run", run_experiment, "run an experiment's command, and leave a record of it; again, it goes on where it stopped")
+    run = verb(
+        "run",
+        run_experiment,
+        "run an experiment's command, and leave a record of it; again, it goes on where it stopped",
+    )
     run.add_argument("id", help="an experiment, or one of its entries: hb-fastsac-era/h1hand-walk-v0")
     run.add_argument("--seeds", type=seed, nargs="+", help="default: the recipe's")
     run.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     run.add_argument("--slurm", action="store_true", help="submit to Slurm, where the recipe can")
-    run.add_argument("--modified", action="store_true", help="run with a modified checkout too; the results are marked and not averaged")
+    run.add_argument(
+        "--modified",
+        action="store_true",
+        help="run with a modified checkout too; the results are marked and not averaged",
+    )
     gather = verb("collect", collect, "read the results of all runs, check them, and judge what came out")
-    gather.add_argument("folders", nargs="*", type=Path, help="results also from other places, such as copies from a cluster")
+    gather.add_argument(
+        "folders", nargs="*", type=Path, help="results also from other places, such as copies from a cluster"
+    )
     gather.add_argument("--with-modified", action="store_true", help="average results of modified checkouts too")
     verb("report", report, f"write {REPORT.relative_to(ROOT)}/index.html and report.md from what was collected")
     return parser
@@ -81,7 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: whole numbers from 0 on expected, with spaces between them: --seeds 1 2 3")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: whole numbers from 0 on expected, with spaces between them: --seeds 1 2 3"
+        )
     return int(text)
 
 
@@ -109,7 +123,9 @@ def counted(counts: Counter[str]) -> str:
 
 def show_list(ledger: Ledger, options: argparse.Namespace) -> int:
     if options.place and not any(options.place.lower() in place.lower() for place in ledger.places):
-        raise LedgerError(f"no table or figure has {options.place!r} in its label. There are: {', '.join(ledger.places)}.")
+        raise LedgerError(
+            f"no table or figure has {options.place!r} in its label. There are: {', '.join(ledger.places)}."
+        )
     collected = collected_so_far()
     states = {experiment.id: states_of(experiment, collected) for experiment in ledger.experiments.values()}
     chosen = [
@@ -125,9 +141,16 @@ def show_list(ledger: Ledger, options: argparse.Namespace) -> int:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip())
     for place in ledger.places.values() if options.place else ():
         if options.place.lower() in place.id.lower() and (place.same_as or place.no_result):
-            print(f"{place.id}: the same as {', '.join(place.same_as)}" if place.same_as else f"{place.id}: no result, {place.no_result}")
+            print(
+                f"{place.id}: the same as {', '.join(place.same_as)}"
+                if place.same_as
+                else f"{place.id}: no result, {place.no_result}"
+            )
     total = sum(len(experiment.entries) for experiment in chosen)
-    print(f"\n{len(rows)} experiments, {total} rows and curves." + ("" if collected else " Nothing has been collected yet: `reproduce.py collect`."))
+    print(
+        f"\n{len(rows)} experiments, {total} rows and curves."
+        + ("" if collected else " Nothing has been collected yet: `reproduce.py collect`.")
+    )
     return OK
 
 
@@ -142,11 +165,23 @@ def show_one(ledger: Ledger, options: argparse.Namespace) -> int:
     entries = ledger.find(options.id)
     experiment = entries[0].experiment
     for name, value in describe(ledger, experiment, entries):
-        print(textwrap.fill(value, 120, initial_indent=f"{name:<12}", subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False))
+        print(
+            textwrap.fill(
+                value,
+                120,
+                initial_indent=f"{name:<12}",
+                subsequent_indent=" " * 12,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
     collected = collected_so_far()
     print()
     if not experiment.cannot:
-        print("\n".join(f"$ {line}" for line in shell_commands(ledger, entries)) + f"\n  or: python3 reproduce.py run {options.id}\n")
+        print(
+            "\n".join(f"$ {line}" for line in shell_commands(ledger, entries))
+            + f"\n  or: python3 reproduce.py run {options.id}\n"
+        )
     for entry in entries:
         outcome = collected.outcomes.get(entry.id) if collected else None
         print(f"{entry.id}: " + (said(outcome) if outcome else said_states(states_of(experiment, None))))
@@ -162,7 +197,11 @@ def shell_commands(ledger: Ledger, entries: Sequence[Entry]) -> list[str]:
 def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -> list[tuple[str, str]]:
     place = ledger.places[experiment.place]
     where = "beside the paper" if place.id == HERE else f"{place.id}, {place.title}"
-    lines = [("experiment", experiment.id), ("place", ", ".join(filter(None, (where, experiment.block, experiment.panel)))), ("row", experiment.row)]
+    lines = [
+        ("experiment", experiment.id),
+        ("place", ", ".join(filter(None, (where, experiment.block, experiment.panel)))),
+        ("row", experiment.row),
+    ]
     if experiment.over:
         lines.append((experiment.over_name, ", ".join(str(entry.value) for entry in entries)))
     if experiment.cannot:
@@ -174,7 +213,9 @@ def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -
     if experiment.select:
         lines.append(("of these", ", ".join(f"{name}={value}" for name, value in experiment.select.items())))
     if experiment.paper:
-        lines.append(("paper", ", ".join(f"{metric} {number_text(number)}" for metric, number in experiment.paper.items())))
+        lines.append(
+            ("paper", ", ".join(f"{metric} {number_text(number)}" for metric, number in experiment.paper.items()))
+        )
     if experiment.metric:
         lines.append(("metric", ", ".join(experiment.metric)))
     if experiment.tolerance:
@@ -191,7 +232,13 @@ def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -
 
 def describe_run(run: Run) -> list[tuple[str, str]]:
     lines = [("command", run.command), ("upstream", run.upstream)]
-    hours = "GPU-hours not known" if run.gpu_hours is None else f"{run.hours:g} hours" if not run.gpus else f"{run.gpu_hours:g} GPU-hours"
+    hours = (
+        "GPU-hours not known"
+        if run.gpu_hours is None
+        else f"{run.hours:g} hours"
+        if not run.gpus
+        else f"{run.gpu_hours:g} GPU-hours"
+    )
     takes = f"a run takes {run.gpus or 'no'} GPU{'' if run.gpus == 1 else 's'}"
     lines.append(("hardware", f"{run.hardware or 'the paper does not say'}; {takes}; {hours}"))
     if run.seeds:
@@ -205,7 +252,9 @@ def number_text(number: Number) -> str:
 
 def said(outcome: dict) -> str:
     cells = [f"{cell['metric']} {cell['ours']:.4g}" for cell in outcome["cells"] if cell["ours"] is not None]
-    return "; ".join([f"{outcome['state']} ({outcome['seeds']} of {outcome['wanted']} seeds)", *cells, *outcome["notes"]])
+    return "; ".join(
+        [f"{outcome['state']} ({outcome['seeds']} of {outcome['wanted']} seeds)", *cells, *outcome["notes"]]
+    )
 
 
 # ---------------------------------------------------------------------------------------------- run, collect and report

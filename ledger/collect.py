@@ -18,7 +18,18 @@ from ledger.readers.reading import EVALUATION, TRAINING, Reading, Wanted, names_
 from ledger.results import Collected, Problem, Result
 
 # Folders inside runs that hold no runs of their own. `*` at the end: all that begin so.
-NO_RUNS = ("models", "tensorboard", "wandb", "rollouts", "validation", "checkpoints", "__pycache__", "global_step_*", "interrupted-*", ".*")
+NO_RUNS = (
+    "models",
+    "tensorboard",
+    "wandb",
+    "rollouts",
+    "validation",
+    "checkpoints",
+    "__pycache__",
+    "global_step_*",
+    "interrupted-*",
+    ".*",
+)
 UNFINISHED = (".new", ".old")  # endings of the folders that the demos write into before they rename them
 WORTH_PROCESSES = 16 << 20  # bytes of logs above which several processes are faster than one
 MOST_PROCESSES = 8
@@ -40,21 +51,31 @@ def collect(ledger: Ledger, sources: Sequence[Path], with_modified: bool = False
     Raises LedgerError for a source that is no folder. Whatever else is wrong is among the problems."""
     for source in sources:
         if not source.is_dir():
-            raise LedgerError(f"{source} is no folder. The folders that runs were written to, or copies of them, are expected. Nothing was changed.")
+            raise LedgerError(
+                f"{source} is no folder. The folders that runs were written to, or copies of them, are expected. Nothing was changed."
+            )
     found = find(sources)
     needs = wanted(ledger)
     readings = list(read_all(found.runs, needs))
     noted, said = read_records(found.records)
     problems = found.problems + [problem for reading in readings for problem in reading.problems] + said
     of_the_ledger, recorded = partial(not_in_the_ledger, needs), partial(with_records, noted, with_modified)
-    for check in (of_the_ledger, recorded, twice, of_several_settings):  # what one leaves out the next ones do not compare
+    for check in (
+        of_the_ledger,
+        recorded,
+        twice,
+        of_several_settings,
+    ):  # what one leaves out the next ones do not compare
         readings, said = check(readings)
         problems += said
     results = [reading.result for reading in readings]
     return Collected(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         sources=[str(source) for source in sources],
-        results=sorted(results, key=lambda result: (result.kind, result.name, -1 if result.seed is None else result.seed, result.folder)),
+        results=sorted(
+            results,
+            key=lambda result: (result.kind, result.name, -1 if result.seed is None else result.seed, result.folder),
+        ),
         records=[one.record for one in noted],
         problems=sorted(set(problems), key=lambda problem: (problem.file, problem.line or 0, problem.text)),
     )
@@ -83,7 +104,13 @@ def find(sources: Iterable[Path]) -> Folders:
         for entry in entries:
             if entry.is_symlink():
                 if entry.is_dir() and not _holds_no_runs(entry.name):
-                    found.problems.append(Problem(entry.path, None, "is a link to a folder and is not followed. If there are results, give that folder too"))
+                    found.problems.append(
+                        Problem(
+                            entry.path,
+                            None,
+                            "is a link to a folder and is not followed. If there are results, give that folder too",
+                        )
+                    )
                 elif not entry.is_dir():
                     linked.add(entry.name)
             elif entry.is_dir(follow_symlinks=False):
@@ -92,7 +119,9 @@ def find(sources: Iterable[Path]) -> Folders:
                 files[entry.name] = entry.stat(follow_symlinks=False).st_size
         names = frozenset(files)
         if any(reader.recognises(folder, names) for reader in READERS):
-            found.runs.append((folder, names, sum(size for name, size in files.items() if name.endswith((".jsonl", ".csv", ".txt")))))
+            found.runs.append(
+                (folder, names, sum(size for name, size in files.items() if name.endswith((".jsonl", ".csv", ".txt"))))
+            )
         elif any(reader.recognises(folder, names | linked) for reader in READERS):
             text = f"has links in place of {', '.join(sorted(linked))}, and links are not followed: it is not read. Copy the files themselves (cp -L, rsync -L)"
             found.problems.append(Problem(str(folder), None, text))
@@ -104,7 +133,9 @@ def find(sources: Iterable[Path]) -> Folders:
 
 
 def _holds_no_runs(name: str) -> bool:
-    return name.endswith(UNFINISHED) or any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in NO_RUNS)
+    return name.endswith(UNFINISHED) or any(
+        name.startswith(known[:-1]) if known.endswith("*") else name == known for known in NO_RUNS
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -112,19 +143,27 @@ def _holds_no_runs(name: str) -> bool:
 
 def read_all(runs: Sequence[tuple[Path, frozenset[str], int]], needs: Wanted) -> Iterator[Reading]:
     """In the order of `runs`, by several processes where that is worth it: the largest logs first."""
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_PROCESSES, len(runs))
+    workers = min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        MOST_PROCESSES,
+        len(runs),
+    )
     if workers < 2 or sum(size for _, _, size in runs) < WORTH_PROCESSES:
         for folder, names, _ in runs:
             yield from read_one(folder, names, needs)
         return
-    pool = ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))  # Ctrl-C is for this process
+    pool = ProcessPoolExecutor(
+        workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )  # Ctrl-C is for this process
     try:
         largest_first = sorted(range(len(runs)), key=lambda i: -runs[i][2])
         jobs = {i: pool.submit(read_one, runs[i][0], runs[i][1], needs) for i in largest_first}
         for i in range(len(runs)):
             yield from jobs.pop(i).result()
     except BrokenProcessPool:
-        raise LedgerError("A process that read results was killed, perhaps because the memory was full. Nothing was changed.") from None
+        raise LedgerError(
+            "A process that read results was killed, perhaps because the memory was full. Nothing was changed."
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -143,7 +182,9 @@ def read_one(folder: Path, names: frozenset[str], needs: Wanted) -> list[Reading
         except OSError as error:
             name, seed = split_seed(names_of(folder)[1])
             result = Result(EVALUATION if is_evaluation else TRAINING, name, seed, str(folder), False, 0, used=False)
-            readings.append(Reading(result, [Problem(error.filename or str(folder), None, f"cannot be read: {error.strerror}")], ""))
+            readings.append(
+                Reading(result, [Problem(error.filename or str(folder), None, f"cannot be read: {error.strerror}")], "")
+            )
     return readings
 
 
@@ -162,7 +203,9 @@ def not_in_the_ledger(needs: Wanted, readings: Sequence[Reading]) -> tuple[list[
             kept.append(reading)
             continue
         kept.append(_not_used(reading))
-        problems.append(Problem(result.folder, None, f"the {result.kind} {result.name!r} is not in the ledger, so it is not used"))
+        problems.append(
+            Problem(result.folder, None, f"the {result.kind} {result.name!r} is not in the ledger, so it is not used")
+        )
     return kept, problems
 
 
@@ -182,7 +225,13 @@ def twice(readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
             first = max(places, key=lambda place: (readings[place].result.finished, -place))
             for place in set(places) - {first}:
                 kept[place] = _not_used(readings[place])
-                problems.append(Problem(readings[place].result.folder, None, f"is a copy of {readings[first].result.folder} ({called}): it counts once"))
+                problems.append(
+                    Problem(
+                        readings[place].result.folder,
+                        None,
+                        f"is a copy of {readings[first].result.folder} ({called}): it counts once",
+                    )
+                )
             continue
         for place in places:
             kept[place] = _not_used(readings[place])
@@ -196,7 +245,13 @@ def twice(readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
         first = first_of.setdefault((reading.result.kind, reading.result.name, reading.digest), reading.result)
         if first is not reading.result:
             kept[place] = _not_used(reading)
-            problems.append(Problem(reading.result.folder, None, f"has the numbers of {first.folder} to the byte, so it is no other seed: they count once"))
+            problems.append(
+                Problem(
+                    reading.result.folder,
+                    None,
+                    f"has the numbers of {first.folder} to the byte, so it is no other seed: they count once",
+                )
+            )
     return kept, problems
 
 
@@ -213,9 +268,16 @@ def of_several_settings(readings: Sequence[Reading]) -> tuple[list[Reading], lis
             for place in places:
                 kept[place] = _not_used(readings[place])
                 result = readings[place].result
-                seeds = [str(readings[other].result.seed) for text, others in settings.items() if text != own for other in others]
+                seeds = [
+                    str(readings[other].result.seed)
+                    for text, others in settings.items()
+                    if text != own
+                    for other in others
+                ]
                 said = f"seed {result.seed} of {name} was trained otherwise ({own}) than seed {', '.join(seeds)}"
-                problems.append(Problem(result.folder, None, f"{said}: none of them is used. Leave those that belong together"))
+                problems.append(
+                    Problem(result.folder, None, f"{said}: none of them is used. Leave those that belong together")
+                )
     return kept, problems
 
 
@@ -246,7 +308,9 @@ def read_records(files: Iterable[Path]) -> tuple[list[Noted], list[Problem]]:
     return sorted(noted, key=lambda one: (one.record["start"], str(one.file))), problems
 
 
-def with_records(noted: Sequence[Noted], with_modified: bool, readings: Sequence[Reading]) -> tuple[list[Reading], list[Problem]]:
+def with_records(
+    noted: Sequence[Noted], with_modified: bool, readings: Sequence[Reading]
+) -> tuple[list[Reading], list[Problem]]:
     """Each result with what its records say. The newest counts, but a modified checkout marks a run for good: it may go on from what that made."""
     by_folder = defaultdict(list)
     for one in noted:
@@ -255,13 +319,18 @@ def with_records(noted: Sequence[Noted], with_modified: bool, readings: Sequence
     kept, problems = [], []
     for reading in readings:
         result, path = reading.result, Path(reading.result.folder).resolve()
-        own = sorted((one for folder in (path, *path.parents) for one in by_folder.get(folder, [])), key=lambda one: one.record["start"])
+        own = sorted(
+            (one for folder in (path, *path.parents) for one in by_folder.get(folder, [])),
+            key=lambda one: one.record["start"],
+        )
         if not own:
             kept.append(reading)
             continue
         newest, modified = own[-1].record, [one for one in own if one.record["modified"]]
         if modified and not with_modified and result.used:
-            problems.append(Problem(str(modified[-1].file), None, _made_with_a_modified_checkout(result, modified[-1].record)))
+            problems.append(
+                Problem(str(modified[-1].file), None, _made_with_a_modified_checkout(result, modified[-1].record))
+            )
         failed = newest["state"] == records.FAILED and not result.finished
         result = replace(
             result,

@@ -26,7 +26,13 @@ REFUSED = {
     "llm": {"TOTAL_STEPS": _LEDGERS, "STAGE1_CKPT": _LEDGERS},
     "evaluation": {"CKPT": _LEDGERS, "OUT": _LEDGERS, "SETS": _LEDGERS},
     "vision": {"SEED": _SEEDS, "H0": _LEDGERS, "AUG": _LEDGERS, "NUM_CLASSES": _LEDGERS},
-    "control": {"SEED": _SEEDS, "TASKS": _LEDGERS, "AGENT": _LEDGERS, "RUN_INDEX": _LEDGERS, "SLURM": "--slurm submits a Slurm array. Leave it out"},
+    "control": {
+        "SEED": _SEEDS,
+        "TASKS": _LEDGERS,
+        "AGENT": _LEDGERS,
+        "RUN_INDEX": _LEDGERS,
+        "SLURM": "--slurm submits a Slurm array. Leave it out",
+    },
     "demo": {"SEED": _SEEDS, "TASK": _LEDGERS},
 }
 # Of one training alone: several would write to one place.
@@ -91,13 +97,21 @@ class Wish:
         """An empty variable is one that is not given."""
         return self.environment.get(name, "")
 
-    def step(self, run: Run, kind: str, variables: Mapping[str, str], base: Path, folders: Iterable[str], **more) -> Step:
+    def step(
+        self, run: Run, kind: str, variables: Mapping[str, str], base: Path, folders: Iterable[str], **more
+    ) -> Step:
         command, ids = tuple(shlex.split(run.command)), tuple(entry.id for entry in self.entries)
         seeds = more.pop("seeds", self.seeds)
         return Step(run, kind, ids, command, variables, ROOT, base, tuple(dict.fromkeys(folders)), seeds, **more)
 
 
-def steps(ledger: Ledger, entries: Iterable[Entry], seeds: Iterable[int] | None, environment: Mapping[str, str], slurm: bool = False) -> list[Step]:
+def steps(
+    ledger: Ledger,
+    entries: Iterable[Entry],
+    seeds: Iterable[int] | None,
+    environment: Mapping[str, str],
+    slurm: bool = False,
+) -> list[Step]:
     """In their order, each command once. Raises LedgerError for what cannot be run."""
     wanted = _seeds(seeds)
     groups: dict[str, list[Entry]] = {}
@@ -186,7 +200,9 @@ def _llm(wish: Wish) -> list[Step]:
         found += [_training(wish, run, seed) for run in trained]
         found += [_evaluation(wish, last, trained[-1], seed)] if last and not wish.slurm else []
     if last and wish.slurm:
-        found[-1] = replace(found[-1], note="The evaluation is run by the same command without --slurm, once the jobs are done.")
+        found[-1] = replace(
+            found[-1], note="The evaluation is run by the same command without --slurm, once the jobs are done."
+        )
     return found
 
 
@@ -248,7 +264,9 @@ def _evaluation(wish: Wish, run: Run, trained: Run, seed: int | None) -> Step:
 def _weights(wish: Wish, run: Run) -> Step:
     if wish.seeds or wish.slurm:
         what = "no seed" if wish.seeds else "nothing to submit"
-        raise LedgerError(f"{wish.experiment.id} evaluates weights that are there already: there is {what}. Nothing was started.")
+        raise LedgerError(
+            f"{wish.experiment.id} evaluates weights that are there already: there is {what}. Nothing was started."
+        )
     home, name = data_home(wish.environment), wish.experiment.folder
     model = ROOT / (wish.given("MODEL_PATH") or home / "models" / name)
     variables = {"MODEL_PATH": str(model), "OUT": str(home / "eval" / name), **_evaluation_variables(wish, run)}
@@ -278,7 +296,11 @@ def _grid(wish: Wish, run: Run) -> tuple[dict[str, str], list[str], tuple[int, .
         names, note = [entry.folder for entry in wish.entries], ""
     else:
         names = _all_of(wish.ledger, run)
-        note = f"{run.command} trains all of its runs, which cannot be chosen one by one: {', '.join(names)}." if len(names) > 1 else ""
+        note = (
+            f"{run.command} trains all of its runs, which cannot be chosen one by one: {', '.join(names)}."
+            if len(names) > 1
+            else ""
+        )
     return variables, [f"{name}-seed{seed}" for seed in seeds for name in names], seeds, note
 
 
@@ -294,7 +316,7 @@ def _output(wish: Wish, run: Run) -> Path:
 def _vision(wish: Wish, run: Run) -> list[Step]:
     if wish.slurm:
         raise LedgerError(
-            f"{run.command} is for one node and does not submit itself (docs/recipes-vision.md): start it in a job of your own. Nothing was started."
+            f"{run.command} is for one node and does not submit itself (docs/vision/recipes.md): start it in a job of your own. Nothing was started."
         )
     variables, folders, seeds, note = _grid(wish, run)
     return [wish.step(run, "vision", variables, _output(wish, run), folders, seeds=seeds, note=note)]
@@ -303,7 +325,9 @@ def _vision(wish: Wish, run: Run) -> list[Step]:
 def _control(wish: Wish, run: Run) -> list[Step]:
     variables, folders, seeds, note = _grid(wish, run)
     variables |= {"SLURM": "1"} if wish.slurm else {}
-    return [wish.step(run, "control", variables, _output(wish, run), folders, seeds=seeds, note=note, submits=wish.slurm)]
+    return [
+        wish.step(run, "control", variables, _output(wish, run), folders, seeds=seeds, note=note, submits=wish.slurm)
+    ]
 
 
 # Demos

@@ -30,7 +30,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def run(ledger: Ledger, entries: Iterable[Entry], seeds: list[int] | None, dry_run: bool, slurm: bool, allow_modified: bool) -> int:
+def run(
+    ledger: Ledger, entries: Iterable[Entry], seeds: list[int] | None, dry_run: bool, slurm: bool, allow_modified: bool
+) -> int:
     """Exit code: 0, 1 if a command failed (what follows it is not started), 128 + number after a signal.
 
     Raises LedgerError where nothing was started."""
@@ -46,7 +48,9 @@ def run(ledger: Ledger, entries: Iterable[Entry], seeds: list[int] | None, dry_r
     _refuse_modified(wanted, repository, states, allow_modified, environment)
     job = ""
     for number, step in enumerate(wanted, 1):
-        print(f"== {shlex.join(step.command)} ({number} of {len(wanted)}), record in {record.records(step)}", flush=True)
+        print(
+            f"== {shlex.join(step.command)} ({number} of {len(wanted)}), record in {record.records(step)}", flush=True
+        )
         if step.note:
             print(step.note, flush=True)
         if step.finished:
@@ -58,7 +62,10 @@ def run(ledger: Ledger, entries: Iterable[Entry], seeds: list[int] | None, dry_r
         outcome = _record_and_run(step, environment, repository, states[step.upstream])
         job = outcome.job
         if outcome.signal:
-            print(f"\nStopped by {signal.Signals(outcome.signal).name}; nothing is left running. {_again(step)}", file=sys.stderr)
+            print(
+                f"\nStopped by {signal.Signals(outcome.signal).name}; nothing is left running. {_again(step)}",
+                file=sys.stderr,
+            )
             return 128 + outcome.signal
         if outcome.code != 0:
             left = f" {len(wanted) - number} more were not started." if number < len(wanted) else ""
@@ -101,7 +108,13 @@ def _check_only(wanted: list[Step], environment: Mapping[str, str]) -> int:
     return 0 if fine else 1
 
 
-def _refuse_modified(wanted: list[Step], repository: Mapping, states: Mapping[str, Mapping], allowed: bool, environment: Mapping[str, str]) -> None:
+def _refuse_modified(
+    wanted: list[Step],
+    repository: Mapping,
+    states: Mapping[str, Mapping],
+    allowed: bool,
+    environment: Mapping[str, str],
+) -> None:
     """Demos apply by themselves, so their checkout may be absent or stale."""
     problems, changed = [], []
     if files := record.overlay_changes(repository):
@@ -112,20 +125,27 @@ def _refuse_modified(wanted: list[Step], repository: Mapping, states: Mapping[st
             where = checkouts(environment) / name
             if state["state"] == "modified":
                 what = [*state["files"], *(f"commit {commit[:12]}" for commit in state["commits"])]
-                changed.append(f"{where} has changes of yours: {_some(what)}. `python3 apply.py diff {name} --local` shows them")
+                changed.append(
+                    f"{where} has changes of yours: {_some(what)}. `python3 apply.py diff {name} --local` shows them"
+                )
             elif state["state"] == "applied" or upstream in demos and state["state"] in ("absent", "clean", "stale"):
                 continue
             elif state["state"] == "stale":
                 changed.append(f"{where} is stale ({state['note']}). Run `make apply`")
             elif state["state"] in ("absent", "clean"):
-                problems.append(f"{where} has no overlay yet. Run `make apply` (python3 apply.py apply {name}, for this one alone)")
+                problems.append(
+                    f"{where} has no overlay yet. Run `make apply` (python3 apply.py apply {name}, for this one alone)"
+                )
             else:
                 problems.append(f"{where} is {state['state']}: {state['note']}")
     if changed and not allowed:
         problems += changed
         problems.append("--modified runs it all the same, and marks the results")
     if problems:
-        raise LedgerError("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}." for problem in dict.fromkeys(problems)))
+        raise LedgerError(
+            "This cannot start; nothing was changed:\n"
+            + "\n".join(f"  - {problem}." for problem in dict.fromkeys(problems))
+        )
 
 
 def _some(names: list[str], limit: int = 8) -> str:
@@ -146,18 +166,25 @@ class Outcome:
     job: str = ""
 
 
-def _record_and_run(step: Step, environment: Mapping[str, str], repository: Mapping, states: Mapping[str, Mapping]) -> Outcome:
+def _record_and_run(
+    step: Step, environment: Mapping[str, str], repository: Mapping, states: Mapping[str, Mapping]
+) -> Outcome:
     with record.alone(step) as lock:
         try:
             kept = record.Record(step, record.content(step, environment, repository, states))
         except OSError as error:
-            raise LedgerError(f"{error.filename or step.base}: the record of this run cannot be written ({error.strerror}). Nothing was started.") from None
+            raise LedgerError(
+                f"{error.filename or step.base}: the record of this run cannot be written ({error.strerror}). Nothing was started."
+            ) from None
         try:
             outcome = _execute(step, environment, kept.log, lock)
         except OSError as error:  # no make, no sbatch
             kept.end(state="failed", log_tail=[str(error)])
             raise LedgerError(f"{step.command[0]} cannot be started: {error.strerror}. Nothing was trained.") from None
-        ended = {"exit_code": outcome.code, "state": "interrupted" if outcome.signal else "failed" if outcome.code else "finished"}
+        ended = {
+            "exit_code": outcome.code,
+            "state": "interrupted" if outcome.signal else "failed" if outcome.code else "finished",
+        }
         if ended["state"] != "finished":
             ended["log_tail"] = outcome.tail
         elif outcome.job:
@@ -170,7 +197,10 @@ def _record_and_run(step: Step, environment: Mapping[str, str], repository: Mapp
         try:
             kept.end(**ended)
         except OSError as error:
-            print(f"{kept.file}: how the run ended cannot be written ({error.strerror}), so it will be taken for an interrupted one.", file=sys.stderr)
+            print(
+                f"{kept.file}: how the run ended cannot be written ({error.strerror}), so it will be taken for an interrupted one.",
+                file=sys.stderr,
+            )
             return replace(outcome, code=outcome.code or 1)
         return outcome
 
@@ -207,10 +237,18 @@ def _execute(step: Step, environment: Mapping[str, str], log: Path, lock: int) -
         code = process.wait()
         if asked:
             _kill(mark, process)
-    lines = [_ESCAPES.sub("", line).rstrip()[:LINE_LENGTH] for line in re.split(r"[\r\n]+", tail.decode(errors="replace"))]
+    lines = [
+        _ESCAPES.sub("", line).rstrip()[:LINE_LENGTH] for line in re.split(r"[\r\n]+", tail.decode(errors="replace"))
+    ]
     lines = [line for line in lines if line]
-    job = re.fullmatch(r"(?:Submitted batch job )?(\d+)(?:;\S+)?", lines[-1]) if step.submits and lines and code == 0 else None
-    return Outcome(128 - code if code < 0 else code, asked[0][0] if asked else 0, lines[-TAIL_LINES:], log, job[1] if job else "")
+    job = (
+        re.fullmatch(r"(?:Submitted batch job )?(\d+)(?:;\S+)?", lines[-1])
+        if step.submits and lines and code == 0
+        else None
+    )
+    return Outcome(
+        128 - code if code < 0 else code, asked[0][0] if asked else 0, lines[-TAIL_LINES:], log, job[1] if job else ""
+    )
 
 
 def _let_in() -> None:
@@ -271,7 +309,10 @@ def _copy(source: int, file: Path, process: subprocess.Popen, asked: list, kill:
                     while log and left:
                         left = left[log.write(left) :]
                 except OSError as error:
-                    print(f"{file} cannot be written any more ({error.strerror}); the run goes on, and its log ends here.", file=sys.stderr)
+                    print(
+                        f"{file} cannot be written any more ({error.strerror}); the run goes on, and its log ends here.",
+                        file=sys.stderr,
+                    )
                     log = None
             elif asked and time.monotonic() > asked[-1][1]:
                 kill()
@@ -303,13 +344,19 @@ def _kill(mark: str, process: subprocess.Popen) -> None:
         time.sleep(0.1)
     if found:
         numbers = ", ".join(map(str, found))
-        print(f"kill -9 does not end the processes {numbers}, which may hold a GPU. See to them before you go on.", file=sys.stderr)
+        print(
+            f"kill -9 does not end the processes {numbers}, which may hold a GPU. See to them before you go on.",
+            file=sys.stderr,
+        )
 
 
 def _marked(mark: str) -> list[int]:
     found, text = [], f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            if text in (folder / "environ").read_bytes().split(b"\0") and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            if (
+                text in (folder / "environ").read_bytes().split(b"\0")
+                and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            ):
                 found.append(int(folder.name))
     return found

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -11,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import get_args, get_origin
+
+import tomllib
 
 from ledger.errors import LedgerError
 
@@ -273,9 +274,13 @@ def _build(data: dict, problems: list[str]) -> Ledger:
             raise ValueError(f"there is no place.{table.get('place')}")
         if isinstance(table.get("paper"), dict):
             table["paper"] = {metric: _number(value) for metric, value in table["paper"].items()}
-        table |= {key: texts.get(table[key], table[key]) for key in ("cannot", "note") if isinstance(table.get(key), str)}
+        table |= {
+            key: texts.get(table[key], table[key]) for key in ("cannot", "note") if isinstance(table.get(key), str)
+        }
         if isinstance(table.get("over"), dict):
-            table["over"] = {key: listed(value) if isinstance(value, str) else value for key, value in table["over"].items()}
+            table["over"] = {
+                key: listed(value) if isinstance(value, str) else value for key, value in table["over"].items()
+            }
         if isinstance(table.get("metric"), str):
             table["metric"] = (table["metric"],)
         if _fits(table.get("seeds"), int):  # how many, where nothing is run
@@ -317,7 +322,11 @@ def _number(value):
 
 def _wrong(key: str, value, kind) -> str:
     if get_origin(kind) is Mapping and isinstance(value, dict):
-        return next(_wrong(f"{key}.{name}", one, get_args(kind)[1]) for name, one in value.items() if not _fits(one, get_args(kind)[1]))
+        return next(
+            _wrong(f"{key}.{name}", one, get_args(kind)[1])
+            for name, one in value.items()
+            if not _fits(one, get_args(kind)[1])
+        )
     return f"{key} is {value!r}, and {_said(kind)} expected"
 
 
@@ -343,7 +352,14 @@ def _said(kind) -> str:
         return "a list"
     if get_origin(kind) is Mapping:
         return f"a table whose values are {_said(inner[1])}"
-    return {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "a table", Number: "a number or [number, error]"}[kind]
+    return {
+        str: "text",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        dict: "a table",
+        Number: "a number or [number, error]",
+    }[kind]
 
 
 def _frozen(value):
@@ -359,7 +375,9 @@ def _versions(upstreams: Path) -> dict[str, str]:
         raise LedgerError(f"{upstreams} cannot be read ({error.strerror}).") from None
     except (ValueError, AttributeError, KeyError, TypeError):
         what = "is not the list of pinned upstreams that belongs here: an object of each one's name, with its `default` version, is expected"
-        raise LedgerError(f"{upstreams} {what}. `git checkout upstreams.json` brings it back. Nothing was changed.") from None
+        raise LedgerError(
+            f"{upstreams} {what}. `git checkout upstreams.json` brings it back. Nothing was changed."
+        ) from None
 
 
 def _check(ledger: Ledger, versions: Mapping[str, str]) -> Iterator[str]:
@@ -374,14 +392,20 @@ def _check(ledger: Ledger, versions: Mapping[str, str]) -> Iterator[str]:
     for claim in ledger.claims.values():
         yield from (f"claim.{claim.id}: {problem}" for problem in _check_claim(ledger, claim))
     for place in ledger.places.values():
-        tasks = [entry.value for experiment in ledger.at(place.id) if not experiment.cannot for entry in experiment.entries]
+        tasks = [
+            entry.value for experiment in ledger.at(place.id) if not experiment.cannot for entry in experiment.entries
+        ]
         if place.draws == "aggregate" and not all(ledger.solved_at.get(task, 0) > 0 for task in tasks):
             yield f"place.{place.id}: draws aggregate: a number above 0 in solved_at expected for each task"
         if place.draws not in DRAWS:
             yield f"place.{place.id}: draws {place.draws!r}: one of {', '.join(DRAWS)} expected"
         if place.domain not in DOMAINS and place.id != HERE and (place.domain or ledger.at(place.id)):
             yield f"place.{place.id}: domain {place.domain!r}: one of {', '.join(DOMAINS)} expected"
-        yield from (f"place.{place.id}: same_as names {other}, which is no place" for other in place.same_as if other not in ledger.places)
+        yield from (
+            f"place.{place.id}: same_as names {other}, which is no place"
+            for other in place.same_as
+            if other not in ledger.places
+        )
         if place.id != HERE and bool(ledger.at(place.id)) == bool(place.same_as or place.no_result):
             yield f"place.{place.id}: experiments, or same_as, or no_result expected, and one of them alone"
 
@@ -392,7 +416,11 @@ def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
     ways = [bool(experiment.run or experiment.evaluation), bool(experiment.gain), bool(experiment.cannot)]
     if sum(ways) != 1:
         yield "one of run or evaluation, gain, cannot expected"
-    yield from (f"there is no run.{name}" for name in (experiment.run, experiment.evaluation) if name and name not in ledger.runs)
+    yield from (
+        f"there is no run.{name}"
+        for name in (experiment.run, experiment.evaluation)
+        if name and name not in ledger.runs
+    )
     for name in experiment.gain:
         other = ledger.experiments.get(name)
         if other is None:
@@ -419,7 +447,9 @@ def _check_experiment(ledger: Ledger, experiment: Experiment) -> Iterator[str]:
             yield f"{name}: a sentence expected, or the name of a text; there is no text.{text}"
     if len(experiment.over) > 1 or () in experiment.over.values():
         yield "over: one variable and its values expected"
-    unknown = {name for text in (experiment.folder, *experiment.metric) for name in _FIELD.findall(text)} - set(experiment.over)
+    unknown = {name for text in (experiment.folder, *experiment.metric) for name in _FIELD.findall(text)} - set(
+        experiment.over
+    )
     if unknown:
         yield f"{{{'}, {'.join(sorted(unknown))}}}: not in over"
 
@@ -429,13 +459,21 @@ def _check_claim(ledger: Ledger, claim: Claim) -> Iterator[str]:
         yield f"test {claim.test!r}: one of {', '.join(TESTS)} expected"
     if claim.place not in ledger.places:
         yield f"there is no place.{claim.place}"
-    yield from (f"there is no experiment.{name}" for name in (claim.of, *filter(None, [claim.than])) if name not in ledger.experiments)
+    yield from (
+        f"there is no experiment.{name}"
+        for name in (claim.of, *filter(None, [claim.than]))
+        if name not in ledger.experiments
+    )
     if bool(claim.than) != (claim.test in ("higher", "above", "overhead")):
         yield "than: expected for the tests higher, above and overhead, and for these alone"
     of, than = (ledger.experiments.get(name) for name in (claim.of, claim.than))
     if of and than and [entry.value for entry in of.entries] != [entry.value for entry in than.entries]:
         yield "of and than: experiments over the same values expected"
-    if claim.aggregate and (claim.test != "higher" or claim.place in ledger.places and ledger.places[claim.place].draws != "aggregate"):
+    if claim.aggregate and (
+        claim.test != "higher" or claim.place in ledger.places and ledger.places[claim.place].draws != "aggregate"
+    ):
         yield "aggregate: expected for the test higher alone, of a place that draws aggregate"
     lacking = {"at_least": ("value",), "within": ("low", "high"), "spread": ("value",)}.get(claim.test, ())
-    yield from (f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None)
+    yield from (
+        f"{name}: a number expected for the test {claim.test}" for name in lacking if getattr(claim, name) is None
+    )

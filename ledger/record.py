@@ -27,7 +27,18 @@ KEPT = (
     "MODEL_PATH", "NNODES", "OUTPUT", "PYTHON", "RAY_ADDRESS", "RAY_DATA_HOME", "RESUME", "STEPS", "TEST_FILE", "TRAIN_FILE", "WANDB",
 )  # fmt: skip
 MAKES_RUNS = ("overlays", "patches", "upstreams.json")  # of this repository: what goes into a checkout
-PACKAGES = ("torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "torchvision", "gymnasium", "mujoco", "numpy")
+PACKAGES = (
+    "torch",
+    "vllm",
+    "ray",
+    "transformers",
+    "flash-attn",
+    "tensordict",
+    "torchvision",
+    "gymnasium",
+    "mujoco",
+    "numpy",
+)
 CPU_PYTHON = ROOT / ".venv/cpu/bin/python"
 SECONDS_TO_ASK = 60  # a Python or nvidia-smi
 
@@ -41,7 +52,13 @@ class Record:
 
     def __init__(self, step: Step, content: Mapping):
         began = datetime.now(timezone.utc)
-        self.content = {"format": FORMAT, **content, "start": began.isoformat(timespec="seconds"), "end": None, "exit_code": None}
+        self.content = {
+            "format": FORMAT,
+            **content,
+            "start": began.isoformat(timespec="seconds"),
+            "end": None,
+            "exit_code": None,
+        }
         name = f"{began:%Y%m%dT%H%M%S.%f}Z-{step.run.id}"
         self.file, self.log = (records(step) / f"{name}.{kind}" for kind in ("json", "log"))
         self.log.touch(exist_ok=False)
@@ -112,7 +129,10 @@ def repository_state() -> dict:
         return {"commit": None, "changed": []}
     status = _ask("git", "-C", str(ROOT), "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all") or ""
     head = _ask("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
-    return {"commit": head.strip() if head else None, "changed": sorted(line[3:] for line in status.split("\0") if line)}
+    return {
+        "commit": head.strip() if head else None,
+        "changed": sorted(line[3:] for line in status.split("\0") if line),
+    }
 
 
 def overlay_changes(repository: Mapping) -> list[str]:
@@ -122,14 +142,28 @@ def overlay_changes(repository: Mapping) -> list[str]:
 def checkout_states(step: Step, environment: Mapping[str, str]) -> dict[str, dict]:
     """As `apply.py status` has them, without untracked files. control needs HumanoidBench too, where it has it."""
     names = [step.upstream, *(["humanoid-bench"] if step.kind == "control" else [])]
-    command = [sys.executable, str(ROOT / "apply.py"), "status", *names, "--json", "--checkouts", str(checkouts(environment))]
+    command = [
+        sys.executable,
+        str(ROOT / "apply.py"),
+        "status",
+        *names,
+        "--json",
+        "--checkouts",
+        str(checkouts(environment)),
+    ]
     answer = subprocess.run(command, capture_output=True, text=True)
     try:
         found = json.loads(answer.stdout)
     except ValueError:
-        raise LedgerError(f"the state of {checkouts(environment)} cannot be told: {answer.stderr.strip()} Nothing was started.") from None
+        raise LedgerError(
+            f"the state of {checkouts(environment)} cannot be told: {answer.stderr.strip()} Nothing was started."
+        ) from None
     keys = ("state", "version", "source", "commit", "files", "commits", "note")
-    return {name: {key: found[name][key] for key in keys} for name in names if name == step.upstream or found[name]["state"] != "absent"}
+    return {
+        name: {key: found[name][key] for key in keys}
+        for name in names
+        if name == step.upstream or found[name]["state"] != "absent"
+    }
 
 
 def is_modified(step: Step, repository: Mapping, states: Mapping[str, Mapping]) -> bool:
@@ -148,7 +182,13 @@ def training_python(step: Step, environment: Mapping[str, str]) -> str | None:
     active = shutil.which("python3")
     if environment.get("PYTHON"):
         return shutil.which(environment["PYTHON"])
-    if active and subprocess.run([active, ROOT / "requirements/check_gpu_environment.py", step.upstream], capture_output=True).returncode == 0:
+    if (
+        active
+        and subprocess.run(
+            [active, ROOT / "requirements/check_gpu_environment.py", step.upstream], capture_output=True
+        ).returncode
+        == 0
+    ):
         return active
     made = made_environment(step.upstream)
     return str(made / "bin/python") if made else None

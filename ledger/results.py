@@ -111,7 +111,9 @@ def write(file: Path, collected: Collected) -> None:
         beside.write_text(json.dumps({"format": FORMAT, **asdict(collected)}, allow_nan=False, separators=(",", ":")))
         beside.replace(file)
     except OSError as error:
-        raise LedgerError(f"{error.filename or beside} cannot be written ({error.strerror}). What was collected before is unchanged.") from None
+        raise LedgerError(
+            f"{error.filename or beside} cannot be written ({error.strerror}). What was collected before is unchanged."
+        ) from None
 
 
 def read(file: Path) -> Collected:
@@ -131,4 +133,6 @@ def read(file: Path) -> Collected:
     except OSError as error:
         raise LedgerError(f"{file} cannot be read ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LedgerError(f"{file} cannot be read ({error}). It is made anew from the results: run `reproduce.py collect`.") from None
+        raise LedgerError(
+            f"{file} cannot be read ({error}). It is made anew from the results: run `reproduce.py collect`."
+        ) from None

@@ -111,14 +111,19 @@ def _bootstrap(tasks: Sequence[np.ndarray], statistic) -> tuple[np.ndarray, np.n
     if min(task.shape[-1] for task in tasks) < 2:
         return None
     drawn = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
-    result = stats.bootstrap(tasks, statistic, confidence_level=LEVEL, method="percentile", axis=-1, vectorized=True, **drawn)
+    result = stats.bootstrap(
+        tasks, statistic, confidence_level=LEVEL, method="percentile", axis=-1, vectorized=True, **drawn
+    )
     return result.confidence_interval.low, result.confidence_interval.high
 
 
 def iqm_curve(tasks: Sequence[Sequence[Curve]], scales: Sequence[float], points: int = 50) -> IqmCurve:
     """tasks: the curves of each task's runs; scales: what each task's values are divided by."""
     x = np.linspace(0, 1, points)
-    values = [np.array([_over_training(curve, x) for curve in curves]).T / scale for curves, scale in zip(tasks, scales, strict=True)]
+    values = [
+        np.array([_over_training(curve, x) for curve in curves]).T / scale
+        for curves, scale in zip(tasks, scales, strict=True)
+    ]
     interval = _bootstrap(values, _iqm)
     low, high = (bound.tolist() for bound in interval) if interval else (None, None)
     return IqmCurve(x.tolist(), _iqm(*values, axis=-1).tolist(), low, high, sum(map(len, tasks)))
@@ -129,7 +134,9 @@ def _over_training(curve: Curve, x: np.ndarray) -> np.ndarray:
     return np.interp(curve.x[0] + x * (curve.x[-1] - curve.x[0]), curve.x, curve.y)
 
 
-def iqm_difference(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> tuple[float, float | None, float | None]:
+def iqm_difference(
+    ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
+) -> tuple[float, float | None, float | None]:
     """Difference of two interquartile means over tasks (each a list of its runs' values), and the bounds of its interval."""
     values = [np.asarray(task, dtype=float) for task in (*ones, *others)]
 

@@ -80,7 +80,10 @@ def judge(ledger: Ledger, collected: Collected) -> tuple[dict[str, Outcome], dic
     rows = {name: judge_row(ledger, item) for name, item in found.items() if not item.entry.experiment.gain}
     gains = {name: judge_gain(ledger, item.entry, rows) for name, item in found.items() if item.entry.experiment.gain}
     outcomes = {name: {**rows, **gains}[name] for name in found}
-    return {name: with_claims(ledger, ledger.entries[name].experiment, outcome, claims) for name, outcome in outcomes.items()}, claims
+    return {
+        name: with_claims(ledger, ledger.entries[name].experiment, outcome, claims)
+        for name, outcome in outcomes.items()
+    }, claims
 
 
 class Found:
@@ -93,7 +96,9 @@ class Found:
         kind = "evaluation" if experiment.evaluation else "training"
         results = collected.of(entry.folder, kind) if entry.folder else []
         self.used = [result for result in results if result.used and is_complete(result, experiment)]
-        self.notes = list(dict.fromkeys(f"{result.label}: {reason}" for result in results if (reason := self._why_not(result))))
+        self.notes = list(
+            dict.fromkeys(f"{result.label}: {reason}" for result in results if (reason := self._why_not(result)))
+        )
         modified = sum(result.state == "modified" for result in self.used)
         self.notes += [f"of a modified checkout: {modified} of {len(self.used)} runs"] if modified else []
         last = next((record for record in reversed(collected.records) if entry.id in record.get("experiments", ())), {})
@@ -115,7 +120,9 @@ class Found:
 
     def values(self, metric: str, at_least: int = 1) -> list[float]:
         """The metric's number of each run, at the end of its curve if it has one; none if fewer runs than `at_least` have it."""
-        numbers = [number for result in self.used if (number := final(result, metric, self.entry.experiment.until)) is not None]
+        numbers = [
+            number for result in self.used if (number := final(result, metric, self.entry.experiment.until)) is not None
+        ]
         return numbers if len(numbers) >= at_least else []
 
     def curves(self, metric: str) -> list[Curve]:
@@ -128,7 +135,9 @@ def is_complete(result: Result, experiment: Experiment) -> bool:
 
 def final(result: Result, metric: str, until: int | None = None) -> float | None:
     """until: of a run that goes on behind it, its number there."""
-    if until is not None and (curve := result.curves.get(f"eval_{metric}")):  # timm's numbers are those of the last epoch
+    if until is not None and (
+        curve := result.curves.get(f"eval_{metric}")
+    ):  # timm's numbers are those of the last epoch
         return next((y for x, y in zip(curve.x, curve.y) if x >= until), None)
     if metric in result.values:
         return result.values[metric]
@@ -140,13 +149,19 @@ def final(result: Result, metric: str, until: int | None = None) -> float | None
 def judge_row(ledger: Ledger, found: Found) -> Outcome:
     experiment = found.entry.experiment
     if experiment.cannot:
-        return Outcome(found.entry.id, CANNOT, [_paper_cell(experiment, metric) for metric in experiment.paper], 0, found.wanted)
+        return Outcome(
+            found.entry.id, CANNOT, [_paper_cell(experiment, metric) for metric in experiment.paper], 0, found.wanted
+        )
     cells = [judge_cell(ledger, found, metric) for metric in found.entry.metrics]
     notes = list(found.notes)
     if found.used and len(found.used) < found.wanted:
         notes.insert(0, f"{len(found.used)} of {found.wanted} seeds")
     runs = len(found.used)
-    notes += [f"{cell.metric} is lacking" + (f" in {runs - cell.seeds} of {runs} runs" if cell.seeds else "") for cell in cells if cell.seeds < runs]
+    notes += [
+        f"{cell.metric} is lacking" + (f" in {runs - cell.seeds} of {runs} runs" if cell.seeds else "")
+        for cell in cells
+        if cell.seeds < runs
+    ]
     if not found.started:
         state = NOT_RUN
     elif found.failed:
@@ -156,7 +171,9 @@ def judge_row(ledger: Ledger, found: Found) -> Outcome:
     else:
         state = _judged(ledger, experiment, cells)
     if state == REPRODUCED and (outside := [cell.metric for cell in cells if cell.within is False]):
-        notes.append(f"by its {' and '.join(ledger.tolerances[experiment.tolerance].judged)}; outside the tolerance: {', '.join(outside)}")
+        notes.append(
+            f"by its {' and '.join(ledger.tolerances[experiment.tolerance].judged)}; outside the tolerance: {', '.join(outside)}"
+        )
     return Outcome(found.entry.id, state, cells, runs, max(runs, found.wanted), notes)
 
 
@@ -183,7 +200,9 @@ def judge_cell(ledger: Ledger, found: Found, metric: str) -> Cell:
     ours, interval, of = fmean(values), statistics.t_interval(values), "seeds"
     if interval is None:
         interval, of = found.used[0].intervals.get(metric), found.used[0].interval_of
-    shown = replace(paper, ours=ours, interval=interval, interval_of=of if interval is not None else "", seeds=len(values))
+    shown = replace(
+        paper, ours=ours, interval=interval, interval_of=of if interval is not None else "", seeds=len(values)
+    )
     if paper.paper is None:
         return shown
     allowed = allowed_difference(ledger, experiment, metric, interval, len(values))
@@ -192,16 +211,24 @@ def judge_cell(ledger: Ledger, found: Found, metric: str) -> Cell:
     return replace(shown, difference=difference, allowed=allowed, within=within)
 
 
-def allowed_difference(ledger: Ledger, experiment: Experiment, metric: str, interval: float | None, runs: int) -> float | None:
+def allowed_difference(
+    ledger: Ledger, experiment: Experiment, metric: str, interval: float | None, runs: int
+) -> float | None:
     """By the experiment's tolerance; None where it says nothing of the metric. The average of benchmarks is that of their shares."""
     answers = ledger.tolerances[experiment.tolerance].answers
     if not answers:
         error = experiment.paper[metric].error
         return None if interval is None or error is None else math.hypot(interval, error)
     if metric == "average":
-        widths = [statistics.share_half_width(experiment.paper[name].value, count, runs) for name, count in answers.items()]
+        widths = [
+            statistics.share_half_width(experiment.paper[name].value, count, runs) for name, count in answers.items()
+        ]
         return math.hypot(*widths) / len(widths)
-    return statistics.share_half_width(experiment.paper[metric].value, answers[metric], runs) if metric in answers else None
+    return (
+        statistics.share_half_width(experiment.paper[metric].value, answers[metric], runs)
+        if metric in answers
+        else None
+    )
 
 
 def judge_gain(ledger: Ledger, entry: Entry, rows: dict[str, Outcome]) -> Outcome:
@@ -217,9 +244,16 @@ def judge_gain(ledger: Ledger, entry: Entry, rows: dict[str, Outcome]) -> Outcom
     if notes:
         return Outcome(entry.id, PARTIAL, cells, seeds, wanted, notes)
     judged = ledger.tolerances[ledger.experiments[experiment.gain[0]].tolerance].judged
-    too_noisy = [cell for cell in cells if cell.metric in judged and _hides_the_gain(cell, _cell(of, cell.metric), _cell(over, cell.metric))]
+    too_noisy = [
+        cell
+        for cell in cells
+        if cell.metric in judged and _hides_the_gain(cell, _cell(of, cell.metric), _cell(over, cell.metric))
+    ]
     if too_noisy:
-        notes = [f"{cell.metric}: our interval, ± {cell.interval:.2g}, is wider than the paper's gain; more seeds would tell" for cell in too_noisy]
+        notes = [
+            f"{cell.metric}: our interval, ± {cell.interval:.2g}, is wider than the paper's gain; more seeds would tell"
+            for cell in too_noisy
+        ]
         return Outcome(entry.id, PARTIAL, cells, seeds, wanted, notes)
     return Outcome(entry.id, _verdict(cells, judged), cells, seeds, wanted)
 
@@ -242,7 +276,9 @@ def _gain_cell(experiment: Experiment, metric: str, of: Cell, over: Cell) -> Cel
     # How far the gain moves with each of the two numbers: in percent it is 100 (of / over - 1).
     by_of, by_over = (100 / over.ours, 100 * of.ours / over.ours**2) if experiment.gain_in == "percent" else (1.0, 1.0)
     ours = by_of * (of.ours - over.ours)
-    interval = None if None in (of.interval, over.interval) else math.hypot(by_of * of.interval, by_over * over.interval)
+    interval = (
+        None if None in (of.interval, over.interval) else math.hypot(by_of * of.interval, by_over * over.interval)
+    )
     allowed = None if None in (of.allowed, over.allowed) else math.hypot(by_of * of.allowed, by_over * over.allowed)
     within = None if allowed is None else abs(ours - paper) <= allowed
     kind = of.interval_of if interval is not None else ""
@@ -258,7 +294,9 @@ def with_claims(ledger: Ledger, experiment: Experiment, outcome: Outcome, claims
     if not states:
         return outcome
     state = next(state for state in (NOT_REPRODUCED, PARTIAL, REPRODUCED) if state in states)
-    notes = [f"claim {claim.id}: {'; '.join(claims[claim.id].notes)}" for claim in about if claims[claim.id].state == PARTIAL]
+    notes = [
+        f"claim {claim.id}: {'; '.join(claims[claim.id].notes)}" for claim in about if claims[claim.id].state == PARTIAL
+    ]
     return Outcome(outcome.id, state, outcome.cells, outcome.seeds, outcome.wanted, [*outcome.notes, *notes])
 
 
@@ -293,7 +331,9 @@ def _metric(claim: Claim, item: Found) -> str:
     return claim.metric or item.entry.metrics[0]
 
 
-def _pairs(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[tuple[Found, list[float], list[float]]]:
+def _pairs(
+    claim: Claim, of: Sequence[Found], than: Sequence[Found]
+) -> Iterator[tuple[Found, list[float], list[float]]]:
     """The entries of both that were run, with their numbers."""
     for one, other in zip(of, than, strict=True):
         values = one.values(_metric(claim, one)), other.values(_metric(claim, other))
@@ -331,7 +371,11 @@ def above(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Foun
         ours, others = (dict(zip(mean.x, mean.mean)) for mean in map(statistics.mean_curve, both))
         differences = [ours[x] - others[x] for x in ours if x in others]
         if differences:
-            higher, lower, mean = sum(part > 0 for part in differences), sum(part < 0 for part in differences), fmean(differences)
+            higher, lower, mean = (
+                sum(part > 0 for part in differences),
+                sum(part < 0 for part in differences),
+                fmean(differences),
+            )
             text = f"above at {higher} and below at {lower} of {len(differences)} points, on average {mean:+.4g}"
             yield Part(one.entry.id, text, mean, None, not lower and mean > 0)
 
@@ -340,7 +384,10 @@ def higher_aggregate(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Se
     pairs = list(_pairs(claim, of, than))
     if not pairs:
         return
-    ones, others = ([[value / ledger.solved_at[item.entry.value] for value in values[side]] for item, *values in pairs] for side in (0, 1))
+    ones, others = (
+        [[value / ledger.solved_at[item.entry.value] for value in values[side]] for item, *values in pairs]
+        for side in (0, 1)
+    )
     difference, low, high = statistics.iqm_difference(ones, others)
     text = f"interquartile mean over {len(pairs)} tasks, difference {difference:+.3f}"
     text += f", interval {low:+.3f} to {high:+.3f}" if low is not None else ", one seed of a task: the sign alone"
@@ -352,7 +399,9 @@ def overhead(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[F
     ratios = [fmean(ones) / fmean(others) for _, ones, others in _pairs(claim, of, than)]
     if ratios:
         mean, interval = fmean(ratios) - 1, statistics.t_interval(ratios)
-        text = f"{100 * mean:+.1f} %" + (f" ± {100 * interval:.1f} over {len(ratios)} tasks" if interval is not None else "")
+        text = f"{100 * mean:+.1f} %" + (
+            f" ± {100 * interval:.1f} over {len(ratios)} tasks" if interval is not None else ""
+        )
         text += f", the paper {100 * claim.value:+.3g} %" if claim.value is not None else ""
         yield Part(claim.of, text, mean, interval, mean <= (claim.value or 0) + claim.tolerance)
 
@@ -366,10 +415,22 @@ def bounds(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Fou
         lows, highs = zip(*(statistics.extremes(curve, claim.after, claim.window) for curve in curves))
         if claim.test == "at_least":
             floor = claim.value - claim.tolerance
-            yield Part(item.entry.id, f"smallest {min(lows):.4g}, at least {floor:.4g} expected", min(lows), None, min(lows) >= floor)
+            yield Part(
+                item.entry.id,
+                f"smallest {min(lows):.4g}, at least {floor:.4g} expected",
+                min(lows),
+                None,
+                min(lows) >= floor,
+            )
         else:
             passed = claim.low <= min(lows) and max(highs) <= claim.high
-            yield Part(item.entry.id, f"from {min(lows):.4g} to {max(highs):.4g}, {claim.low:g} to {claim.high:g} expected", max(highs), None, passed)
+            yield Part(
+                item.entry.id,
+                f"from {min(lows):.4g} to {max(highs):.4g}, {claim.low:g} to {claim.high:g} expected",
+                max(highs),
+                None,
+                passed,
+            )
 
 
 def spread(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:

@@ -18,12 +18,27 @@ NEEDED = {
         "ray": ((2, 41), None),
         "tensordict": ((0,), (0, 6, 3)),
         "pyarrow": ((19,), None),
-        **{name: ((0,), None) for name in "transformers accelerate peft torchdata hydra-core codetiming datasets pandas dill pylatexenc tensorboard".split()},
+        **{
+            name: ((0,), None)
+            for name in [
+                "transformers",
+                "accelerate",
+                "peft",
+                "torchdata",
+                "hydra-core",
+                "codetiming",
+                "datasets",
+                "pandas",
+                "dill",
+                "pylatexenc",
+                "tensorboard",
+            ]
+        },
     },
     "timm v1.0.20": {
         "torch": ((2, 4), None),
         "safetensors": ((0, 2), None),
-        **{name: ((0,), None) for name in "torchvision pyyaml huggingface-hub numpy pillow".split()},
+        **{name: ((0,), None) for name in ["torchvision", "pyyaml", "huggingface-hub", "numpy", "pillow"]},
     },
     "fasttd3 2d83b6a": {
         "torch": ((2, 6), None),
@@ -32,7 +47,10 @@ NEEDED = {
         "gymnasium": ((0, 29), (1,)),
         "mujoco": ((3, 1), (3, 2)),
         "dm-control": ((1, 0, 20), (1, 0, 21)),
-        **{name: ((0,), None) for name in "stable-baselines3 jax tyro wandb moviepy imageio tqdm loguru".split()},
+        **{
+            name: ((0,), None)
+            for name in ["stable-baselines3", "jax", "tyro", "wandb", "moviepy", "imageio", "tqdm", "loguru"]
+        },
     },
 }
 

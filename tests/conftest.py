@@ -23,7 +23,10 @@ def project_root() -> Path:
 def patched(name: str, checkouts: Path) -> Path:
     """A checkout with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
     result = subprocess.run(
-        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts], capture_output=True, text=True, timeout=900
+        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts],
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     if result.returncode == 6:
         pytest.skip(f"{name} can be had neither from git nor from the Python index: {result.stderr.strip()}")
@@ -33,7 +36,9 @@ def patched(name: str, checkouts: Path) -> Path:
 
 def unpatched(checkout: Path, version: str, tree: Path, *paths: str) -> Path:
     """The pinned upstream of a checkout, or these paths of it, in the folder `tree`."""
-    archive = subprocess.run(["git", "-C", checkout, "archive", f"upstream/{version}", *paths], capture_output=True, check=True)
+    archive = subprocess.run(
+        ["git", "-C", checkout, "archive", f"upstream/{version}", *paths], capture_output=True, check=True
+    )
     subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
     return tree
 
@@ -65,7 +70,9 @@ def upstream_timm(patched_timm, tmp_path_factory) -> Path:
 def timm_scripts(patched_timm) -> Path:
     """The patched checkout, where it has train.py, validate.py, inference.py and onnx_export.py."""
     if not (patched_timm / "train.py").exists():
-        pytest.skip("timm's source package lacks train.py, validate.py, inference.py and onnx_export.py; git could not be reached")
+        pytest.skip(
+            "timm's source package lacks train.py, validate.py, inference.py and onnx_export.py; git could not be reached"
+        )
     return patched_timm
 
 
@@ -89,9 +96,19 @@ def run_in():
         env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, script, *map(str, args)]
         if processes > 1:
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script, *map(str, args)]
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={processes}",
+                script,
+                *map(str, args),
+            ]
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-        assert result.returncode == 0, f"{script} {args} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert result.returncode == 0, (
+            f"{script} {args} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
+        )
         return result.stdout
 
     return run

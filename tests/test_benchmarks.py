@@ -70,7 +70,7 @@ print(json.dumps([result, caught, {pass_: {arm: len(turns) for arm, turns in arm
 def benchmark(project_root, patched_verl):
     def run(*args):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, project_root / "benchmarks/actor.py", "--checkout", patched_verl, *args]
+        command = [sys.executable, project_root / "tools/bench/actor.py", "--checkout", patched_verl, *args]
         return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=900)
 
     return run
@@ -88,11 +88,30 @@ def rows(benchmark, tmp_path_factory):
 def test_every_arm_is_measured_in_both_passes_against_its_own_baseline(rows):
     rows, stdout = rows
     arms = {row["arm"] for row in rows}
-    assert {"grpo", "era", "era-topk", "release", "release-topk", "era-offpolicy", "era-kl", "era-entropy", "era-fused"} <= arms
-    assert {(row["arm"], row["pass"]) for row in rows} == {(arm, pass_) for arm in arms for pass_ in ("old_log_prob", "update")} and len(rows) == 2 * len(arms)
+    assert {
+        "grpo",
+        "era",
+        "era-topk",
+        "release",
+        "release-topk",
+        "era-offpolicy",
+        "era-kl",
+        "era-entropy",
+        "era-fused",
+    } <= arms
+    assert {(row["arm"], row["pass"]) for row in rows} == {
+        (arm, pass_) for arm in arms for pass_ in ("old_log_prob", "update")
+    } and len(rows) == 2 * len(arms)
     for row in rows:
-        assert row["fits"] == "True" and float(row["seconds"]) > 0 and float(row["seconds_p20"]) <= float(row["seconds"]) <= float(row["seconds_p80"])
-        assert row["baseline"].startswith("grpo") and row["baseline"].removeprefix("grpo") in ("", row["arm"][row["arm"].find("-") :])
+        assert (
+            row["fits"] == "True"
+            and float(row["seconds"]) > 0
+            and float(row["seconds_p20"]) <= float(row["seconds"]) <= float(row["seconds_p80"])
+        )
+        assert row["baseline"].startswith("grpo") and row["baseline"].removeprefix("grpo") in (
+            "",
+            row["arm"][row["arm"].find("-") :],
+        )
         assert row["arm"] != row["baseline"] or float(row["seconds_ratio"]) == 1
         assert row["torch"] and row["cpu"] and row["tokens"] == "128"
     assert stdout.count("| ERA, top-k 20 ") == 2 and "Actor use_remove_padding" not in stdout
@@ -103,12 +122,20 @@ def test_the_arms_do_what_their_names_say(project_root, patched_verl, run_in, tm
     *_, last = run_in(patched_verl, tmp_path / "release.py", project_root / "benchmarks", patched_verl).splitlines()
     found, caught, turns, memory = json.loads(last)
     # Two of eight responses are scaled, in the old_log_prob pass too.
-    assert found["release, era, 1.5"] < 1e-5 < 1e-2 < found["release, grpo, 1.5"] and found["old log-probs moved, 1.5"] == pytest.approx(0.25, abs=0.01)
+    assert found["release, era, 1.5"] < 1e-5 < 1e-2 < found["release, grpo, 1.5"] and found[
+        "old log-probs moved, 1.5"
+    ] == pytest.approx(0.25, abs=0.01)
     # Advantages of 0.5 pass Eq. llm's gate, and not the release's.
-    assert found["old log-probs moved, 0.5"] == 0 and found["release, grpo, 0.5"] < 1e-5 < 1e-2 < found["release, era, 0.5"]
+    assert (
+        found["old log-probs moved, 0.5"] == 0
+        and found["release, grpo, 0.5"] < 1e-5 < 1e-2 < found["release, era, 0.5"]
+    )
     assert found["release, era of its gate, 0.5"] < 1e-5
     assert "release and era differ" in caught, "an arm that scales nothing must be noticed before anything is measured"
-    assert turns == dict.fromkeys(("old_log_prob", "update"), {"grpo": 2, "release": 0, "era": 2}) and memory == ["era", "grpo"], "an arm that does not fit leaves the others"
+    assert turns == dict.fromkeys(("old_log_prob", "update"), {"grpo": 2, "release": 0, "era": 2}) and memory == [
+        "era",
+        "grpo",
+    ], "an arm that does not fit leaves the others"
 
 
 def test_a_size_that_does_not_fit_is_reported_and_ends_nothing(benchmark, tmp_path):
@@ -119,12 +146,19 @@ def test_a_size_that_does_not_fit_is_reported_and_ends_nothing(benchmark, tmp_pa
     assert result.returncode == 0, result.stderr
     with open(tmp_path / "actor.csv", newline="") as file:
         fits = {(row["tokens"], row["arm"]): row["fits"] for row in csv.DictReader(file)}
-    assert fits == {(str(size), "grpo"): "False", (str(size), "era"): "False", ("128", "grpo"): "True", ("128", "era"): "True"}
+    assert fits == {
+        (str(size), "grpo"): "False",
+        (str(size), "era"): "False",
+        ("128", "grpo"): "True",
+        ("128", "era"): "True",
+    }
     assert "does not fit the memory" in result.stderr and "out of memory" in result.stdout
 
 
 def test_all_bad_values_are_said_at_once(benchmark, tmp_path):
-    result = benchmark("--tokens", "100", "--vocabulary", "3", "--width", "130", "--turns", "1", "--csv", tmp_path / "none/actor.csv")
+    result = benchmark(
+        "--tokens", "100", "--vocabulary", "3", "--width", "130", "--turns", "1", "--csv", tmp_path / "none/actor.csv"
+    )
     assert result.returncode == 2 and "Traceback" not in result.stderr
     for said in ("--tokens", "--vocabulary", "--width", "2 turns", "none/actor.csv"):
         assert said in result.stderr.splitlines()[-1]
@@ -164,7 +198,15 @@ print(json.dumps([found, fails("fasttd3"), fails("no-delay")]))
 def control(project_root, patched_fasttd3):
     def run(*args):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, project_root / "benchmarks/control.py", "--checkout", patched_fasttd3, "--rounds", "2", *args]
+        command = [
+            sys.executable,
+            project_root / "tools/bench/control.py",
+            "--checkout",
+            patched_fasttd3,
+            "--rounds",
+            "2",
+            *args,
+        ]
         return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=900)
 
     return run
@@ -179,7 +221,9 @@ def test_control_times_the_updates_of_train_py(project_root, patched_fasttd3, ru
         assert calls == first + ["update_main", "update_pol", "soft_update"], arm
         assert moved < 1e-9 and width == 1024 and batch == 128, (arm, moved)  # the learning rate is 1e-12
         assert module == ("fastsac_era" if arm.startswith("era") else "fast_td3")
-    assert "updates of critic and policy" in unlike_fasttd3 and "logs" in unlike_no_delay, "an arm that is another one must be noticed"
+    assert "updates of critic and policy" in unlike_fasttd3 and "logs" in unlike_no_delay, (
+        "an arm that is another one must be noticed"
+    )
 
 
 def test_control_measures_every_arm_against_both_baselines(control, tmp_path):
@@ -188,20 +232,52 @@ def test_control_measures_every_arm_against_both_baselines(control, tmp_path):
     assert result.returncode == 0, result.stderr
     with open(tmp_path / "control.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["arm"] for row in rows] == ["fasttd3", "no-delay", "era", "era-delta", "era-tanh", "era-clipped", "era-batch"]
+    assert [row["arm"] for row in rows] == [
+        "fasttd3",
+        "no-delay",
+        "era",
+        "era-delta",
+        "era-tanh",
+        "era-clipped",
+        "era-batch",
+    ]
     for row in rows:
-        assert row["torch"] and row["cpu"] and row["precision"] == "fp32" and (row["action_dim"], row["batch_size"]) == ("2", "128")
-        names = ["seconds", "seconds_ratio", "no_delay_ratio"] + ["activation_share", "alone_share"] * row["arm"].startswith("era")
-        assert all(float(row[f"{name}_p20"]) <= float(row[name]) <= float(row[f"{name}_p80"]) for name in names) and float(row["seconds"]) > 0
+        assert (
+            row["torch"]
+            and row["cpu"]
+            and row["precision"] == "fp32"
+            and (row["action_dim"], row["batch_size"]) == ("2", "128")
+        )
+        names = ["seconds", "seconds_ratio", "no_delay_ratio"] + ["activation_share", "alone_share"] * row[
+            "arm"
+        ].startswith("era")
+        assert (
+            all(float(row[f"{name}_p20"]) <= float(row[name]) <= float(row[f"{name}_p80"]) for name in names)
+            and float(row["seconds"]) > 0
+        )
         assert row["arm"] != "fasttd3" or float(row["seconds_ratio"]) == 1
         assert row["arm"] != "no-delay" or float(row["no_delay_ratio"]) == 1
-        assert (row["activation_share"] != "") == (row["alone_share"] != "") == row["arm"].startswith("era") and row["peak_mib"] == ""
+        assert (row["activation_share"] != "") == (row["alone_share"] != "") == row["arm"].startswith("era") and row[
+            "peak_mib"
+        ] == ""
         assert not row["activation_share"] or 0 < float(row["activation_share"]) < 1
     assert result.stdout.count("| FastSAC-ERA") == 5 and result.stdout.count("| FastTD3") == 2
 
 
 def test_control_says_all_bad_values_at_once(control, tmp_path):
-    result = control("--checkout", tmp_path, "--device", "cuda", "--batch-size", "100", "256", "--rounds", "1", "--csv", tmp_path / "none/control.csv")
+    result = control(
+        "--checkout",
+        tmp_path,
+        "--device",
+        "cuda",
+        "--batch-size",
+        "100",
+        "256",
+        "--rounds",
+        "1",
+        "--csv",
+        tmp_path / "none/control.csv",
+    )
     assert result.returncode == 2 and "Traceback" not in result.stderr
     for said in ("make apply", "finds no GPU", "--batch-size 100:", "2 rounds", "none/control.csv"):
         assert said in result.stderr.splitlines()[-1]

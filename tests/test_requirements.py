@@ -10,7 +10,9 @@ import pytest
 
 @pytest.fixture
 def check(project_root, monkeypatch):
-    spec = importlib.util.spec_from_file_location("check_gpu_environment", project_root / "requirements/check_gpu_environment.py")
+    spec = importlib.util.spec_from_file_location(
+        "check_gpu_environment", project_root / "requirements/check_gpu_environment.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
@@ -42,7 +44,12 @@ def test_the_locked_environment_is_enough(check, locked):
 
 @pytest.mark.parametrize(
     "package, version, said",
-    [("vllm", "0.11.0", "vllm 0.11.0, below 0.9 needed"), ("torch", "2.5.1+cu124", "torch 2.5.1+cu124, at least 2.6 needed"), ("tensordict", "0.7.0", "below 0.6.3"), ("ray", None, "no ray")],
+    [
+        ("vllm", "0.11.0", "vllm 0.11.0, below 0.9 needed"),
+        ("torch", "2.5.1+cu124", "torch 2.5.1+cu124, at least 2.6 needed"),
+        ("tensordict", "0.7.0", "below 0.6.3"),
+        ("ray", None, "no ray"),
+    ],
 )
 def test_another_version_is_named(check, locked, package, version, said):
     installed = {**locked, package: version} if version else {name: v for name, v in locked.items() if name != package}
@@ -75,13 +82,21 @@ def test_the_environment_of_playground_is_not_that_of_humanoid_bench(check, proj
 def test_what_fasttd3_lacks_is_named(check, project_root):
     installed = {**versions(project_root, "fasttd3-gpu"), "numpy": "2.3.2", "gymnasium": "1.2.0"}
     del installed["wandb"]
-    assert check(installed, "fasttd3 2d83b6a") == ["numpy 2.3.2, below 2 needed", "gymnasium 1.2.0, below 1 needed", "no wandb"]
+    assert check(installed, "fasttd3 2d83b6a") == [
+        "numpy 2.3.2, below 2 needed",
+        "gymnasium 1.2.0, below 1 needed",
+        "no wandb",
+    ]
 
 
 def test_torch_fits_jax_in_the_environment_of_playground(project_root):
     """jax[cuda12] takes its cuDNN from the same package as torch 2.6.0, which asks for exactly this one."""
     found = versions(project_root, "fasttd3-playground")
-    assert (found["torch"], found["nvidia-cudnn-cu12"], found["jax"]) == ("2.6.0", "9.1.0.70", found["jax-cuda12-plugin"])
+    assert (found["torch"], found["nvidia-cudnn-cu12"], found["jax"]) == (
+        "2.6.0",
+        "9.1.0.70",
+        found["jax-cuda12-plugin"],
+    )
 
 
 def test_torchvision_fits_torch(project_root):
@@ -94,5 +109,9 @@ def test_torchvision_fits_torch(project_root):
 @pytest.mark.parametrize("framework", ["verl", "timm", "fasttd3"])
 def test_the_command_names_the_framework(project_root, framework):
     """In a Python without any package."""
-    result = subprocess.run([sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework],
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 1 and f"is not what {framework} " in result.stdout and "no torch" in result.stdout

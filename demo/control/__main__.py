@@ -1,6 +1,6 @@
 """python -m demo.control [--seeds 1] [--steps 6000]: FastTD3's own train.py, as FastTD3 and as FastSAC-ERA, from the same seeds."""
 
-from demo import environment
+from demo.runner import environment
 
 if __name__ == "__main__":
     environment.restart_if_needed()  # before the imports below, which a user's PYTHONPATH could supply
@@ -11,25 +11,42 @@ import sys
 import textwrap
 from pathlib import Path
 
-from demo import run as runs
 from demo.control import training
 from demo.control.settings import ARMS, FLAGS, LOG_INTERVAL, NAMES, TARGET_ENTROPY, TASK, Run
-from demo.curves import write_csv
-from demo.progress import Line, clock
-from demo.start import exit_code, need_overlay, need_packages, need_room, only_one, stop_on_signals, whole_number
+from demo.llm import run as runs
+from demo.llm.curves import write_csv
+from demo.runner.progress import Line, clock
+from demo.runner.start import exit_code, need_overlay, need_packages, need_room, only_one, stop_on_signals, whole_number
 
 PICTURE_FILE = "curves.png"
 NUMBERS_FILE = "runs.csv"
-NEEDED_PACKAGES = ("torch", "tensordict", "gymnasium", "mujoco", "stable_baselines3", "tyro", "wandb", "tqdm", "matplotlib", "scipy", "psutil")
+NEEDED_PACKAGES = (
+    "torch",
+    "tensordict",
+    "gymnasium",
+    "mujoco",
+    "stable_baselines3",
+    "tyro",
+    "wandb",
+    "tqdm",
+    "matplotlib",
+    "scipy",
+    "psutil",
+)
 NEEDED_DISK_MB = 50  # a run takes 2 MB
 LEAST_STEPS = 2 * LOG_INTERVAL
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.control", description=__doc__)
-    parser.add_argument("--seeds", default=[1], type=whole_number(0), nargs="+", metavar="SEED", help=f"{len(ARMS)} runs for each")
     parser.add_argument(
-        "--steps", default=6000, type=whole_number(LEAST_STEPS), help=f"of each run's environments, a multiple of {LOG_INTERVAL}"
+        "--seeds", default=[1], type=whole_number(0), nargs="+", metavar="SEED", help=f"{len(ARMS)} runs for each"
+    )
+    parser.add_argument(
+        "--steps",
+        default=6000,
+        type=whole_number(LEAST_STEPS),
+        help=f"of each run's environments, a multiple of {LOG_INTERVAL}",
     )
     parser.add_argument("--checkout", default="checkouts/fasttd3", type=Path, help="FastTD3 with the ERA overlay")
     parser.add_argument("--out", default="results/demo-control", type=Path, help="folder of the results")
@@ -45,7 +62,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def check(arguments: argparse.Namespace) -> None:
     """Finds what would stop the demo half-way."""
     need_packages(NEEDED_PACKAGES, "demo-control")
-    need_overlay(arguments.checkout, "fasttd3", "fast_td3/train.py", "fast_td3/era_training.py", "fast_td3/environments/gymnasium_env.py")
+    need_overlay(
+        arguments.checkout,
+        "fasttd3",
+        "fast_td3/train.py",
+        "fast_td3/era_training.py",
+        "fast_td3/environments/gymnasium_env.py",
+    )
     need_room(arguments.out, NEEDED_DISK_MB)
 
 
@@ -102,7 +125,9 @@ def demo(arguments: argparse.Namespace) -> None:
     wanted = [Run(arm, seed, arguments.steps) for seed in arguments.seeds for arm in ARMS]
     with only_one(arguments.out):
         finished = train(wanted, arguments.checkout, arguments.out)
-        results = [report.Result(run, training.curves(arguments.out / run.folder), info) for run, info in finished.items()]
+        results = [
+            report.Result(run, training.curves(arguments.out / run.folder), info) for run, info in finished.items()
+        ]
         sentences = report.findings(results)
         report.picture(results, arguments.out / PICTURE_FILE)
         write_csv(arguments.out / NUMBERS_FILE, report.rows(results))

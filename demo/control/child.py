@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from demo.cpu_trainer import end_with_parent
+from demo.llm.cpu_trainer import end_with_parent
 
 if __name__ == "__main__":
     end_with_parent()

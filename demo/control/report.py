@@ -4,7 +4,20 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.control.settings import ARMS, ENTROPY_ARMS, ERA, FLAGS, LEARNED, LOG_INTERVAL, NAMES, NO_DELAY, TASK, TD3, Run, noise_entropy
+from demo.control.settings import (
+    ARMS,
+    ENTROPY_ARMS,
+    ERA,
+    FLAGS,
+    LEARNED,
+    LOG_INTERVAL,
+    NAMES,
+    NO_DELAY,
+    TASK,
+    TD3,
+    Run,
+    noise_entropy,
+)
 from demo.control.training import Row
 from demo.vision.report import interval
 
@@ -13,7 +26,13 @@ LAST = 3  # evaluations, whose mean is the return at the end
 FIRST_RETURN, LAST_RETURN = "return, first evaluation", f"return, last {LAST} evaluations"
 SMALLEST, END = "policy entropy, smallest", "policy entropy, last tenth"
 GUARANTEE, DELTA = "Gaussian - target, smallest", "delta, last"
-DIGITS = {FIRST_RETURN: 0, LAST_RETURN: 0, "return, all evaluations": 0, "sigma, smallest": 4, GUARANTEE: 4}  # others: 2
+DIGITS = {
+    FIRST_RETURN: 0,
+    LAST_RETURN: 0,
+    "return, all evaluations": 0,
+    "sigma, smallest": 4,
+    GUARANTEE: 4,
+}  # others: 2
 COMPARED = ((NO_DELAY, TD3), (ERA, TD3), (LEARNED, TD3), (ERA, NO_DELAY), (LEARNED, NO_DELAY))  # in their returns
 
 
@@ -142,7 +161,9 @@ def learned_sentence(found: dict, target: float) -> str:
 def returns_sentences(found: dict) -> list[str]:
     """One for each pair of agents, or one for all of them where a single seed was run."""
     differences = {
-        f"{NAMES[arm]} minus {NAMES[other]}": [after - before for before, after in zip(found[other][LAST_RETURN], found[arm][LAST_RETURN])]
+        f"{NAMES[arm]} minus {NAMES[other]}": [
+            after - before for before, after in zip(found[other][LAST_RETURN], found[arm][LAST_RETURN])
+        ]
         for arm, other in COMPARED
     }
     if len(found[TD3][LAST_RETURN]) == 1:
@@ -194,11 +215,25 @@ def picture(results: list[Result], file: Path) -> None:
         draw(returns, results, arm, "eval_avg_return", style | {"label": NAMES[arm]})
     returns.set_title(f"return of {FLAGS['num_eval_envs']} evaluation episodes, without noise")
     returns.set_ylabel("return")
-    limit = entropies.axhline(target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {target(results):g}")
+    limit = entropies.axhline(
+        target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {target(results):g}"
+    )
     for arm in ENTROPY_ARMS:
         style = {key: value for key, value in STYLES[arm].items() if not key.startswith("marker")}
-        draw(entropies, results, arm, "policy_entropy", style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"})
-        draw(entropies, results, arm, "gaussian_entropy", style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"})
+        draw(
+            entropies,
+            results,
+            arm,
+            "policy_entropy",
+            style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"},
+        )
+        draw(
+            entropies,
+            results,
+            arm,
+            "gaussian_entropy",
+            style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"},
+        )
     entropies.set_title(f"entropy, {dimensions(results)} action dimensions together")
     entropies.set_ylabel("nats")
     low, high = entropies.get_ylim()
@@ -230,5 +265,12 @@ def draw(axis, results: list[Result], arm: str, column: str, style: dict) -> Non
     frames = [row["frame"] for row in chosen[0].curves if row[column] is not None]
     curves = [result.column(column) for result in chosen]
     for curve in curves:
-        axis.plot(frames, curve, color=style["color"], linewidth=0.7, alpha=0.45, linestyle=":" if style["linestyle"] == ":" else "-")
+        axis.plot(
+            frames,
+            curve,
+            color=style["color"],
+            linewidth=0.7,
+            alpha=0.45,
+            linestyle=":" if style["linestyle"] == ":" else "-",
+        )
     axis.plot(frames, list(map(statistics.mean, zip(*curves))), **style)

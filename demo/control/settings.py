@@ -74,7 +74,11 @@ class Run:
             "buffer_size": self.steps + 1,  # per environment: nothing is forgotten
             "eval_interval": LOG_INTERVAL * max(1, self.rows // 12),
         }
-        return [*_AGENTS[self.arm], *(f"--{name}={value}" for name, value in values.items()), *(f"--{name}" for name in SWITCHES)]
+        return [
+            *_AGENTS[self.arm],
+            *(f"--{name}={value}" for name, value in values.items()),
+            *(f"--{name}" for name in SWITCHES),
+        ]
 
 
 def command(run: Run, script: Path, folder: Path, csv: str) -> list[str]:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from demo import run as runs
 from demo.control.settings import Run, command
-from demo.environment import ROOT, cleaned
-from demo.errors import DemoError
+from demo.llm import run as runs
+from demo.runner.environment import ROOT, cleaned
+from demo.runner.errors import DemoError
 
 LOG_FILE = "log.txt"
 CURVES_FILE = "curves.csv"
@@ -35,7 +35,9 @@ def train(wanted: list[Run], checkout: Path, out: Path, key: dict, on_row: Calla
     finished stay.
     """
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(contextlib.closing(_training(run, checkout, out, key, on_row))) for run in wanted]
+        running = [
+            stack.enter_context(contextlib.closing(_training(run, checkout, out, key, on_row))) for run in wanted
+        ]
         while running:
             time.sleep(_POLL_SECONDS)
             running = [steps for steps in running if next(steps, None)]
@@ -60,7 +62,9 @@ def _training(run: Run, checkout: Path, out: Path, key: dict, on_row: Callable[[
             running = process.poll() is None  # asked before the last look at the file
             yield True
     if process.returncode != 0 or done != run.rows:
-        raise DemoError(runs.failure(run.label, process.returncode, f"{done} of {run.rows} rows of {CURVES_FILE}", new / LOG_FILE))
+        raise DemoError(
+            runs.failure(run.label, process.returncode, f"{done} of {run.rows} rows of {CURVES_FILE}", new / LOG_FILE)
+        )
     runs.finish(new, key, flags=run.flags(), seconds=time.monotonic() - began, machine=runs.machine(VERSIONS))
     runs.replace(new.with_name(run.folder), new)
 
@@ -78,4 +82,7 @@ def curves(folder: Path) -> list[Row]:
 
 def _numbers(row: dict[str, str]) -> Row:
     """None where a step has no such number: no evaluation, no entropy."""
-    return {**{name: float(value) if value else None for name, value in row.items()}, "global_step": int(row["global_step"])}
+    return {
+        **{name: float(value) if value else None for name, value in row.items()},
+        "global_step": int(row["global_step"]),
+    }

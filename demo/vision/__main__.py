@@ -1,6 +1,6 @@
 """python -m demo.vision [--seeds 1 2 3]: timm's own train.py, as a baseline and with ERA, from the same seeds."""
 
-from demo import environment
+from demo.runner import environment
 
 if __name__ == "__main__":
     environment.restart_if_needed()  # before the imports below, which a user's PYTHONPATH could supply
@@ -11,23 +11,40 @@ import sys
 import textwrap
 from pathlib import Path
 
-from demo import run as runs
-from demo.curves import write_csv
-from demo.errors import DemoError
-from demo.progress import Line, clock
-from demo.start import exit_code, need_overlay, need_packages, need_room, only_one, stop_on_signals, whole_number
+from demo.llm import run as runs
+from demo.llm.curves import write_csv
+from demo.runner.errors import DemoError
+from demo.runner.progress import Line, clock
+from demo.runner.start import exit_code, need_overlay, need_packages, need_room, only_one, stop_on_signals, whole_number
 from demo.vision import data, training
 from demo.vision.settings import CLASSES, MODEL, Run
 
 PICTURE_FILE = "entropy.png"
 NUMBERS_FILE = "runs.csv"
-NEEDED_PACKAGES = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub", "sklearn", "PIL", "matplotlib", "psutil")
+NEEDED_PACKAGES = (
+    "torch",
+    "torchvision",
+    "yaml",
+    "safetensors",
+    "huggingface_hub",
+    "sklearn",
+    "PIL",
+    "matplotlib",
+    "psutil",
+)
 NEEDED_DISK_MB = 150  # the results of six runs take 30 MB, two runs at work as much
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.vision", description=__doc__)
-    parser.add_argument("--seeds", default=[1, 2, 3], type=whole_number(0), nargs="+", metavar="SEED", help="a baseline and an ERA run for each")
+    parser.add_argument(
+        "--seeds",
+        default=[1, 2, 3],
+        type=whole_number(0),
+        nargs="+",
+        metavar="SEED",
+        help="a baseline and an ERA run for each",
+    )
     parser.add_argument("--epochs", default=15, type=whole_number(1), help="of each run")
     parser.add_argument("--min-entropy", default=0.6, type=float, metavar="H0", help="ERA's H0 in nats")
     parser.add_argument("--checkout", default="checkouts/timm", type=Path, help="timm with the ERA overlay")
@@ -75,7 +92,9 @@ def train(wanted: list[Run], checkout: Path, out: Path) -> dict[Run, dict]:
             smallest = row["eval_entropy_min"]
             line.show(f"{run.label}: top-1 {row['eval_top1']:.1f} %, smallest entropy {smallest:.3f}", last=True)
         working = [
-            f"{run.label}: {row['epoch']}/{run.epochs} ({row['eval_top1']:.1f} %)" for run, row in latest.items() if row["epoch"] < run.epochs
+            f"{run.label}: {row['epoch']}/{run.epochs} ({row['eval_top1']:.1f} %)"
+            for run, row in latest.items()
+            if row["epoch"] < run.epochs
         ]
         if working:
             left = clock(line.seconds() / done * (total - done))
@@ -112,7 +131,9 @@ def demo(arguments: argparse.Namespace) -> None:
         results = [report.Result.read(run, arguments.out, info) for run, info in finished.items()]
         sentences = report.findings(results)
         if own_loop:
-            sentences.append("Trained by the demo's own loop, not by timm's train.py, so this shows nothing about that script.")
+            sentences.append(
+                "Trained by the demo's own loop, not by timm's train.py, so this shows nothing about that script."
+            )
         report.picture(results, arguments.out / PICTURE_FILE)
         write_csv(arguments.out / NUMBERS_FILE, report.rows(results))
         (arguments.out / "summary.json").write_text(json.dumps(report.record(results, sentences), indent=2) + "\n")

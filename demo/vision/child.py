@@ -6,7 +6,7 @@ So a parent that dies in whatever way leaves nothing behind. timm and this repos
 import runpy
 import sys
 
-from demo.cpu_trainer import end_with_parent
+from demo.llm.cpu_trainer import end_with_parent
 
 if __name__ == "__main__":
     end_with_parent()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from demo import run
+from demo.llm import run
 
 FOLDER = "data"
 COUNTS = {"train": 300, "validation": 700}

@@ -26,7 +26,17 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("data-dir", "output", "experiment", "model", "opt", "sched", "device"):
         parser.add_argument(f"--{name}", required=True)
-    whole = "num-classes", "img-size", "batch-size", "validation-batch-size", "warmup-epochs", "epochs", "seed", "workers", "checkpoint-hist"
+    whole = (
+        "num-classes",
+        "img-size",
+        "batch-size",
+        "validation-batch-size",
+        "warmup-epochs",
+        "epochs",
+        "seed",
+        "workers",
+        "checkpoint-hist",
+    )
     for name in whole:
         parser.add_argument(f"--{name}", required=True, type=int)
     for name in ("crop-pct", "smoothing", "lr"):
@@ -84,7 +94,9 @@ def main() -> None:
         )
 
     train_loader, validation_loader = loader("train", args.batch_size), loader("validation", args.validation_batch_size)
-    train_loss, validation_loss = era.meter(args, LabelSmoothingCrossEntropy(args.smoothing), torch.nn.CrossEntropyLoss())
+    train_loss, validation_loss = era.meter(
+        args, LabelSmoothingCrossEntropy(args.smoothing), torch.nn.CrossEntropyLoss()
+    )
     optimizer = create_optimizer_v2(model, opt=args.opt, lr=args.lr, weight_decay=WEIGHT_DECAY)
     scheduler, epochs = create_scheduler_v2(
         optimizer, sched=args.sched, num_epochs=args.epochs, warmup_epochs=args.warmup_epochs, warmup_lr=WARMUP_LR
@@ -92,7 +104,12 @@ def main() -> None:
     output = Path(args.output, args.experiment)
     output.mkdir(parents=True, exist_ok=True)
     saver = utils.CheckpointSaver(
-        model, optimizer, args=args, checkpoint_dir=str(output), recovery_dir=str(output), max_history=args.checkpoint_hist
+        model,
+        optimizer,
+        args=args,
+        checkpoint_dir=str(output),
+        recovery_dir=str(output),
+        max_history=args.checkpoint_hist,
     )
     scheduler.step(0)
     for epoch in range(epochs):

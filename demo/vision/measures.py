@@ -32,7 +32,11 @@ def reliability(confidences: numpy.ndarray, right: numpy.ndarray) -> list[dict]:
     """
     bins = numpy.digitize(confidences, numpy.arange(1, ECE_BINS) / ECE_BINS, right=True)
     return [
-        {"share": float(inside.mean()), "confidence": float(confidences[inside].mean()), "accuracy": float(right[inside].mean())}
+        {
+            "share": float(inside.mean()),
+            "confidence": float(confidences[inside].mean()),
+            "accuracy": float(right[inside].mean()),
+        }
         for inside in (bins == number for number in numpy.unique(bins))
     ]
 

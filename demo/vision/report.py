@@ -27,7 +27,9 @@ class Result:
         from demo.vision import evaluation  # needs the patched timm
 
         folder = out / run.folder
-        return cls(run, training.epochs(folder), evaluation.predict(folder / training.CHECKPOINT_FILE, out / data.FOLDER), info)
+        return cls(
+            run, training.epochs(folder), evaluation.predict(folder / training.CHECKPOINT_FILE, out / data.FOLDER), info
+        )
 
     def logits(self) -> dict:
         """What each way of evaluating the checkpoint takes the softmax of."""
@@ -57,7 +59,10 @@ def columns(results: list[Result]) -> dict[str, dict[str, list[float]]]:
     """model: measure: its values, in the order of the seeds."""
     found = rows(results)
     labels = [label for label in found[0] if label not in ("model", "seed")]
-    return {name: {label: [row[label] for row in found if row["model"] == name] for label in labels} for name in (BASELINE, ON, OFF)}
+    return {
+        name: {label: [row[label] for row in found if row["model"] == name] for label in labels}
+        for name in (BASELINE, ON, OFF)
+    }
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -72,7 +77,9 @@ def table(results: list[Result]) -> str:
     lines = [" " * width + "".join(f"  {name:>24}" for name in found)]
     for label in labels:
         digits = 2 if label.endswith("%") else 4 if "smallest" in label else 3
-        lines.append(f"{label:<{width}}" + "".join(f"  {spread(column[label], digits):>24}" for column in found.values()))
+        lines.append(
+            f"{label:<{width}}" + "".join(f"  {spread(column[label], digits):>24}" for column in found.values())
+        )
     seeds = len(found[BASELINE][labels[0]])
     meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
     return "\n".join([*lines, f"{meaning} Both ERA columns are the same weights."])
@@ -125,7 +132,9 @@ def accuracy_sentence(found: dict) -> str:
     mean = statistics.mean(differences)
     text = f"Accuracy: ERA's top-1 minus the baseline's is {mean:+.2f} points"
     if len(differences) == 1:
-        return f"{text} with one seed, which says nothing about the spread over seeds: no effect can be told from chance."
+        return (
+            f"{text} with one seed, which says nothing about the spread over seeds: no effect can be told from chance."
+        )
     low, high = interval(differences)
     each = ", ".join(f"{difference:+.2f}" for difference in differences)
     text += f" on average ({each} by seed; 95 % interval {low:+.2f} to {high:+.2f})"
@@ -147,7 +156,9 @@ def calibration_sentence(found: dict, cap: float) -> str:
     text = f"Calibration, ECE over {ECE_BINS} bins / NLL: {', '.join(map(describe, found))}."
     least = mean(ON, "top-1, %") - 100 * cap
     if least > 0:
-        text += f" With ERA no probability exceeds {cap:.3f}, so at its accuracy an ECE below {least:.1f} % is impossible."
+        text += (
+            f" With ERA no probability exceeds {cap:.3f}, so at its accuracy an ECE below {least:.1f} % is impossible."
+        )
     return f"{text} The last two are the same weights, with the same top-1: ERA keeps the order of the classes."
 
 
@@ -189,7 +200,9 @@ def picture(results: list[Result], file: Path) -> None:
     mean.legend(frameon=False)
     draw_confidences(diagram, histogram, results)
     for axis in (diagram, histogram):
-        axis.axvline(setting["max_probability"], **LIMIT, label=f"ERA's largest probability, {setting['max_probability']:.3f}")
+        axis.axvline(
+            setting["max_probability"], **LIMIT, label=f"ERA's largest probability, {setting['max_probability']:.3f}"
+        )
         axis.set_xlabel("confidence")
         axis.set_xlim(0, 1.02)
     histogram.legend(*[found[-1:] for found in histogram.get_legend_handles_labels()], loc="upper left", frameon=False)
@@ -199,8 +212,14 @@ def picture(results: list[Result], file: Path) -> None:
     handles = [line for line in diagram.get_lines() if line.get_label() in STYLES]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)  # over no curve
     several = len(results) > 2
-    lines = f"upper row: thin each of {len(results) // 2} seeds, thick their mean; lower row: all seeds together" if several else "one seed"
-    figure.suptitle(f"{MODEL}, {data.COUNTS['validation']} validation images ({lines})", fontsize=8, x=0.995, ha="right")
+    lines = (
+        f"upper row: thin each of {len(results) // 2} seeds, thick their mean; lower row: all seeds together"
+        if several
+        else "one seed"
+    )
+    figure.suptitle(
+        f"{MODEL}, {data.COUNTS['validation']} validation images ({lines})", fontsize=8, x=0.995, ha="right"
+    )
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
@@ -213,7 +232,9 @@ def draw_entropies(axis, results: list[Result], setting: dict, column: str, titl
             axis.plot(epochs, curve, color=style["color"], linewidth=0.7, alpha=0.45)
         axis.plot(epochs, list(map(statistics.mean, zip(*curves))), **style)
     axis.axhline(setting["floor"], **LIMIT, label=f"ERA's floor, {setting['floor']:.4f}")
-    axis.axhline(setting["min_entropy"], color="0.45", linewidth=1.2, linestyle=":", label=f"H0 = {setting['min_entropy']:g}")
+    axis.axhline(
+        setting["min_entropy"], color="0.45", linewidth=1.2, linestyle=":", label=f"H0 = {setting['min_entropy']:g}"
+    )
     axis.set_title(title)
     axis.set_xlabel("epoch")
     axis.set_ylabel("nats")
@@ -225,7 +246,15 @@ def draw_confidences(diagram, histogram, results: list[Result]) -> None:
     import numpy
 
     diagram.plot([0, 1], [0, 1], color="0.75", linewidth=1)
-    diagram.annotate("perfectly calibrated", (0.3, 0.3), xytext=(8, -2), textcoords="offset points", color="0.5", fontsize=9, va="top")
+    diagram.annotate(
+        "perfectly calibrated",
+        (0.3, 0.3),
+        xytext=(8, -2),
+        textcoords="offset points",
+        color="0.5",
+        fontsize=9,
+        va="top",
+    )
     for name, style in STYLES.items():
         confidences, right = [], []
         for result in results:

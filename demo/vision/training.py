@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from demo import run as runs
-from demo.environment import ROOT, cleaned
-from demo.errors import DemoError
+from demo.llm import run as runs
+from demo.runner.environment import ROOT, cleaned
+from demo.runner.errors import DemoError
 from demo.vision import data
 from demo.vision.settings import Run, command
 
@@ -50,11 +50,15 @@ def train(wanted: list[Run], checkout: Path, out: Path, key: dict, on_epoch: Cal
 
 
 @contextlib.contextmanager
-def _started(run: Run, checkout: Path, out: Path, key: dict, on_epoch: Callable[[Run, dict], None]) -> Iterator[Iterator[bool]]:
+def _started(
+    run: Run, checkout: Path, out: Path, key: dict, on_epoch: Callable[[Run, dict], None]
+) -> Iterator[Iterator[bool]]:
     """A training process, and its steps: each next() looks once and yields True; they end when the run is in its folder."""
     new = runs.fresh(runs.beside(out / run.folder))
     # With these train.py would wait for the other processes of a job that it is no part of.
-    environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE" and not name.startswith("SLURM_")}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "WORLD_SIZE" and not name.startswith("SLURM_")
+    }
     environment = cleaned(environment, checkout.resolve(), ROOT) | {
         "OMP_NUM_THREADS": "1",  # two runs on two cores
         "HF_HUB_OFFLINE": "1",  # nothing is to be fetched
@@ -65,7 +69,9 @@ def _started(run: Run, checkout: Path, out: Path, key: dict, on_epoch: Callable[
         yield _steps(process, run, checkout, new, key, on_epoch)
 
 
-def _steps(process, run: Run, checkout: Path, new: Path, key: dict, on_epoch: Callable[[Run, dict], None]) -> Iterator[bool]:
+def _steps(
+    process, run: Run, checkout: Path, new: Path, key: dict, on_epoch: Callable[[Run, dict], None]
+) -> Iterator[bool]:
     began, made = time.monotonic(), new / run.folder  # train.py makes a folder of its own, by the name --experiment
     done, running = 0, True
     for rows in _rows(made / SUMMARY_FILE):
@@ -82,7 +88,9 @@ def _steps(process, run: Run, checkout: Path, new: Path, key: dict, on_epoch: Ca
         (made / name).rename(new / name)
     shutil.rmtree(made)
     seconds = time.monotonic() - began
-    runs.finish(new, key, flags=run.flags(), script=script(checkout).name, seconds=seconds, machine=runs.machine(VERSIONS))
+    runs.finish(
+        new, key, flags=run.flags(), script=script(checkout).name, seconds=seconds, machine=runs.machine(VERSIONS)
+    )
     runs.replace(new.with_name(run.folder), new)
 
 

@@ -17,12 +17,20 @@ from ledger.readers.reading import EVALUATION, Z95, Problems, Reading, Wanted, d
 from ledger.results import Curve, Problem, Result
 
 FILE, SETTINGS, SAMPLES = "summary.json", ".settings.json", ".samples.jsonl"
-SHARED = ("model_sha256", "engine", "dtype", "max_tokens", "seed")  # what evaluate.py asks of all benchmarks of a folder
+SHARED = (
+    "model_sha256",
+    "engine",
+    "dtype",
+    "max_tokens",
+    "seed",
+)  # what evaluate.py asks of all benchmarks of a folder
 PASS = "-pass"  # ends the names of evaluations for pass@k
 
 
 def recognises(folder: Path, names: Set[str]) -> bool:
-    return any(name.endswith((SETTINGS, SAMPLES)) or name == FILE for name in names)  # the demos have a summary.json too
+    return any(
+        name.endswith((SETTINGS, SAMPLES)) or name == FILE for name in names
+    )  # the demos have a summary.json too
 
 
 def read(folder: Path, wanted: Wanted) -> list[Reading]:
@@ -35,13 +43,21 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     if not settings and summary is not None and not (isinstance(summary, dict) and "benchmarks" in summary):
         return []  # somebody else's
     benchmarks = summary.get("benchmarks") if isinstance(summary, dict) else None
-    if summary is not None and not (isinstance(benchmarks, dict) and all(isinstance(entry, dict) for entry in benchmarks.values())):
+    if summary is not None and not (
+        isinstance(benchmarks, dict) and all(isinstance(entry, dict) for entry in benchmarks.values())
+    ):
         problems.add("is no summary of evaluate.py: it has no benchmarks")
         benchmarks = None
     settings_of = {benchmark: found for benchmark, (_, found) in settings.items()}
     mixed = differing(settings_of)
     if mixed:
-        setting_problems.append(Problem(str(folder), None, f"its benchmarks were sampled with different {', '.join(mixed)}: the evaluation is not used"))
+        setting_problems.append(
+            Problem(
+                str(folder),
+                None,
+                f"its benchmarks were sampled with different {', '.join(mixed)}: the evaluation is not used",
+            )
+        )
     counted = {}
     for benchmark, entry in (benchmarks or {}).items():
         reason = why_not(benchmark, entry, settings_of.get(benchmark), name)
@@ -50,7 +66,11 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
         else:
             counted[benchmark] = entry
     values = {benchmark: 100 * entry["accuracy"] for benchmark, entry in counted.items()}
-    errors = {benchmark: 100 * entry["standard_error"] for benchmark, entry in counted.items() if entry["standard_error"] is not None}
+    errors = {
+        benchmark: 100 * entry["standard_error"]
+        for benchmark, entry in counted.items()
+        if entry["standard_error"] is not None
+    }
     six = recipes.paper_average()
     if set(six) <= set(values):
         values["average"] = math.fsum(values[benchmark] for benchmark in six) / len(six)
@@ -64,7 +84,11 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     entries = list((benchmarks or {}).values())
     steps = sum(_count(entry, "samples") for entry in entries)
     total = sum(_count(entry, "problems") * _count(entry, "samples_per_problem") for entry in entries)
-    finished = bool(entries) and all(entry.get("complete") is True for entry in entries) and set(settings_of) <= set(benchmarks or {})
+    finished = (
+        bool(entries)
+        and all(entry.get("complete") is True for entry in entries)
+        and set(settings_of) <= set(benchmarks or {})
+    )
     result = Result(
         kind=EVALUATION, name=name, seed=seed, folder=str(folder), finished=finished, steps=steps, total=total or None, values=values,
         intervals={key: Z95 * error for key, error in errors.items()}, interval_of="problems" if errors else "", curves=curves, used=good,
@@ -131,7 +155,9 @@ def why_not(benchmark: str, entry: Mapping, settings: Mapping | None, name: str)
 
 
 def _said(expected: Mapping, found: Mapping) -> str:
-    return ", ".join(f"{key} {found.get(key)} and not {value}" for key, value in expected.items() if found.get(key) != value)
+    return ", ".join(
+        f"{key} {found.get(key)} and not {value}" for key, value in expected.items() if found.get(key) != value
+    )
 
 
 def bad_numbers(entry: Mapping) -> Iterator[str]:
@@ -145,14 +171,22 @@ def bad_numbers(entry: Mapping) -> Iterator[str]:
         yield "its protocol is lacking"
     if entry["complete"]:
         pass_at = entry.get("pass_at")
-        if not isinstance(pass_at, dict) or not all(re.fullmatch(r"\d{1,9}", key) for key in pass_at) or "standard_error" not in entry:
+        if (
+            not isinstance(pass_at, dict)
+            or not all(re.fullmatch(r"\d{1,9}", key) for key in pass_at)
+            or "standard_error" not in entry
+        ):
             yield "its pass_at or standard_error is lacking"
             return
         shares = {"accuracy": entry.get("accuracy"), **{f"pass@{k}": share for k, share in pass_at.items()}}
         error = entry["standard_error"]
         if error is not None:
             shares["standard_error"] = error
-        yield from (f"{key} is {share!r}, and a share between 0 and 1 expected" for key, share in shares.items() if not _is_share(share))
+        yield from (
+            f"{key} is {share!r}, and a share between 0 and 1 expected"
+            for key, share in shares.items()
+            if not _is_share(share)
+        )
 
 
 def _is_share(value) -> bool:

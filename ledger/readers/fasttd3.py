@@ -36,13 +36,26 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     total = total_steps(folder / LOG)
     finished = is_finished(folder, log.last_step, total)
     if total is None:
-        problems.add(f"has no {LOG} beside it that says for how many steps it was started, so it does not count as finished")
+        problems.add(
+            f"has no {LOG} beside it that says for how many steps it was started, so it does not count as finished"
+        )
     seconds = seconds_of_a_step(log, problems) if name.startswith(TIMED) else None
     log.columns.pop("seconds", None)
     curves = curves_of(log, needed - {SECONDS}, problems, say=finished and good)
     values = {} if seconds is None else {SECONDS: seconds}
     as_recipe, command_problems = recipes.fasttd3(folder / COMMAND, name, seed)
-    result = Result(TRAINING, name, seed, str(folder), finished, log.last_step, total, values, curves=curves, used=good and as_recipe)
+    result = Result(
+        TRAINING,
+        name,
+        seed,
+        str(folder),
+        finished,
+        log.last_step,
+        total,
+        values,
+        curves=curves,
+        used=good and as_recipe,
+    )
     return [Reading(result, problems.all() + command_problems, digest_of(file), f"{total} steps" if total else "")]
 
 

@@ -12,7 +12,10 @@ from ledger.experiments import Ledger
 from ledger.results import Problem, Result
 
 TRAINING, EVALUATION = "training", "evaluation"
-TIMED, SECONDS = "time/", "seconds of a step"  # the folder of runs that are compared by their time, as their names begin; and their metric
+TIMED, SECONDS = (
+    "time/",
+    "seconds of a step",
+)  # the folder of runs that are compared by their time, as their names begin; and their metric
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 MOST_OF_A_KIND = 3  # problems of one kind in one file that are listed one by one
 _SEED = re.compile(r"(.+)-seed(\d+)")
@@ -81,7 +84,11 @@ class Problems:
 
     def all(self) -> list[Problem]:
         more = [
-            Problem(self.file, lines[MOST_OF_A_KIND], f"{kind}: {len(lines) - MOST_OF_A_KIND} more such lines, the last is {lines[-1]}")
+            Problem(
+                self.file,
+                lines[MOST_OF_A_KIND],
+                f"{kind}: {len(lines) - MOST_OF_A_KIND} more such lines, the last is {lines[-1]}",
+            )
             for kind, lines in self._alike.items()
             if len(lines) > MOST_OF_A_KIND
         ]

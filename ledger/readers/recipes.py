@@ -16,13 +16,22 @@ from ledger.readers.reading import Problems
 
 # Flags that change nothing in what is trained: how often something is printed or kept, and who loads the data.
 HARMLESS_TIMM = {"-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem"}
-HARMLESS_FASTTD3 = {"--device_rank", "--project", "--use_wandb", "--no_use_wandb", "--render_interval", "--save_interval"}
+HARMLESS_FASTTD3 = {
+    "--device_rank",
+    "--project",
+    "--use_wandb",
+    "--no_use_wandb",
+    "--render_interval",
+    "--save_interval",
+}
 
 
 @cache
 def _module(path: str) -> ModuleType:
     """A file of the overlays that imports the standard library alone."""
-    spec = importlib.util.spec_from_file_location("recipe_" + path.replace("/", "_").removesuffix(".py"), ROOT / "overlays" / path)
+    spec = importlib.util.spec_from_file_location(
+        "recipe_" + path.replace("/", "_").removesuffix(".py"), ROOT / "overlays" / path
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -59,7 +68,11 @@ def timm(file: Path, name: str, seed: int | None) -> tuple[int | None, bool, lis
     """Epochs to train, whether the command is the recipe's, and problems. A copy without command.txt is taken for the recipe's."""
     expected, stop = _timm_runs().get(name, (None, math.inf))
     found, fits, problems = _compare(file, expected, seed, HARMLESS_TIMM, ("--seed", "--data-dir"))
-    epochs = [value for flag, value in _pairs(found or expected or []) if flag == "--epochs" and re.fullmatch(r"\d{1,9}", value)]
+    epochs = [
+        value
+        for flag, value in _pairs(found or expected or [])
+        if flag == "--epochs" and re.fullmatch(r"\d{1,9}", value)
+    ]
     return min(int(epochs[-1]), stop) if epochs else None, fits, problems
 
 
@@ -89,12 +102,16 @@ def words(file: Path) -> list[str]:
         return []
 
 
-def _compare(file: Path, expected: list[str] | None, seed: int | None, harmless: set[str], own: tuple[str, ...]) -> tuple[list[str], bool, list]:
+def _compare(
+    file: Path, expected: list[str] | None, seed: int | None, harmless: set[str], own: tuple[str, ...]
+) -> tuple[list[str], bool, list]:
     """The words of the command, whether they are the expected ones, and problems; where no recipe has the name nothing is compared."""
     problems = Problems(file)
     if not file.is_file():
         if expected:
-            problems.add("is lacking, so nothing says that the run was trained as the recipe has it; it is taken for granted")
+            problems.add(
+                "is lacking, so nothing says that the run was trained as the recipe has it; it is taken for granted"
+            )
         return [], True, problems.all()
     found = words(file)
     seeds = [value for flag, value in _pairs(found) if flag == "--seed"]
@@ -115,7 +132,9 @@ def _difference(expected: list[str], words: list[str], harmless: set[str]) -> st
     for place, word in enumerate(expected):
         if words[place : place + 1] != [word]:
             found = words[place] if place < len(words) else "nothing"
-            return f"the command has {found} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
+            return (
+                f"the command has {found} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
+            )
     added, kept = words[len(expected) :], []
     while added:
         word = added.pop(0)

@@ -11,7 +11,16 @@ from ledger.results import Problem
 
 FAILED = "failed"  # the state of a record whose command ended with another exit code than 0
 _EXPECTED = {
-    **{"run": str, "command": str, "variables": dict, "seeds": list, "folders": list, "state": str, "modified": bool, "start": str},
+    **{
+        "run": str,
+        "command": str,
+        "variables": dict,
+        "seeds": list,
+        "folders": list,
+        "state": str,
+        "modified": bool,
+        "start": str,
+    },
     **{"repository": dict, "checkouts": dict, "hardware": dict},
 }
 
@@ -28,7 +37,9 @@ def read(file: Path) -> tuple[dict | None, list[Problem]]:
     except (ValueError, RecursionError) as error:
         problems.add(f"is no record, or cut: {error}", getattr(error, "lineno", None))
         return None, problems.all()
-    lacking = [key for key, kind in _EXPECTED.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
+    lacking = [
+        key for key, kind in _EXPECTED.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)
+    ]
     lacking = lacking or list(_wrong(record))
     if lacking:
         problems.add(f"is no record of reproduce.py: {', '.join(lacking)} cannot be read")
@@ -63,7 +74,9 @@ def changed(record: Mapping) -> list[str]:
     """What was modified, as far as the record says."""
     found = list(_some(record["repository"], "changed"))
     for name, state in record["checkouts"].items():
-        found += [f"{name}/{file}" for file in _some(state, "files")] + [f"{name} commit {commit[:12]}" for commit in _some(state, "commits")]
+        found += [f"{name}/{file}" for file in _some(state, "files")] + [
+            f"{name} commit {commit[:12]}" for commit in _some(state, "commits")
+        ]
     return found
 
 

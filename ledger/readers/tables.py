@@ -88,7 +88,9 @@ def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -
         header = _cells(first) or [] if first else []
         found = Log(array("q"), array("q"), {name: Column() for name in wanted if name in header}, bad)
         if not header:
-            problems.add("is empty" if not first and not bad else "has no header that can be read", 1 if first else None)
+            problems.add(
+                "is empty" if not first and not bad else "has no header that can be read", 1 if first else None
+            )
             return found
         if step not in header:
             problems.add(f"has no column {step}; the columns are {', '.join(header)[:200]}", 1)
@@ -108,7 +110,9 @@ def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -
     return found
 
 
-def _plain_rows(block: bytes, count: int, width: int, at: int, places: Sequence[int]) -> tuple[np.ndarray, list[pyarrow.ChunkedArray]] | None:
+def _plain_rows(
+    block: bytes, count: int, width: int, at: int, places: Sequence[int]
+) -> tuple[np.ndarray, list[pyarrow.ChunkedArray]] | None:
     """Steps, and columns with nulls for empty cells, of a block of `count` whole rows, if all is plain numbers; else None."""
     if not block.endswith(b"\n") or block.translate(None, PLAIN):
         return None
@@ -126,7 +130,10 @@ def _plain_rows(block: bytes, count: int, width: int, at: int, places: Sequence[
     if len(rows) != count:  # to Arrow \r alone ends a line too
         return None
     steps = rows[names[at]]
-    if not compute.all(compute.ascii_is_decimal(steps)).as_py() or compute.max(compute.binary_length(steps)).as_py() > LONGEST_STEP:
+    if (
+        not compute.all(compute.ascii_is_decimal(steps)).as_py()
+        or compute.max(compute.binary_length(steps)).as_py() > LONGEST_STEP
+    ):
         return None
     return _numpy(steps.cast(pyarrow.int64())), [rows[names[place]] for place in places]
 
@@ -152,7 +159,9 @@ def _append(kept: array, more: np.ndarray) -> None:
     kept.frombytes(more.tobytes())
 
 
-def _add_lines(found: Log, rows: Iterable[tuple[int, bytes]], header: list[str], at: int, places: Sequence[int], problems: Problems) -> None:
+def _add_lines(
+    found: Log, rows: Iterable[tuple[int, bytes]], header: list[str], at: int, places: Sequence[int], problems: Problems
+) -> None:
     columns = list(found.columns.values())
     for number, line in rows:
         cells = _cells(line)
@@ -197,7 +206,11 @@ def _why_bad(cells: list[str] | None, header: list[str], at: int, places: list[i
         _step(cells[at])
     except ValueError:
         return f"{cells[at][:40]!r} is no step"
-    return next(f"{header[place]} is {cells[place][:40]!r}, which is no number" for place in places if not _is_number(cells[place]))
+    return next(
+        f"{header[place]} is {cells[place][:40]!r}, which is no number"
+        for place in places
+        if not _is_number(cells[place])
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -223,7 +236,10 @@ def are_in_order(log: Log, problems: Problems, first: int, every: int = 1, resum
     resumed = 0  # where the log went back to the time before
     for i in np.flatnonzero(ahead < 0 if resumes else ahead <= 0):
         if not resumes or first < steps[i + 1] < resumed:
-            problems.add(f"step {steps[i + 1]} comes after step {steps[i]}, which is no resumption: the run is not used", int(lines[i + 1]))
+            problems.add(
+                f"step {steps[i + 1]} comes after step {steps[i]}, which is no resumption: the run is not used",
+                int(lines[i + 1]),
+            )
             return False
         resumed = steps[i + 1]
     highest = np.maximum.accumulate(steps)
@@ -237,7 +253,11 @@ def are_in_order(log: Log, problems: Problems, first: int, every: int = 1, resum
             text = f"step {steps[i + 1]} comes after step {steps[i]}, behind step {highest[i]}, as if two runs wrote into this file: the run is not used"
             problems.add(text, int(lines[i + 1]))
             return False
-        problems.add_alike("missing rows", f"{lacking} rows are missing between the steps {steps[i]} and {steps[i + 1]}", int(lines[i + 1]))
+        problems.add_alike(
+            "missing rows",
+            f"{lacking} rows are missing between the steps {steps[i]} and {steps[i + 1]}",
+            int(lines[i + 1]),
+        )
     return True
 
 
@@ -275,7 +295,9 @@ def curve(steps: np.ndarray, values: np.ndarray) -> Curve:
     )
 
 
-def curves_of(log: Log, needed: Iterable[str], problems: Problems, shift: int = 0, say: bool = True) -> dict[str, Curve]:
+def curves_of(
+    log: Log, needed: Iterable[str], problems: Problems, shift: int = 0, say: bool = True
+) -> dict[str, Curve]:
     """Of all columns of the log that can be used. needed: those whose absence is a problem. shift: added to the steps."""
     found = {}
     for name, column in log.columns.items():

@@ -36,7 +36,9 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     needed = wanted.by(TRAINING, name)
     log = read_csv(file, "epoch", COLUMNS, problems)
     good = are_in_order(log, problems, first=0) and bool(log.steps)
-    curves = curves_of(log, [ACCURACIES.get(metric, metric) for metric in needed if metric != SECONDS], problems, shift=1, say=good)
+    curves = curves_of(
+        log, [ACCURACIES.get(metric, metric) for metric in needed if metric != SECONDS], problems, shift=1, say=good
+    )
     values = {metric: curves[column].y[-1] for metric, column in ACCURACIES.items() if column in curves}
     if name.startswith(TIMED):
         seconds = seconds_of_a_step(folder)
@@ -67,7 +69,11 @@ def seconds_of_a_step(folder: Path) -> float | None:
     The log has a step's seconds with three digits after the point and its images per second with more, so with the command's
     images per step the time is taken from these."""
     file = folder / LOG
-    found = {int(epoch): (float(seconds), float(rate)) for epoch, seconds, rate in STEP.findall(file.read_bytes())} if file.is_file() else {}
+    found = (
+        {int(epoch): (float(seconds), float(rate)) for epoch, seconds, rate in STEP.findall(file.read_bytes())}
+        if file.is_file()
+        else {}
+    )
     counted = [speed for epoch, speed in sorted(found.items()) if epoch > 0 or len(found) == 1]
     if not counted:
         return None

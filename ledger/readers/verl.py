@@ -1,4 +1,4 @@
-"""verl's trainings: metrics.jsonl of the logger "file" (docs/recipes.md).
+"""verl's trainings: metrics.jsonl of the logger "file" (docs/llm/recipes.md).
 
 A line is {"step": 3, "data": {"actor/entropy": 0.31}}; null stands for NaN and infinities. A resumed run appends, so a step may be there
 twice; of each metric the later value counts. The folder is the run's CKPTS_DIR. How many steps it was asked for is not in it; the
@@ -49,7 +49,18 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
         elif good:
             problems.add(f"has no {source} at step {first}, which the ledger needs")
     curves = curves_of(log, needed.difference(at_first), problems, say=good)
-    result = Result(TRAINING, name, seed, str(folder), bool(total and steps >= total), steps, total, values, curves=curves, used=good)
+    result = Result(
+        TRAINING,
+        name,
+        seed,
+        str(folder),
+        bool(total and steps >= total),
+        steps,
+        total,
+        values,
+        curves=curves,
+        used=good,
+    )
     return [Reading(result, problems.all(), digest_of(file))]
 
 

@@ -20,7 +20,9 @@ def write(ledger: Ledger, collected: Collected, out: Path) -> Path:
     try:
         return _write(page, out)
     except OSError as error:
-        raise LedgerError(f"{error.filename or out} cannot be written ({error.strerror}). The pages there may be of two reports: write them anew.") from None
+        raise LedgerError(
+            f"{error.filename or out} cannot be written ({error.strerror}). The pages there may be of two reports: write them anew."
+        ) from None
 
 
 def _write(page: Page, out: Path) -> Path:

@@ -98,7 +98,16 @@ def _lines(panel: Lines) -> Figure:
             if series.low is not None:
                 axis.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.18, linewidth=0)
         else:
-            axis.errorbar(series.x, series.y, yerr=_errors(series), label=label, fmt=style["marker"], color=style["color"], markersize=5, capsize=3)
+            axis.errorbar(
+                series.x,
+                series.y,
+                yerr=_errors(series),
+                label=label,
+                fmt=style["marker"],
+                color=style["color"],
+                markersize=5,
+                capsize=3,
+            )
     for place, (words, values) in enumerate(panel.bounds.items()):
         for value in values:
             line = axis.axhline(value, color="#555555", linestyle=":", linewidth=1.1 + 0.7 * place)
@@ -130,7 +139,16 @@ def _dots(panel: Dots) -> Figure:
         style = STYLES[series.style % len(STYLES)]
         y = [x + (place - (len(panel.series) - 1) / 2) * apart for x in series.x]
         label = _wrapped(series.label)
-        axis.errorbar(series.y, y, xerr=_errors(series), label=label, fmt=style["marker"], color=style["color"], markersize=5, capsize=3)
+        axis.errorbar(
+            series.y,
+            y,
+            xerr=_errors(series),
+            label=label,
+            fmt=style["marker"],
+            color=style["color"],
+            markersize=5,
+            capsize=3,
+        )
     for place, (words, values) in enumerate(panel.bounds.items()):
         for value in values:
             line = axis.axvline(value, color="#555555", linestyle=":" if place % 2 == 0 else (0, (4, 3)), linewidth=1.2)
@@ -152,7 +170,10 @@ def _figure(panel: Lines | Dots, height: float) -> tuple:
     """Figure and axes with `height` inches for the plot, and what the legend and the title take besides."""
     labels = [_wrapped(label) for label in (*(series.label for series in panel.series), *panel.bounds)]
     title = _wrapped(panel.title)
-    figure = Figure(figsize=(WIDTH, height + 0.2 + 0.15 * sum(1 + text.count("\n") for text in (*labels, title))), layout="constrained")
+    figure = Figure(
+        figsize=(WIDTH, height + 0.2 + 0.15 * sum(1 + text.count("\n") for text in (*labels, title))),
+        layout="constrained",
+    )
     figure.suptitle(title, fontsize=9)
     return figure, figure.subplots()
 
@@ -161,7 +182,9 @@ def _legend(figure: Figure, axis, bounds: dict[str, list[float]]) -> None:
     """Below the plot, one under the other: over no curve, whatever their length. What a claim names comes last."""
     last = set(map(_wrapped, bounds))
     entries = sorted(zip(*axis.get_legend_handles_labels()), key=lambda entry: entry[1] in last)
-    figure.legend(*zip(*entries), loc="outside lower center", frameon=False, fontsize=7.5, handlelength=4, labelspacing=0.25)
+    figure.legend(
+        *zip(*entries), loc="outside lower center", frameon=False, fontsize=7.5, handlelength=4, labelspacing=0.25
+    )
 
 
 def _errors(series: Series) -> list[list[float]] | None:

@@ -18,13 +18,13 @@ from ledger.verdicts import Cell, ClaimOutcome, Outcome, Part, judge
 DOCS = {
     "docs/reproduce.md": "the ledger, reproduce.py and its verdicts",
     "docs/deviations.md": "where this project deviates from the paper, and why",
-    "docs/recipes.md": "the LLM runs",
-    "docs/evaluation.md": "the evaluation of LLMs",
-    "docs/recipes-vision.md": "the runs on ImageNet and CIFAR-10",
-    "docs/recipes-control.md": "the runs on HumanoidBench",
-    "docs/demo.md": "the LLM demo",
-    "docs/demo-vision.md": "the vision demo",
-    "docs/demo-control.md": "the control demo",
+    "docs/llm/recipes.md": "the LLM runs",
+    "docs/llm/evaluation.md": "the evaluation of LLMs",
+    "docs/vision/recipes.md": "the runs on ImageNet and CIFAR-10",
+    "docs/control/recipes.md": "the runs on HumanoidBench",
+    "docs/llm/demo.md": "the LLM demo",
+    "docs/vision/demo.md": "the vision demo",
+    "docs/control/demo.md": "the control demo",
 }
 NAMES = {"llm": "LLM", "vision": "vision", "control": "control"}  # of the domains
 NOTHING = (NOT_RUN, CANNOT)
@@ -224,9 +224,15 @@ def _counts(found: Findings) -> list[Counts]:
         rows["all"] = [sum(row[place] for row in rows.values()) for place in range(len(columns))]
         return Counts(title, [*columns, "all"], {state: [*row, sum(row)] for state, row in rows.items()})
 
-    entries = ((_column(entry.experiment.place, entry.experiment.domain), found.outcomes[name].state) for name, entry in found.ledger.entries.items())
+    entries = (
+        (_column(entry.experiment.place, entry.experiment.domain), found.outcomes[name].state)
+        for name, entry in found.ledger.entries.items()
+    )
     places = found.ledger.places
-    claims = ((_column(claim.place, places[claim.place].domain), found.claims[name].state) for name, claim in found.ledger.claims.items())
+    claims = (
+        (_column(claim.place, places[claim.place].domain), found.claims[name].state)
+        for name, claim in found.ledger.claims.items()
+    )
     return [counted("Rows and curves", entries), counted("Claims", claims)]
 
 
@@ -240,17 +246,27 @@ def _summary(found: Findings) -> list[str]:
     can = len(paper) - cannot
     of_paper = f"the paper's {len(paper)} rows and curves"
     if not done and not done_beside:
-        return [f"Nothing was run yet. Of {of_paper} this project can run {can}; the other {cannot} it cannot, for the reasons below."]
+        return [
+            f"Nothing was run yet. Of {of_paper} this project can run {can}; the other {cannot} it cannot, for the reasons below."
+        ]
     by_domain = [
         f"{sum(entry in done for entry in entries)} of {len(entries)} {NAMES[domain]}"
         for domain in NAMES
         if (entries := [entry for entry in paper if entry.experiment.domain == domain and not entry.experiment.cannot])
     ]
-    ran = f"Of {of_paper}, {len(done)} were run or begun ({', '.join(by_domain)})" if done else f"Of {of_paper}, none was run"
+    ran = (
+        f"Of {of_paper}, {len(done)} were run or begun ({', '.join(by_domain)})"
+        if done
+        else f"Of {of_paper}, none was run"
+    )
     if done_beside:
         ran += f"; beside the paper {len(done_beside)} of {len(beside)} ({'; '.join(_unique(entry.experiment.panel for entry in done_beside))})"
     names = _unique(result.hardware for result in found.collected.results if result.hardware)
-    hardware = f"Hardware: {'; '.join(names[:4])}{' and others' if len(names) > 4 else ''}." if names else "No result says on what hardware."
+    hardware = (
+        f"Hardware: {'; '.join(names[:4])}{' and others' if len(names) > 4 else ''}."
+        if names
+        else "No result says on what hardware."
+    )
     rest = f"{cannot} that this project cannot run"
     if len(done) < can:
         rest = f"{can - len(done)} that this project can run, and {cannot} that it cannot"
@@ -287,7 +303,9 @@ def _section(found: Findings, place: Place) -> Section:
         [_claim(found, claim) for claim in claims],
         [] if is_table else _lacks(found, ledger.at(place.id)),
         _unique(entry.experiment.note for entry in entries if entry.experiment.note),
-        _unique(ledger.tolerances[entry.experiment.tolerance].reason for entry in entries if entry.experiment.tolerance),
+        _unique(
+            ledger.tolerances[entry.experiment.tolerance].reason for entry in entries if entry.experiment.tolerance
+        ),
         baseline.row if baseline else "",
     )
 
@@ -299,10 +317,16 @@ def _ordered(counter: Counter) -> dict[str, int]:
 def _blocks(found: Findings, entries: Sequence[Entry]) -> list[Block]:
     metrics = _unique(metric for entry in entries for metric in entry.metrics)
     papers = [entry.experiment.paper for entry in entries]
-    decimals = {metric: text.decimals_of([paper[metric].value for paper in papers if metric in paper]) for metric in metrics}
+    decimals = {
+        metric: text.decimals_of([paper[metric].value for paper in papers if metric in paper]) for metric in metrics
+    }
     titles = _unique(entry.experiment.block for entry in entries)
     return [
-        Block(title, metrics, [_row(found, entry, metrics, decimals) for entry in entries if entry.experiment.block == title])
+        Block(
+            title,
+            metrics,
+            [_row(found, entry, metrics, decimals) for entry in entries if entry.experiment.block == title],
+        )
         for title in titles
     ]
 
@@ -346,7 +370,11 @@ def _state(ledger: Ledger, entry: Entry, outcome: Outcome, metric: str) -> str:
     """Of one metric: one that no claim is about is not reproduced by a claim on another."""
     about = [claim for claim in ledger.claims.values() if entry.experiment.id in (claim.of, claim.than)]
     tested = {claim.metric or entry.metrics[0] for claim in about}
-    if outcome.state not in (REPRODUCED, NOT_REPRODUCED) or metric in tested or any(claim.test == "spread" for claim in about):
+    if (
+        outcome.state not in (REPRODUCED, NOT_REPRODUCED)
+        or metric in tested
+        or any(claim.test == "spread" for claim in about)
+    ):
         return outcome.state
     return RUN
 
@@ -371,7 +399,10 @@ def _lacks(found: Findings, experiments: Sequence[Experiment]) -> list[Lack]:
             cannot.setdefault(experiment.cannot, []).append(name)
         else:
             names.append(name)
-            commands += [_command(found.ledger, experiment, item) for item in ([experiment.id] if whole else [entry.id for entry in lacking])]
+            commands += [
+                _command(found.ledger, experiment, item)
+                for item in ([experiment.id] if whole else [entry.id for entry in lacking])
+            ]
     if names:
         lacks.append(Lack(NOT_RUN, names, commands))
     return lacks + [Lack(CANNOT, rows, reason=reason) for reason, rows in cannot.items()]
@@ -382,7 +413,9 @@ def _lacks(found: Findings, experiments: Sequence[Experiment]) -> list[Lack]:
 
 def _claim(found: Findings, claim: Claim) -> ClaimShown:
     outcome = found.claims[claim.id]
-    parts = [(text.metric(part.entry.partition("/")[2]) if len(outcome.parts) > 1 else "", part) for part in outcome.parts]
+    parts = [
+        (text.metric(part.entry.partition("/")[2]) if len(outcome.parts) > 1 else "", part) for part in outcome.parts
+    ]
     return ClaimShown(text.plain(claim.quote), tested(found.ledger, claim), outcome, parts, claim.reason)
 
 
@@ -404,7 +437,11 @@ def tested(ledger: Ledger, claim: Claim) -> str:
     if claim.test == "above":
         return f"{of.row} is nowhere below {than} in {what}, and above on average{each}."
     if claim.test == "overhead":
-        paper = f": {_percent(claim.value)}, and {_percent(claim.tolerance)} of tolerance" if claim.value is not None else ""
+        paper = (
+            f": {_percent(claim.value)}, and {_percent(claim.tolerance)} of tolerance"
+            if claim.value is not None
+            else ""
+        )
         return f"{of.row} takes at most {_percent((claim.value or 0) + claim.tolerance)} longer than {than}{paper}."
     if claim.test == "spread":
         return f"{of.row}: largest minus smallest of {what} over {of.over_name} is at most {claim.value:g}."

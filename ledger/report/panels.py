@@ -29,14 +29,21 @@ class Picture:
     lacking: list[str]
 
 
-def pictures(ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]) -> list[Picture]:
+def pictures(
+    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]
+) -> list[Picture]:
     """run: the entries of the place for which there is anything."""
     made = of_figure(ledger, collected, outcomes, place, run)
     stem = re.sub(r"[^a-z0-9]+", "-", place.id.lower())
-    return [Picture(f"{stem}-{number}", figures.svg(panel), describe(panel), lacking) for number, (panel, lacking) in enumerate(made, 1)]
+    return [
+        Picture(f"{stem}-{number}", figures.svg(panel), describe(panel), lacking)
+        for number, (panel, lacking) in enumerate(made, 1)
+    ]
 
 
-def of_figure(ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]) -> Panels:
+def of_figure(
+    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]
+) -> Panels:
     claims = ledger.claims_at(place.id)
     overhead = next((claim for claim in claims if claim.test == "overhead"), None)
     if overhead:
@@ -61,7 +68,9 @@ def _grouped(entries: Sequence[Entry], key: Callable[[Entry, int], tuple]) -> di
 
 def _style(ledger: Ledger, experiment: Experiment) -> int:
     """Its place among the rows of its panel, so that a row keeps its style from task to task."""
-    return list(dict.fromkeys(other.row for other in ledger.at(experiment.place) if other.panel == experiment.panel)).index(experiment.row)
+    return list(
+        dict.fromkeys(other.row for other in ledger.at(experiment.place) if other.panel == experiment.panel)
+    ).index(experiment.row)
 
 
 def _title(*parts: object) -> str:
@@ -97,7 +106,10 @@ def coarser(curve: Curve) -> Curve:
     if size == 1:
         return curve
     starts = range(0, len(curve.x), size)
-    x, y = [curve.x[start : start + size][-1] for start in starts], [fmean(curve.y[start : start + size]) for start in starts]
+    x, y = (
+        [curve.x[start : start + size][-1] for start in starts],
+        [fmean(curve.y[start : start + size]) for start in starts],
+    )
     return Curve(x, y, y, y, curve.rows)
 
 
@@ -105,7 +117,9 @@ def _mean(ledger: Ledger, experiment: Experiment, metric: str, curves: Sequence[
     """The band ends where the metric does: an accuracy has 100 % at most."""
     style = _style(ledger, experiment)
     mean = statistics.mean_curve([coarser(curve) for curve in curves])
-    label = f"{experiment.row} ({text.counted(mean.seeds, 'run' if ledger.seeds_of(experiment) == (None,) else 'seed')})"
+    label = (
+        f"{experiment.row} ({text.counted(mean.seeds, 'run' if ledger.seeds_of(experiment) == (None,) else 'seed')})"
+    )
     if mean.half is None:
         return Series(label, mean.x, mean.mean, style=style)
     least, most = RANGES.get(metric, (-math.inf, math.inf))
@@ -117,7 +131,11 @@ def _mean(ledger: Ledger, experiment: Experiment, metric: str, curves: Sequence[
 def _bounds(ledger: Ledger, claims: Sequence[Claim], members: Sequence[tuple[Entry, str]]) -> dict[str, list[float]]:
     bounds = {}
     for claim in claims:
-        about = [(entry, metric) for entry, metric in members if entry.experiment.id == claim.of and claim.metric in ("", metric)]
+        about = [
+            (entry, metric)
+            for entry, metric in members
+            if entry.experiment.id == claim.of and claim.metric in ("", metric)
+        ]
         if not about:
             continue
         row = about[0][0].experiment.row
@@ -147,7 +165,12 @@ def _aggregates(ledger: Ledger, collected: Collected, run: Sequence[Entry]) -> P
             else:
                 lacking.append(experiment.row)
         if series:
-            yield Lines(panel, "share of the training", f"{_unit(metrics, 'return')} / solved, interquartile mean", series), lacking
+            yield (
+                Lines(
+                    panel, "share of the training", f"{_unit(metrics, 'return')} / solved, interquartile mean", series
+                ),
+                lacking,
+            )
 
 
 def _interval(cells: Sequence[Cell]) -> tuple[list[float], list[float]] | tuple[None, None]:
@@ -155,11 +178,18 @@ def _interval(cells: Sequence[Cell]) -> tuple[list[float], list[float]] | tuple[
     if all(cell.interval is None for cell in cells):
         return None, None
     halves = [cell.interval or 0.0 for cell in cells]
-    return [cell.ours - half for cell, half in zip(cells, halves)], [cell.ours + half for cell, half in zip(cells, halves)]
+    return [cell.ours - half for cell, half in zip(cells, halves)], [
+        cell.ours + half for cell, half in zip(cells, halves)
+    ]
 
 
 def _cells(outcomes: Mapping[str, Outcome], members: Sequence[tuple[Entry, str]]) -> list[tuple[Entry, Cell]]:
-    return [(entry, cell) for entry, metric in members for cell in outcomes[entry.id].cells if cell.metric == metric and cell.ours is not None]
+    return [
+        (entry, cell)
+        for entry, metric in members
+        for cell in outcomes[entry.id].cells
+        if cell.metric == metric and cell.ours is not None
+    ]
 
 
 def _points(outcomes: Mapping[str, Outcome], run: Sequence[Entry]) -> Panels:
@@ -172,7 +202,9 @@ def _points(outcomes: Mapping[str, Outcome], run: Sequence[Entry]) -> Panels:
             seeds = text.ranges([cell.seeds for _, cell in cells])
             low, high = _interval([cell for _, cell in cells])
             label = f"{experiment.row} ({seeds} {'seed' if seeds == '1' else 'seeds'} each{_over([cell for _, cell in cells])})"
-            series.append(Series(label, [value for value, _ in cells], [cell.ours for _, cell in cells], low, high, style))
+            series.append(
+                Series(label, [value for value, _ in cells], [cell.ours for _, cell in cells], low, high, style)
+            )
         if series:
             first = found[0][0].experiment
             yield Lines(panel, first.over_name, _unit([cell.metric for _, cell in found], ""), series, joined=False), []
@@ -203,7 +235,9 @@ def _bars(outcomes: Mapping[str, Outcome], run: Sequence[Entry]) -> Panels:
             cells = [cell for entry, cell in found if entry.experiment == experiment]
             low, high = _interval(cells)
             places = [names.index(cell.metric) for cell in cells]
-            series.append(Series(f"{experiment.row}{_over(cells)}", places, [cell.ours for cell in cells], low, high, style))
+            series.append(
+                Series(f"{experiment.row}{_over(cells)}", places, [cell.ours for cell in cells], low, high, style)
+            )
         yield Dots(panel, unit, list(map(text.metric, names)), series), []
 
 
@@ -229,7 +263,9 @@ def _ratios(ledger: Ledger, outcomes: Mapping[str, Outcome], claim: Claim, run: 
             if (value := ratio(outcomes, entry, cell, baseline)) is not None
         ]
         if found:
-            series.append(Series(experiment.row, [place for place, _ in found], [value for _, value in found], style=len(series)))
+            series.append(
+                Series(experiment.row, [place for place, _ in found], [value for _, value in found], style=len(series))
+            )
     if series:
         bounds = {f"1: {baseline.row}": [1.0]}
         if claim.value is not None:

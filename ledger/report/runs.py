@@ -47,7 +47,10 @@ def of_results(collected: Collected) -> list[RunShown]:
             text.ranges([result.seed for result in results if result.seed is not None]) or "–",
             sum(result.finished for result in results),
             len(results),
-            ", ".join(f"{count} {state}" if len(results) > 1 else state for state, count in Counter(result.state for result in results).items()),
+            ", ".join(
+                f"{count} {state}" if len(results) > 1 else state
+                for state, count in Counter(result.state for result in results).items()
+            ),
             "; ".join(dict.fromkeys(result.hardware for result in results if result.hardware)) or "not recorded",
             [_unfinished(result) for result in results if not result.finished],
         )
@@ -65,7 +68,9 @@ def of_record(record: dict) -> RecordShown:
         text.ranges(record.get("seeds") or []) or "–",
         _machine(record.get("hardware") or {}),
         {True: "modified", False: "clean"}.get(record.get("modified"), "unknown"),
-        "no end recorded" if record["state"] == "running" else record["state"] + (f", exit code {code}" if code else ""),
+        "no end recorded"
+        if record["state"] == "running"
+        else record["state"] + (f", exit code {code}" if code else ""),
         "\n".join(record.get("log_tail", ())),
     )
 

@@ -38,7 +38,13 @@ def project(tmp_path, template) -> Project:
     shutil.copytree(folder / "project", tmp_path / "project")
     for part in ("up", "index"):
         shutil.copytree(folder / part, tmp_path / part)
-    sdist = {"project": "alpha", "version": "1.0", "sha256": ids["sha256"], "lacks": ["extra/"], "adds": list(SDIST_ONLY)}
+    sdist = {
+        "project": "alpha",
+        "version": "1.0",
+        "sha256": ids["sha256"],
+        "lacks": ["extra/"],
+        "adds": list(SDIST_ONLY),
+    }
     made = Project(
         tmp_path / "project",
         {
@@ -46,7 +52,10 @@ def project(tmp_path, template) -> Project:
                 "git": f"file://{tmp_path}/up/alpha",
                 "license": "Apache-2.0",
                 "default": "v1",
-                "versions": {"v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist}, "v2": {"tag": "v2", "commit": ids["v2"]}},
+                "versions": {
+                    "v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist},
+                    "v2": {"tag": "v2", "commit": ids["v2"]},
+                },
             },
             "beta": {
                 "git": f"file://{tmp_path}/up/beta",

@@ -117,7 +117,9 @@ def make_patch(upstream: Path, start: str, edit, subject: str) -> tuple[str, str
     git(upstream, "worktree", "add", "-q", "--detach", str(work), start)
     edit(work)
     git(work, "add", "-A")
-    diff = subprocess.run(["git", "diff", "--cached", "--full-index", "--no-renames"], cwd=work, capture_output=True).stdout
+    diff = subprocess.run(
+        ["git", "diff", "--cached", "--full-index", "--no-renames"], cwd=work, capture_output=True
+    ).stdout
     git(work, "commit", "-q", "-m", subject)
     after = git(work, "rev-parse", "HEAD")
     git(upstream, "worktree", "remove", "--force", str(work))
@@ -221,7 +223,9 @@ class Project:
             os.environ.update(saved)
         return self.judge(args, Result(status, out.getvalue(), err.getvalue()), code)
 
-    def spawn(self, *args: str, code: int | None = 0, env: dict[str, str] | None = None, timeout: float = 900) -> Result:
+    def spawn(
+        self, *args: str, code: int | None = 0, env: dict[str, str] | None = None, timeout: float = 900
+    ) -> Result:
         """The same in a process of its own."""
         done = subprocess.run(
             [sys.executable, str(self.root / "apply.py"), *self.with_cache(args)],
@@ -292,7 +296,9 @@ def make_template(folder: Path) -> dict:
     plain = make_upstream(beta, [("only", {"main.py": "print(1)\nprint(2)\nprint(3)\n"})])
     packed = {path: text for path, text in FIRST.items() if not path.startswith("extra/")}
     sha256 = make_archive(folder / "index" / "alpha-1.0.tar.gz", {**packed, **SDIST_ONLY}, "alpha-1.0")
-    first, after = make_patch(alpha, commits["v1"], replace_in("src/core.py", "line 20 of", "line 20, hooked, of"), "Hook the core")
+    first, after = make_patch(
+        alpha, commits["v1"], replace_in("src/core.py", "line 20 of", "line 20, hooked, of"), "Hook the core"
+    )
 
     def second_edit(work: Path) -> None:
         replace_in("src/core.py", "line 40 of", "line 40, hooked, of")(work)

@@ -95,10 +95,36 @@ def only_git(project) -> None:
 
 def test_the_order_of_releases_is_that_of_pep_440(project):
     number = project.engine.drift.number
-    labels = ["0.2", "0.2.0.post1", "0.2.0.post2", "0.9", "0.9.1", "0.10", "1.0", "1.0.post0", "1.0.15", "1.0.9", "1.0.31", "2", "11.0"]
+    labels = [
+        "0.2",
+        "0.2.0.post1",
+        "0.2.0.post2",
+        "0.9",
+        "0.9.1",
+        "0.10",
+        "1.0",
+        "1.0.post0",
+        "1.0.15",
+        "1.0.9",
+        "1.0.31",
+        "2",
+        "11.0",
+    ]
     assert sorted(labels, key=number) == sorted(labels, key=Version)
     assert number("v1.0.0") == number("1") != number("1.0.post0")
-    for label in ("1.0rc1", "v0.3.0.rc0", "0.8.2dev0", "1.0a1", "1.0-tv", "main", "v", "", "1..0", "1.0+cpu", "9" * 5000):
+    for label in (
+        "1.0rc1",
+        "v0.3.0.rc0",
+        "0.8.2dev0",
+        "1.0a1",
+        "1.0-tv",
+        "main",
+        "v",
+        "",
+        "1..0",
+        "1.0+cpu",
+        "9" * 5000,
+    ):
         assert number(label) is None, label
 
 
@@ -148,7 +174,12 @@ def test_the_shape_of_the_json(project):
         for row in upstream["releases"]:
             assert set(row) == {"release", "source", "date", "commit", "sha256", "result", "problem", "patches"}
             assert [patch["patch"] for patch in row["patches"]] == upstream["patches"]
-            assert {key for patch in row["patches"] for file in patch["files"] for key in file} == {"path", "result", "hunks", "detail"}
+            assert {key for patch in row["patches"] for file in patch["files"] for key in file} == {
+                "path",
+                "result",
+                "hunks",
+                "detail",
+            }
             assert row["date"] == git(project.up / name, "show", "-s", "--format=%cs", row["commit"])
 
 
@@ -168,12 +199,17 @@ def test_packages_fill_in_where_git_has_no_tag(project, server, tmp_path):
     packed = {path: text for path, text in FIRST.items() if not path.startswith("extra/")}
     build = {**SDIST_ONLY, "setup.py": hostile, "backend.py": hostile + SDIST_ONLY["backend.py"]}
     core = FIRST["src/core.py"]
-    text, _ = make_patch(project.up / "alpha", project.ids["v1"], replace_in("extra/recipe.py", "1", "2"), "Hook the recipe")
+    text, _ = make_patch(
+        project.up / "alpha", project.ids["v1"], replace_in("extra/recipe.py", "1", "2"), "Hook the recipe"
+    )
     (project.root / "patches/alpha/v1/0003-hook-the-recipe.patch").write_text(text)
     conflict = core.replace("line 40 of", "line forty of")
     evil = io.BytesIO()
     with tarfile.open(fileobj=evil, mode="w:gz") as archive:
-        for name, kind, link in (("alpha-3.3/a.py", tarfile.REGTYPE, ""), ("alpha-3.3/out", tarfile.SYMTYPE, "/etc/passwd")):
+        for name, kind, link in (
+            ("alpha-3.3/a.py", tarfile.REGTYPE, ""),
+            ("alpha-3.3/out", tarfile.SYMTYPE, "/etc/passwd"),
+        ):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = kind, link
             archive.addfile(member)
@@ -212,7 +248,10 @@ def test_packages_fill_in_where_git_has_no_tag(project, server, tmp_path):
     assert "the sha256 is" in rows["3.1"]["problem"] and "0" * 64 in rows["3.1"]["problem"]
     assert "names no sha256" in rows["3.2"]["problem"] and "names no sha256" in rows["9.1"]["problem"]
     assert "is a link" in rows["3.3"]["problem"] and str(tmp_path) not in rows["3.3"]["problem"]
-    assert rows["3.9"]["result"] == "not in the package" and rows["3.9"]["sha256"] in server.pages["/simple/alpha/"][2].decode()
+    assert (
+        rows["3.9"]["result"] == "not in the package"
+        and rows["3.9"]["sha256"] in server.pages["/simple/alpha/"][2].decode()
+    )
     asked = [path.rpartition("/")[2] for path, _, _ in server.asked]
     assert sorted(asked) == ["", "alpha-3.1.tar.gz", "alpha-3.10.tar.gz", "alpha-3.3.tar.gz", "alpha-3.9.tar.gz"]
     assert {secret for _, secret, _ in server.asked} == {"Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()}
@@ -224,7 +263,9 @@ def test_packages_fill_in_where_git_has_no_tag(project, server, tmp_path):
     # Once more without the index: what was read and verified is in the cache.
     server.stop()
     again = drift(project, "alpha", 3, "--offline")
-    assert {row["release"]: row for row in again["releases"] if not row["problem"]} == {k: r for k, r in rows.items() if not r["problem"]}
+    assert {row["release"]: row for row in again["releases"] if not row["problem"]} == {
+        k: r for k, r in rows.items() if not r["problem"]
+    }
     assert "is not in the cache" in next(row["problem"] for row in again["releases"] if row["release"] == "3.1")
 
 
@@ -260,7 +301,12 @@ def test_an_index_that_answers_in_json(project, server, tmp_path):
     server.put(tmp_path / "files", "alpha-3.0.tar.gz", {**FIRST, **SDIST_ONLY}, "alpha-3.0")
     digest = project.engine.sources.sha256_file(tmp_path / "files/alpha-3.0.tar.gz")
     file = {"filename": "alpha-3.0.tar.gz", "url": "/files/alpha-3.0.tar.gz", "hashes": {"sha256": digest}}
-    page = {"files": [{**file, "upload-time": "2026-02-03T04:05:06Z"}, {**file, "filename": "alpha-4.0.tar.gz", "yanked": True}]}
+    page = {
+        "files": [
+            {**file, "upload-time": "2026-02-03T04:05:06Z"},
+            {**file, "filename": "alpha-4.0.tar.gz", "yanked": True},
+        ]
+    }
     kind = {"Content-Type": project.engine.index.JSON}
     server.pages["/simple/alpha/"] = (200, kind, json.dumps(page).encode())
     (row,) = drift(project, "alpha", 0, "--source", "pypi")["releases"]
@@ -288,10 +334,20 @@ def test_where_the_index_may_lead(project, server):
     rows = drift(project, "alpha", 6, "--source", "pypi")["releases"]
     for row, kind in zip(rows, ("http", "file")):
         assert row["problem"] == f"the package index is, or leads to, an address of the kind {kind}:"
-    assert "answers 404" in rows[2]["problem"] and "kind http" in rows[3]["problem"] and "answers 404" in rows[4]["problem"]
+    assert (
+        "answers 404" in rows[2]["problem"]
+        and "kind http" in rows[3]["problem"]
+        and "answers 404" in rows[4]["problem"]
+    )
     sent = {path: secret for path, secret, where in server.asked if where.startswith("localhost")}
     assert sent == {"/files/alpha-3.2.tar.gz": None, "/elsewhere": None}
-    for address in ("http://example.invalid/simple", "ftp://example.invalid", "file:///srv/simple", "simple", "http://[::1"):
+    for address in (
+        "http://example.invalid/simple",
+        "ftp://example.invalid",
+        "file:///srv/simple",
+        "simple",
+        "http://[::1",
+    ):
         with pytest.raises(project.engine.common.Stop) as stop:
             project.engine.index.Index(address, None)
         assert stop.value.code == 6
@@ -326,7 +382,11 @@ def test_pip_tells_the_index(project, monkeypatch, tmp_path):
 
 def test_which_of_pips_settings_counts(project, monkeypatch):
     index = project.engine.index
-    lines = ["download.index-url='https://b.invalid'", "global.index-url='https://c.invalid'", ":env:.index-url='https://a.invalid'"]
+    lines = [
+        "download.index-url='https://b.invalid'",
+        "global.index-url='https://c.invalid'",
+        ":env:.index-url='https://a.invalid'",
+    ]
     monkeypatch.setattr(index, "pip_says", lambda *words: "\n".join(lines) + "\n")
     assert index.find_index().base == "https://a.invalid/"
     lines.pop()
@@ -344,5 +404,9 @@ def test_words_that_drift_does_not_take(project, tmp_path):
     project.run("drift", "alpha", "--out", "", code=2)
     project.run("apply", "alpha", "--out", str(tmp_path), code=2)
     commits = make_upstream(tmp_path / "mirror", [("v0", {"a.py": "1\n"})])
-    assert commits and "does not hold the pinned commit" in drift(project, "alpha", 6, "--source", str(tmp_path / "mirror"))["problems"][0]
+    assert (
+        commits
+        and "does not hold the pinned commit"
+        in drift(project, "alpha", 6, "--source", str(tmp_path / "mirror"))["problems"][0]
+    )
     assert set(results(drift(project, "alpha", 0, "--source", str(project.up / "alpha")))) == {"v1", "v2"}

@@ -96,7 +96,11 @@ def test_commits_on_era_become_patches_with_their_messages(project):
     patch = project.patch(3)
     assert patch.name == "0003-say-more-in-the-readme.patch"
     text = patch.read_text()
-    assert "Subject: [PATCH] Say more: in the readme\n" in text and "What: more text\n" in text and "Paper: FILL-IN\n" in text
+    assert (
+        "Subject: [PATCH] Say more: in the readme\n" in text
+        and "What: more text\n" in text
+        and "Paper: FILL-IN\n" in text
+    )
     assert (project.root / "overlays/alpha/src/side.py").exists()
     round_trip(project)
     assert git(checkout, "rev-parse", f"era-backup-{head[:12]}") == head
@@ -121,7 +125,9 @@ def test_a_rewritten_stack_is_exported_too(project):
     git(checkout, "commit", "-q", "-a", "--amend", "--no-edit")
     assert project.state() == "modified"
     project.run("export", "alpha")
-    assert b"# amended" in project.patch(2).read_bytes() and len(list((project.root / "patches/alpha/v1").iterdir())) == 2
+    assert (
+        b"# amended" in project.patch(2).read_bytes() and len(list((project.root / "patches/alpha/v1").iterdir())) == 2
+    )
     round_trip(project)
 
 
@@ -246,5 +252,7 @@ def test_what_apply_would_refuse_is_not_exported(project):
     util.mkdir()
     (util / "inside.py").write_text("x = 1\n")
     before = files(project)
-    assert "overlays/alpha/src/util.py/inside.py would overwrite src/util.py" in project.run("export", "alpha", code=3).err
+    assert (
+        "overlays/alpha/src/util.py/inside.py would overwrite src/util.py" in project.run("export", "alpha", code=3).err
+    )
     assert files(project) == before

@@ -27,7 +27,9 @@ def test_own_clone_there_and_back(project, clone):
     folders = sorted(path.name for path in (clone / ".git").iterdir())
     project.run("apply", "alpha", "--checkout", str(clone))
     assert project.state("alpha", "--checkout", str(clone)) == "applied"
-    assert git(clone, "symbolic-ref", "HEAD") == "refs/heads/era" and git(clone, "rev-parse", "mine") == project.ids["v1"]
+    assert (
+        git(clone, "symbolic-ref", "HEAD") == "refs/heads/era" and git(clone, "rev-parse", "mine") == project.ids["v1"]
+    )
     assert not git(clone, "status", "--porcelain").replace("?? notes.txt", "")
     project.run("revert", "alpha", "--checkout", str(clone))
     assert content(clone) == files and git_state(clone) == state
@@ -44,7 +46,10 @@ def test_wrong_commit(project, clone):
     git(clone, "checkout", "-q", "v2")
     before, state = content(clone), git_state(clone)
     # v2 is pinned too, and this project's patches do not fit it.
-    assert project.run("apply", "alpha", "--checkout", str(clone), "--version", "v1", code=3).err.count(project.ids["v2"]) == 1
+    assert (
+        project.run("apply", "alpha", "--checkout", str(clone), "--version", "v1", code=3).err.count(project.ids["v2"])
+        == 1
+    )
     git(clone, "commit", "-q", "--allow-empty", "-m", "elsewhere")
     state = git_state(clone)
     head = git(clone, "rev-parse", "HEAD")
@@ -131,7 +136,10 @@ def test_linked_worktree(project, clone, tmp_path):
     before, main = content(tree, (".git",)), git_state(clone)
     project.run("apply", "alpha", "--checkout", str(tree))
     assert project.state("alpha", "--checkout", str(tree)) == "applied"
-    assert f"in another worktree of this clone, {tree}" in project.run("apply", "alpha", "--checkout", str(clone), code=5).err
+    assert (
+        f"in another worktree of this clone, {tree}"
+        in project.run("apply", "alpha", "--checkout", str(clone), code=5).err
+    )
     project.run("revert", "alpha", "--checkout", str(tree))
     assert content(tree, (".git",)) == before and git_state(clone) == main
 
@@ -170,7 +178,14 @@ def test_hostile_configuration_of_a_given_checkout_runs_nothing(project, clone, 
     script.chmod(0o755)
     hooks = clone / ".git/hooks"
     hooks.mkdir(exist_ok=True)
-    for name in ("post-checkout", "post-index-change", "reference-transaction", "pre-commit", "post-commit", "fsmonitor-watchman"):
+    for name in (
+        "post-checkout",
+        "post-index-change",
+        "reference-transaction",
+        "pre-commit",
+        "post-commit",
+        "fsmonitor-watchman",
+    ):
         shutil.copy(script, hooks / name)
     evil = {
         "core.hooksPath": str(hooks),
@@ -239,7 +254,9 @@ def test_line_end_settings_of_the_user_change_nothing(project, tmp_path, setting
     project.run("apply", "alpha")
     assert (project.checkout() / "crlf.txt").read_bytes() == FIRST["crlf.txt"].encode()
     assert b"\r" not in (project.checkout() / "src/core.py").read_bytes()
-    done = subprocess.run(["git", "status", "--porcelain"], cwd=project.checkout(), env={**os.environ, **project.env}, capture_output=True)
+    done = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=project.checkout(), env={**os.environ, **project.env}, capture_output=True
+    )
     assert done.stdout == b""
     project.run("revert", "alpha")
     assert project.state() == "clean"
@@ -411,13 +428,28 @@ def test_old_git(project, tmp_path):
     assert "too old" in project.spawn("apply", "alpha", code=2, env={"PATH": f"{fake.parent}:{os.environ['PATH']}"}).err
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root ignores permissions and setpriv is missing")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not shutil.which("setpriv"), reason="root ignores permissions and setpriv is missing"
+)
 def test_read_only_folders(project, tmp_path):
     project.run("apply", "alpha")
     project.run("revert", "alpha")
-    command = [sys.executable, str(project.root / "apply.py"), "apply", "alpha", "--offline", "--cache", str(project.cache)]
+    command = [
+        sys.executable,
+        str(project.root / "apply.py"),
+        "apply",
+        "alpha",
+        "--offline",
+        "--cache",
+        str(project.cache),
+    ]
     if os.geteuid() == 0:  # without CAP_DAC_OVERRIDE root is bound by permissions too
-        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search", *command]
+        command = [
+            "setpriv",
+            "--bounding-set=-dac_override,-dac_read_search",
+            "--inh-caps=-dac_override,-dac_read_search",
+            *command,
+        ]
     before = content(project.checkout())
     folders = [path for path in (project.checkout(), *project.checkout().rglob("*")) if path.is_dir()]
     try:

@@ -91,7 +91,9 @@ def test_a_header_filled_in_after_an_export_that_died_at_its_end(project, monkey
     with monkeypatch.context() as patch:
         calls = []
         patch.setattr(
-            export, "write_record", lambda *args: calls.append(args) or (real(*args) if len(calls) == 1 else os.stat("/nowhere/at/all"))
+            export,
+            "write_record",
+            lambda *args: calls.append(args) or (real(*args) if len(calls) == 1 else os.stat("/nowhere/at/all")),
         )
         project.run("export", "alpha", code=7)
     new = project.patch(3)
@@ -120,8 +122,17 @@ def test_what_stands_in_a_given_clone_leads_nowhere_else(project, clone, tmp_pat
     assert "record.json was altered" in project.run("diff", "alpha", "--checkout", str(clone), code=5).err
     (clone / ".git/era/record.json").write_text(json.dumps(record))
     blob = git(clone, "rev-parse", "HEAD:README.md")
-    journal = {"verb": "revert", "plan": {"../evil": [[], ["100644", blob]]}, "flags": {}, "refs": {}, "together": [], "record": None}
-    (clone / ".git/era/journal.json").write_text(json.dumps({**journal, "from": "refs/heads/era", "head": "refs/heads/era"}))
+    journal = {
+        "verb": "revert",
+        "plan": {"../evil": [[], ["100644", blob]]},
+        "flags": {},
+        "refs": {},
+        "together": [],
+        "record": None,
+    }
+    (clone / ".git/era/journal.json").write_text(
+        json.dumps({**journal, "from": "refs/heads/era", "head": "refs/heads/era"})
+    )
     assert "journal.json was altered" in project.run("apply", "alpha", "--checkout", str(clone), code=5).err
     (clone / ".git/era/journal.json").unlink()
     target.write_text("mine\n")

@@ -55,11 +55,15 @@ def test_real_kills_at_random_moments(project):
 def test_a_signal_while_the_rooms_are_loaded_or_left(project, tmp_path):
     folder = tmp_path / "early"
     folder.mkdir()
-    (folder / "difflib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n" + Path(difflib.__file__).read_text())
+    (folder / "difflib.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n" + Path(difflib.__file__).read_text()
+    )
     early = project.spawn("apply", "alpha", env={"PYTHONPATH": str(folder)}, code=130)
     assert "stopped; nothing was changed" in early.err and not project.checkout().exists()
     (folder / "difflib.py").unlink()
-    (folder / "sitecustomize.py").write_text("import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n")
+    (folder / "sitecustomize.py").write_text(
+        "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
     late = project.spawn("apply", "alpha", env={"PYTHONPATH": str(folder)})
     assert late.err == "" and project.state() == "applied"
 
@@ -97,9 +101,14 @@ def test_an_earlier_switch_that_was_completed_counts_as_a_change(project, monkey
 def test_saved_edits_are_named_when_stopped_before_the_switch(project, monkeypatch, tmp_path):
     project.run("apply", "alpha")
     (project.checkout() / "README.md").write_text("mine\n")
-    monkeypatch.setattr(project.engine.verbs, "switch_all", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        project.engine.verbs, "switch_all", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     saved = tmp_path / "mine.patch"
-    assert f"except that your edits are saved in {saved}" in project.run("revert", "alpha", "--keep-edits", str(saved), code=130).err
+    assert (
+        f"except that your edits are saved in {saved}"
+        in project.run("revert", "alpha", "--keep-edits", str(saved), code=130).err
+    )
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

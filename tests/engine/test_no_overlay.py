@@ -50,7 +50,9 @@ def test_edits(bare, tmp_path):
     assert bare.state("beta") == "modified"
     assert "+print(22)" in bare.run("diff", "beta", "--local").out
     assert "main.py" in bare.run("revert", "beta", code=5).err
-    assert "differs: patches/beta/b1/0001-describe-this-change.patch" in bare.run("export", "beta", "--check", code=1).out
+    assert (
+        "differs: patches/beta/b1/0001-describe-this-change.patch" in bare.run("export", "beta", "--check", code=1).out
+    )
     bare.run("revert", "beta", "--keep-edits", str(saved))
     assert bare.state("beta") == "clean"
     bare.run("apply", "beta")

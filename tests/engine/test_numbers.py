@@ -73,7 +73,9 @@ def test_export_keeps_the_numbers_and_nothing_else_changes(pinned):
     assert path.read_text() == odd
     assert "written: upstreams.json" in pinned.run("export", "alpha").out
     assert numbers(pinned) == (3, 3)
-    assert path.read_text() == odd.replace('"overlay_files"  :2 ', '"overlay_files"  :3 ').replace('"patches": 2', '"patches": 3', 1)
+    assert path.read_text() == odd.replace('"overlay_files"  :2 ', '"overlay_files"  :3 ').replace(
+        '"patches": 2', '"patches": 3', 1
+    )
     pinned.run("apply", "alpha")
     pinned.run("export", "--check", "alpha")
     path.write_text(path.read_text().replace('"patches": 3', '"patches": 7'))

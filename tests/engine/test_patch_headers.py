@@ -44,7 +44,11 @@ def test_deterministic_form(path):
     assert lines[1] == f"From: {engine.git.AUTHOR[0]} <{engine.git.AUTHOR[1]}>"
     assert lines[2] == f"Date: {engine.export.DATE_MAIL}"
     assert "-- " not in lines
-    assert all(re.fullmatch(r"index [0-9a-f]{40}\.\.[0-9a-f]{40}( \d{6})?", line) for line in lines if line.startswith("index "))
+    assert all(
+        re.fullmatch(r"index [0-9a-f]{40}\.\.[0-9a-f]{40}( \d{6})?", line)
+        for line in lines
+        if line.startswith("index ")
+    )
 
 
 def test_versions_and_names_are_known():

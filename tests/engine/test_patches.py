@@ -19,7 +19,22 @@ ENV = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"
 
 # Few different lines, so that a hunk often fits in several places.
 LINE = st.sampled_from(
-    [b"a", b"b", b"c", b"", b" ", b"-", b"+x", b"@@ -1 +1 @@", b"diff --git a/f b/f", b"\\ x", b"\xff\xfe", b"cr\r", b"--", b"\t"]
+    [
+        b"a",
+        b"b",
+        b"c",
+        b"",
+        b" ",
+        b"-",
+        b"+x",
+        b"@@ -1 +1 @@",
+        b"diff --git a/f b/f",
+        b"\\ x",
+        b"\xff\xfe",
+        b"cr\r",
+        b"--",
+        b"\t",
+    ]
 )
 
 
@@ -39,14 +54,27 @@ def edited(draw):
         lines[at : at + draw(st.integers(0, 3))] = [line + b"\n" for line in draw(st.lists(LINE, max_size=3))]
     if lines and draw(st.booleans()):
         lines[-1] = lines[-1].rstrip(b"\n")
-    return old, b"".join(line if line.endswith(b"\n") or i == len(lines) - 1 else line + b"\n" for i, line in enumerate(lines))
+    return old, b"".join(
+        line if line.endswith(b"\n") or i == len(lines) - 1 else line + b"\n" for i, line in enumerate(lines)
+    )
 
 
 def git_diff(old: bytes, new: bytes, context: int, more: tuple[str, ...] = ()) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a").mkdir(), Path(folder, "b").mkdir()
         Path(folder, "a/f").write_bytes(old), Path(folder, "b/f").write_bytes(new)
-        command = ["git", "diff", "--no-index", "--text", "--full-index", f"-U{context}", "--no-prefix", *more, "a/f", "b/f"]
+        command = [
+            "git",
+            "diff",
+            "--no-index",
+            "--text",
+            "--full-index",
+            f"-U{context}",
+            "--no-prefix",
+            *more,
+            "a/f",
+            "b/f",
+        ]
         return subprocess.run(command, cwd=folder, env=ENV, capture_output=True).stdout
 
 
@@ -55,7 +83,9 @@ def git_apply(patch: bytes, content: bytes) -> tuple[bytes | None, bool]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "f").write_bytes(content)
         env = {**ENV, "GIT_CEILING_DIRECTORIES": str(Path(folder).parent), "LC_ALL": "C"}
-        done = subprocess.run(["git", "apply", "-v", "--whitespace=nowarn", "-"], cwd=folder, env=env, input=patch, capture_output=True)
+        done = subprocess.run(
+            ["git", "apply", "-v", "--whitespace=nowarn", "-"], cwd=folder, env=env, input=patch, capture_output=True
+        )
         moved = b"offset" in done.stderr
         return (Path(folder, "f").read_bytes() if done.returncode == 0 and Path(folder, "f").exists() else None), moved
 
@@ -128,7 +158,11 @@ def test_mutated_patches_are_refused_or_agree_with_git(pair, data):
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_refused_in_words(raw):
-    for prefix in (b"", HEADER.format(subject="x").encode(), HEADER.format(subject="x").encode() + b"diff --git a/f b/f\n"):
+    for prefix in (
+        b"",
+        HEADER.format(subject="x").encode(),
+        HEADER.format(subject="x").encode() + b"diff --git a/f b/f\n",
+    ):
         try:
             engine.patches.PatchReader("x.patch", prefix + raw).read()
         except engine.common.Stop as stop:
@@ -136,7 +170,14 @@ def test_any_bytes_are_refused_in_words(raw):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.from_regex(r"[a-c.]{1,3}(/[a-c.]{1,3}){0,2}", fullmatch=True), st.binary(max_size=20), min_size=1, max_size=12))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-c.]{1,3}(/[a-c.]{1,3}){0,2}", fullmatch=True),
+        st.binary(max_size=20),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_tree_ids_equal_those_of_git(files):
     kept = {}
     for path, data in files.items():
@@ -171,7 +212,11 @@ def test_paths_that_pass_stay_inside(path):
     "diff",
     [
         "diff --git a/f b/g\nsimilarity index 90%\nrename from f\nrename to g\n",
-        "diff --git a/f b/f\nnew file mode 100644\nindex " + "0" * 40 + ".." + "1" * 40 + "\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n",
+        "diff --git a/f b/f\nnew file mode 100644\nindex "
+        + "0" * 40
+        + ".."
+        + "1" * 40
+        + "\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n",
         "diff --git a/f b/f\nold mode 100644\nnew mode 120000\n",
         "diff --git a/f b/f\nGIT binary patch\nliteral 1\nIcmZ\n",
         "diff --git a/../f b/../f\n--- a/../f\n+++ b/../f\n@@ -1 +1 @@\n-a\n+b\n",
@@ -240,7 +285,12 @@ def test_git_am_reads_our_patches(project, tmp_path):
     """The format is git's own: `git am` makes the same tree."""
     project.run("apply", "alpha")
     tree = tmp_path / "am"
-    subprocess.run(["git", "clone", "-q", "--branch", "v1", str(project.up / "alpha"), str(tree)], check=True, env=ENV, capture_output=True)
+    subprocess.run(
+        ["git", "clone", "-q", "--branch", "v1", str(project.up / "alpha"), str(tree)],
+        check=True,
+        env=ENV,
+        capture_output=True,
+    )
     patches = [str(project.patch(1)), str(project.patch(2))]
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     subprocess.run(["git", *identity, "am", "-q", *patches], cwd=tree, check=True, env=ENV, capture_output=True)

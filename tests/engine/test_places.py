@@ -20,7 +20,9 @@ def test_an_overlay_file_with_the_longest_name(project):
     assert content(project.checkout()) == applied and name in applied
 
 
-@pytest.mark.parametrize("head", ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge/onto", "rebase-apply/next"])
+@pytest.mark.parametrize(
+    "head", ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge/onto", "rebase-apply/next"]
+)
 def test_in_the_middle_of_something(project, clone, head):
     """What the user does next would go onto our branch, as with `git switch`, which refuses too."""
     target = clone / ".git" / head
@@ -48,7 +50,9 @@ def test_index_flags_of_patched_files_stay(project, clone):
     git(clone, "update-index", "--skip-worktree", "src/core.py", "src/util.py")
     before = git_state(clone)
     project.run("apply", "alpha", "--checkout", str(clone))
-    flags = [line.split()[0] for line in git(clone, "ls-files", "-v", "README.md", "src/core.py", "src/util.py").splitlines()]
+    flags = [
+        line.split()[0] for line in git(clone, "ls-files", "-v", "README.md", "src/core.py", "src/util.py").splitlines()
+    ]
     assert flags == ["h", "s", "S"]
     project.run("revert", "alpha", "--checkout", str(clone))
     assert git_state(clone) == before

@@ -36,7 +36,11 @@ def test_clean_offset_conflict_already_and_gone(project):
     branch(project, "other", replace_in("src/core.py", "line 20 of", "line twenty of"))
     assert rows(project, "other", 4) == {"0001": "conflict", "0002": "clean"}
     out = project.run("port", "alpha", "--onto", "other", code=4).out
-    assert "src/core.py: hunk 1" in out and "'line 20 of the core'" in out and "nearest match: line 20: 'line twenty of the core'" in out
+    assert (
+        "src/core.py: hunk 1" in out
+        and "'line 20 of the core'" in out
+        and "nearest match: line 20: 'line twenty of the core'" in out
+    )
     branch(project, "landed", replace_in("src/core.py", "line 20 of", "line 20, hooked, of"))
     assert rows(project, "landed", 0) == {"0001": "already upstream", "0002": "clean"}
     assert rows(project, "v2", 4) == {"0001": "offset", "0002": "target gone"}
@@ -127,7 +131,11 @@ def test_lines_that_upstream_took_away_or_added(project):
     branch(project, "fewer", replace_in("src/core.py", "line 20 of the core\n", ""))
     out = project.run("port", "alpha", "--onto", "fewer", code=4).out
     assert "expected at line 20: 'line 20 of the core'" in out and "no line: upstream took it away" in out
-    branch(project, "many-fewer", lambda up: replace_in("src/core.py", "".join(f"line {n} of the core\n" for n in range(10, 50)), "")(up))
+    branch(
+        project,
+        "many-fewer",
+        lambda up: replace_in("src/core.py", "".join(f"line {n} of the core\n" for n in range(10, 50)), "")(up),
+    )
     out = project.run("port", "alpha", "--onto", "many-fewer", code=4).out
     assert "hunk 1 conflicts at line 10" in out and "expected at line 10: 'line 20 of the core'" in out
     branch(project, "more", replace_in("src/core.py", "line 20 of the core\n", "line 20 of the core\nanother\n"))
@@ -144,7 +152,9 @@ def test_a_file_that_is_binary_now_is_a_conflict(project):
 def test_an_error_of_git_is_no_conflict(project, monkeypatch, status):
     module = project.engine.port
     branch(project, "moved", replace_in("src/core.py", "line 1 of", "zero\nline 1 of"))
-    monkeypatch.setattr(module, "run_git", lambda *_: subprocess.CompletedProcess([], status, b"", b"error: no space\n"))
+    monkeypatch.setattr(
+        module, "run_git", lambda *_: subprocess.CompletedProcess([], status, b"", b"error: no space\n")
+    )
     error = project.run("port", "alpha", "--onto", "moved", code=5).err
     assert "git merge-file failed" in error and "git said: error: no space" in error and "nothing was changed" in error
 

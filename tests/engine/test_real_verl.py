@@ -30,5 +30,7 @@ def test_patches_are_small_hooks(patched_verl):
         text=True,
         check=True,
     ).stdout
-    changed = sum(int(added) + int(removed) for added, removed, _ in (line.split("\t") for line in numstat.splitlines()))
+    changed = sum(
+        int(added) + int(removed) for added, removed, _ in (line.split("\t") for line in numstat.splitlines())
+    )
     assert 0 < changed < 80

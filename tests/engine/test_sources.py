@@ -48,7 +48,9 @@ def test_source_package_commit_is_the_same_everywhere(project, tmp_path):
     project.run("apply", "alpha", "--source", "pypi")
     first = git(project.checkout(), "rev-parse", "era")
     project.cache = tmp_path / "another cache"
-    project.run("apply", "alpha", "--source", str(project.index / "alpha-1.0.tar.gz"), "--checkouts", str(tmp_path / "b"))
+    project.run(
+        "apply", "alpha", "--source", str(project.index / "alpha-1.0.tar.gz"), "--checkouts", str(tmp_path / "b")
+    )
     assert git(tmp_path / "b/alpha", "rev-parse", "era") == first
 
 
@@ -183,7 +185,13 @@ def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
 def alter_folder(repository, commit: str) -> None:
     """The folder src with other modes than its id says, as a well-formed object."""
     oid = git(repository, "rev-parse", f"{commit}:src")
-    rows = git(repository, "ls-tree", oid).replace("100644", "100755").replace(" blob ", " ").replace("\t", " ").splitlines()
+    rows = (
+        git(repository, "ls-tree", oid)
+        .replace("100644", "100755")
+        .replace(" blob ", " ")
+        .replace("\t", " ")
+        .splitlines()
+    )
     body = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(blob) for mode, blob, name in map(str.split, rows))
     path = repository / "objects" / oid[:2] / oid[2:]
     path.chmod(0o644)
@@ -202,7 +210,9 @@ def test_altered_trees_are_refused(project):
 
 def test_nothing_that_a_server_names_stays_in_the_cache(project):
     git(project.up / "alpha", "tag", "-f", "-a", "-m", "x", "v2", "v1")
-    project.upstreams["alpha"]["versions"]["v1"]["commit"] = git(project.up / "alpha", "rev-parse", "v2")  # the tag's id
+    project.upstreams["alpha"]["versions"]["v1"]["commit"] = git(
+        project.up / "alpha", "rev-parse", "v2"
+    )  # the tag's id
     project.save()
     assert "no commit" in project.run("fetch", "alpha", "--source", "git", code=6).err
     assert git(project.cache / "git/alpha.git", "for-each-ref") == ""
@@ -225,7 +235,9 @@ def test_url_instead_of_works(project, tmp_path):
     config.unlink()
     if git(tmp_path, "--version").split()[2] < "2.31":
         return  # it does not know the next way to say it
-    project.env.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_COUNT="1", GIT_CONFIG_VALUE_0="https://example.invalid/")
+    project.env.update(
+        GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_COUNT="1", GIT_CONFIG_VALUE_0="https://example.invalid/"
+    )
     project.env["GIT_CONFIG_KEY_0"] = f"url.{project.up}/.insteadOf"
     shutil.rmtree(project.cache)
     project.run("fetch", "alpha", "--source", "git")
@@ -260,7 +272,9 @@ def test_hooks_of_a_source_repository_are_not_run(project, tmp_path):
 def test_a_patch_for_what_the_package_lacks_is_skipped_and_kept(project):
     from kit import make_patch, replace_in
 
-    text, _ = make_patch(project.up / "alpha", project.ids["v1"], replace_in("extra/recipe.py", "1", "2"), "Hook the recipe")
+    text, _ = make_patch(
+        project.up / "alpha", project.ids["v1"], replace_in("extra/recipe.py", "1", "2"), "Hook the recipe"
+    )
     folder = project.root / "patches/alpha/v1"
     (folder / "0002-hook-core-and-util.patch").rename(folder / "0003-hook-core-and-util.patch")
     (folder / "0002-hook-the-recipe.patch").write_text(text)
@@ -291,7 +305,9 @@ def test_a_patch_that_mixes_lacking_and_present_files_is_an_error(project):
 # --- hostile archives ------------------------------------------------------------------------------------------------
 
 
-def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def member(
+    name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     made = tarfile.TarInfo(name)
     made.type, made.linkname, made.size = kind, link, len(data) if kind == tarfile.REGTYPE else 0
     return made, data
@@ -345,7 +361,12 @@ def test_hostile_archives_are_refused(project, tmp_path, bad):
 @pytest.mark.parametrize(
     "data",
     [b"", b"no archive", gzip.compress(b"no tar", mtime=0), gzip.compress(b"x" * 2000, mtime=0)],
-    ids=["empty", "text", "gzip of a text", "gzip of 2,000 bytes"],  # compressed bytes as names differ from process to process
+    ids=[
+        "empty",
+        "text",
+        "gzip of a text",
+        "gzip of 2,000 bytes",
+    ],  # compressed bytes as names differ from process to process
 )
 def test_files_that_are_no_archives(project, tmp_path, data):
     path = tmp_path / "bad.tar.gz"

@@ -16,7 +16,9 @@ def test_apply_builds_exactly_what_patches_and_overlays_say(project):
     assert "alpha v1: fetched (git" in result.out and "2 patches (6 lines), 2 new files" in result.out
     assert "beta b1: fetched" in result.out
     expected = {path: (path.endswith(".sh"), text.encode()) for path, text in FIRST.items()}
-    core = FIRST["src/core.py"].replace("line 20 of", "line 20, hooked, of").replace("line 40 of", "line 40, hooked, of")
+    core = (
+        FIRST["src/core.py"].replace("line 20 of", "line 20, hooked, of").replace("line 40 of", "line 40, hooked, of")
+    )
     expected["src/core.py"] = (False, core.encode())
     expected["src/util.py"] = (False, FIRST["src/util.py"].replace("a + b", "b + a").encode())
     expected["src/era.py"] = (False, b"ERA = 1\n")
@@ -47,7 +49,9 @@ def test_apply_twice_does_nothing(project):
 def test_commit_ids_do_not_depend_on_who_applies(project, tmp_path):
     project.run("apply", "alpha")
     first = git(project.checkout(), "rev-parse", "era")
-    project.env.update(GIT_AUTHOR_NAME="Someone", GIT_COMMITTER_DATE="2001-01-01T00:00:00", TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
+    project.env.update(
+        GIT_AUTHOR_NAME="Someone", GIT_COMMITTER_DATE="2001-01-01T00:00:00", TZ="Asia/Tokyo", LC_ALL="C.UTF-8"
+    )
     project.run("apply", "alpha", "--checkouts", str(tmp_path / "other"))
     assert git(tmp_path / "other" / "alpha", "rev-parse", "era") == first
 
@@ -208,7 +212,9 @@ def test_flags_in_the_index_survive_apply_and_revert(project, clone):
 
 
 def test_the_flag_of_a_file_that_the_overlay_deletes_comes_back_with_it(project, clone):
-    text, _ = make_patch(project.up / "alpha", project.ids["v1"], lambda work: (work / "src/old.py").unlink(), "Drop the old")
+    text, _ = make_patch(
+        project.up / "alpha", project.ids["v1"], lambda work: (work / "src/old.py").unlink(), "Drop the old"
+    )
     shutil.rmtree(project.root / "patches/alpha/v1")
     write_tree(project.root, {"patches/alpha/v1/0001-drop-the-old.patch": text})
     git(clone, "update-index", "--skip-worktree", "src/old.py")

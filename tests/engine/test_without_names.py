@@ -48,7 +48,11 @@ def test_nobody_can_be_had(broken):
     unreachable(broken)
     (broken.index / "alpha-1.0.tar.gz").unlink()
     error = broken.run("apply", code=6).err
-    assert error.count("error: ") == 2 and error.count("it was left out, nothing was changed") == 2 and "ready" not in error
+    assert (
+        error.count("error: ") == 2
+        and error.count("it was left out, nothing was changed") == 2
+        and "ready" not in error
+    )
     assert [words[:2] for words in hinted(error)] == [["apply", "alpha"], ["apply", "beta"]]
 
 
@@ -86,7 +90,9 @@ def test_an_applied_checkout_stays_as_it_is(broken):
 def test_dry_run(broken):
     result = broken.run("apply", "--dry-run", code=6)
     assert "alpha v1: would be applied" in result.out
-    assert "beta b1: " in result.err and "it was left out, nothing was changed" in result.err and "ready" not in result.err
+    assert (
+        "beta b1: " in result.err and "it was left out, nothing was changed" in result.err and "ready" not in result.err
+    )
     assert not broken.checkouts.exists()
 
 

@@ -14,7 +14,9 @@ from test_port import branch
 
 
 def hinted(text: str) -> list[list[str]]:
-    return [shlex.split(found) for found in re.findall(r"python apply\.py ([^`\n]*?)(?:`|\. Nothing|, then|\n|$)", text)]
+    return [
+        shlex.split(found) for found in re.findall(r"python apply\.py ([^`\n]*?)(?:`|\. Nothing|, then|\n|$)", text)
+    ]
 
 
 def test_hints_name_the_folders_of_this_run(project, clone, tmp_path):
@@ -24,7 +26,11 @@ def test_hints_name_the_folders_of_this_run(project, clone, tmp_path):
     (place / "alpha/README.md").write_text("mine\n")
     error = project.run("revert", "alpha", *where, code=5).err
     ((verb, name, *rest),) = hinted(error)
-    assert (verb, name, rest) == ("revert", "alpha", ["--keep-edits", "my-edits.patch", *where, "--cache", str(project.cache)])
+    assert (verb, name, rest) == (
+        "revert",
+        "alpha",
+        ["--keep-edits", "my-edits.patch", *where, "--cache", str(project.cache)],
+    )
     mine = ["--checkout", str(clone)]
     project.run("apply", "alpha", *mine)
     (clone / "src/era.py").write_text("mine\n")
@@ -32,10 +38,23 @@ def test_hints_name_the_folders_of_this_run(project, clone, tmp_path):
     error = project.run("apply", "alpha", *mine, code=5).err
     assert [words[0] for words in hinted(error)] == ["diff", "export"]
     assert all(words[-4:] == [*mine, "--cache", str(project.cache)] for words in hinted(error))
-    journal = {"verb": "revert", "plan": {}, "flags": {}, "refs": {}, "from": "", "head": "", "record": None, "together": []}
+    journal = {
+        "verb": "revert",
+        "plan": {},
+        "flags": {},
+        "refs": {},
+        "from": "",
+        "head": "",
+        "record": None,
+        "together": [],
+    }
     (clone / ".git/era/journal.json").write_text(json.dumps(journal))
-    assert hinted(project.run("export", "alpha", *mine, code=7).err) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
-    assert hinted(project.run("status", "alpha", *mine, code=1).out) == [["apply", "alpha", *mine, "--cache", str(project.cache)]]
+    assert hinted(project.run("export", "alpha", *mine, code=7).err) == [
+        ["apply", "alpha", *mine, "--cache", str(project.cache)]
+    ]
+    assert hinted(project.run("status", "alpha", *mine, code=1).out) == [
+        ["apply", "alpha", *mine, "--cache", str(project.cache)]
+    ]
 
 
 def test_export_is_not_proposed_where_nothing_is_applied(project, clone):
@@ -51,7 +70,9 @@ def test_export_is_not_proposed_where_nothing_is_applied(project, clone):
     assert "not ours" in error and "apply.py export" not in error
 
 
-@pytest.mark.parametrize("option", ["--checkout", "--checkouts", "--cache", "--source", "--version", "--onto", "--keep-edits"])
+@pytest.mark.parametrize(
+    "option", ["--checkout", "--checkouts", "--cache", "--source", "--version", "--onto", "--keep-edits"]
+)
 def test_an_empty_value_is_refused(project, option):
     assert f"{option} is empty" in project.run("apply", "alpha", option, "", code=2).err
     assert not project.checkouts.exists()
@@ -104,7 +125,10 @@ def test_nothing_is_said_twice(project, tmp_path):
     # A server that does not hold the id is asked for the tag.
     error = project.run("apply", "alpha", "--source", "git", code=None).err
     assert error.lower().count("nothing was changed") == 1
-    assert "either the tag was moved there, or upstreams.json was edited here" in error and "git diff upstreams.json" in error
+    assert (
+        "either the tag was moved there, or upstreams.json was edited here" in error
+        and "git diff upstreams.json" in error
+    )
 
 
 def test_blank_lines_are_no_nearest_match(project):

@@ -8,14 +8,21 @@ from ledger.experiments import Entry, Ledger
 from ledger.results import Collected, Curve, Problem, Result
 
 NASTY = "<b>&\"'µ</script>|`*_日本 "
-HARDWARE = {"llm": "32 NVIDIA H20", "vision": "4 NVIDIA A40", "control": "1 NVIDIA H200", "demo": "2 cores of AMD EPYC 7B13"}
+HARDWARE = {
+    "llm": "32 NVIDIA H20",
+    "vision": "4 NVIDIA A40",
+    "control": "1 NVIDIA H200",
+    "demo": "2 cores of AMD EPYC 7B13",
+}
 STEPS = {"llm": 1100, "vision": 200, "control": 100_000}
 
 
 def curve(seed: int, start: float, end: float, steps: int, points: int = 400) -> Curve:
     x = [steps * (place + 1) / points for place in range(points)]
     shape = [math.exp(-4 * place / points) for place in range(points)]
-    noise = [0.03 * math.sin(1.7 * place + 5 * seed) + 0.05 * math.sin(3 * seed) * place / points for place in range(points)]
+    noise = [
+        0.03 * math.sin(1.7 * place + 5 * seed) + 0.05 * math.sin(3 * seed) * place / points for place in range(points)
+    ]
     y = [end + (start - end) * high + abs(end - start) * wobble for high, wobble in zip(shape, noise)]
     return Curve(x, y, y, y, steps)
 
@@ -68,12 +75,28 @@ def result(entry: Entry, seed: int | None) -> Result:
     interval_of = "images" if experiment.domain == "vision" else "problems"
     steps = STEPS[experiment.domain]
     folder = f"results/{entry.folder}-seed{seed}"
-    return Result(kind, entry.folder, seed, folder, True, steps, steps, values, intervals, interval_of, curves, "clean", hardware=hardware)
+    return Result(
+        kind,
+        entry.folder,
+        seed,
+        folder,
+        True,
+        steps,
+        steps,
+        values,
+        intervals,
+        interval_of,
+        curves,
+        "clean",
+        hardware=hardware,
+    )
 
 
 def judged(ledger: Ledger, results: list[Result], records: tuple = (), problems: tuple = ()) -> Collected:
     sources = ["results", "/mnt/cluster/results"]
-    return verdicts.judged(ledger, Collected("2026-11-21T22:18:20+00:00", sources, results, list(records), list(problems)))
+    return verdicts.judged(
+        ledger, Collected("2026-11-21T22:18:20+00:00", sources, results, list(records), list(problems))
+    )
 
 
 def merged(results: list[Result]) -> list[Result]:
@@ -83,7 +106,9 @@ def merged(results: list[Result]) -> list[Result]:
         key = (item.kind, item.name, item.seed)
         if key in by_run:
             old = by_run[key]
-            both = {field: {**getattr(item, field), **getattr(old, field)} for field in ("values", "curves", "intervals")}
+            both = {
+                field: {**getattr(item, field), **getattr(old, field)} for field in ("values", "curves", "intervals")
+            }
             item = replace(old, **both)
         by_run[key] = item
     return list(by_run.values())
@@ -99,7 +124,11 @@ def demos(ledger: Ledger) -> Collected:
 
 
 def full(ledger: Ledger) -> Collected:
-    return judged(ledger, grid(ledger), records=(record("make llm-grpo", None, 0), record("make control-humanoidbench", [1, 2, 3, 7], 0)))
+    return judged(
+        ledger,
+        grid(ledger),
+        records=(record("make llm-grpo", None, 0), record("make control-humanoidbench", [1, 2, 3, 7], 0)),
+    )
 
 
 def record(command: str, seeds: list[int] | None, exit: int | None, **more) -> dict:
@@ -107,7 +136,14 @@ def record(command: str, seeds: list[int] | None, exit: int | None, **more) -> d
     end = None if exit is None else "2026-11-20T09:30:59+00:00"
     state = "running" if exit is None else "failed" if exit else "finished"
     hardware = {"gpus": ["NVIDIA H20"] * 8, "cpu": "AMD EPYC 7B13", "cores": 2, "memory": 16}
-    known = {"command": command, "variables": {}, "start": start, "end": end, "seeds": seeds or [], "hardware": hardware}
+    known = {
+        "command": command,
+        "variables": {},
+        "start": start,
+        "end": end,
+        "seeds": seeds or [],
+        "hardware": hardware,
+    }
     return {**known, "modified": False, "state": state, "exit_code": exit, **more}
 
 
@@ -116,7 +152,9 @@ def mixed(ledger: Ledger) -> Collected:
 
     def is_there(entry: Entry) -> bool:
         if entry.id.startswith(("main-", "hb-", "truncated", "tanh", "cifar10", "time-")):
-            return entry.id not in ("main-kl-cov", "main-oat-zero") and (entry.value is None or "pole" not in str(entry.value))
+            return entry.id not in ("main-kl-cov", "main-oat-zero") and (
+                entry.value is None or "pole" not in str(entry.value)
+            )
         return entry.id.startswith(("demo-era", "demo-digits", "sweep-cifar10", "entropy", "other-tokens", "pass-era"))
 
     results = []

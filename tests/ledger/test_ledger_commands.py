@@ -11,9 +11,9 @@ import sys
 import hydra
 import pytest
 
-from demo import config
 from demo.control import __main__ as demo_control
 from demo.control import settings as control_settings
+from demo.llm import config
 from demo.vision import __main__ as demo_vision
 from demo.vision import settings as vision_settings
 from ledger import commands, experiments
@@ -42,14 +42,26 @@ def recipe(project_root, name):
 
 def runnable(ledger, *upstreams):
     """Experiments with a run of these upstreams, demos left out."""
-    return [each for each in ledger.experiments.values() if each.run and ledger.runs[each.run].upstream.split()[0] in upstreams and ledger.runs[each.run].group != "demo"]
+    return [
+        each
+        for each in ledger.experiments.values()
+        if each.run and ledger.runs[each.run].upstream.split()[0] in upstreams and ledger.runs[each.run].group != "demo"
+    ]
 
 
 def test_every_run_of_the_makefile_is_in_the_ledger(project_root, ledger):
-    targets = re.findall(r"^((?:llm|vision|control)-[^:]+): RUN = ", (project_root / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(
+        r"^((?:llm|vision|control)-[^:]+): RUN = ", (project_root / "Makefile").read_text(), re.MULTILINE
+    )
     assert len(targets) > 25
     run = {run.command for run in ledger.runs.values()}
-    assert run - {f"make {target}" for target in targets} == {"make llm-merge llm-eval", "make llm-eval", "make demo", "make demo-vision", "make demo-control"}
+    assert run - {f"make {target}" for target in targets} == {
+        "make llm-merge llm-eval",
+        "make llm-eval",
+        "make demo",
+        "make demo-vision",
+        "make demo-control",
+    }
     assert {f"make {target}" for target in targets} <= run
     used = {name for each in ledger.experiments.values() for name in (each.run, each.evaluation)}
     assert set(ledger.runs) <= used
@@ -81,11 +93,17 @@ def test_vision_steps_train_what_the_recipe_trains(project_root, ledger):
             min_entropies=tuple(map(float, step.variables["H0"].split())) if "H0" in step.variables else None,
         )
         before = "time/" if experiment.compares_time else ""
-        assert sorted(step.folders) == sorted(before + run.name for run in timm.runs(timm.with_settings(experiment, settings), settings, [])), each.id
+        assert sorted(step.folders) == sorted(
+            before + run.name for run in timm.runs(timm.with_settings(experiment, settings), settings, [])
+        ), each.id
         assert step.seeds == (tuple(seeds) if seeds else experiment.seeds)
         assert {f"{entry.folder}-seed{seed}" for entry in each.entries for seed in step.seeds} <= set(step.folders)
         trained |= set(step.folders) if not seeds else set()
-    assert trained == {("time/" if it.compares_time else "") + run.name for it in timm.EXPERIMENTS.values() for run in timm.runs(it, timm.Settings(), [])}
+    assert trained == {
+        ("time/" if it.compares_time else "") + run.name
+        for it in timm.EXPERIMENTS.values()
+        for run in timm.runs(it, timm.Settings(), [])
+    }
 
 
 def test_control_steps_train_what_the_recipe_trains(project_root, ledger):
@@ -94,18 +112,31 @@ def test_control_steps_train_what_the_recipe_trains(project_root, ledger):
     for each, seeds in itertools.product(runnable(ledger, "fasttd3"), (None, [5, 6])):
         (step,) = steps_of(ledger, each.id, seeds)
         experiment = fasttd3.EXPERIMENTS[step.command[1].removeprefix("control-")]
-        chosen = {name: tuple(step.variables[name].split()) if name in step.variables else None for name in ("TASKS", "SEED", "AGENT")}
-        settings = fasttd3.Settings(chosen["TASKS"], tuple(map(int, chosen["SEED"])) if seeds else None, chosen["AGENT"])
+        chosen = {
+            name: tuple(step.variables[name].split()) if name in step.variables else None
+            for name in ("TASKS", "SEED", "AGENT")
+        }
+        settings = fasttd3.Settings(
+            chosen["TASKS"], tuple(map(int, chosen["SEED"])) if seeds else None, chosen["AGENT"]
+        )
         before = "time/" if experiment.compares_time else ""
-        assert sorted(step.folders) == sorted(before + run.name for run in fasttd3.runs(experiment, settings, [])), each.id
+        assert sorted(step.folders) == sorted(before + run.name for run in fasttd3.runs(experiment, settings, [])), (
+            each.id
+        )
         assert step.seeds == (tuple(seeds) if seeds else experiment.seeds)
         trained |= set(step.folders) if not seeds else set()
-    assert trained == {("time/" if it.compares_time else "") + run.name for it in fasttd3.EXPERIMENTS.values() for run in fasttd3.runs(it, fasttd3.Settings(), [])}
+    assert trained == {
+        ("time/" if it.compares_time else "") + run.name
+        for it in fasttd3.EXPERIMENTS.values()
+        for run in fasttd3.runs(it, fasttd3.Settings(), [])
+    }
 
 
 def test_one_entry_is_run_alone(ledger):
     (step,) = steps_of(ledger, "hb-fastsac-era/h1hand-run-v0", [3])
-    assert step.variables == {"AGENT": "fastsac_era", "TASKS": "h1hand-run-v0", "SEED": "3"} and step.folders == ("h1hand-run-v0-fastsac_era-seed3",)
+    assert step.variables == {"AGENT": "fastsac_era", "TASKS": "h1hand-run-v0", "SEED": "3"} and step.folders == (
+        "h1hand-run-v0-fastsac_era-seed3",
+    )
     (step,) = steps_of(ledger, "sweep-imagenet/1.2")
     assert step.variables == {"H0": "1.2"} and step.folders == ("imagenet-era1.2-seed42",)
 
@@ -113,12 +144,22 @@ def test_one_entry_is_run_alone(ledger):
 def test_demos_have_the_folders_that_the_demos_write(project_root, ledger):
     (step,) = steps_of(ledger, "demo-digits", [4, 5])
     epochs = demo_vision.parse([]).epochs
-    assert set(step.folders) == {vision_settings.Run(h0, seed, epochs).folder for h0 in (None, demo_vision.parse([]).min_entropy) for seed in (4, 5)}
+    assert set(step.folders) == {
+        vision_settings.Run(h0, seed, epochs).folder
+        for h0 in (None, demo_vision.parse([]).min_entropy)
+        for seed in (4, 5)
+    }
     (step,) = steps_of(ledger, "demo-digits", EPOCHS="2")
-    assert set(step.folders) == {vision_settings.Run(h0, seed, 2).folder for h0 in (None, 0.6) for seed in demo_vision.parse([]).seeds}
+    assert set(step.folders) == {
+        vision_settings.Run(h0, seed, 2).folder for h0 in (None, 0.6) for seed in demo_vision.parse([]).seeds
+    }
     (step,) = steps_of(ledger, "demo-fastsac-era")
     defaults = demo_control.parse([])
-    assert set(step.folders) == {control_settings.Run(arm, seed, defaults.steps).folder for arm in control_settings.ARMS for seed in defaults.seeds}
+    assert set(step.folders) == {
+        control_settings.Run(arm, seed, defaults.steps).folder
+        for arm in control_settings.ARMS
+        for seed in defaults.seeds
+    }
     both = steps_of(ledger, "demo-era", [1, 2], STEPS="7")
     assert [step.variables for step in both] == [{"SEED": "1"}, {"SEED": "2"}]
     for seed, step in zip((1, 2), both):
@@ -132,10 +173,20 @@ def test_two_stages_and_their_evaluation_come_in_order_and_with_one_seed(ledger)
     assert [step.run.id for step in found] == 2 * ["llm-stage1", "llm-stage2", "llm-eval"]
     for seed, (stage1, stage2, evaluation) in zip((7, 8), (found[:3], found[3:])):
         root = f"/home/me/verl/ckpts/ERA/era_stage{{}}_qwen2.5_math_7b-seed{seed}"
-        assert stage1.variables == {"CKPTS_DIR": root.format(1), "ARGS": f"+data.seed={seed}"} and str(stage1.base / stage1.folders[0]) == root.format(1)
-        assert stage2.variables == {"CKPTS_DIR": root.format(2), "STAGE1_CKPT": f"{root.format(1)}/global_step_600", "ARGS": f"+data.seed={seed}"}
+        assert stage1.variables == {"CKPTS_DIR": root.format(1), "ARGS": f"+data.seed={seed}"} and str(
+            stage1.base / stage1.folders[0]
+        ) == root.format(1)
+        assert stage2.variables == {
+            "CKPTS_DIR": root.format(2),
+            "STAGE1_CKPT": f"{root.format(1)}/global_step_600",
+            "ARGS": f"+data.seed={seed}",
+        }
         name = f"era_stage2_qwen2.5_math_7b-seed{seed}"
-        assert evaluation.variables == {"CKPT": f"{root.format(2)}/global_step_1100", "MODEL_PATH": f"/home/me/verl/models/ERA/{name}", "OUT": f"/home/me/verl/eval/{name}"}
+        assert evaluation.variables == {
+            "CKPT": f"{root.format(2)}/global_step_1100",
+            "MODEL_PATH": f"/home/me/verl/models/ERA/{name}",
+            "OUT": f"/home/me/verl/eval/{name}",
+        }
         assert (str(evaluation.base), evaluation.folders, evaluation.seeds) == ("/home/me/verl/eval", (name,), (seed,))
 
 
@@ -146,9 +197,15 @@ def test_without_seeds_a_run_is_as_the_recipe_has_it(ledger):
 
 def test_the_users_overrides_stay(ledger):
     (step,) = steps_of(ledger, "entropy-grpo", [3], ARGS="trainer.save_freq=5", RAY_DATA_HOME="/my data")
-    assert step.variables == {"CKPTS_DIR": "/my data/ckpts/ERA/grpo_qwen2.5_math_7b-seed3", "ARGS": "trainer.save_freq=5 +data.seed=3"}
+    assert step.variables == {
+        "CKPTS_DIR": "/my data/ckpts/ERA/grpo_qwen2.5_math_7b-seed3",
+        "ARGS": "trainer.save_freq=5 +data.seed=3",
+    }
     *_, evaluation = steps_of(ledger, "pass-grpo", EVAL="--tensor-parallel 4")
-    assert evaluation.variables["EVAL"].endswith("128 256 --tensor-parallel 4") and evaluation.variables["SETS"] == "aime24 aime25"
+    assert (
+        evaluation.variables["EVAL"].endswith("128 256 --tensor-parallel 4")
+        and evaluation.variables["SETS"] == "aime24 aime25"
+    )
     assert evaluation.folders == ("grpo_qwen2.5_math_7b-pass",)
 
 
@@ -161,7 +218,9 @@ def test_the_seed_reaches_verl(patched_verl, monkeypatch):
     assert not [name for name in composed.actor_rollout_ref.rollout if "seed" in name]
     assert 'manual_seed(data_config.get("seed", 1))' in (patched_verl / "verl/trainer/main_ppo.py").read_text()
     rollout = (patched_verl / "verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py").read_text()
-    assert "if hasattr(SamplingParams(), str(k)):\n                kwargs[k] = config.get(k)" in rollout  # why rollout.seed is not set
+    assert (
+        "if hasattr(SamplingParams(), str(k)):\n                kwargs[k] = config.get(k)" in rollout
+    )  # why rollout.seed is not set
 
 
 def test_gains_run_what_both_need_once(ledger):
@@ -210,14 +269,27 @@ def test_what_would_be_another_run_is_refused(ledger, id, seeds, slurm, given, s
 
 
 def test_what_means_nothing_is_no_reason_to_refuse(ledger):
-    (step,) = steps_of(ledger, "entropy-grpo", [4, 4], CKPTS_DIR="/mine/here", DRY_RUN="0", SEED="9", TASK="chain", OUT="/o", H0="")
+    (step,) = steps_of(
+        ledger, "entropy-grpo", [4, 4], CKPTS_DIR="/mine/here", DRY_RUN="0", SEED="9", TASK="chain", OUT="/o", H0=""
+    )
     assert (str(step.base), step.folders, step.seeds) == ("/mine", ("here",), (4,))
 
 
 def test_slurm_submits_trainings_alone(ledger):
     stage1, stage2 = steps_of(ledger, "main-era", [2], slurm=True, ARGS="'data.prompt_key=a b'")
-    assert stage1.command == ("sbatch", "--parsable", "recipe/era/slurm_ray.sbatch", "run_era_stage1_qwen2.5_math_7b.sh", "data.prompt_key=a b", "+data.seed=2")
-    assert str(stage1.at) == "/checkouts/verl" and "ARGS" not in stage1.variables and stage1.variables["CKPTS_DIR"] == steps_of(ledger, "main-era", [2])[0].variables["CKPTS_DIR"]
+    assert stage1.command == (
+        "sbatch",
+        "--parsable",
+        "recipe/era/slurm_ray.sbatch",
+        "run_era_stage1_qwen2.5_math_7b.sh",
+        "data.prompt_key=a b",
+        "+data.seed=2",
+    )
+    assert (
+        str(stage1.at) == "/checkouts/verl"
+        and "ARGS" not in stage1.variables
+        and stage1.variables["CKPTS_DIR"] == steps_of(ledger, "main-era", [2])[0].variables["CKPTS_DIR"]
+    )
     assert (stage1.waits, stage2.waits, stage1.submits) == (False, True, True) and "without --slurm" in stage2.note
     (step,) = steps_of(ledger, "hb-fasttd3", slurm=True)
     assert step.variables["SLURM"] == "1" and step.command == ("make", "control-humanoidbench")
@@ -225,7 +297,11 @@ def test_slurm_submits_trainings_alone(ledger):
 
 def test_variants_that_cannot_be_chosen_are_said(ledger):
     (step,) = steps_of(ledger, "regularization-era")
-    assert step.variables == {} and "cannot be chosen one by one: cifar10, cifar10-smoothing0.2" in step.note and len(step.folders) == 7
+    assert (
+        step.variables == {}
+        and "cannot be chosen one by one: cifar10, cifar10-smoothing0.2" in step.note
+        and len(step.folders) == 7
+    )
     assert steps_of(ledger, "cifar10")[0].note == ""
 
 
@@ -237,8 +313,15 @@ def printed(project_root, tmp_path):
     """printed(step, VARIABLE=...): the words that make prints for a step's own line, with DRY_RUN=1."""
 
     def run(step, **given):
-        environment = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "PYTHON": sys.executable, "DRY_RUN": "1", **given}
-        answer = subprocess.run(["bash", "-ec", step.shell], env=environment, cwd=tmp_path, capture_output=True, text=True)
+        environment = {
+            "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "DRY_RUN": "1",
+            **given,
+        }
+        answer = subprocess.run(
+            ["bash", "-ec", step.shell], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
         assert answer.returncode == 0, answer.stderr
         return [shlex.split(line, comments=True) for line in answer.stdout.splitlines()]
 
@@ -253,31 +336,77 @@ def test_make_prints_the_same_runs(project_root, ledger, printed, tmp_path):
     for id in ("sweep-cifar10/0.3", "time-resnet"):
         (step,) = commands.steps(ledger, ledger.find(id), [4, 5], given)
         words = printed(step, **given)
-        assert [f"{line[line.index('--output') + 1]}/{line[line.index('--experiment') + 1]}" for line in words] == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
+        assert [f"{line[line.index('--output') + 1]}/{line[line.index('--experiment') + 1]}" for line in words] == [
+            f"{tmp_path}/my runs/{folder}" for folder in step.folders
+        ]
     (step,) = commands.steps(ledger, ledger.find("batch-batch"), [4], given)
     assert [line[2] for line in printed(step, **given)] == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
 
 
 def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_verl, tmp_path):
-    given = {"HOME": str(tmp_path), "CHECKOUTS": str(patched_verl.parent), "RAY_DATA_HOME": f"{tmp_path}/da ta", "ARGS": "trainer.save_freq=5"}
+    given = {
+        "HOME": str(tmp_path),
+        "CHECKOUTS": str(patched_verl.parent),
+        "RAY_DATA_HOME": f"{tmp_path}/da ta",
+        "ARGS": "trainer.save_freq=5",
+    }
     training, evaluation = commands.steps(ledger, ledger.find("pass-grpo"), [4], given)
     (words,) = printed(training, **given)
-    assert f"trainer.default_local_dir='{training.base}/{training.folders[0]}'" in words and words[-2:] == ["trainer.save_freq=5", "+data.seed=4"]
+    assert f"trainer.default_local_dir='{training.base}/{training.folders[0]}'" in words and words[-2:] == [
+        "trainer.save_freq=5",
+        "+data.seed=4",
+    ]
     assert f"VERL_FILE_LOGGER_PATH={training.base}/{training.folders[0]}/metrics.jsonl" in words
     merge, evaluate = printed(evaluation, **given)
     model = f"{tmp_path}/da ta/models/ERA/grpo_qwen2.5_math_7b-seed4"
-    assert merge[2:] == ["&&", sys.executable, *"-m verl.model_merger merge --backend fsdp --local_dir".split(), f"{training.goal}/actor", "--target_dir", model]
+    assert merge[2:] == [
+        "&&",
+        sys.executable,
+        *["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"],
+        f"{training.goal}/actor",
+        "--target_dir",
+        model,
+    ]
     data = [f"{tmp_path}/da ta/data/eval/{name}.parquet" for name in ("aime24", "aime25")]
     assert evaluate[2:9] == ["--model", model, "--data", *data, "--out", f"{evaluation.base}/{evaluation.folders[0]}"]
-    assert evaluate[9:] == "--samples 256 --temperature 0.7 --pass-at 1 2 4 8 16 32 64 128 256".split()
+    assert evaluate[9:] == [
+        "--samples",
+        "256",
+        "--temperature",
+        "0.7",
+        "--pass-at",
+        "1",
+        "2",
+        "4",
+        "8",
+        "16",
+        "32",
+        "64",
+        "128",
+        "256",
+    ]
     (weights,) = commands.steps(ledger, ledger.find("small-cot"), None, given)
     (words,) = printed(weights, **given)
-    assert words[2:] == ["--model", f"{tmp_path}/da ta/models/Qwen2.5-Math-1.5B", "--data", f"{tmp_path}/da ta/data/eval", "--out", f"{tmp_path}/da ta/eval/Qwen2.5-Math-1.5B"]
+    assert words[2:] == [
+        "--model",
+        f"{tmp_path}/da ta/models/Qwen2.5-Math-1.5B",
+        "--data",
+        f"{tmp_path}/da ta/data/eval",
+        "--out",
+        f"{tmp_path}/da ta/eval/Qwen2.5-Math-1.5B",
+    ]
 
 
-@pytest.mark.parametrize("words", [["list"], ["show", "main-era"], ["run", "hb-fastsac-era", "--seeds", "1", "--dry-run"]])
+@pytest.mark.parametrize(
+    "words", [["list"], ["show", "main-era"], ["run", "hb-fastsac-era", "--seeds", "1", "--dry-run"]]
+)
 def test_these_verbs_need_no_package(project_root, words):
-    done = subprocess.run([sys.executable, "-I", "-S", project_root / "reproduce.py", *words], env={"HOME": "/home/somebody"}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", project_root / "reproduce.py", *words],
+        env={"HOME": "/home/somebody"},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 

@@ -16,9 +16,8 @@ import fake_results as fake
 import matplotlib
 import numpy as np
 import pytest
-from scipy import stats
-
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from scipy import stats
 
 from ledger import experiments, report, results, verdicts
 from ledger.report import figures, page, panels, text
@@ -51,10 +50,16 @@ class Reader(HTMLParser):
             words.append(data)
 
     def all(self, *tags) -> list[tuple[str, dict, str]]:
-        return [(tag, attributes, " ".join("".join(words).split())) for tag, attributes, words in self.elements if tag in tags]
+        return [
+            (tag, attributes, " ".join("".join(words).split()))
+            for tag, attributes, words in self.elements
+            if tag in tags
+        ]
 
     def texts(self, tag: str, kind: str = "") -> list[str]:
-        return [words for _, attributes, words in self.all(tag) if kind in attributes.get("class", "").split() or not kind]
+        return [
+            words for _, attributes, words in self.all(tag) if kind in attributes.get("class", "").split() or not kind
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +100,12 @@ def page_of(ledger, collected) -> page.Page:
 
 
 def is_finite(panel) -> bool:
-    values = [value for series in panel.series for part in (series.x, series.y, series.low or [], series.high or []) for value in part]
+    values = [
+        value
+        for series in panel.series
+        for part in (series.x, series.y, series.low or [], series.high or [])
+        for value in part
+    ]
     return all(map(math.isfinite, values))
 
 
@@ -118,17 +128,31 @@ def test_it_stands_alone_and_is_well_formed(read, written, name):
     links = [attributes["href"] for tag, attributes, _ in found.elements if tag == "a"]
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     outside = {link for link in links if not link.startswith("#")}
-    assert {(written[name].parent / link).resolve() for link in outside} == {experiments.ROOT / document for document in page.DOCS}
-    loaded = [attributes[key] for tag, attributes, _ in found.elements for key in ("src", "href", "srcset") if key in attributes and tag != "a"]
+    assert {(written[name].parent / link).resolve() for link in outside} == {
+        experiments.ROOT / document for document in page.DOCS
+    }
+    loaded = [
+        attributes[key]
+        for tag, attributes, _ in found.elements
+        for key in ("src", "href", "srcset")
+        if key in attributes and tag != "a"
+    ]
     assert all(address.startswith("data:") for address in loaded)
     assert not found.all("script", "iframe", "object") and "@import" not in source and "url(" not in source
-    assert not re.search(r"\b(nan|NaN|inf|None|undefined)\b", " ".join(found.texts("main")).replace("reward is nan", "").replace("None.", ""))
+    assert not re.search(
+        r"\b(nan|NaN|inf|None|undefined)\b",
+        " ".join(found.texts("main")).replace("reward is nan", "").replace("None.", ""),
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "demos", "mixed"])
 def test_it_can_be_heard(read, name):
     levels = [int(tag[1]) for tag, _, _ in read[name].all("h1", "h2", "h3", "h4")]
-    assert levels[0] == 1 and levels.count(1) == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:]))
+    assert (
+        levels[0] == 1
+        and levels.count(1) == 1
+        and all(after <= before + 1 for before, after in zip(levels, levels[1:]))
+    )
     assert all("scope" in attributes for _, attributes, _ in read[name].all("th"))
     assert all(len(attributes["alt"]) > 40 for _, attributes, _ in read[name].all("img"))
     heads = [words for _, _, words in read[name].all("h2")]
@@ -211,17 +235,28 @@ def test_a_row_of_a_table_has_the_papers_numbers_and_ours(ledger):
     (section,) = [section for section in page_of(ledger, collected).tables if section.place.id == "tab:main_results"]
     (row,) = [row for block in section.blocks for row in block.rows if row.name == "GRPO"]
     (made,) = collected.results
-    assert row.lines["paper"] == ["34.4", "12.3", "69.5", "80.6", "36.8", "40.6", "45.7"] and section.blocks[0].columns[0] == "aime24"
-    assert row.lines["ours"] == [f"{made.values[name]:.1f} ± 0.4" for name in section.blocks[0].columns] and row.over == "problems"
+    assert (
+        row.lines["paper"] == ["34.4", "12.3", "69.5", "80.6", "36.8", "40.6", "45.7"]
+        and section.blocks[0].columns[0] == "aime24"
+    )
+    assert (
+        row.lines["ours"] == [f"{made.values[name]:.1f} ± 0.4" for name in section.blocks[0].columns]
+        and row.over == "problems"
+    )
     share, answers = 0.344, 480
     allowed = 196 * math.sqrt(2 * share * (1 - share) / answers)
-    assert row.lines["difference"][0] == f"{text.number(made.values['aime24'] - 34.4, 1, sign=True)} (within ±{allowed:.1f})"
+    assert (
+        row.lines["difference"][0]
+        == f"{text.number(made.values['aime24'] - 34.4, 1, sign=True)} (within ±{allowed:.1f})"
+    )
 
 
 def test_several_seeds_have_their_mean_and_its_interval(ledger):
     items = fake.grid(ledger, only=lambda entry: entry.id == "cifar10-aug")
     tops = [93.1, 93.9, 93.35]
-    collected = fake.judged(ledger, [replace(item, values={"top1": top, "top5": 99.8}) for item, top in zip(items, tops, strict=True)])
+    collected = fake.judged(
+        ledger, [replace(item, values={"top1": top, "top5": 99.8}) for item, top in zip(items, tops, strict=True)]
+    )
     (section,) = [section for section in page_of(ledger, collected).tables if section.place.domain == "vision"]
     (row,) = [row for block in section.blocks for row in block.rows if row.outcome.id == "cifar10-aug"]
     half = stats.t.ppf(0.975, 2) * np.std(tops, ddof=1) / math.sqrt(3)
@@ -291,9 +326,14 @@ def test_a_short_curve_stays_as_it_is():
 
 
 def test_one_seed_has_no_band_and_says_so(ledger):
-    collected = fake.judged(ledger, fake.grid(ledger, 1, only=lambda entry: entry.id.startswith(("hb-", "preview-", "entropy"))))
+    collected = fake.judged(
+        ledger, fake.grid(ledger, 1, only=lambda entry: entry.id.startswith(("hb-", "preview-", "entropy")))
+    )
     run = series_of(ledger, collected, "fig:hb_fastsac", "h1hand-run-v0")
-    assert [(label, series.low) for label, series in run.items()] == [("FastTD3 (1 seed)", None), ("FastSAC-ERA (1 seed)", None)]
+    assert [(label, series.low) for label, series in run.items()] == [
+        ("FastTD3 (1 seed)", None),
+        ("FastSAC-ERA (1 seed)", None),
+    ]
     assert list(series_of(ledger, collected, "fig:llm_entropy", "entropy")) == ["GRPO (1 run)", "ERA, stage 1 (1 run)"]
     aggregate = series_of(ledger, collected, "fig:preview_results", "HumanoidBench, FastSAC")
     assert list(aggregate) == ["FastTD3 (8 of 8 tasks, 8 runs)", "FastSAC-ERA (8 of 8 tasks, 8 runs)"]
@@ -301,19 +341,28 @@ def test_one_seed_has_no_band_and_says_so(ledger):
 
 
 def test_times_are_ratios_to_the_baseline(ledger):
-    items = fake.grid(ledger, only=lambda entry: entry.id.startswith("time-f") or entry.id.startswith("time-no-delay/h1hand-run"))
+    items = fake.grid(
+        ledger, only=lambda entry: entry.id.startswith("time-f") or entry.id.startswith("time-no-delay/h1hand-run")
+    )
     times = {"walk-v0-fasttd3": 0.02, "walk-v0-fastsac_era": 0.022, "run-v0-fasttd3": 0.05, "run-v0-fastsac_era": 0.055}
-    items = [replace(item, values={"seconds of a step": times.get(item.name.removeprefix("time/h1hand-"), 0.03)}) for item in items]
+    items = [
+        replace(item, values={"seconds of a step": times.get(item.name.removeprefix("time/h1hand-"), 0.03)})
+        for item in items
+    ]
     (panel,) = [panel for panel in drawn(ledger, fake.judged(ledger, items)) if isinstance(panel, figures.Dots)]
     ratios = {series.label: dict(zip([panel.names[x] for x in series.x], series.y)) for series in panel.series}
-    assert ratios["FastSAC-ERA"]["h1hand-walk-v0"] == pytest.approx(1.1) and ratios["FastSAC-ERA"]["h1hand-pole-v0"] == 1.0
+    assert (
+        ratios["FastSAC-ERA"]["h1hand-walk-v0"] == pytest.approx(1.1) and ratios["FastSAC-ERA"]["h1hand-pole-v0"] == 1.0
+    )
     assert ratios["FastTD3 without delay (not in the paper)"] == {"h1hand-run-v0": pytest.approx(0.6)}
     assert [bound for bounds in panel.bounds.values() for bound in bounds] == [1.0, 1.06]
     assert "FastTD3" not in ratios
 
 
 def test_claims_bounds_are_drawn(ledger):
-    collected = fake.judged(ledger, fake.grid(ledger, only=lambda entry: entry.experiment.place == "fig:llm_entropy_analysis"))
+    collected = fake.judged(
+        ledger, fake.grid(ledger, only=lambda entry: entry.experiment.place == "fig:llm_entropy_analysis")
+    )
     panel = next(panel for panel in drawn(ledger, collected) if panel.title == "share of responses")
     assert list(panel.bounds.values()) == [[0.0, 0.06], [0.0, 0.01]]
     floor = next(panel for panel in drawn(ledger, fake.demos(ledger)) if panel.y == "smallest entropy (nats)")
@@ -322,10 +371,15 @@ def test_claims_bounds_are_drawn(ledger):
 
 def test_nothing_is_drawn_of_what_was_not_run(mixed):
     by_place = {section.place.id: section for section in mixed.figures}
-    assert not by_place["fig:gym_ppo"].pictures and [lack.state for lack in by_place["fig:gym_ppo"].lacks] == [results.CANNOT]
+    assert not by_place["fig:gym_ppo"].pictures and [lack.state for lack in by_place["fig:gym_ppo"].lacks] == [
+        results.CANNOT
+    ]
     (whole, cannot) = by_place["fig:hb_fastsac"].lacks[0], by_place["fig:preview_results"].lacks[1]
     assert whole.names == ["FastTD3 (h1hand-pole-v0)", "FastSAC-ERA (h1hand-pole-v0)"]
-    assert whole.commands == ["python3 reproduce.py run hb-fasttd3/h1hand-pole-v0", "python3 reproduce.py run hb-fastsac-era/h1hand-pole-v0"]
+    assert whole.commands == [
+        "python3 reproduce.py run hb-fasttd3/h1hand-pole-v0",
+        "python3 reproduce.py run hb-fastsac-era/h1hand-pole-v0",
+    ]
     assert cannot.names == ["SAC", "SAC-ERA"] and "SAC is not part of this project" in cannot.reason
     assert len(by_place["fig:hb_fastsac"].pictures) == 7
     assert next(picture for picture in by_place["fig:llm_entropy_analysis"].pictures).lacking == ["top 20 % (H_resp)"]
@@ -362,18 +416,36 @@ STEPS = list(range(0, 1_500_000, 15_000))
 POWERS = [2**k for k in range(11)]
 NAMES = [LONG, "short", *(f"h1hand-balance_simple-v{number}" for number in range(9))]
 HARD = [
-    figures.Lines(LONG, "step", LONG, [figures.Series(f"{LONG} {place}", STEPS, [y + place for y in WAVE], style=place) for place in range(9)]),
+    figures.Lines(
+        LONG,
+        "step",
+        LONG,
+        [figures.Series(f"{LONG} {place}", STEPS, [y + place for y in WAVE], style=place) for place in range(9)],
+    ),
     figures.Lines("small", "epoch", "y", [figures.Series("one point (1 seed)", [7], [-1e-7])], {LONG: [0.0, -1e-7]}),
-    figures.Lines("k", "k", "pass@k (%)", [figures.Series("pass", POWERS, [99.0 + k / 1e10 for k in POWERS])], log=True),
-    figures.Dots(LONG, LONG, NAMES, [figures.Series(f"{place} {LONG}", [0, 1, 10], [0.99, 1.0, 1.07], style=place) for place in range(4)], {LONG: [1]}),
-    figures.Lines("constant", "epoch", "y", [figures.Series("all equal (3 seeds)", [1, 2, 3], [5.0] * 3, [5.0] * 3, [5.0] * 3)]),
+    figures.Lines(
+        "k", "k", "pass@k (%)", [figures.Series("pass", POWERS, [99.0 + k / 1e10 for k in POWERS])], log=True
+    ),
+    figures.Dots(
+        LONG,
+        LONG,
+        NAMES,
+        [figures.Series(f"{place} {LONG}", [0, 1, 10], [0.99, 1.0, 1.07], style=place) for place in range(4)],
+        {LONG: [1]},
+    ),
+    figures.Lines(
+        "constant", "epoch", "y", [figures.Series("all equal (3 seeds)", [1, 2, 3], [5.0] * 3, [5.0] * 3, [5.0] * 3)]
+    ),
 ]
 
 
 def test_no_labels_of_a_figure_overlap(ledger):
     """As matplotlib lays them out, in the widest of the fonts."""
     made = [*drawn(ledger, fake.full(ledger)), *HARD]
-    kinds = {(len(panel.series), len(panel.bounds), panel.y, type(panel), panel.title if panel in HARD else ""): panel for panel in made}
+    kinds = {
+        (len(panel.series), len(panel.bounds), panel.y, type(panel), panel.title if panel in HARD else ""): panel
+        for panel in made
+    }
     assert len(made) > 40 and all(map(is_finite, made))
     with matplotlib.rc_context(figures.SETTINGS):
         for panel in kinds.values():
@@ -381,16 +453,27 @@ def test_no_labels_of_a_figure_overlap(ledger):
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
             renderer = canvas.get_renderer()
-            texts = [item for item in figure.findobj(matplotlib.text.Text) if item.get_visible() and item.get_text().strip()]
+            texts = [
+                item for item in figure.findobj(matplotlib.text.Text) if item.get_visible() and item.get_text().strip()
+            ]
             boxes = {item: item.get_window_extent(renderer) for item in texts}
             (axes,) = figure.axes
             ticks = {*axes.get_xticklabels(), *axes.get_yticklabels()}
             boxes = {item: box for item, box in boxes.items() if item not in ticks or _is_in_view(axes, item)}
             width, height = figure.bbox.size
-            assert all(min(box.x0, box.y0) > -1 and box.x1 < width + 1 and box.y1 < height + 1 for box in boxes.values()), panel.title
-            overlaps = [(one.get_text(), other.get_text()) for one, other in combinations(boxes, 2) if boxes[one].overlaps(boxes[other])]
+            assert all(
+                min(box.x0, box.y0) > -1 and box.x1 < width + 1 and box.y1 < height + 1 for box in boxes.values()
+            ), panel.title
+            overlaps = [
+                (one.get_text(), other.get_text())
+                for one, other in combinations(boxes, 2)
+                if boxes[one].overlaps(boxes[other])
+            ]
             assert overlaps == [], panel.title
-            assert axes.get_window_extent().height > (0.45 * figures.HEIGHT if isinstance(panel, figures.Lines) else 0.2) * figure.dpi
+            assert (
+                axes.get_window_extent().height
+                > (0.45 * figures.HEIGHT if isinstance(panel, figures.Lines) else 0.2) * figure.dpi
+            )
 
 
 def _is_in_view(axes, label) -> bool:
@@ -411,7 +494,9 @@ addEventListener("message", (event) => {{ found.push(event.data); document.getEl
 
 def test_it_fits_and_can_be_read_at_each_width(written, tmp_path):
     """A phone's, a tablet's and a desk's. Prints nothing over anything, and no words too pale."""
-    chromium = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    chromium = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
     if chromium is None:
         pytest.skip("no Chromium found on PATH")
     script = (Path(__file__).parent / "measure_page.js").read_text()
@@ -421,17 +506,34 @@ def test_it_fits_and_can_be_read_at_each_width(written, tmp_path):
         source = re.sub(r'(<td class="number[^"]*">)\d+(?=</td>)', r"\g<1>282", written[name].read_text())
         source = source.replace("<details>", "<details open>").replace("</body>", f"<script>{script}</script></body>")
         (tmp_path / f"{name}.html").write_text(source)
-        frames += [f'<iframe name="{name}" src="{name}.html" style="width: {width}px; height: 800px; border: 0"></iframe>' for width in WIDTHS]
+        frames += [
+            f'<iframe name="{name}" src="{name}.html" style="width: {width}px; height: 800px; border: 0"></iframe>'
+            for width in WIDTHS
+        ]
     (tmp_path / "around.html").write_text(AROUND.format(frames="".join(frames)))
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
     command += ["--virtual-time-budget=10000", "--dump-dom"]
-    dumped = subprocess.run([*command, (tmp_path / "around.html").as_uri()], capture_output=True, text=True, timeout=900).stdout
+    dumped = subprocess.run(
+        [*command, (tmp_path / "around.html").as_uri()], capture_output=True, text=True, timeout=900
+    ).stdout
     found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dumped, re.DOTALL)[1]))
-    assert {(one["name"], one["width"]) for one in found} == {(name, width) for name in ("nothing", "mixed") for width in WIDTHS}
+    assert {(one["name"], one["width"]) for one in found} == {
+        (name, width) for name in ("nothing", "mixed") for width in WIDTHS
+    }
     for one in found:
         assert one["texts"] > 500 and (one["pictures"] > 20) == (one["name"] == "mixed")
         faults = {key: one[key] for key in ("outside", "pale", "overlapping") if one[key]}
-        assert (one["scroll"], one["broken"], one["clipped"], faults) == (one["client"], 0, 0, {}), (one["name"], one["width"])
+        assert (one["scroll"], one["broken"], one["clipped"], faults) == (one["client"], 0, 0, {}), (
+            one["name"],
+            one["width"],
+        )
 
 
 # ---- problems and runs
@@ -446,7 +548,9 @@ def test_problems_are_named_by_file_and_line(read):
 
 def test_failed_and_interrupted_runs_are_shown_as_such(read, mixed):
     said = read["mixed"].texts("main")[0]
-    assert "clip_cov_qwen2.5_math_7b, the last lines of its log: Traceback (most recent call last): RuntimeError:" in said
+    assert (
+        "clip_cov_qwen2.5_math_7b, the last lines of its log: Traceback (most recent call last): RuntimeError:" in said
+    )
     assert "failed after 120 of 1100 steps" in said and "seed 2 interrupted after 12000 of 100000 steps" in said
     assert "failed, exit code 2" in said and "EVAL='--samples 2' make llm-clip-cov" in said
     assert "8 NVIDIA H20 and 2 cores of AMD EPYC 7B13" in said
@@ -457,7 +561,9 @@ def test_failed_and_interrupted_runs_are_shown_as_such(read, mixed):
 def test_what_was_never_judged_was_not_run(ledger):
     found = page.Findings(ledger, Collected("", [], [], [], []))
     states = {outcome.state for outcome in found.outcomes.values()}
-    assert states == {results.NOT_RUN, results.CANNOT} and {claim.state for claim in found.claims.values()} == {results.NOT_RUN}
+    assert states == {results.NOT_RUN, results.CANNOT} and {claim.state for claim in found.claims.values()} == {
+        results.NOT_RUN
+    }
 
 
 def test_a_metric_that_no_claim_is_about_is_not_called_reproduced(ledger):

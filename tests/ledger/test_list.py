@@ -37,13 +37,22 @@ def test_all_experiments_and_what_they_are_counted_as(said):
     ledger = experiments.load()
     shown = said("list")
     assert list(rows(shown)) == list(ledger.experiments)
-    assert f"{len(ledger.experiments)} experiments, {len(ledger.entries)} rows and curves. Nothing has been collected yet" in shown
-    assert "hb-fasttd3 x 8 " in shown and "compares main-era and main-grpo" in rows(shown)["main-gain"] and "cannot run" in rows(shown)["ppo"]
+    assert (
+        f"{len(ledger.experiments)} experiments, {len(ledger.entries)} rows and curves. Nothing has been collected yet"
+        in shown
+    )
+    assert (
+        "hb-fasttd3 x 8 " in shown
+        and "compares main-era and main-grpo" in rows(shown)["main-gain"]
+        and "cannot run" in rows(shown)["ppo"]
+    )
 
 
 def test_chosen_by_domain_and_place(said):
     ledger = experiments.load()
-    assert list(rows(said("list", "--domain", "vision", "--place", "TIME"))) == [one.id for one in ledger.at("fig:vision_time")]
+    assert list(rows(said("list", "--domain", "vision", "--place", "TIME"))) == [
+        one.id for one in ledger.at("fig:vision_time")
+    ]
 
 
 def test_a_place_without_rows_says_where_they_are(said):
@@ -56,7 +65,11 @@ def test_a_place_without_rows_says_where_they_are(said):
 def test_chosen_by_state(said, collected, state):
     """An experiment of several entries is there if one of them is."""
     ledger = experiments.load()
-    having = [name for name, one in ledger.experiments.items() if state in {collected.outcomes[entry.id]["state"] for entry in one.entries}]
+    having = [
+        name
+        for name, one in ledger.experiments.items()
+        if state in {collected.outcomes[entry.id]["state"] for entry in one.entries}
+    ]
     assert list(rows(said("list", "--state", state))) == having
 
 
@@ -67,5 +80,9 @@ def test_some_states_of_several_are_counted(said, collected):
 
 def test_show_has_all_of_it(said):
     shown = said("show", "ood-era/arc_c")
-    assert "$ cd " in shown and "make llm-merge llm-eval" in shown and "out-of-distribution: ood-era higher ood-grpo" in shown
+    assert (
+        "$ cd " in shown
+        and "make llm-merge llm-eval" in shown
+        and "out-of-distribution: ood-era higher ood-grpo" in shown
+    )
     assert "SAC is not part of this project" in said("show", "gym-sac") and "$ " not in said("show", "gym-sac")

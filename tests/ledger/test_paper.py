@@ -54,7 +54,10 @@ def numbers(cells: list[str]) -> list[list[Decimal]]:
 
 
 def quoted(experiment) -> list[list[Decimal]]:
-    return [[Decimal(repr(part)) for part in (number.value, number.error) if part is not None] for number in experiment.paper.values()]
+    return [
+        [Decimal(repr(part)) for part in (number.value, number.error) if part is not None]
+        for number in experiment.paper.values()
+    ]
 
 
 def test_every_table_and_figure_is_a_place_of_the_ledger(paper, ledger):
@@ -81,7 +84,9 @@ def test_rows_of_the_llm_tables_are_those_of_the_paper(paper, ledger, label):
         if len(cells) == 1:
             block = cells[0] if "Qwen" in cells[0] else block
         elif len(cells) == 8 and NUMBER.search(cells[-1]):
-            of_paper[block, "gain" if "uparrow" in cells[0] or not re.search(r"[A-Za-z]", cells[0]) else cells[0]] = numbers(cells[1:])
+            of_paper[block, "gain" if "uparrow" in cells[0] or not re.search(r"[A-Za-z]", cells[0]) else cells[0]] = (
+                numbers(cells[1:])
+            )
     found = {(e.block, "gain" if e.gain else e.row): quoted(e) for e in ledger.at(label)}
     assert found == of_paper
     assert all(list(e.paper) == ORDER for e in ledger.at(label))
@@ -114,9 +119,14 @@ def test_the_papers_averages_and_gains_are_those_of_its_numbers(ledger):
                     assert gain == pytest.approx(of[metric] - over[metric], abs=0.0051)
                 else:
                     half = 100 * 0.05 * (of[metric] + over[metric]) / over[metric] ** 2 + 0.05
-                    assert gain == pytest.approx(100 * (of[metric] / over[metric] - 1), abs=half), (experiment.id, metric)
+                    assert gain == pytest.approx(100 * (of[metric] / over[metric] - 1), abs=half), (
+                        experiment.id,
+                        metric,
+                    )
         elif "average" in paper:
-            assert paper["average"] == pytest.approx(sum(paper[name] for name in ORDER[:-1]) / 6, abs=0.101), experiment.id
+            assert paper["average"] == pytest.approx(sum(paper[name] for name in ORDER[:-1]) / 6, abs=0.101), (
+                experiment.id
+            )
 
 
 def test_quotes_stand_in_the_paper(paper, ledger):
@@ -130,10 +140,19 @@ def test_quotes_stand_in_the_paper(paper, ledger):
 def test_numbers_of_claims_stand_in_their_quotes(ledger):
     """A number of a claim is the paper's, or the reason says that the paper prints none."""
     for claim in ledger.claims.values():
-        shown = [100 * claim.value] if claim.test == "overhead" and claim.value else [claim.high] if claim.test == "within" else [claim.value]
+        shown = (
+            [100 * claim.value]
+            if claim.test == "overhead" and claim.value
+            else [claim.high]
+            if claim.test == "within"
+            else [claim.value]
+        )
         for number in shown:
             if number and not re.search(rf"(?<![\d.]){number:g}(?![\d.]\d)", claim.quote):
-                assert re.search(r"prints no number|omega_low of stage [12]|guarantee for H0|guarantee with delta|up to one response of a hundred", claim.reason), claim.id
+                assert re.search(
+                    r"prints no number|omega_low of stage [12]|guarantee for H0|guarantee with delta|up to one response of a hundred",
+                    claim.reason,
+                ), claim.id
 
 
 def test_hardware_and_seeds_stand_in_the_paper(paper, ledger):
@@ -142,12 +161,26 @@ def test_hardware_and_seeds_stand_in_the_paper(paper, ledger):
     assert "4 A100 GPUs" in text and ledger.runs["vision-imagenet"].hardware == "4 NVIDIA A100"
     assert "3 machines, each with 4 A40 GPUs" in text and ledger.runs["vision-cifar10"].hardware == "3 x 4 NVIDIA A40"
     assert "10 random seeds for SAC, OBAC, and FastSAC, 5 seeds for PPO, and 3 seeds for TD-MPC2" in text
-    wanted = {"hb-fastsac-era": 10, "sac-humanoidbench": 10, "obac": 10, "ppo": 5, "tdmpc2": 3, "cifar10": 3, "truncated": 5, "tricks-clip": 10}
+    wanted = {
+        "hb-fastsac-era": 10,
+        "sac-humanoidbench": 10,
+        "obac": 10,
+        "ppo": 5,
+        "tdmpc2": 3,
+        "cifar10": 3,
+        "truncated": 5,
+        "tricks-clip": 10,
+    }
     assert {name: len(ledger.seeds_of(ledger.experiments[name])) for name in wanted} == wanted
 
 
 def test_tasks_are_those_of_the_papers_list(paper, ledger):
-    rows = {cells[0].replace("\\_", "_").lower() for label in ("tab:continuous_envs1", "tab:continuous_envs2") for cells in table(paper, label) if len(cells) == 4}
+    rows = {
+        cells[0].replace("\\_", "_").lower()
+        for label in ("tab:continuous_envs1", "tab:continuous_envs2")
+        for cells in table(paper, label)
+        if len(cells) == 4
+    }
     for experiment in ledger.experiments.values():
         for task in experiment.over.get("TASKS", ()):
             in_text = task in ("Humanoid-v4", "Swimmer-v4")  # of fig. mujoco alone, in its text

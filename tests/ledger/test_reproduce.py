@@ -60,7 +60,15 @@ def test_no_value_of_any_type_is_a_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"outcomes": {"main-era": {}}}, {"outcomes": []}, {"claims": {"explosion": {"id": "x"}}}, {"results": 3}, {"problems": [{}]}, {"format": 0}]
+    "change",
+    [
+        {"outcomes": {"main-era": {}}},
+        {"outcomes": []},
+        {"claims": {"explosion": {"id": "x"}}},
+        {"results": 3},
+        {"problems": [{}]},
+        {"format": 0},
+    ],
 )
 def test_a_collected_json_of_something_else_is_refused(ledger, places, capsys, change):
     results.write(cli.COLLECTED, judged(ledger))
@@ -97,7 +105,9 @@ def test_states_are_told_apart_where_entries_differ(ledger, places, capsys):
         assert cli.main(["list", "--state", state]) == 0
         assert [line.split(" x ")[0] for line in capsys.readouterr().out.splitlines() if " x " in line] == ids
     assert cli.main(["list", "--state", "not run"]) == 0
-    assert {"hb-fasttd3 x 8", "truncated x 2"} <= {line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"hb-fasttd3 x 8", "truncated x 2"} <= {
+        line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()
+    }
 
 
 def test_folders_named_relatively_are_those_that_run_writes(places, monkeypatch):
@@ -112,7 +122,9 @@ def test_folders_named_relatively_are_those_that_run_writes(places, monkeypatch)
 
 def reproduce(*arguments, **more):
     environment = {**os.environ, **more.pop("environment", {})}
-    return subprocess.run([sys.executable, ROOT / "reproduce.py", *arguments], env=environment, text=True, stderr=subprocess.PIPE, **more)
+    return subprocess.run(
+        [sys.executable, ROOT / "reproduce.py", *arguments], env=environment, text=True, stderr=subprocess.PIPE, **more
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -120,7 +132,10 @@ def reproduce(*arguments, **more):
 def test_a_full_disk_is_no_traceback(arguments):
     with open("/dev/full", "w") as full:
         ran = reproduce(*arguments, stdout=full)
-    assert (ran.returncode, ran.stderr) == (2, "error: the output cannot be read or written (No space left on device).\n")
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "error: the output cannot be read or written (No space left on device).\n",
+    )
 
 
 def test_a_terminal_of_ascii_is_no_traceback():

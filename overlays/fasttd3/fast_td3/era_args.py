@@ -30,7 +30,14 @@ else:
 AGENT = "fastsac_era"
 AGENTS = ("fasttd3", "fasttd3_simbav2", AGENT)
 # Numbers of which train.py needs one at least.
-COUNTS = ("num_envs", "num_eval_envs", "total_timesteps", "buffer_size", "num_updates", "policy_frequency")
+COUNTS = (
+    "num_envs",
+    "num_eval_envs",
+    "total_timesteps",
+    "buffer_size",
+    "num_updates",
+    "policy_frequency",
+)
 
 
 @dataclass
@@ -54,23 +61,33 @@ class EraArgs:
 
     def __post_init__(self):
         if self.policy_frequency is None:
-            self.policy_frequency = 1 if self.agent == AGENT else 2  # the paper removes the delay; FastTD3's is 2
+            self.policy_frequency = (
+                1 if self.agent == AGENT else 2
+            )  # the paper removes the delay; FastTD3's is 2
         if self.env_name.startswith(("h1-", "h1hand-")):
             # Warnings: these settings may be read where nothing trains.
             if importlib.util.find_spec("humanoid_bench") is None:
                 warnings.warn(
                     f"--env_name {self.env_name} needs HumanoidBench, and {sys.prefix} has no humanoid_bench. `python apply.py apply humanoid-bench` "
-                    "of the ERA overlays makes checkouts/humanoid-bench: set PYTHONPATH to that (docs/control-environments.md). Gym-... tasks do without."
+                    "of the ERA overlays makes checkouts/humanoid-bench: set PYTHONPATH to that (docs/control/environments.md). Gym-... tasks do without."
                 )
             if egl.problem():
-                warnings.warn(f"{egl.problem()} HumanoidBench always makes an environment that renders.")
+                warnings.warn(
+                    f"{egl.problem()} HumanoidBench always makes an environment that renders."
+                )
         problems = self.problems()
         if problems:
-            print("error: " + "\n       ".join(problems) + "\nNothing was started.", file=sys.stderr)
+            print(
+                "error: " + "\n       ".join(problems) + "\nNothing was started.", file=sys.stderr
+            )
             sys.exit(2)
 
     def problems(self) -> List[str]:
-        found = [f"--{name} {getattr(self, name)}: a number of 1 or more expected." for name in COUNTS if getattr(self, name) < 1]
+        found = [
+            f"--{name} {getattr(self, name)}: a number of 1 or more expected."
+            for name in COUNTS
+            if getattr(self, name) < 1
+        ]
         if not 0 <= self.seed < 2**32:
             found.append(f"--seed {self.seed}: a number from 0 to 2**32 - 1 expected.")
         if self.agent == f"{AGENT}_simbav2":
@@ -90,8 +107,14 @@ class EraArgs:
         try:
             era.check_target(self.era_target_entropy, 1, self.era_log_std_min, self.era_log_std_max)
         except ValueError as error:
-            found.append(f"--era_target_entropy, --era_log_std_min, --era_log_std_max, per action dimension: {error}")
-        if self.era_learn_delta and self.era_distribution != "clipped" and self.era_target_entropy >= math.log(2):
+            found.append(
+                f"--era_target_entropy, --era_log_std_min, --era_log_std_max, per action dimension: {error}"
+            )
+        if (
+            self.era_learn_delta
+            and self.era_distribution != "clipped"
+            and self.era_target_entropy >= math.log(2)
+        ):
             found.append(
                 f"--era_target_entropy {self.era_target_entropy}: no distribution on [-1, 1] has more than ln 2 = {math.log(2):.4f} nats per "
                 "dimension, so with --era_learn_delta delta would grow without end."
@@ -100,4 +123,8 @@ class EraArgs:
 
     def era_settings(self) -> Dict[str, Any]:
         """The keyword arguments of fastsac_era.Actor."""
-        return {name[len("era_") :]: value for name, value in vars(self).items() if name.startswith("era_")}
+        return {
+            name[len("era_") :]: value
+            for name, value in vars(self).items()
+            if name.startswith("era_")
+        }

@@ -17,12 +17,13 @@ import functools
 import sys
 from typing import Any, Callable, Dict, List, Tuple, Union
 
-import fast_td3
 import fastsac_era
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 from era_args import AGENT
+
+import fast_td3
 
 ENTROPIES = ("policy_entropy", "gaussian_entropy", "target_entropy", "delta", "min_std")
 
@@ -62,12 +63,22 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
     except OSError as error:
         refuse(f"--checkpoint_path {path} cannot be read: {error.strerror}.")
     except Exception as error:  # reading pickles raises nearly anything
-        refuse(f"--checkpoint_path {path} is not a checkpoint of train.py ({type(error).__name__}: {error}).")
+        refuse(
+            f"--checkpoint_path {path} is not a checkpoint of train.py ({type(error).__name__}: {error})."
+        )
     if saved.get("agent") != AGENT:
-        refuse(f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no sigma; one of {AGENT} expected.")
-    other = [f"--era_{name} {saved.get('era_' + name)}" for name, value in settings.items() if saved.get(f"era_{name}") != value]
+        refuse(
+            f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no sigma; one of {AGENT} expected."
+        )
+    other = [
+        f"--era_{name} {saved.get('era_' + name)}"
+        for name, value in settings.items()
+        if saved.get(f"era_{name}") != value
+    ]
     if other:
-        refuse(f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start without it.")
+        refuse(
+            f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start without it."
+        )
 
 
 def parameter_groups(actor: nn.Module) -> List[Any]:
@@ -79,7 +90,9 @@ def parameter_groups(actor: nn.Module) -> List[Any]:
     return [{"params": others}, {"params": [delta], "weight_decay": 0.0}]
 
 
-def policy_actions(actor: nn.Module, data: Any, logs_dict: Any) -> Tuple[torch.Tensor, Union[torch.Tensor, float]]:
+def policy_actions(
+    actor: nn.Module, data: Any, logs_dict: Any
+) -> Tuple[torch.Tensor, Union[torch.Tensor, float]]:
     """Actions in data's observations for the policy update, and the loss of a learned delta. ERA's entropies go into logs_dict."""
     observations = data["observations"]
     era_actor = unwrapped(actor)

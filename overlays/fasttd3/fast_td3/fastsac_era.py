@@ -31,6 +31,7 @@ if __package__:
     from . import era, fast_td3
 else:
     import era
+
     import fast_td3
 
 MOMENTUM = 0.01  # of the running average in batch-level ERA, per batch of an update: that of the target and that of the policy
@@ -86,7 +87,9 @@ class Actor(fast_td3.Actor):
         # noise, and ranks whose evaluations differ in length would wait for each other for ever.
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
-    def forward(self, obs: torch.Tensor, with_entropies: bool = False) -> Union[torch.Tensor, Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
+    def forward(
+        self, obs: torch.Tensor, with_entropies: bool = False
+    ) -> Union[torch.Tensor, Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
         """Actions for (B, n_obs), (B, n_act): samples in training mode, tanh(mean) otherwise; on request with entropies()."""
         if not self.training:
             return super().forward(self.embed(obs))
@@ -94,7 +97,9 @@ class Actor(fast_td3.Actor):
         actions = policy.rsample()
         return (actions, self.entropies(policy)) if with_entropies else actions
 
-    def explore(self, obs: torch.Tensor, dones: torch.Tensor = None, deterministic: bool = False) -> torch.Tensor:
+    def explore(
+        self, obs: torch.Tensor, dones: torch.Tensor = None, deterministic: bool = False
+    ) -> torch.Tensor:
         """A sample plus FastTD3's noise."""
         return super().forward(self.embed(obs)) if deterministic else super().explore(obs, dones)
 
@@ -104,18 +109,29 @@ class Actor(fast_td3.Actor):
     def distribution(self, obs: torch.Tensor) -> era.BoundedGaussian:
         """The policy in the states (B, n_obs), in fp32 also under autocast."""
         features = self.net(self.embed(obs))
-        return self.distribution_cls.from_mean(self.fc_mu[0](features).float(), self.log_std(self.fc_std(features)))
+        return self.distribution_cls.from_mean(
+            self.fc_mu[0](features).float(), self.log_std(self.fc_std(features))
+        )
 
     def log_std(self, pre_std: torch.Tensor) -> torch.Tensor:
-        target = self.target_entropy + self.n_act * self.delta.detach().clamp(0, self.largest_delta).float()
+        target = (
+            self.target_entropy
+            + self.n_act * self.delta.detach().clamp(0, self.largest_delta).float()
+        )
         if self.level == "state":
             return era.state_level_log_std(pre_std, target, self.log_std_min, self.log_std_max)
         log_mean = self.log_mean_exp
         if self.training and torch.is_grad_enabled():  # an update; acting takes the running average
             log_mean = era.log_mean_exp(pre_std)
             with torch.no_grad():
-                self.log_mean_exp.copy_(torch.logaddexp(self.log_mean_exp + math.log(1 - MOMENTUM), log_mean + math.log(MOMENTUM)))
-        return era.batch_level_log_std(pre_std, log_mean, target, self.log_std_min, self.log_std_max)
+                self.log_mean_exp.copy_(
+                    torch.logaddexp(
+                        self.log_mean_exp + math.log(1 - MOMENTUM), log_mean + math.log(MOMENTUM)
+                    )
+                )
+        return era.batch_level_log_std(
+            pre_std, log_mean, target, self.log_std_min, self.log_std_max
+        )
 
     def entropies(self, policy: era.BoundedGaussian) -> Dict[str, torch.Tensor]:
         """Means over the batch, totals over the action dimensions in nats; and the smallest sigma."""
@@ -133,8 +149,12 @@ class Actor(fast_td3.Actor):
         if not self.delta.requires_grad:
             return 0.0
         with torch.no_grad():
-            self.delta.clamp_(0, self.largest_delta)  # projects what the last step of the optimizer gave
-        return era.residual_loss(self.delta, policy_entropy / self.n_act, self.target_entropy / self.n_act)
+            self.delta.clamp_(
+                0, self.largest_delta
+            )  # projects what the last step of the optimizer gave
+        return era.residual_loss(
+            self.delta, policy_entropy / self.n_act, self.target_entropy / self.n_act
+        )
 
 
 class MultiTaskActor(Actor):
@@ -143,7 +163,9 @@ class MultiTaskActor(Actor):
     def __init__(self, *, num_tasks: int, task_embedding_dim: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_tasks = num_tasks
-        self.task_embedding = nn.Embedding(num_tasks, task_embedding_dim, max_norm=1.0, device=self.device)
+        self.task_embedding = nn.Embedding(
+            num_tasks, task_embedding_dim, max_norm=1.0, device=self.device
+        )
 
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         task = obs[..., -self.num_tasks :].argmax(-1)
@@ -152,4 +174,8 @@ class MultiTaskActor(Actor):
 
 def fasttd3_state(state: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
     """A checkpoint's actor_state_dict without what ERA adds: FastTD3's actor with it is the deterministic policy."""
-    return {name: value for name, value in state.items() if name not in ("fc_std.weight", "fc_std.bias", "delta", "log_mean_exp")}
+    return {
+        name: value
+        for name, value in state.items()
+        if name not in ("fc_std.weight", "fc_std.bias", "delta", "log_mean_exp")
+    }

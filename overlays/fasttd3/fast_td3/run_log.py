@@ -23,7 +23,16 @@ from era_training import ENTROPIES, refuse
 
 COLUMNS = (
     *("global_step", "frame", "seconds", "speed", "eval_avg_return", "eval_avg_length"),
-    *("actor_loss", "qf_loss", "qf_max", "qf_min", "actor_grad_norm", "critic_grad_norm", "env_rewards", "buffer_rewards"),
+    *(
+        "actor_loss",
+        "qf_loss",
+        "qf_max",
+        "qf_min",
+        "actor_grad_norm",
+        "critic_grad_norm",
+        "env_rewards",
+        "buffer_rewards",
+    ),
     *ENTROPIES,
 )
 
@@ -44,13 +53,17 @@ class RunLog:
         try:
             self.begin(global_step)
         except OSError as error:
-            refuse(f"the curves cannot be written to {self.path}: {error.strerror}. Give another file with --csv_path.")
+            refuse(
+                f"the curves cannot be written to {self.path}: {error.strerror}. Give another file with --csv_path."
+            )
 
     def begin(self, global_step: int) -> None:
         if os.path.isdir(self.path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise OSError(errno.EINVAL, "Not a regular file")  # /dev/null is not to be renamed as an earlier file
+            raise OSError(
+                errno.EINVAL, "Not a regular file"
+            )  # /dev/null is not to be renamed as an earlier file
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         rows = []
         if os.path.exists(self.path):
@@ -63,14 +76,20 @@ class RunLog:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
-        os.replace(file.name, self.path)  # whenever the program is stopped, the rows are in one of the two
+        os.replace(
+            file.name, self.path
+        )  # whenever the program is stopped, the rows are in one of the two
 
     def earlier_rows(self) -> List[Dict[str, str]]:
         with open(self.path, newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
-                refuse(f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path.")
-            return [row for row in reader if None not in (*row, *row.values())]  # without a line that a kill or a full disk cut short
+                refuse(
+                    f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path."
+                )
+            return [
+                row for row in reader if None not in (*row, *row.values())
+            ]  # without a line that a kill or a full disk cut short
 
     def keep_earlier(self) -> None:
         stem, number = os.path.splitext(self.path)[0], 1
@@ -83,8 +102,15 @@ class RunLog:
         if not self.writes:
             return
         if "eval_avg_return" in logs:
-            print(f"Evaluation at global step {global_step}: return {logs['eval_avg_return']:.4g}, length {logs['eval_avg_length']:.4g}")
-        row = {"global_step": global_step, "frame": global_step * self.num_envs, "seconds": f"{time.time() - self.began:.1f}", "speed": f"{speed:.4g}"}
+            print(
+                f"Evaluation at global step {global_step}: return {logs['eval_avg_return']:.4g}, length {logs['eval_avg_length']:.4g}"
+            )
+        row = {
+            "global_step": global_step,
+            "frame": global_step * self.num_envs,
+            "seconds": f"{time.time() - self.began:.1f}",
+            "speed": f"{speed:.4g}",
+        }
         row.update({name: f"{float(value):.6g}" for name, value in logs.items() if name in COLUMNS})
         with open(self.path, "a", newline="") as file:
             csv.DictWriter(file, COLUMNS).writerow(row)

@@ -15,7 +15,18 @@ from urllib.parse import unquote
 def make_certificate(folder: Path) -> Path:
     """A certificate for 127.0.0.1 and localhost with its key, in one file."""
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "30",
+    ]
     command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     both.write_text(key.read_text() + certificate.read_text())
@@ -71,7 +82,9 @@ class Forge:
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
-            self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+            self.server.socket = context.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -115,7 +128,13 @@ class Forge:
         }
         # What runs programs is read by upload-pack from trusted places only, so it is passed as on a command line.
         for number, (key, value) in enumerate({"safe.directory": "*", **self.config}.items()):
-            env.update({"GIT_CONFIG_COUNT": str(number + 1), f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value})
+            env.update(
+                {
+                    "GIT_CONFIG_COUNT": str(number + 1),
+                    f"GIT_CONFIG_KEY_{number}": key,
+                    f"GIT_CONFIG_VALUE_{number}": value,
+                }
+            )
         process = subprocess.Popen(
             ["git", "http-backend"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
         )

@@ -40,7 +40,11 @@ def patches(folder: Path):
             return atheris.Mutate(data, limit)
         return mutate_patch(data or seeds[0], random.Random(number), seeds)[:limit]
 
-    return lambda data: bench.check(data if data.startswith(b"From ") else mail + data), [*seeds, *(raw[:20_000] for raw in real)], mutate
+    return (
+        lambda data: bench.check(data if data.startswith(b"From ") else mail + data),
+        [*seeds, *(raw[:20_000] for raw in real)],
+        mutate,
+    )
 
 
 def upstreams(folder: Path):
@@ -48,11 +52,25 @@ def upstreams(folder: Path):
 
     def mutate(data: bytes, limit: int, number: int) -> bytes:
         try:
-            return mutate_json(json.loads(data), random.Random(number))[:limit] if number % 2 else atheris.Mutate(data, limit)
-        except (ValueError, RecursionError, IndexError, AttributeError, TypeError):  # no JSON any more, or none with places in it
+            return (
+                mutate_json(json.loads(data), random.Random(number))[:limit]
+                if number % 2
+                else atheris.Mutate(data, limit)
+            )
+        except (
+            ValueError,
+            RecursionError,
+            IndexError,
+            AttributeError,
+            TypeError,
+        ):  # no JSON any more, or none with places in it
             return atheris.Mutate(data, limit)
 
-    return lambda data: check_upstreams(engine, folder, data), [json.dumps(KIT).encode(), (PROJECT / "upstreams.json").read_bytes()], mutate
+    return (
+        lambda data: check_upstreams(engine, folder, data),
+        [json.dumps(KIT).encode(), (PROJECT / "upstreams.json").read_bytes()],
+        mutate,
+    )
 
 
 def numbers(folder: Path):
@@ -131,10 +149,16 @@ def main(name: str, folder: Path, options: list[str]) -> None:
 
     def one(data: bytes) -> None:
         counts[check(data)] += 1
-        os.pwrite(told, b"%d %d\n" % (counts["completed"], counts["refused"]), 0)  # libFuzzer ends the process by itself
+        os.pwrite(
+            told, b"%d %d\n" % (counts["completed"], counts["refused"]), 0
+        )  # libFuzzer ends the process by itself
 
     more = {"custom_mutator": mutate} if mutate else {}
-    atheris.Setup([sys.argv[0], "-max_len=32768", "-timeout=60", "-rss_limit_mb=4096", "-verbosity=0", *options, str(corpus)], one, **more)
+    atheris.Setup(
+        [sys.argv[0], "-max_len=32768", "-timeout=60", "-rss_limit_mb=4096", "-verbosity=0", *options, str(corpus)],
+        one,
+        **more,
+    )
     atheris.Fuzz()
 
 

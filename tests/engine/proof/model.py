@@ -77,7 +77,8 @@ def clash(overlay, base) -> bool:
     folders = {folder for path in base for folder in above(path)}
     low = {path.casefold() for path in base}
     return any(
-        path.casefold() in low or path in folders or any(folder in base or folder in overlay for folder in above(path)) for path in overlay
+        path.casefold() in low or path in folders or any(folder in base or folder in overlay for folder in above(path))
+        for path in overlay
     ) or len({path.casefold() for path in overlay}) < len(overlay)
 
 
@@ -93,7 +94,9 @@ class Record:
     before: str
     made: set[str]
     exported: object = None
-    known: dict[str, set[bytes]] = dataclasses.field(default_factory=dict)  # what those held, and what exports wrote since
+    known: dict[str, set[bytes]] = dataclasses.field(
+        default_factory=dict
+    )  # what those held, and what exports wrote since
 
     def __post_init__(self) -> None:
         self.learn(self.inputs)
@@ -116,7 +119,9 @@ class Seen:
         self.config = {name: own.get(name) for name in ("config", "info/exclude", "info/attributes")}
         self.stash = own.get("logs/refs/stash", b"")
         self.records = [name for name in own if name.startswith("era/")]
-        self.refs = dict(line.split(" ")[::-1] for line in own.get("packed-refs", b"").decode().splitlines() if line[0] not in "#^")
+        self.refs = dict(
+            line.split(" ")[::-1] for line in own.get("packed-refs", b"").decode().splitlines() if line[0] not in "#^"
+        )
         self.refs.update({name: item.decode().strip() for name, item in own.items() if name.startswith("refs/")})
         self.refs.pop("refs/remotes/origin/HEAD", None)
         head = own["HEAD"].decode().strip()
@@ -160,7 +165,9 @@ class Seen:
 
 
 def plain(folder: Path, *args: str, data: bytes | None = None, env: dict | None = None) -> str:
-    done = subprocess.run(["git", *args], cwd=folder, input=data, capture_output=True, env={**os.environ, **env} if env else None)
+    done = subprocess.run(
+        ["git", *args], cwd=folder, input=data, capture_output=True, env={**os.environ, **env} if env else None
+    )
     assert done.returncode == 0, (args, done.stderr)
     return os.fsdecode(done.stdout)
 
@@ -198,7 +205,12 @@ class Place:
         return known[commit]
 
     def holds(self, older: str, newer: str) -> bool:
-        return subprocess.run(["git", "merge-base", "--is-ancestor", older, newer], cwd=self.path, capture_output=True).returncode == 0
+        return (
+            subprocess.run(
+                ["git", "merge-base", "--is-ancestor", older, newer], cwd=self.path, capture_output=True
+            ).returncode
+            == 0
+        )
 
     def applied(self, seen: Seen | None) -> Record | None:
         """The record, if the overlay is what HEAD stands on."""
@@ -350,7 +362,9 @@ class Place:
         """Whether a commit makes a link of an upstream file, or brings back one that was deleted: no patch can say that."""
         if seen.head == self.record.tip:
             return False
-        for row in plain(self.path, "log", "--raw", "--no-renames", "--format=", f"{self.record.base}..{seen.head}").splitlines():
+        for row in plain(
+            self.path, "log", "--raw", "--no-renames", "--format=", f"{self.record.base}..{seen.head}"
+        ).splitlines():
             info, path = row.split("\t")
             if path in base and (info.split()[1] == "120000" or info.split()[4] == "A"):
                 return True
@@ -414,7 +428,9 @@ class World:
         fresh = sorted(objects - self.known_marks.keys())
         if fresh:
             names = "\n".join(fresh).encode()
-            done = subprocess.run(["git", "cat-file", "--batch"], cwd=path, input=names, capture_output=True, check=True)
+            done = subprocess.run(
+                ["git", "cat-file", "--batch"], cwd=path, input=names, capture_output=True, check=True
+            )
             at = 0
             for oid in fresh:
                 end = done.stdout.index(b"\n", at)
@@ -428,7 +444,10 @@ def beside(folder: Path, scratch: Path) -> dict[str, str]:
     """An index and a place for objects of our own, so that looking changes nothing."""
     (scratch / "objects").mkdir(parents=True, exist_ok=True)
     (scratch / "index").unlink(missing_ok=True)
-    objects = {"GIT_OBJECT_DIRECTORY": str(scratch / "objects"), "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(folder / ".git/objects")}
+    objects = {
+        "GIT_OBJECT_DIRECTORY": str(scratch / "objects"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(folder / ".git/objects"),
+    }
     return {"GIT_INDEX_FILE": str(scratch / "index"), **objects}
 
 

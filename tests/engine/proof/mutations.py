@@ -9,7 +9,20 @@ import random
 import re
 import tarfile
 
-NUMBERS = [b"0", b"1", b"2", b"-1", b"00", b"+1", b"4294967297", b"99999999999999999999", b"9" * 5000, "\u0663".encode(), b"", b"1e3"]
+NUMBERS = [
+    b"0",
+    b"1",
+    b"2",
+    b"-1",
+    b"00",
+    b"+1",
+    b"4294967297",
+    b"99999999999999999999",
+    b"9" * 5000,
+    "\u0663".encode(),
+    b"",
+    b"1e3",
+]
 PATHS = [
     b"../up", b"/etc/x", b".git/config", b".GIT/config", b"git~1/x", b"a/../b", b"./x", b"a//b", b"--output=x", b"-p", b"/dev/null",
     b"src/core.py", b"README.md", b"run.sh", b"gone", b"a b", b"tail ", b"x\t", b'"q"', b"b\\s", b"\xff", "\u00e9".encode(), b"x" * 300,
@@ -34,7 +47,9 @@ def mutate_patch(raw: bytes, chance: random.Random, others: list[bytes]) -> byte
 def some_line(raw: bytes, chance: random.Random) -> tuple[list[bytes], int]:
     """The lines, and the place of one of them: as often one of the few that steer as one of the many others."""
     lines = raw.split(b"\n")
-    steering = [at for at, line in enumerate(lines) if re.match(rb"diff |index |@@ |--- |\+\+\+ |old |new |deleted |\\", line)]
+    steering = [
+        at for at, line in enumerate(lines) if re.match(rb"diff |index |@@ |--- |\+\+\+ |old |new |deleted |\\", line)
+    ]
     return lines, chance.choice(steering) if steering and chance.random() < 0.6 else chance.randrange(len(lines))
 
 
@@ -111,7 +126,9 @@ def splice(raw, chance, others):
 
 
 def quote(raw, chance, others):
-    return re.sub(rb"^diff --git a/(.*) b/(.*)$", rb'diff --git "a/\1" "b/\2"', raw, count=chance.randint(1, 2), flags=re.M)
+    return re.sub(
+        rb"^diff --git a/(.*) b/(.*)$", rb'diff --git "a/\1" "b/\2"', raw, count=chance.randint(1, 2), flags=re.M
+    )
 
 
 def crlf(raw, chance, others):
@@ -121,7 +138,9 @@ def crlf(raw, chance, others):
 def into_mail(raw, chance, others):
     """A diff, or a part of one, in the words above the diff."""
     other = b"\n".join(chance.sample(chance.choice(others).split(b"\n")[10:], 3)) + b"\n"
-    extra = chance.choice([other, b"@@ -1 +1 @@\n", b"--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-# alpha\n+x\n", b"\0\n", b"---\n"])
+    extra = chance.choice(
+        [other, b"@@ -1 +1 @@\n", b"--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-# alpha\n+x\n", b"\0\n", b"---\n"]
+    )
     return raw.replace(b"\n\n", b"\n\n" + extra, 1)
 
 
@@ -158,7 +177,8 @@ def mutate_json(data: object, chance: random.Random) -> bytes:
             del node[key]
         elif isinstance(node, dict):
             word = chance.choice(
-                [item for item in ODD if isinstance(item, str)] + [key.upper() if isinstance(key, str) else "x", "on_request", "tag"]
+                [item for item in ODD if isinstance(item, str)]
+                + [key.upper() if isinstance(key, str) else "x", "on_request", "tag"]
             )
             node[word] = {"rename": node.pop, "copy": node.get}.get(what, lambda _: chance.choice(ODD))(key)
         if not places(data):
@@ -221,7 +241,9 @@ def make_tar(chance: random.Random) -> bytes:
     risky = chance.random() < 0.6
     with tarfile.open(fileobj=out, mode="w:", format=form, pax_headers=shared, errors="surrogateescape") as archive:
         for number in range(chance.choice([0, 1, 2, 3, 4, 8])):
-            name = chance.choice(NAMES) if risky and chance.random() < 0.4 else f"p/{chance.choice(['', 'sub/'])}f{number}"
+            name = (
+                chance.choice(NAMES) if risky and chance.random() < 0.4 else f"p/{chance.choice(['', 'sub/'])}f{number}"
+            )
             member = tarfile.TarInfo(name)
             member.type = chance.choice(KINDS) if risky and chance.random() < 0.5 else tarfile.REGTYPE
             member.mode = chance.choice([0o644, 0o755, 0o4755, 0o600, 0o100, 0])
@@ -243,7 +265,14 @@ FIELDS = {  # of a header: where, how long, and odd values
     "size": (
         124,
         12,
-        [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\0" * 10 + b"\x05", b"\x80" + b"\x7f" * 11, b"-0000000001\0", b"xxxxxxxxxxx\0"],
+        [
+            b"77777777777\0",
+            b"\xff" * 12,
+            b"\x80" + b"\0" * 10 + b"\x05",
+            b"\x80" + b"\x7f" * 11,
+            b"-0000000001\0",
+            b"xxxxxxxxxxx\0",
+        ],
     ),
     "type": (156, 1, [bytes([code]) for code in b"01234567gxLKSVMND\0A"]),
     "link": (157, 100, [b"/nowhere/x", b"../x"]),

@@ -23,10 +23,14 @@ ENV = {
 Files = dict[str, tuple[str, bytes]]  # path -> mode and bytes
 
 
-def plain_git(folder: Path, *args: str, data: bytes | None = None, index: Path | None = None) -> subprocess.CompletedProcess:
+def plain_git(
+    folder: Path, *args: str, data: bytes | None = None, index: Path | None = None
+) -> subprocess.CompletedProcess:
     """git without any of the engine's settings but the one that lets bytes be."""
     env = {**ENV, "GIT_CEILING_DIRECTORIES": str(folder.parent), **({"GIT_INDEX_FILE": str(index)} if index else {})}
-    return subprocess.run(["git", "-c", "core.autocrlf=false", *args], cwd=folder, env=env, input=data, capture_output=True)
+    return subprocess.run(
+        ["git", "-c", "core.autocrlf=false", *args], cwd=folder, env=env, input=data, capture_output=True
+    )
 
 
 def in_words(stop, codes: tuple[int, ...]) -> str:
@@ -54,7 +58,9 @@ class PatchBench:
 
     def by_git(self, raw: bytes) -> dict[str, tuple[str, str]] | None:
         shutil.copy(self.start, self.work)
-        if plain_git(self.folder, "apply", "--cached", "--whitespace=nowarn", "-", data=raw, index=self.work).returncode:
+        if plain_git(
+            self.folder, "apply", "--cached", "--whitespace=nowarn", "-", data=raw, index=self.work
+        ).returncode:
             return None
         rows = os.fsdecode(plain_git(self.folder, "ls-files", "--stage", "-z", index=self.work).stdout).split("\0")[:-1]
         return {row.split("\t", 1)[1]: (row.split(" ")[0], row.split(" ")[1]) for row in rows}
@@ -103,9 +109,15 @@ def check_upstreams(engine, folder: Path, raw: bytes) -> str:
             assert sound_ref(f"refs/tags/upstream/{label}"), label
             assert "/" not in label and label not in (".", "..") and len(label) <= 200
             assert version.tag is None or (sound_ref(f"refs/tags/{version.tag}") and version.tag[0] != "-"), version.tag
-            assert re.fullmatch(r"[0-9a-f]{40}", version.commit, re.A) and type(version.patches) is int and version.patches >= 0
+            assert (
+                re.fullmatch(r"[0-9a-f]{40}", version.commit, re.A)
+                and type(version.patches) is int
+                and version.patches >= 0
+            )
             for path in (*version.sdist.lacks, *version.sdist.adds) if version.sdist else ():
-                assert os.path.normpath(path) == path.rstrip("/") and not path.startswith(("/", "..")) and "\0" not in path
+                assert (
+                    os.path.normpath(path) == path.rstrip("/") and not path.startswith(("/", "..")) and "\0" not in path
+                )
     return "completed"
 
 
@@ -125,7 +137,9 @@ def sound_url(folder: Path, url: str) -> bool:
             return False
         config = folder / "config-of-a-checkout"
         config.write_text(f'[remote "origin"]\n\turl = {url}\n\tfetch = x\n', encoding="utf-8")
-        done = subprocess.run(["git", "config", "-f", str(config), "--get", "remote.origin.url"], env=ENV, capture_output=True)
+        done = subprocess.run(
+            ["git", "config", "-f", str(config), "--get", "remote.origin.url"], env=ENV, capture_output=True
+        )
         SOUND[url] = os.fsdecode(done.stdout) == url + "\n" and not url.split("://", 1)[1].startswith("-")
     return SOUND[url]
 
@@ -152,7 +166,9 @@ def check_number(engine, text: str, place: tuple[str, ...], number: int) -> str:
 
 # What tar refuses in a header though no name, size or content hangs on it. A record without its length is where Python
 # ends its reading of the header; what follows is not read by us either.
-OWNERS_AND_TIMES = re.compile(rb"invalid [acm]time=|header [ug]id=\S+ is out of range|Malformed extended header: missing length")
+OWNERS_AND_TIMES = re.compile(
+    rb"invalid [acm]time=|header [ug]id=\S+ is out of range|Malformed extended header: missing length"
+)
 
 
 def check_archive(engine, path: Path, scratch: Path) -> str:

@@ -79,7 +79,12 @@ SCENES = (
     Scene("apply, stale, with edits", ("apply", "--offline")),
     Scene("apply, own clone", ("apply", "alpha", "--offline"), names=("alpha",), given=True),
     Scene("revert", ("revert",)),
-    Scene("revert, own clone, edits kept", ("revert", "alpha", "--keep-edits", "{kept}/edits.patch"), names=("alpha",), given=True),
+    Scene(
+        "revert, own clone, edits kept",
+        ("revert", "alpha", "--keep-edits", "{kept}/edits.patch"),
+        names=("alpha",),
+        given=True,
+    ),
     Scene("export", ("export", "alpha"), names=("alpha",)),
     Scene("port", ("port", "alpha", "--onto", "v2"), names=("alpha",), code=4),
 )
@@ -101,7 +106,10 @@ class World:
             if (self.folder / name).exists():
                 shutil.copytree(self.folder / name, self.saved / name, symlinks=True)
         self.runner = subprocess.Popen(
-            [sys.executable, str(HERE / "supervisor.py"), str(project.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(HERE / "supervisor.py"), str(project.root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.before = self.picture()
         self.told_before = self.status()

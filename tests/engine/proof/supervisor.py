@@ -37,8 +37,28 @@ CALLS = {
 NAMES = {number: name for name, number in CALLS.items()}
 OPENS = {"open": 1, "openat": 2}  # the argument with the flags
 ON_HANDLES = {"write", "pwrite64", "writev", "ftruncate", "fchmod", "fsync"}  # the first argument is a file descriptor
-GROWS = {"write", "pwrite64", "writev", "sendfile", "copy_file_range", "fallocate", "mkdir", "mkdirat", "symlink", "symlinkat"}
-NEEDS_PERMISSION = set(CALLS) - {"write", "pwrite64", "writev", "ftruncate", "fsync", "sendfile", "copy_file_range", "fallocate"}
+GROWS = {
+    "write",
+    "pwrite64",
+    "writev",
+    "sendfile",
+    "copy_file_range",
+    "fallocate",
+    "mkdir",
+    "mkdirat",
+    "symlink",
+    "symlinkat",
+}
+NEEDS_PERMISSION = set(CALLS) - {
+    "write",
+    "pwrite64",
+    "writev",
+    "ftruncate",
+    "fsync",
+    "sendfile",
+    "copy_file_range",
+    "fallocate",
+}
 
 KILLS = ("kill all", "kill alone", "torn write")
 INTERRUPT = "Ctrl-C"
@@ -191,7 +211,11 @@ class Supervisor:
     def join_in(self) -> None:
         if self.fault == SECOND:
             self.second = subprocess.Popen(
-                [sys.executable, *self.more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [sys.executable, *self.more],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             return
         path = Path(self.more["path"])
@@ -278,7 +302,14 @@ def supervise(main, order: dict) -> dict:
     code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     text = supervisor.second.communicate()[0] if supervisor.second else ""
     second = [supervisor.second.returncode, text] if supervisor.second else None
-    return {"code": code, "out": said[0], "err": said[1], "calls": supervisor.calls, "fired": supervisor.fired, "second": second}
+    return {
+        "code": code,
+        "out": said[0],
+        "err": said[1],
+        "calls": supervisor.calls,
+        "fired": supervisor.fired,
+        "second": second,
+    }
 
 
 def run_child(main, order: dict, channel: socket.socket, out: int, err: int) -> None:

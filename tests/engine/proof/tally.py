@@ -61,7 +61,12 @@ def add_up(folder: Path) -> dict:
 def table(found: dict) -> str:
     lines = []
     for part, item in found.items():
-        lines += [f"### {PARTS[part]}", "", "| case | tried | completed | refused | lost |", "|---|---:|---:|---:|---:|"]
+        lines += [
+            f"### {PARTS[part]}",
+            "",
+            "| case | tried | completed | refused | lost |",
+            "|---|---:|---:|---:|---:|",
+        ]
         total = collections.Counter()
         for row, counts in sorted(item["rows"].items()):
             lines.append(row_of(row, counts))
@@ -90,7 +95,9 @@ def main(folder: Path) -> None:
     found, where = add_up(folder), circumstances()
     text = "{date}, Python {python}, git {git}, {system}, {cores} cores.\n\n".format(**where) + table(found)
     (folder / "proof.md").write_text(text, encoding="utf-8")
-    (folder / "proof.json").write_text(json.dumps({**where, "parts": found}, indent=1, sort_keys=True), encoding="utf-8")
+    (folder / "proof.json").write_text(
+        json.dumps({**where, "parts": found}, indent=1, sort_keys=True), encoding="utf-8"
+    )
     print(text)
 
 

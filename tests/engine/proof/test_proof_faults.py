@@ -81,7 +81,11 @@ def check_truth(world: World) -> None:
         if told[name]["state"] == "interrupted":
             check_between(now[name]["files"], world.before[name]["files"], world.after[name]["files"])
             continue
-        matches = [said for side, said in ((world.before, world.told_before), (world.after, world.told_after)) if now[name] == side[name]]
+        matches = [
+            said
+            for side, said in ((world.before, world.told_before), (world.after, world.told_after))
+            if now[name] == side[name]
+        ]
         assert matches, f"{name} is neither as before nor as after, and status says {told[name]}"
         assert told[name] in [said[name] for said in matches], f"status says {told[name]}"
     check_between(now["project"], world.before["project"], world.after["project"])
@@ -114,7 +118,9 @@ def next_run(world: World) -> str:
         else:
             assert now[part] == wanted, f"{part}: the next run ended elsewhere"
     left = world.leftovers()
-    if left and all("/.git/" in path and path.endswith(".lock") for path in left):  # git itself was hindered, and ended well
+    if left and all(
+        "/.git/" in path and path.endswith(".lock") for path in left
+    ):  # git itself was hindered, and ended well
         said = project.run("apply", *scene.names, *world.place(scene), code=None)
         assert all(path in said.err for path in left), f"{left} is not named: {said.text}"
         return "refused"

@@ -13,12 +13,20 @@ import pytest
 PART = "inputs"
 LONG = os.environ.get("ERA_PROOF") == "long"
 HERE = Path(__file__).resolve().parent
-RUNS = {"patches": 4000, "upstreams": 5000, "numbers": 20_000, "archives": 4000, "words": 20_000, "explanations": 20_000}
+RUNS = {
+    "patches": 4000,
+    "upstreams": 5000,
+    "numbers": 20_000,
+    "archives": 4000,
+    "words": 20_000,
+    "explanations": 20_000,
+}
 
 
 @pytest.mark.skipif(not LONG, reason="the long form alone fuzzes: make test-engine")
 @pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None, reason="atheris is missing: no wheel for this Python or system, or not installed"
+    importlib.util.find_spec("atheris") is None,
+    reason="atheris is missing: no wheel for this Python or system, or not installed",
 )
 @pytest.mark.parametrize("target", sorted(RUNS))
 def test_fuzz(tally, tmp_path, target):

@@ -89,7 +89,9 @@ def tables(clone: Path, chance: random.Random) -> None:
     if chance.random() < 0.3:
         git(clone, "update-index", chance.choice(["--split-index", "--untracked-cache", "--index-version=4"]))
     if chance.random() < 0.2:
-        (dot / "objects/info/alternates").write_text(chance.choice(["/nowhere\n", str(clone / ".git/objects") + "\n", "# x\n\n"]))
+        (dot / "objects/info/alternates").write_text(
+            chance.choice(["/nowhere\n", str(clone / ".git/objects") + "\n", "# x\n\n"])
+        )
     if chance.random() < 0.2:
         git(clone, "commit-graph", "write", "--reachable")
 
@@ -129,7 +131,9 @@ def test_hostile_configurations(tally, scale, project, clone, outcome, tmp_path,
     places = {name: str(tmp_path / name) for name in ("elsewhere", "included", "attributes", "everything", "order")}
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/kept").write_text("kept")
-    (tmp_path / "included").write_text(f'[core]\n\tfsmonitor = {canary}\n[filter "evil"]\n\tclean = {canary}\n\trequired = true\n')
+    (tmp_path / "included").write_text(
+        f'[core]\n\tfsmonitor = {canary}\n[filter "evil"]\n\tclean = {canary}\n\trequired = true\n'
+    )
     (tmp_path / "attributes").write_text(ATTRIBUTES)
     (tmp_path / "everything").write_text("*\n")
     (tmp_path / "order").write_text("zzz\n*.txt\nsrc/u*\n")
@@ -148,13 +152,17 @@ def test_hostile_configurations(tally, scale, project, clone, outcome, tmp_path,
         shutil.copytree(fresh, clone, symlinks=True)
         tables(clone, chance)
         shutil.copytree(hooks, clone / ".git/hooks", dirs_exist_ok=True)
-        chosen = chance.sample(SETTINGS, chance.choice([1, 2, 5, 20, 60])) + ([chance.choice(WRONG)] if chance.random() < 0.15 else [])
+        chosen = chance.sample(SETTINGS, chance.choice([1, 2, 5, 20, 60])) + (
+            [chance.choice(WRONG)] if chance.random() < 0.15 else []
+        )
         for key, value in chosen:
             section, _, name = key.rpartition(".")
             section, dot, sub = section.partition(".")
             sub = sub.format(**places)
             with open(clone / ".git/config", "a") as config:
-                config.write(f'[{section}{f" {chr(34)}{sub}{chr(34)}" if dot else ""}]\n\t{name} = "{value.format(**places)}"\n')
+                config.write(
+                    f'[{section}{f" {chr(34)}{sub}{chr(34)}" if dot else ""}]\n\t{name} = "{value.format(**places)}"\n'
+                )
         ours = {path: data for path, data in files_of(clone / ".git").items() if chosen_for_good(path)}
         before = content(clone)
         results = play(project, clone)
@@ -162,21 +170,31 @@ def test_hostile_configurations(tally, scale, project, clone, outcome, tmp_path,
         assert content(tmp_path / "elsewhere") == {"kept": (False, b"kept")}
         if results[-1][0] in (0, 1) and len(results) == len(VERBS):
             for words, mine, plain in zip(VERBS, results, outcome):
-                assert mine[0] == plain[0] and same_diff(mine[1], plain[1]), f"{words}: {mine[:2]}, on a plain clone {plain[:2]}"
+                assert mine[0] == plain[0] and same_diff(mine[1], plain[1]), (
+                    f"{words}: {mine[:2]}, on a plain clone {plain[:2]}"
+                )
                 assert mine[2] == plain[2], f"{words}: other files than on a plain clone"
             left = {path: data for path, data in files_of(clone / ".git").items() if chosen_for_good(path)}
-            assert left == ours, f"left in .git: {sorted(set(left) ^ set(ours)) or [path for path in left if left[path] != ours[path]]}"
+            assert left == ours, (
+                f"left in .git: {sorted(set(left) ^ set(ours)) or [path for path in left if left[path] != ours[path]]}"
+            )
             return "completed"
         if len(results) == 1:  # apply refused
             assert content(clone) == before
             return "refused"
-        raise AssertionError(f"apply worked, and then {VERBS[len(results) - 1]} ended with {results[-1][0]}: {results[-1][3]}")
+        raise AssertionError(
+            f"apply worked, and then {VERBS[len(results) - 1]} ended with {results[-1][0]}: {results[-1][3]}"
+        )
 
     explore(tally, "hostile git configuration in a given clone", chunk, scale(5, 12), SEEDS, check)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
 
 
 def chosen_for_good(path: str) -> bool:

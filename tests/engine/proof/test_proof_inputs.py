@@ -43,7 +43,13 @@ def explore(tally, row: str, chunk: int, cases: int, strategy, check) -> None:
     counts = collections.Counter()
 
     @seed(chunk)
-    @settings(max_examples=cases, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(strategy)
     def one(case):
         counts["lost"] += 1
@@ -98,7 +104,13 @@ def edits(draw):
             lines[at : at + draw(st.integers(0, 3))] = draw(st.lists(LINE, max_size=3))
         return (mode, old), (mode, b"\n".join(lines))
     other = "100755" if mode == "100644" else "100644"
-    after = {"other": (mode, draw(texts())), "mode": (other, old), "link": ("120000", b"to"), "empty": (mode, b""), "delete": None}
+    after = {
+        "other": (mode, draw(texts())),
+        "mode": (other, old),
+        "link": ("120000", b"to"),
+        "empty": (mode, b""),
+        "delete": None,
+    }
     return ((mode, old), after[what]) if what != "new" else (None, (mode, old))
 
 
@@ -112,7 +124,7 @@ def commit_stream(name: str, files: dict) -> bytes:
 
 @chunks(10)
 def test_patches_that_git_made(tally, scale, tmp_path, chunk):
-    """Real edits, turned into a patch by git: exactly git's bytes, or one of the refusals that docs/engine.md names."""
+    """Real edits, turned into a patch by git: exactly git's bytes, or one of the refusals that docs/engine/usage.md names."""
     repository = tmp_path / "r"
     plain_git(tmp_path, "init", "-q", "--bare", str(repository))
 
@@ -123,7 +135,15 @@ def test_patches_that_git_made(tally, scale, tmp_path, chunk):
         stream = commit_stream("old", old) + commit_stream("new", new)
         assert plain_git(repository, "fast-import", "--quiet", "--force", data=stream).returncode == 0
         diff = plain_git(
-            repository, "-c", "core.quotePath=false", "diff", "--full-index", "--no-renames", f"-U{context}", "old", "new"
+            repository,
+            "-c",
+            "core.quotePath=false",
+            "diff",
+            "--full-index",
+            "--no-renames",
+            f"-U{context}",
+            "old",
+            "new",
         ).stdout
         changed = [path for path in pairs if old.get(path) != new.get(path)]
         assert bool(diff) == bool(changed)
@@ -131,9 +151,13 @@ def test_patches_that_git_made(tally, scale, tmp_path, chunk):
             patch = engine.patches.PatchReader("0001-x.patch", HEADER.format(subject="x").encode() + diff).read()
         except engine.common.Stop as stop:
             assert stop.code == 2 and "nothing was changed" in stop.lines
-            assert not changed or any(beyond(path, old.get(path), new.get(path)) for path in changed), f"a plain patch is refused: {stop}"
+            assert not changed or any(beyond(path, old.get(path), new.get(path)) for path in changed), (
+                f"a plain patch is refused: {stop}"
+            )
             return "refused"
-        assert not any(beyond(path, old.get(path), new.get(path)) for path in changed), "what the docs say is refused was accepted"
+        assert not any(beyond(path, old.get(path), new.get(path)) for path in changed), (
+            "what the docs say is refused was accepted"
+        )
         assert sorted(os.fsencode(diff.path) for diff in patch.diffs) == sorted(changed)
         for item in patch.diffs:
             before = old[os.fsencode(item.path)]
@@ -162,7 +186,13 @@ def beyond(path: bytes, old, new) -> bool:
     except UnicodeDecodeError:
         named = True
     binary = any(side and b"\0" in side[1][:8000] for side in (old, new)) and (old and old[1]) != (new and new[1])
-    return named or any(char < 32 or char in b'"\\' for char in path) or old is None or binary or (new is not None and new[0] == "120000")
+    return (
+        named
+        or any(char < 32 or char in b'"\\' for char in path)
+        or old is None
+        or binary
+        or (new is not None and new[0] == "120000")
+    )
 
 
 def kit_files() -> dict:
@@ -175,11 +205,18 @@ def seeds_of(folder: Path, bench: PatchBench) -> list[bytes]:
     """Sound patches of every sort that the docs allow, on the kit's files."""
     files = {os.fsencode(path): item for path, item in bench.files.items()}
     core, crlf_text, bare = files[b"src/core.py"][1], files[b"crlf.txt"][1], files[b"bare.txt"][1]
-    many = core.replace(b"line 5 ", b"line five ").replace(b"line 30 of the core\n", b"").replace(b"line 50 ", b"new\nline 50 ")
+    many = (
+        core.replace(b"line 5 ", b"line five ")
+        .replace(b"line 30 of the core\n", b"")
+        .replace(b"line 50 ", b"new\nline 50 ")
+    )
     after = [
         {b"src/core.py": ("100644", many)},
         {b"src/core.py": ("100644", core + b"last\n"), b"src/util.py": None},
-        {b"crlf.txt": ("100644", crlf_text.replace(b"two", b"three")), b"README.md": ("100755", files[b"README.md"][1])},
+        {
+            b"crlf.txt": ("100644", crlf_text.replace(b"two", b"three")),
+            b"README.md": ("100755", files[b"README.md"][1]),
+        },
         {b"bare.txt": ("100644", bare + b"\n"), b"run.sh": ("100644", b"#!/bin/sh\necho ran\n")},
         {b"bare.txt": ("100644", b"first\n" + bare), b"src/old.py": ("100644", b"")},
         {b"README.md": ("100644", b"no newline")},
@@ -310,7 +347,9 @@ def put_overlay(top: Path, chance: random.Random) -> dict[bytes, tuple[int, byte
         path = os.path.join(os.fsencode(top), path_in)
         kind = chance.choice(["file"] * 14 + ["link", "dangling", "folder", "fifo", "socket", "up"])
         try:
-            if os.path.realpath(os.path.dirname(path)) != os.path.dirname(os.path.join(os.path.realpath(os.fsencode(top)), path_in)):
+            if os.path.realpath(os.path.dirname(path)) != os.path.dirname(
+                os.path.join(os.path.realpath(os.fsencode(top)), path_in)
+            ):
                 continue  # behind a link of before, which leads out of here
             os.makedirs(os.path.dirname(path), exist_ok=True)
             if kind == "file":
@@ -413,7 +452,10 @@ def test_overlay_files_by_apply(tally, scale, project, chunk):
             if path.startswith(inside)
         }
         found = {path: item for path, item in found.items() if not path.startswith(b".git/")}
-        assert found == {**base, **{path: (bool(mode & 0o100), data) for path, (mode, data) in there.items() if not junk(path)}}
+        assert found == {
+            **base,
+            **{path: (bool(mode & 0o100), data) for path, (mode, data) in there.items() if not junk(path)},
+        }
         return "completed"
 
     explore(tally, "overlay files, by the whole verb apply", chunk, scale(6, 40), SEEDS, check)
@@ -457,7 +499,24 @@ def test_upstreams(tally, scale, tmp_path, chunk):
 
 
 WORDS = st.sampled_from(
-    ["alpha", "overlay_files", "versions", "v1", "patches", "a", "", "\u00e9", 'q"', "\\", "{", "[", ":", ",", "\n", "\U0001f600"]
+    [
+        "alpha",
+        "overlay_files",
+        "versions",
+        "v1",
+        "patches",
+        "a",
+        "",
+        "\u00e9",
+        'q"',
+        "\\",
+        "{",
+        "[",
+        ":",
+        ",",
+        "\n",
+        "\U0001f600",
+    ]
 )
 NUMBER = st.integers(-(10**20), 10**20)
 VALUES = st.recursive(
@@ -477,7 +536,10 @@ def json_texts(draw):
     if shape:
         node = data
         for key in place[:-1]:
-            node[key] = {**draw(st.dictionaries(WORDS, VALUES, max_size=3)), **(node[key] if isinstance(node.get(key), dict) else {})}
+            node[key] = {
+                **draw(st.dictionaries(WORDS, VALUES, max_size=3)),
+                **(node[key] if isinstance(node.get(key), dict) else {}),
+            }
             node = node[key]
         node[place[-1]] = draw(NUMBER)
     chance = draw(st.randoms(use_true_random=False))
@@ -496,7 +558,9 @@ def written(node, chance) -> str:
     if isinstance(node, dict):
         rows = list(node.items())
         chance.shuffle(rows)
-        text = "{" + ",".join(f"{gap()}{string(key)}{gap()}:{written(item, chance)}" for key, item in rows) + gap() + "}"
+        text = (
+            "{" + ",".join(f"{gap()}{string(key)}{gap()}:{written(item, chance)}" for key, item in rows) + gap() + "}"
+        )
     elif isinstance(node, list):
         text = "[" + ",".join(written(item, chance) for item in node) + gap() + "]"
     else:
@@ -513,7 +577,14 @@ def units(text: str) -> list[int]:
 def test_numbers_in_json(tally, scale, chunk):
     """The editor of one number in a JSON text, which export uses on upstreams.json."""
     cases = st.tuples(json_texts(), st.integers(0, 10**6))
-    explore(tally, "JSON number editor", chunk, scale(150, 1500), cases, lambda case: check_number(engine, *case[0], case[1]))
+    explore(
+        tally,
+        "JSON number editor",
+        chunk,
+        scale(150, 1500),
+        cases,
+        lambda case: check_number(engine, *case[0], case[1]),
+    )
 
 
 # --- source packages -------------------------------------------------------------------------------------------------
@@ -546,7 +617,9 @@ def test_a_package_cut_at_any_byte(tally, scale, tmp_path):
     path.write_bytes(packed)
     assert check_archive(engine, path, tmp_path / "scratch") == "completed"
     end = len(plain.rstrip(b"\0")) + 511 & ~511  # of the last file; a block of zeros after it says that this is the end
-    places = [("gzip", at) for at in range(0, len(packed), scale(40, 1))] + [("tar", at) for at in range(0, end, scale(256, 16))]
+    places = [("gzip", at) for at in range(0, len(packed), scale(40, 1))] + [
+        ("tar", at) for at in range(0, end, scale(256, 16))
+    ]
     for what, at in places:
         path.write_bytes(packed[:at] if what == "gzip" else gzip.compress(plain[:at], 1, mtime=0))
         outcome = check_archive(engine, path, tmp_path / "scratch")
@@ -573,7 +646,11 @@ def header(name: bytes, size: int, kind: bytes) -> bytes:
     head = bytearray(512)
     head[:100] = name.ljust(100, b"\0")
     head[100:124] = b"0000644\0" + b"0000000\0" * 2
-    head[124:136] = b"%011o\0" % size if 0 <= size < 8**11 else bytes([0x80 if size > 0 else 0xFF]) + (size % 256**11).to_bytes(11, "big")
+    head[124:136] = (
+        b"%011o\0" % size
+        if 0 <= size < 8**11
+        else bytes([0x80 if size > 0 else 0xFF]) + (size % 256**11).to_bytes(11, "big")
+    )
     head[136:148] = b"00000000000\0"
     head[156:157] = kind
     head[257:265] = b"ustar\x0000"

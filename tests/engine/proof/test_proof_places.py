@@ -95,7 +95,13 @@ def everything(folder: Path) -> dict[str, tuple]:
     found = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         info = path.lstat()
-        data = os.readlink(path) if stat.S_ISLNK(info.st_mode) else path.read_bytes() if stat.S_ISREG(info.st_mode) else None
+        data = (
+            os.readlink(path)
+            if stat.S_ISLNK(info.st_mode)
+            else path.read_bytes()
+            if stat.S_ISREG(info.st_mode)
+            else None
+        )
         found[str(path)] = (info.st_mode, data)
     return found
 
@@ -112,7 +118,12 @@ def user_state(folder: Path) -> dict:
     kept = {}
     for path in sorted({*own.rglob("*"), *common.rglob("*")}):
         parts = path.relative_to(common if path.is_relative_to(common) else own).parts
-        if path.is_file() and parts[0] not in ("objects", "logs", "reftable", "era") and "index" not in path.name and "logs" not in parts:
+        if (
+            path.is_file()
+            and parts[0] not in ("objects", "logs", "reftable", "era")
+            and "index" not in path.name
+            and "logs" not in parts
+        ):
             kept[str(path)] = path.read_bytes()
     debug = git(folder, "ls-files", "--debug")
     return {
@@ -202,7 +213,10 @@ def whole_round(project: Project, run, tmp: Path) -> dict[str, str]:
     found["saved"] = hashlib.sha256(saved.read_bytes()).hexdigest()
     run("apply", "alpha")
     subprocess.run(["git", "apply", str(saved)], cwd=alpha, check=True)
-    assert bytes_of(alpha) == {**{path: data for path, data in mine.items() if path != "crlf.txt"}, "bare.txt": b"an edit"}
+    assert bytes_of(alpha) == {
+        **{path: data for path, data in mine.items() if path != "crlf.txt"},
+        "bare.txt": b"an edit",
+    }
     git(alpha, "checkout", "-q", ".")
     run("apply", "alpha", "--version", "v2")
     found["v2"] = git(alpha, "rev-parse", "era")
@@ -435,7 +449,9 @@ def test_way_of_naming(project, clone, tally, tmp_path, monkeypatch, kind, way):
         assert other.run("status", "alpha", "--json", f"--checkout={given}").json["alpha"]["state"] == "clean"
 
 
-@pytest.mark.parametrize("length", [3000, 3700, 3900, 3990, 4020, 4040, 4050, 4060, 4070, 4080, 4090] if LONG else [4040])
+@pytest.mark.parametrize(
+    "length", [3000, 3700, 3900, 3990, 4020, 4040, 4050, 4060, 4070, 4080, 4090] if LONG else [4040]
+)
 def test_path_near_the_limit(project, tally, tmp_path, length):
     """Where a path does not fit, apply refuses and leaves nothing behind."""
     folder, base = tmp_path / "deep", tmp_path
@@ -454,7 +470,10 @@ def test_path_near_the_limit(project, tally, tmp_path, length):
             assert left == ["alpha"] and bytes_of(base / "alpha") == APPLIED
             project.run("status", "alpha", "--checkouts", str(base))
         else:
-            assert left == [] and result.err.startswith("error: ") and "nothing was changed" in result.err, (left, result.text)
+            assert left == [] and result.err.startswith("error: ") and "nothing was changed" in result.err, (
+                left,
+                result.text,
+            )
 
 
 @only_long
@@ -869,8 +888,16 @@ KINDS = [
     ("untracked cache", after("update-index --force-untracked-cache", "status"), None),
     ("index version 4", after("update-index --index-version 4"), None),
     ("index without a checksum", after("config index.skipHash true", "read-tree --reset -u HEAD"), None),
-    ("many files settings", after("config feature.manyFiles true", "config feature.experimental true", "read-tree HEAD", "status"), None),
-    ("commit graph and multi-pack index", after("commit-graph write --reachable", "repack -q -d", "multi-pack-index write"), None),
+    (
+        "many files settings",
+        after("config feature.manyFiles true", "config feature.experimental true", "read-tree HEAD", "status"),
+        None,
+    ),
+    (
+        "commit graph and multi-pack index",
+        after("commit-graph write --reachable", "repack -q -d", "multi-pack-index write"),
+        None,
+    ),
     ("fsmonitor hook", fsmonitor_hook, None),
     ("core.worktree elsewhere", work_tree_elsewhere, (5, "local edits")),
     ("work tree of a core.worktree", the_elsewhere, (3, "not a git tree")),
@@ -900,8 +927,16 @@ KINDS = [
     ("hooks", hooks, None),
     ("owned by another user", another_owner, None),
     ("rerere and logs of all refs", after("config rerere.enabled true", "config core.logAllRefUpdates always"), None),
-    ("strange abbreviations and colours", after("config core.abbrev 4", "config color.ui always", "config core.quotePath false"), None),
-    ("diff settings", after("config diff.noprefix true", "config diff.algorithm histogram", "config diff.external false"), None),
+    (
+        "strange abbreviations and colours",
+        after("config core.abbrev 4", "config color.ui always", "config core.quotePath false"),
+        None,
+    ),
+    (
+        "diff settings",
+        after("config diff.noprefix true", "config diff.algorithm histogram", "config diff.external false"),
+        None,
+    ),
     ("protected file names off", after("config core.protectNTFS false", "config core.ignoreCase true"), None),
     ("branch named like ours", after("branch upstream/v1", "tag era"), None),
 ]
@@ -1049,7 +1084,9 @@ def test_file_system(project, tally, tmp_path, mounted, kind, mount, part):
         assert not list(other.checkouts.glob(".*.new-*")) and not list((other.cache / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("part", ["project", "cache", "checkouts", "clone", "temporary folder"] if LONG else ["checkouts"])
+@pytest.mark.parametrize(
+    "part", ["project", "cache", "checkouts", "clone", "temporary folder"] if LONG else ["checkouts"]
+)
 def test_read_only(project, clone, tally, tmp_path, mounted, part):
     """What must write is refused in words and leaves all as it was; what only reads, works."""
     if os.geteuid():
@@ -1173,7 +1210,7 @@ CIRCUMSTANCES = [
 @pytest.mark.parametrize("kind, given", some_of(CIRCUMSTANCES, ["ASCII only (PYTHONUTF8=0)"]))
 def test_circumstance(project, clone, tally, tmp_path, kind, given):
     """The commits do not depend on it, and who comes after in plain circumstances finds all as it should be."""
-    odd = {"\u00fcber.py": "u = 1\n".encode(), "\u65e5\u672c/a b.txt": b"text\n"}
+    odd = {"\u00fcber.py": b"u = 1\n", "\u65e5\u672c/a b.txt": b"text\n"}
     for path, text in odd.items():
         target = project.root / "overlays/alpha" / path
         target.parent.mkdir(exist_ok=True)
@@ -1273,4 +1310,6 @@ def test_cache_of_a_user_without_a_name(project, tally, kind, settings):
         if "relative" in kind:
             assert result.code == 0 and bytes_of(other.checkout()) == APPLIED, result.text
         else:
-            assert result.code in (2, 5) and result.err.startswith("error: ") and not other.checkout().exists(), result.text
+            assert result.code in (2, 5) and result.err.startswith("error: ") and not other.checkout().exists(), (
+                result.text
+            )

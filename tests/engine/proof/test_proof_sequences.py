@@ -35,7 +35,17 @@ from model import (
 
 PART = "sequences"
 REFUSED = (2, 3, 4, 5, 6)
-ALPHA = ["src/core.py", "src/util.py", "src/old.py", "README.md", "run.sh", "crlf.txt", "bare.txt", "extra/recipe.py", "src/era.py"]
+ALPHA = [
+    "src/core.py",
+    "src/util.py",
+    "src/old.py",
+    "README.md",
+    "run.sh",
+    "crlf.txt",
+    "bare.txt",
+    "extra/recipe.py",
+    "src/era.py",
+]
 ALPHA += ["tools/go.sh", "src/helpers.py", "notes.txt", "new/deep/file.py"]
 PATHS = {"alpha": ALPHA, "beta": ["main.py", "other.py"]}
 SIDES = ["here", "here", "here", "here", "ours", "clone", "beta"]  # here: where the sequence began
@@ -78,9 +88,15 @@ def more_patches(project) -> dict:
     }
     return {
         ("v1", "kit"): (kit, both),
-        ("v1", "many"): ({"0001-hook-first.patch": one, "0002-many-kinds.patch": two, "0003-recipe.patch": three}, many),
+        ("v1", "many"): (
+            {"0001-hook-first.patch": one, "0002-many-kinds.patch": two, "0003-recipe.patch": three},
+            many,
+        ),
         ("v1", "none"): ({}, {}),
-        ("v2", "newer"): ({"0001-hook-the-newer-core.patch": newer}, {"src/core.py": ("100644", moved.replace(*line20))}),
+        ("v2", "newer"): (
+            {"0001-hook-the-newer-core.patch": newer},
+            {"src/core.py": ("100644", moved.replace(*line20))},
+        ),
         ("v2", "none"): ({}, {}),
     }
 
@@ -91,7 +107,9 @@ class Field:
     def __init__(self, project, tmp_path: Path, tally):
         self.project, self.folder, self.tally = project, tmp_path, tally
         self.sets = more_patches(project)
-        write_tree(project.root, {f"patches/alpha/v2/{file}": text for file, text in self.sets["v2", "newer"][0].items()})
+        write_tree(
+            project.root, {f"patches/alpha/v2/{file}": text for file, text in self.sets["v2", "newer"][0].items()}
+        )
         project.pin_numbers()
         project.pinning = False
         project.run("fetch")
@@ -117,7 +135,14 @@ class Field:
 
     def reset(self) -> None:
         root, folder = self.project.root, self.folder
-        for path in (root / "patches", root / "overlays", self.project.cache, folder / "clone", root / "checkouts", folder / "edits"):
+        for path in (
+            root / "patches",
+            root / "overlays",
+            self.project.cache,
+            folder / "clone",
+            root / "checkouts",
+            folder / "edits",
+        ):
             shutil.rmtree(path, ignore_errors=True)
             if (self.kept / path.name).exists():
                 shutil.copytree(self.kept / path.name, path, symlinks=True)
@@ -173,7 +198,11 @@ def make_machine(field: Field):
             return {key: place.see() for key, place in self.places.items()}
 
         def project_side(self) -> dict:
-            found = {f"{top}/{p}": item for top in ("patches", "overlays") for p, item in read_folder(project.root / top).items()}
+            found = {
+                f"{top}/{p}": item
+                for top in ("patches", "overlays")
+                for p, item in read_folder(project.root / top).items()
+            }
             found["upstreams.json"] = ("100644", (project.root / "upstreams.json").read_bytes())
             found["edits"] = read_folder(field.folder / "edits")
             return found
@@ -184,14 +213,21 @@ def make_machine(field: Field):
             for key, item in seen.items():
                 if item:
                     found |= self.places[key].user_bytes(item)
-            return found.union(*(marks_in(top) for top in (project.root / "patches", project.root / "overlays", field.folder / "edits")))
+            return found.union(
+                *(
+                    marks_in(top)
+                    for top in (project.root / "patches", project.root / "overlays", field.folder / "edits")
+                )
+            )
 
         def of_the_project(self) -> set[bytes]:
             """What an overlay brought: taking it away again is not a loss."""
             found = set()
             for place in self.places.values():
                 if place.record and place.record.tip and place.path.exists():
-                    found |= self.world.marks(place.path, frozenset(oid for _, oid in place.tree(place.record.tip).values()))
+                    found |= self.world.marks(
+                        place.path, frozenset(oid for _, oid in place.tree(place.record.tip).values())
+                    )
             return found
 
         def run(self, row: str, words: list[str], wants: dict[str, Want], looks: bool = False, exports: bool = False):
@@ -210,7 +246,9 @@ def make_machine(field: Field):
             for key, place in self.places.items():
                 want = wants.get(key, Want())
                 if still or want.action == "none":
-                    self.same(key, seen[key], after[key], told, but=".git/era/record.json" if exports and not still else "")
+                    self.same(
+                        key, seen[key], after[key], told, but=".git/era/record.json" if exports and not still else ""
+                    )
                 else:
                     self.arrived(place, seen[key], after[key], want, told)
                     self.identity(key, seen[key], after[key], want, told)
@@ -225,7 +263,10 @@ def make_machine(field: Field):
             return result
 
         def same(self, key: str, before, after, told: str, but: str) -> None:
-            old, new = ({p: item for p, item in seen.everything.items() if p != but} if seen else None for seen in (before, after))
+            old, new = (
+                {p: item for p, item in seen.everything.items() if p != but} if seen else None
+                for seen in (before, after)
+            )
             assert old == new, f"{key}: {sorted(differing(old or {}, new or {}))} should not have changed\n{told}"
 
         def arrived(self, place: Place, before, after, want: Want, told: str) -> None:
@@ -238,9 +279,13 @@ def make_machine(field: Field):
             else:
                 coming = {path: before.files[path] for path in before.files if path not in want.paths}
                 found = {path: item for path, item in after.files.items() if path not in want.paths}
-                assert found == coming, f"{sorted(p for p in found.keys() | coming.keys() if found.get(p) != coming.get(p))}\n{told}"
+                assert found == coming, (
+                    f"{sorted(p for p in found.keys() | coming.keys() if found.get(p) != coming.get(p))}\n{told}"
+                )
                 for path in want.paths:
-                    assert after.stands(path) == want.new.get(path), f"{path} is {after.stands(path)}, not {want.new.get(path)}\n{told}"
+                    assert after.stands(path) == want.new.get(path), (
+                        f"{path} is {after.stands(path)}, not {want.new.get(path)}\n{told}"
+                    )
                     assert after.index.get(path) == want.new.get(path), f"{path} in the index\n{told}"
                 for path in before.files.keys() & after.files.keys():
                     if before.files[path] == after.files[path]:
@@ -283,7 +328,9 @@ def make_machine(field: Field):
             place.record = want.record
             if place.record and place.record.tip:
                 key = (place.record.base, repr(sorted(place.record.inputs.items())))
-                assert self.world.tips.setdefault(key, after.head) == after.head, f"the same input made another commit\n{told}"
+                assert self.world.tips.setdefault(key, after.head) == after.head, (
+                    f"the same input made another commit\n{told}"
+                )
 
         def identity(self, key: str, before, after, want: Want, told: str) -> None:
             """apply, then revert, with nothing but verbs between: all as it was."""
@@ -293,7 +340,10 @@ def make_machine(field: Field):
                 first = self.round.pop(key)
                 for what in ("files", "index", "flags", "config", "stash", "ref", "head"):
                     assert getattr(first, what) == getattr(after, what), f"after apply and revert: {what}\n{told}"
-                mine = [{r: o for r, o in seen.refs.items() if not r.startswith(("refs/tags/upstream/", ERA))} for seen in (first, after)]
+                mine = [
+                    {r: o for r, o in seen.refs.items() if not r.startswith(("refs/tags/upstream/", ERA))}
+                    for seen in (first, after)
+                ]
                 assert mine[0] == mine[1] and (not self.places[key].given or first.refs == after.refs), told
 
         def clean_before(self, seen) -> bool:
@@ -301,7 +351,12 @@ def make_machine(field: Field):
 
         # Verbs
 
-        @step(3, on=side, version=st.sampled_from([*[None] * 3, "v1", "v2"]), source=st.sampled_from([*[None] * 3, "git", "pypi", "file"]))
+        @step(
+            3,
+            on=side,
+            version=st.sampled_from([*[None] * 3, "v1", "v2"]),
+            source=st.sampled_from([*[None] * 3, "git", "pypi", "file"]),
+        )
         def v_apply(self, on, version, source):
             self.apply(on, version, source, [])
 
@@ -314,7 +369,12 @@ def make_machine(field: Field):
             place = self.places[on]
             self.apply(on, None, None, [])
             seen = place.see()
-            if place.state(seen, None)[0] in ("applied", "modified") and place.record and place.record.tip and seen.ref == ERA:
+            if (
+                place.state(seen, None)[0] in ("applied", "modified")
+                and place.record
+                and place.record.tip
+                and seen.ref == ERA
+            ):
                 self.run("apply twice", ["apply", *place.words], {on: Want()}, looks=True)
 
         @step(on=side, version=st.sampled_from([None, "v1", "v2"]))
@@ -330,11 +390,11 @@ def make_machine(field: Field):
             words = ["apply", *place.words, *more]
             words += ["--version", version] if version else []
             if source == "file":
-                if version == "v2":
+                if version == "v2" or place.state(place.see(), version)[1] == "v2" and not version:
                     source = "git"
-                elif place.state(place.see(), version)[1] == "v2" and not version:
-                    source = "git"
-            words += ["--source", str(project.index / "alpha-1.0.tar.gz") if source == "file" else source] if source else []
+            words += (
+                ["--source", str(project.index / "alpha-1.0.tar.gz") if source == "file" else source] if source else []
+            )
             kind = "pypi" if source == "file" else source
             want = place.want_apply(place.see(), version, kind)
             self.run("apply --dry-run" if more else "apply", words, {on: want}, looks=bool(more))
@@ -344,7 +404,12 @@ def make_machine(field: Field):
             wants = {on: self.places[on].want_apply(self.places[on].see(), None, None) for on in ("ours", "beta")}
             self.run("apply, all" + " --dry-run" * dry, ["apply", *["--dry-run"] * dry], wants, looks=dry)
 
-        @step(6, on=side, keep=st.sampled_from([None, "new", "new", "taken"]), dry=st.sampled_from([False, False, False, True]))
+        @step(
+            6,
+            on=side,
+            keep=st.sampled_from([None, "new", "new", "taken"]),
+            dry=st.sampled_from([False, False, False, True]),
+        )
         def v_revert(self, on, keep, dry):
             place, words = self.places[on], []
             target = None
@@ -400,7 +465,9 @@ def make_machine(field: Field):
                 want.codes.add(5)
             result = self.run("diff " + " ".join(how), ["diff", *place.words, *how], {on: want}, looks=True)
             if result.code == 0 and not how:
-                assert result.raw.decode() == (plain(place.path, "diff", "--binary", record.base, record.tip) if record else "")
+                assert result.raw.decode() == (
+                    plain(place.path, "diff", "--binary", record.base, record.tip) if record else ""
+                )
             if result.code == 0 and how == ["--local"]:
                 tree, final = place.tree(record.tip if record else seen.head), self.with_new_files(place, seen)
                 changed = {p for p in tree.keys() | final.keys() if tree.get(p) != final.get(p)}
@@ -457,7 +524,9 @@ def make_machine(field: Field):
             words = ["apply", place.name, "--version", record.label, "--source", source, "--checkouts", str(again)]
             fresh = project.run(*words, code=None)
             assert fresh.code == 0 and not codes, f"what was exported cannot be applied\n{result.text}{fresh.text}"
-            assert ids({p: i for p, i in read_files(again / place.name).items() if not p.startswith(".git/")}) == want.new, result.text
+            assert (
+                ids({p: i for p, i in read_files(again / place.name).items() if not p.startswith(".git/")}) == want.new
+            ), result.text
             tally.count(PART, "export, then apply from nothing", "completed")
 
         def content(self, place: Place, seen, path: str, entry) -> bytes:
@@ -474,7 +543,9 @@ def make_machine(field: Field):
         def v_port(self, onto, version):
             words = ["port", "alpha", "--onto", onto, *(["--version", version] if version else [])]
             label = version or "v1"
-            files = {path: item[1].decode() for path, item in read_files(project.root / "patches/alpha" / label).items()}
+            files = {
+                path: item[1].decode() for path, item in read_files(project.root / "patches/alpha" / label).items()
+            }
             want = Want(may={4})
             if label == onto or (label, onto) == ("v2", "main"):
                 want = Want()
@@ -525,9 +596,18 @@ def make_machine(field: Field):
                 lines.insert(at, f"{self.mark()}\n".encode())
                 target.write_bytes(b"".join(lines))
 
-        @step(4, on=side, number=pick, how=st.sampled_from(["delete", "delete", "chmod", "chmod", "touch", "link", "folder"]))
+        @step(
+            4,
+            on=side,
+            number=pick,
+            how=st.sampled_from(["delete", "delete", "chmod", "chmod", "touch", "link", "folder"]),
+        )
         def u_alter(self, on, number, how):
-            if (folder := self.user(on)) and (target := folder / self.path_for(on, number, True)).is_file() and not target.is_symlink():
+            if (
+                (folder := self.user(on))
+                and (target := folder / self.path_for(on, number, True)).is_file()
+                and not target.is_symlink()
+            ):
                 if any(part.is_symlink() for part in target.parents if part != folder and folder in part.parents):
                     return
                 if how == "chmod":
@@ -565,7 +645,9 @@ def make_machine(field: Field):
                 elif how == "upper":
                     (folder / "readme.md").write_text(f"{self.mark()}\n")
 
-        @step(3, on=side, number=pick, how=st.sampled_from(["add", "add", "all", "rm", "intent", "unstage", "checkout"]))
+        @step(
+            3, on=side, number=pick, how=st.sampled_from(["add", "add", "all", "rm", "intent", "unstage", "checkout"])
+        )
         def u_stage(self, on, number, how):
             if folder := self.user(on):
                 path = self.path_for(on, number, how != "add")
@@ -579,25 +661,50 @@ def make_machine(field: Field):
             if folder := self.user(on):
                 self.number += 1
                 message = f"My work {self.number}"
-                words = {"commit": ["commit", "-q", "-a", "-m", message], "amend": ["commit", "-q", "-a", "--amend", "--no-edit"]}
-                words |= {"empty": ["commit", "-q", "--allow-empty", "-m", message], "stash": ["stash", "-q"], "clean": ["clean", "-fdq"]}
+                words = {
+                    "commit": ["commit", "-q", "-a", "-m", message],
+                    "amend": ["commit", "-q", "-a", "--amend", "--no-edit"],
+                }
+                words |= {
+                    "empty": ["commit", "-q", "--allow-empty", "-m", message],
+                    "stash": ["stash", "-q"],
+                    "clean": ["clean", "-fdq"],
+                }
                 words |= {"undo": ["reset", "-q", "--hard"]}
                 if how == "amend" and git(folder, "rev-parse", "HEAD") in field.bases.values():
                     return
                 user_git(folder, *words[how])
 
-        @step(4, on=side, what=st.sampled_from(["branch", "tag", "config", "work", "era", "detach", "base", "before", "mine", "delete"]))
+        @step(
+            4,
+            on=side,
+            what=st.sampled_from(
+                ["branch", "tag", "config", "work", "era", "detach", "base", "before", "mine", "delete"]
+            ),
+        )
         def u_refs(self, on, what):
             if folder := self.user(on):
                 self.number += 1
                 words = {"branch": ["branch", f"side-{self.number}"], "tag": ["tag", f"mark-{self.number}"]}
-                words |= {"config": ["config", "user.nickname", str(self.number)], "work": ["checkout", "-q", "-b", f"work-{self.number}"]}
+                words |= {
+                    "config": ["config", "user.nickname", str(self.number)],
+                    "work": ["checkout", "-q", "-b", f"work-{self.number}"],
+                }
                 words |= {"era": ["checkout", "-q", "era"], "detach": ["checkout", "-q", "--detach"]}
                 words |= {"before": ["checkout", "-q", "HEAD~1"]}
-                words |= {"base": ["checkout", "-q", "upstream/v1"], "mine": ["checkout", "-q", "mine"], "delete": ["branch", "-D", "mine"]}
+                words |= {
+                    "base": ["checkout", "-q", "upstream/v1"],
+                    "mine": ["checkout", "-q", "mine"],
+                    "delete": ["branch", "-D", "mine"],
+                }
                 user_git(folder, *words[what])
 
-        @step(2, on=side, number=pick, flag=st.sampled_from(["--assume-unchanged", "--skip-worktree", "--no-skip-worktree"]))
+        @step(
+            2,
+            on=side,
+            number=pick,
+            flag=st.sampled_from(["--assume-unchanged", "--skip-worktree", "--no-skip-worktree"]),
+        )
         def u_flag(self, on, number, flag):
             if folder := self.user(on):
                 user_git(folder, "update-index", flag, "--", self.path_for(on, number, True))
@@ -612,7 +719,13 @@ def make_machine(field: Field):
 
         def changes_project(self) -> None:
             if self.number % 2:
-                self.earlier.append((read_files(project.root / "patches"), read_files(project.root / "overlays"), dict(self.world.effects)))
+                self.earlier.append(
+                    (
+                        read_files(project.root / "patches"),
+                        read_files(project.root / "overlays"),
+                        dict(self.world.effects),
+                    )
+                )
 
         @step(2, path=st.sampled_from(OVERLAY), how=st.sampled_from(["write", "write", "remove"]))
         def p_overlay(self, path, how):
@@ -655,7 +768,9 @@ def make_machine(field: Field):
         def p_cache(self, what):
             archives = field.kept / "cache/archives"
             shutil.rmtree(project.cache / what, ignore_errors=True)
-            if archives.is_dir() and not (project.cache / "archives").exists():  # pip takes seconds, and has tests of its own
+            if (
+                archives.is_dir() and not (project.cache / "archives").exists()
+            ):  # pip takes seconds, and has tests of its own
                 shutil.copytree(archives, project.cache / "archives")
 
         @rule(what=st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), steps[name])))

@@ -43,7 +43,9 @@ def expected_files(template: tuple[Path, dict], folder: Path) -> dict:
     patches = sorted((root / "project/patches/alpha/v1").glob("*.patch"))
     git(folder / "plain", "apply", *map(str, patches))
     found = content(folder / "plain")
-    found.update({path: item for path, item in content(root / "project/overlays/alpha").items() if "__pycache__" not in path})
+    found.update(
+        {path: item for path, item in content(root / "project/overlays/alpha").items() if "__pycache__" not in path}
+    )
     return found
 
 
@@ -74,7 +76,12 @@ class Case:
     def fresh(self) -> None:
         """As it was in the beginning, for the next try: many of them share one project, which saves time."""
         project, sources = self.project, self.project.engine.sources
-        self.start = self.start or (json.dumps(project.upstreams), dict(project.env), sources.MAX_DOWNLOAD, sources.STALL)
+        self.start = self.start or (
+            json.dumps(project.upstreams),
+            dict(project.env),
+            sources.MAX_DOWNLOAD,
+            sources.STALL,
+        )
         project.upstreams, project.env = json.loads(self.start[0]), dict(self.start[1])
         sources.MAX_DOWNLOAD, sources.STALL = self.start[2:]
         project.save()
@@ -132,7 +139,9 @@ def case(project, certificate, expected, grounds, tmp_path):
     project.upstreams["alpha"]["git"] = f"{forge.url}/alpha"
     project.save()
     project.env.update(GIT_SSL_CAINFO=str(certificate), NO_PROXY="*", no_proxy="*")
-    made = Case(project, forge, other, tmp_path, expected, tmp_path / "forge/alpha", grounds[1], tmp_path / "canary", grounds[0])
+    made = Case(
+        project, forge, other, tmp_path, expected, tmp_path / "forge/alpha", grounds[1], tmp_path / "canary", grounds[0]
+    )
     made.fresh()
     yield made
     forge.close()
@@ -220,7 +229,9 @@ def _(case):
 @attack("a branch that bears the id", "refused", local=True)
 def _(case):
     without_the_pin(case)
-    (case.repository / "packed-refs").write_text(f"{case.evil} refs/heads/{case.pin}\n{case.evil} refs/tags/{case.pin}\n")
+    (case.repository / "packed-refs").write_text(
+        f"{case.evil} refs/heads/{case.pin}\n{case.evil} refs/tags/{case.pin}\n"
+    )
 
 
 @attack("the id is a blob's", "refused", local=True, quick=False)
@@ -289,7 +300,9 @@ def _(case):
     case.forge.old = True
     case.untag()
     names = ["HEAD", "refs/pins/x", f"refs/pins/{case.pin}", case.pin, "-x", "--upload-pack=x", "era", "a;touch", "v1"]
-    rows = [f"{case.evil} refs/heads/{name}" for name in names] + [f"{git(case.repository, 'rev-parse', 'v2')} refs/heads/main"]
+    rows = [f"{case.evil} refs/heads/{name}" for name in names] + [
+        f"{git(case.repository, 'rev-parse', 'v2')} refs/heads/main"
+    ]
     (case.repository / "packed-refs").write_text("\n".join(rows) + "\n")
     shutil.rmtree(case.repository / "refs")
     (case.repository / "refs/heads").mkdir(parents=True)
@@ -299,7 +312,11 @@ def _(case):
 def _(case):
     rows = [f"{case.evil} refs/heads/b{number:05}" for number in range(3000)]
     rows += [f"{case.evil} refs/pins/{case.pin}", f"{case.evil} refs/pins/sdist-{case.project.ids['sha256']}"]
-    rows += [f"{case.evil} refs/replace/{case.pin}", f"{case.evil} refs/tags/{case.pin}", f"{case.evil} refs/remotes/-x/y"]
+    rows += [
+        f"{case.evil} refs/replace/{case.pin}",
+        f"{case.evil} refs/tags/{case.pin}",
+        f"{case.evil} refs/remotes/-x/y",
+    ]
     with open(case.repository / "packed-refs", "a") as out:
         out.write("\n".join(rows) + "\n")
     for link in ("refs/heads/link", "refs/pins/link"):
@@ -314,7 +331,9 @@ def _(case):
 
 @attack("a pack of another commit", "refused")
 def _(case):
-    case.script(f"cat > /dev/null; cd {case.repository}; git rev-list --objects {case.evil} | git pack-objects --stdout -q")
+    case.script(
+        f"cat > /dev/null; cd {case.repository}; git rev-list --objects {case.evil} | git pack-objects --stdout -q"
+    )
 
 
 @attack("a corrupted pack", "refused")
@@ -362,7 +381,10 @@ while True:
 def raw_tree(repository: Path, rows: list[tuple[str, bytes, str]]) -> str:
     body = b"".join(f"{mode} ".encode() + name + b"\0" + bytes.fromhex(oid) for mode, name, oid in rows)
     made = subprocess.run(
-        ["git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally"], cwd=repository, input=body, capture_output=True
+        ["git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally"],
+        cwd=repository,
+        input=body,
+        capture_output=True,
     )
     return made.stdout.decode().strip()
 
@@ -425,33 +447,54 @@ def redirect(words: str, where, *outcomes: str, status: int = 302, quick: bool =
 
 redirect("redirect to another host", lambda case: f"https://localhost:{case.forge.port}/moved/alpha", "refused")
 redirect("redirect to another port", lambda case: f"{case.other.url}/alpha", "refused", quick=False)
-redirect("redirect that stays (301) to another port", lambda case: f"{case.other.url}/alpha", "refused", status=301, quick=False)
+redirect(
+    "redirect that stays (301) to another port",
+    lambda case: f"{case.other.url}/alpha",
+    "refused",
+    status=301,
+    quick=False,
+)
 redirect("redirect (307) to another port", lambda case: f"{case.other.url}/alpha", "refused", status=307, quick=False)
 redirect("redirect (308) to another port", lambda case: f"{case.other.url}/alpha", "refused", status=308, quick=False)
 redirect("redirect to plain http", lambda case: f"http://127.0.0.1:{case.forge.port}/moved/alpha", "refused")
 redirect("redirect without a scheme", lambda case: f"//127.0.0.1:{case.other.port}/alpha", "refused", quick=False)
 redirect(
-    "redirect that disguises the host", lambda case: f"https://127.0.0.1:{case.forge.port}@localhost:{case.other.port}/alpha", "refused"
+    "redirect that disguises the host",
+    lambda case: f"https://127.0.0.1:{case.forge.port}@localhost:{case.other.port}/alpha",
+    "refused",
 )
 redirect(
-    "redirect with a backslash", lambda case: f"https://localhost:{case.other.port}\\@127.0.0.1:{case.forge.port}/x", "refused", quick=False
+    "redirect with a backslash",
+    lambda case: f"https://localhost:{case.other.port}\\@127.0.0.1:{case.forge.port}/x",
+    "refused",
+    quick=False,
 )
 redirect("redirect to a file", lambda case: f"file://{case.folder}/elsewhere/alpha", "refused", quick=False)
 redirect("redirect to a program", lambda case: f"ext::sh -c touch% {case.canary} ", "refused", quick=False)
 redirect("redirect to an option", lambda case: "--upload-pack=x", "refused", quick=False)
 redirect("redirect to no URL", lambda case: "https://[::1/alpha", "refused", quick=False)
-redirect("redirect to the other service", lambda case: "/moved/alpha/info/refs?service=git-receive-pack&x=", "refused", quick=False)
+redirect(
+    "redirect to the other service",
+    lambda case: "/moved/alpha/info/refs?service=git-receive-pack&x=",
+    "refused",
+    quick=False,
+)
 redirect("redirect in a circle", lambda case: f"{case.forge.url}/alpha", "refused", quick=False)
 redirect("redirect within the host", lambda case: f"{case.forge.url}/moved/alpha", "completed")
 redirect("redirect (301) within the host, relative", lambda case: "/moved/alpha", "completed", status=301, quick=False)
 redirect(
-    "redirect within the host, with a name", lambda case: f"https://x:y@127.0.0.1:{case.forge.port}/moved/alpha", "refused", quick=False
+    "redirect within the host, with a name",
+    lambda case: f"https://x:y@127.0.0.1:{case.forge.port}/moved/alpha",
+    "refused",
+    quick=False,
 )
 
 
 @attack("redirect of the second request", "refused", quick=False)
 def _(case):
-    case.forge.trick = lambda handler: handler.command == "POST" and handler.answer(307, Location=case.other.url + handler.path)
+    case.forge.trick = lambda handler: (
+        handler.command == "POST" and handler.answer(307, Location=case.other.url + handler.path)
+    )
 
 
 @attack("a server that asks for a password", "refused")
@@ -463,7 +506,9 @@ def _(case):
 def _(case):
     line = b"ERR \x1b]0;owned\x07\x1b[2J not our place"
     body = b"001e# service=git-upload-pack\n0000" + f"{len(line) + 4:04x}".encode() + line
-    case.forge.trick = lambda handler: handler.answer(200, body, Content_Type="application/x-git-upload-pack-advertisement")
+    case.forge.trick = lambda handler: handler.answer(
+        200, body, Content_Type="application/x-git-upload-pack-advertisement"
+    )
 
 
 @attack("words for the terminal beside a pack", "refused", quick=False)
@@ -514,7 +559,9 @@ def _(case):
             "uploadpack.allowFilter": "true",
         }
     )
-    case.user_config("[fetch]\n\turiProtocols = https,http\n[transfer]\n\tbundleURI = true\n[promisor]\n\tacceptFromServer = all\n")
+    case.user_config(
+        "[fetch]\n\turiProtocols = https,http\n[transfer]\n\tbundleURI = true\n[promisor]\n\tacceptFromServer = all\n"
+    )
 
 
 @attack("git's settings of the user: hooks, filters, refs to prune, submodules", "completed", quick=False)
@@ -655,7 +702,9 @@ class Index:
         self.offer("/files/alpha-1.0.tar.gz")
 
     def offer(self, *links: str) -> None:
-        self.page.write_text("<html>" + "".join(f'<a href="{link}">{link.rpartition("/")[2].partition("#")[0]}</a>' for link in links))
+        self.page.write_text(
+            "<html>" + "".join(f'<a href="{link}">{link.rpartition("/")[2].partition("#")[0]}</a>' for link in links)
+        )
 
     def spoil(self, keep_size: bool = False) -> str:
         """An altered archive under the right name; its sha256."""
@@ -723,7 +772,9 @@ def _(index):
 
 
 def send_on(index: Index, to: str) -> None:
-    index.forge.trick = lambda handler: handler.path.startswith("/files") and handler.answer(302, Location=to + handler.path)
+    index.forge.trick = lambda handler: (
+        handler.path.startswith("/files") and handler.answer(302, Location=to + handler.path)
+    )
 
 
 @index("the index sends on to other servers, right bytes", "completed")
@@ -774,7 +825,10 @@ def one_index(case: Case, tally, words: str, verb: str, warm: bool) -> None:
     for folder in ("index-server", "mirror"):
         shutil.rmtree(case.folder / folder, ignore_errors=True)
     shutil.copytree(case.project.index, case.folder / "mirror/files")
-    place, case.extra = Forge(case.folder / "index-server", None, files=True), Forge(case.folder / "mirror", None, files=True)
+    place, case.extra = (
+        Forge(case.folder / "index-server", None, files=True),
+        Forge(case.folder / "mirror", None, files=True),
+    )
     try:
         case.project.env.update(PIP_INDEX_URL=f"{place.url}/simple/", PIP_NO_CACHE_DIR="1")
         del case.project.env["PIP_NO_INDEX"], case.project.env["PIP_FIND_LINKS"]
@@ -805,7 +859,9 @@ def test_archives_as_a_path(case, tally, spoil, verb):
         path.mkdir()
         (path / "setup.py").write_text("")
     case.project.run("fetch", "alpha", "--version", "v2", "--source", str(case.project.up / "alpha"))
-    judge(case, tally, "an altered archive as --source PATH", verb, verb_words(verb, str(path)), ("refused",), kind="pypi")
+    judge(
+        case, tally, "an altered archive as --source PATH", verb, verb_words(verb, str(path)), ("refused",), kind="pypi"
+    )
     assert not list((case.project.cache).glob("archives/*/*"))
 
 
@@ -973,7 +1029,9 @@ def _(case, kind):
 def test_poisoned_caches(case, tally, chosen):
     for words in chosen:
         kinds = POISONS[words][1]
-        for kind, verb, offline in itertools.product(kinds if LONG else kinds[:1], VERBS, (False, True) if LONG else (True,)):
+        for kind, verb, offline in itertools.product(
+            kinds if LONG else kinds[:1], VERBS, (False, True) if LONG else (True,)
+        ):
             case.fresh()
             one_poison(case, tally, words, kind, verb, offline)
 

@@ -25,7 +25,10 @@ from typing import List
 NEEDED = (
     (("libEGL.so.1",), "package libegl1"),
     (("libOpenGL.so.0", "libGL.so.1"), "package libgl1"),
-    (("libEGL_nvidia.so.0", "libEGL_mesa.so.0"), "the NVIDIA driver, in a container with NVIDIA_DRIVER_CAPABILITIES=all; or package libegl-mesa0"),
+    (
+        ("libEGL_nvidia.so.0", "libEGL_mesa.so.0"),
+        "the NVIDIA driver, in a container with NVIDIA_DRIVER_CAPABILITIES=all; or package libegl-mesa0",
+    ),
 )
 
 
@@ -41,7 +44,9 @@ def missing_libraries() -> List[str]:
     """For each that is missing, its file and what has it: "libEGL.so.1 (package libegl1)". Empty if all is there, and off Linux."""
     if sys.platform != "linux":
         return []  # train.py asks for EGL on Linux only
-    return [f"{' or '.join(files)} ({source})" for files, source in NEEDED if not any(map(loads, files))]
+    return [
+        f"{' or '.join(files)} ({source})" for files, source in NEEDED if not any(map(loads, files))
+    ]
 
 
 def problem() -> str:

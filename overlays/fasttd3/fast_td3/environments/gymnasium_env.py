@@ -32,7 +32,9 @@ ONE_PROCESS_UP_TO = 16
 
 def maker(task: str, seed: int, render_mode: str = None) -> Callable[[], gym.Env]:
     def make() -> gym.Env:
-        mode = {"render_mode": render_mode} if render_mode else {}  # not every task takes the keyword
+        mode = (
+            {"render_mode": render_mode} if render_mode else {}
+        )  # not every task takes the keyword
         env = RescaleAction(gym.make(task, **mode), np.float32(-1.0), np.float32(1.0))
         env.reset(seed=seed)
         return env
@@ -68,7 +70,11 @@ def check_task(task: str, rendering: bool) -> None:
         refuse(f"it cannot be made here: {error}")
     actions, observations = env.action_space, env.observation_space
     env.close()
-    if not isinstance(actions, gym.spaces.Box) or len(actions.shape) != 1 or not actions.is_bounded():
+    if (
+        not isinstance(actions, gym.spaces.Box)
+        or len(actions.shape) != 1
+        or not actions.is_bounded()
+    ):
         refuse(f"a continuous action vector with finite bounds expected, the task has {actions}.")
     if not isinstance(observations, gym.spaces.Box) or len(observations.shape) != 1:
         refuse(f"an observation vector expected, the task has {observations}.")
@@ -83,12 +89,17 @@ class GymnasiumEnv:
 
     asymmetric_obs = False
 
-    def __init__(self, task: str, env_seeds: np.ndarray, device: torch.device, render_mode: str = None):
+    def __init__(
+        self, task: str, env_seeds: np.ndarray, device: torch.device, render_mode: str = None
+    ):
         self.max_episode_steps = gym.spec(task).max_episode_steps
         self.num_envs, self.sim_device = len(env_seeds), device
         makers = [maker(task, int(seed), render_mode) for seed in env_seeds]
         self.envs = (SubprocVecEnv if self.num_envs > ONE_PROCESS_UP_TO else DummyVecEnv)(makers)
-        self.num_obs, self.num_actions = self.envs.observation_space.shape[0], self.envs.action_space.shape[0]
+        self.num_obs, self.num_actions = (
+            self.envs.observation_space.shape[0],
+            self.envs.action_space.shape[0],
+        )
 
     def tensor(self, array: np.ndarray, dtype: torch.dtype = torch.float) -> torch.Tensor:
         return torch.as_tensor(array, device=self.sim_device).to(dtype)
@@ -99,22 +110,31 @@ class GymnasiumEnv:
     def render(self) -> np.ndarray:
         return self.envs.render()
 
-    def step(self, actions: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Dict[str, Any]]:
+    def step(
+        self, actions: torch.Tensor
+    ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Dict[str, Any]]:
         observations, rewards, dones, infos = self.envs.step(actions.clamp(-1.0, 1.0).cpu().numpy())
         last = observations.copy()
         truncated = np.zeros_like(dones)
         for number in np.flatnonzero(dones):
             last[number] = infos[number]["terminal_observation"]
             truncated[number] = infos[number]["TimeLimit.truncated"]
-        raw = {"observations": {"raw": {"obs": self.tensor(last)}}, "time_outs": self.tensor(truncated, torch.bool)}
+        raw = {
+            "observations": {"raw": {"obs": self.tensor(last)}},
+            "time_outs": self.tensor(truncated, torch.bool),
+        }
         return self.tensor(observations), self.tensor(rewards), self.tensor(dones, torch.bool), raw
 
 
-def make_envs(args: Any, device: torch.device, rank: int = 0) -> Tuple[GymnasiumEnv, GymnasiumEnv, GymnasiumEnv]:
+def make_envs(
+    args: Any, device: torch.device, rank: int = 0
+) -> Tuple[GymnasiumEnv, GymnasiumEnv, GymnasiumEnv]:
     """For training, evaluation and rendering. Evaluation has environments of its own, so that training does not notice it."""
     task, rendering = args.env_name[len(PREFIX) :], args.render_interval > 0
     if not rendering:
-        os.environ["MUJOCO_GL"] = "disable"  # train.py sets EGL, without whose libraries mujoco cannot be imported
+        os.environ["MUJOCO_GL"] = (
+            "disable"  # train.py sets EGL, without whose libraries mujoco cannot be imported
+        )
     check_task(task, rendering)
 
     def envs(purpose: int, num_envs: int, render_mode: str = None) -> GymnasiumEnv:

@@ -56,7 +56,11 @@ try:
     import jax
     from mujoco_playground import dm_control_suite, registry, wrapper, wrapper_torch
     from mujoco_playground._src.mjx_env import MENAGERIE_PATH, ensure_menagerie_exists
-except (ImportError, AttributeError, RuntimeError) as error:  # the last two: versions of jax, jaxlib and brax that do not fit
+except (
+    ImportError,
+    AttributeError,
+    RuntimeError,
+) as error:  # the last two: versions of jax, jaxlib and brax that do not fit
     refuse(
         f"mujoco_playground, for tasks of any other name, cannot be imported in {sys.prefix}: {type(error).__name__}: {error}. {OTHER_TASKS} "
         "requirements/fasttd3-playground.txt of the ERA overlays is a set of versions that fit together."
@@ -85,12 +89,17 @@ class TrueObservationsWrapper(wrapper_torch.RSLRLBraxWrapper):
         super().__init__(*args, **kwargs)
         self.env.env = KeepsObservation(self.env.env)  # jit has not traced it yet
 
-    def step(self, action: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Dict[str, Any]]:
+    def step(
+        self, action: torch.Tensor
+    ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Dict[str, Any]]:
         observations, rewards, dones, infos = super().step(action)
         if "raw" not in infos["observations"]:
             raw, to_torch = self.env_state.info["raw_obs"], wrapper_torch._jax_to_torch
             if self.asymmetric_obs:
-                infos["observations"]["raw"] = {"obs": to_torch(raw["state"]), "critic_obs": to_torch(raw["privileged_state"])}
+                infos["observations"]["raw"] = {
+                    "obs": to_torch(raw["state"]),
+                    "critic_obs": to_torch(raw["privileged_state"]),
+                }
             else:
                 infos["observations"]["raw"] = {"obs": to_torch(raw), "critic_obs": None}
         return observations, rewards, dones, infos
@@ -104,13 +113,20 @@ def prepare(env_name: str, device_rank: Optional[int]) -> Optional[int]:
     JAX for: None where JAX has none."""
     if env_name not in registry.ALL_ENVS:
         close = difflib.get_close_matches(env_name, registry.ALL_ENVS)
-        refuse(f"--env_name {env_name}: no such task{', perhaps ' + ' or '.join(close) if close else ' of mujoco_playground'}. {OTHER_TASKS}")
+        refuse(
+            f"--env_name {env_name}: no such task{', perhaps ' + ' or '.join(close) if close else ' of mujoco_playground'}. {OTHER_TASKS}"
+        )
     if env_name not in dm_control_suite.ALL_ENVS:
         try:
             ensure_menagerie_exists()
         except (subprocess.CalledProcessError, OSError) as error:
-            refuse(f"--env_name {env_name} needs the robot models of mujoco_menagerie in {MENAGERIE_PATH}, and they could not be cloned: {error}")
+            refuse(
+                f"--env_name {env_name} needs the robot models of mujoco_menagerie in {MENAGERIE_PATH}, and they could not be cloned: {error}"
+            )
     backend = jax.default_backend()
     if backend != "gpu" and torch.cuda.is_available():
-        print(f"note: torch has a GPU here, JAX ({backend}) has none: install jax[cuda12], or train with --no_cuda.", file=sys.stderr)
+        print(
+            f"note: torch has a GPU here, JAX ({backend}) has none: install jax[cuda12], or train with --no_cuda.",
+            file=sys.stderr,
+        )
     return device_rank if backend == "gpu" else None

@@ -46,7 +46,15 @@ import runs
 import training
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-GIVEN = ("TASKS", "SEED", "AGENT", "OUTPUT", "RESUME", "WANDB", "PYTHON")  # what the jobs of a Slurm array must have too
+GIVEN = (
+    "TASKS",
+    "SEED",
+    "AGENT",
+    "OUTPUT",
+    "RESUME",
+    "WANDB",
+    "PYTHON",
+)  # what the jobs of a Slurm array must have too
 LINES_OF_LOG = 12
 
 Job = Tuple[runs.Run, Path]
@@ -65,14 +73,21 @@ def is_on(name: str) -> bool:
 
 def refuse_if_any(problems: List[str]) -> None:
     if problems:
-        raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in problems))
+        raise Refused(
+            "This cannot start; nothing was changed:\n"
+            + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
-def read_settings(name: str, experiment: runs.Experiment) -> Tuple[runs.Settings, float, Optional[int]]:
+def read_settings(
+    name: str, experiment: runs.Experiment
+) -> Tuple[runs.Settings, float, Optional[int]]:
     """From the environment, with GPUS_PER_RUN and RUN_INDEX. An empty variable is one that is not given."""
     problems, values = [], {"GPUS_PER_RUN": 1.0}
 
-    def read(variable: str, parse: Callable[[str], Any], fits: Callable[[Any], bool], expected: str) -> None:
+    def read(
+        variable: str, parse: Callable[[str], Any], fits: Callable[[Any], bool], expected: str
+    ) -> None:
         text = os.environ.get(variable, "").strip()
         if not text:
             return
@@ -86,17 +101,38 @@ def read_settings(name: str, experiment: runs.Experiment) -> Tuple[runs.Settings
 
     agents = [agent.name for agent in experiment.agents]
     several = lambda text, parse=str: tuple(dict.fromkeys(map(parse, text.split())))
-    read("TASKS", several, lambda tasks: all(re.fullmatch(r"(h1|h1hand|Gym)-\w[\w-]*-v\d+", task) for task in tasks), "tasks like h1hand-walk-v0 or Gym-Reacher-v4")
-    read("SEED", lambda text: several(text, int), lambda seeds: all(0 <= seed < 2**32 for seed in seeds), "one or several integers from 0 to 2**32 - 1")
-    read("AGENT", several, lambda names: set(names) <= set(agents), f"one or several of {name}'s, {', '.join(agents)},")
+    read(
+        "TASKS",
+        several,
+        lambda tasks: all(re.fullmatch(r"(h1|h1hand|Gym)-\w[\w-]*-v\d+", task) for task in tasks),
+        "tasks like h1hand-walk-v0 or Gym-Reacher-v4",
+    )
+    read(
+        "SEED",
+        lambda text: several(text, int),
+        lambda seeds: all(0 <= seed < 2**32 for seed in seeds),
+        "one or several integers from 0 to 2**32 - 1",
+    )
+    read(
+        "AGENT",
+        several,
+        lambda names: set(names) <= set(agents),
+        f"one or several of {name}'s, {', '.join(agents)},",
+    )
     read("GPUS_PER_RUN", float, lambda share: 0 < share <= 1, "a number above 0, up to 1,")
     read("RUN_INDEX", int, lambda index: index >= 0, "a number from 0")
     if is_on("SLURM") and values["GPUS_PER_RUN"] != 1:
         problems.append("GPUS_PER_RUN: SLURM=1 gives each run a GPU of its own. Leave it out.")
     if is_on("SLURM") and "RUN_INDEX" in values:
-        problems.append("RUN_INDEX: SLURM=1 gives each job the index of its run. Leave it out; TASKS, SEED and AGENT choose a part of the grid.")
+        problems.append(
+            "RUN_INDEX: SLURM=1 gives each job the index of its run. Leave it out; TASKS, SEED and AGENT choose a part of the grid."
+        )
     refuse_if_any(problems)
-    return runs.Settings(values.get("TASKS"), values.get("SEED"), values.get("AGENT")), values["GPUS_PER_RUN"], values.get("RUN_INDEX")
+    return (
+        runs.Settings(values.get("TASKS"), values.get("SEED"), values.get("AGENT")),
+        values["GPUS_PER_RUN"],
+        values.get("RUN_INDEX"),
+    )
 
 
 def python_that_trains() -> str:
@@ -106,7 +142,11 @@ def python_that_trains() -> str:
 
 
 def output_folder(experiment: runs.Experiment) -> Path:
-    output = Path(os.path.abspath(os.environ["OUTPUT"])) if os.environ.get("OUTPUT") else results.DEFAULT_FOLDER
+    output = (
+        Path(os.path.abspath(os.environ["OUTPUT"]))
+        if os.environ.get("OUTPUT")
+        else results.DEFAULT_FOLDER
+    )
     return output / results.TIME_FOLDER if experiment.compares_time else output
 
 
@@ -121,10 +161,16 @@ def print_commands(jobs: List[Job], how: training.How) -> None:
         print(f"mkdir -p {at} && cd {at} && {before}{shlex.join(training.words(run, folder, how))}")
 
 
-def slurm_script(name: str, added: List[str], jobs: List[Job], cpu: bool, at_once: Optional[int]) -> str:
+def slurm_script(
+    name: str, added: List[str], jobs: List[Job], cpu: bool, at_once: Optional[int]
+) -> str:
     left = [str(index) for index, (_, folder) in enumerate(jobs) if not results.is_finished(folder)]
     output = jobs[0][1].parent
-    given = {**{key: os.environ[key] for key in GIVEN if os.environ.get(key)}, "PYTHON": python_that_trains(), "OUTPUT": str(results.DEFAULT_FOLDER)}
+    given = {
+        **{key: os.environ[key] for key in GIVEN if os.environ.get(key)},
+        "PYTHON": python_that_trains(),
+        "OUTPUT": str(results.DEFAULT_FOLDER),
+    }
     if os.environ.get("OUTPUT"):
         given["OUTPUT"] = os.path.abspath(os.environ["OUTPUT"])
     lines = [
@@ -149,7 +195,9 @@ def submit(script: str, file: Path) -> None:
     print(answer.stdout.strip())
 
 
-def train_grid(jobs: List[Job], how: training.How, gpus: float, at_once: int) -> List[Tuple[Job, str]]:
+def train_grid(
+    jobs: List[Job], how: training.How, gpus: float, at_once: int
+) -> List[Tuple[Job, str]]:
     """By Ray. gpus: of each run; 0 for a CPU. Returns the runs that are not finished at the end, each with the reason."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -157,7 +205,9 @@ def train_grid(jobs: List[Job], how: training.How, gpus: float, at_once: int) ->
 
     address = os.environ.get("RAY_ADDRESS")
     # "local": a Ray of our own, not one that happens to run on this machine.
-    ray.init(address=address) if address else ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=address) if address else ray.init(
+        address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     stop_on_signals()  # ray.init has put its own handler in place
     task = ray.remote(num_gpus=gpus, num_cpus=0 if gpus else 1, max_retries=0)(training.train)
     waiting, running, failed = list(jobs), {}, []
@@ -173,13 +223,20 @@ def train_grid(jobs: List[Job], how: training.How, gpus: float, at_once: int) ->
                 try:
                     reason = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    what = "not trained" if isinstance(error, ray.exceptions.RayTaskError) else "lost by Ray"  # the first: by its own OSError
+                    what = (
+                        "not trained"
+                        if isinstance(error, ray.exceptions.RayTaskError)
+                        else "lost by Ray"
+                    )  # the first: by its own OSError
                     reason = f"{what}: {str(error).strip().splitlines()[-1]}"
                 if reason:
                     failed.append(((run, folder), reason))
                 value = results.last_return(folder)
                 said = reason or "finished" + (f", return {value:.2f}" if value is not None else "")
-                print(f"{time.strftime('%H:%M:%S')} {len(jobs) - len(waiting) - len(running)} of {len(jobs)}: {run.name} {said}", flush=True)
+                print(
+                    f"{time.strftime('%H:%M:%S')} {len(jobs) - len(waiting) - len(running)} of {len(jobs)}: {run.name} {said}",
+                    flush=True,
+                )
     finally:
         for reference in running:
             ray.cancel(reference)
@@ -197,10 +254,16 @@ def report(failed: List[Tuple[Job, str]]) -> str:
             continue
         log = folder / results.LOG
         text = log.read_text(errors="replace") if log.is_file() else ""
-        tail = [f"      {line[-200:]}" for line in re.split(r"[\r\n]+", text.strip())[-LINES_OF_LOG:] if line.strip()]
+        tail = [
+            f"      {line[-200:]}"
+            for line in re.split(r"[\r\n]+", text.strip())[-LINES_OF_LOG:]
+            if line.strip()
+        ]
         parts.append("\n".join([f"  - {run.name}: {reason}. The end of {log}:", *tail]))
     return (
-        f"Runs that are not finished: {len(failed)}\n" + "\n".join(parts) + "\nThe same command again skips finished runs and begins these anew; "
+        f"Runs that are not finished: {len(failed)}\n"
+        + "\n".join(parts)
+        + "\nThe same command again skips finished runs and begins these anew; "
         "with RESUME=1 it goes on from their last checkpoints."
     )
 
@@ -212,15 +275,25 @@ def launch(name: str, added: List[str]) -> None:
     output = output_folder(experiment)
     jobs = [(run, output / run.name) for run in runs.runs(experiment, settings, added)]
     if index is not None:
-        refuse_if_any([f"RUN_INDEX={index}: this grid has runs 0 to {len(jobs) - 1}."] if index >= len(jobs) else [])
+        refuse_if_any(
+            [f"RUN_INDEX={index}: this grid has runs 0 to {len(jobs) - 1}."]
+            if index >= len(jobs)
+            else []
+        )
         jobs = [jobs[index]]
     python, cpu = python_that_trains(), preflight.on_cpu(added)
     how = training.How(CHECKOUT, python, is_on("WANDB"), is_on("RESUME"))
     engine = "slurm" if is_on("SLURM") else "ray" if index is None else "alone"
-    script = slurm_script(name, added, jobs, cpu, 1 if experiment.compares_time else None) if engine == "slurm" else ""
+    script = (
+        slurm_script(name, added, jobs, cpu, 1 if experiment.compares_time else None)
+        if engine == "slurm"
+        else ""
+    )
     if is_on("DRY_RUN"):
         return print(script, end="") if script else print_commands(jobs, how)
-    problems, prefix = preflight.find_problems(jobs, CHECKOUT, python, engine, cpu, is_on("ENVIRONMENT_TO_COME"))
+    problems, prefix = preflight.find_problems(
+        jobs, CHECKOUT, python, engine, cpu, is_on("ENVIRONMENT_TO_COME")
+    )
     refuse_if_any(problems)
     if is_on("CHECK_ONLY"):
         return
@@ -230,12 +303,22 @@ def launch(name: str, added: List[str]) -> None:
     if left and engine == "ray":
         if prefix != sys.prefix:  # Ray's tasks run in the driver's Python
             os.execvp(python, [python, os.path.abspath(__file__), name, *added])
-        print(f"{len(left)} of {len(jobs)} runs to train, in {output}; each writes to its {results.LOG} and {runs.CURVES}", flush=True)
-        failed = train_grid(left, how, 0 if cpu else gpus, 1 if experiment.compares_time else len(left))
+        print(
+            f"{len(left)} of {len(jobs)} runs to train, in {output}; each writes to its {results.LOG} and {runs.CURVES}",
+            flush=True,
+        )
+        failed = train_grid(
+            left, how, 0 if cpu else gpus, 1 if experiment.compares_time else len(left)
+        )
     else:
         failed = [(job, reason) for job in left if (reason := training.train(*job, how))]
     folders = [folder for _, folder in jobs]
-    print(f"\nRuns of {name} in {output}:\n" + "\n".join((results.time_lines if experiment.compares_time else results.return_lines)(folders)))
+    print(
+        f"\nRuns of {name} in {output}:\n"
+        + "\n".join(
+            (results.time_lines if experiment.compares_time else results.return_lines)(folders)
+        )
+    )
     if failed:
         raise Refused("\n" + report(failed))
 
@@ -258,7 +341,10 @@ def main() -> int:
         print(f"{__doc__}\nEXPERIMENT: {', '.join(runs.EXPERIMENTS)}")
         return 0
     if name not in runs.EXPERIMENTS:
-        print(f"error: no experiment {name!r}. There are: {', '.join(runs.EXPERIMENTS)}. Nothing was changed.", file=sys.stderr)
+        print(
+            f"error: no experiment {name!r}. There are: {', '.join(runs.EXPERIMENTS)}. Nothing was changed.",
+            file=sys.stderr,
+        )
         return 2
     stop_on_signals()
     try:

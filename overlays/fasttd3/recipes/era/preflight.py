@@ -40,36 +40,68 @@ OWN_FLAGS = {
 
 def flags_in(words: List[str]) -> List[str]:
     """As tyro reads them: - and _ are the same within a flag."""
-    return ["--" + word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
+    return [
+        "--" + word[2:].partition("=")[0].replace("-", "_")
+        for word in words
+        if word.startswith("--")
+    ]
 
 
 def on_cpu(added: List[str]) -> bool:
     """As tyro, which takes the last of the two."""
-    return [flag for flag in flags_in(added) if flag in ("--cuda", "--no_cuda")][-1:] == ["--no_cuda"]
+    return [flag for flag in flags_in(added) if flag in ("--cuda", "--no_cuda")][-1:] == [
+        "--no_cuda"
+    ]
 
 
 def flag_problems(name: str, added: List[str]) -> List[str]:
-    compared = {flag for agent in runs.EXPERIMENTS[name].agents for flag in flags_in(list(agent.flags))} - set(OWN_FLAGS)
+    compared = {
+        flag for agent in runs.EXPERIMENTS[name].agents for flag in flags_in(list(agent.flags))
+    } - set(OWN_FLAGS)
     reasons = {**{flag: f"{name} compares its values" for flag in compared}, **OWN_FLAGS}
-    return [f"ARGS: {flag} cannot be set here: {reasons[flag]}." for flag in dict.fromkeys(flags_in(added)) if flag in reasons]
+    return [
+        f"ARGS: {flag} cannot be set here: {reasons[flag]}."
+        for flag in dict.fromkeys(flags_in(added))
+        if flag in reasons
+    ]
 
 
-def ask_python(python: str, checkout: Path, commands: List[runs.Run], needs_egl: bool) -> Optional[Dict[str, Any]]:
+def ask_python(
+    python: str, checkout: Path, commands: List[runs.Run], needs_egl: bool
+) -> Optional[Dict[str, Any]]:
     """What probe.py says there. None: there is no such Python."""
     # Runs that differ by their seed alone are asked for once.
-    asked = {(run.task, run.agent): [str(checkout / run.command[0]), *run.command[1:]] for run in commands}
-    question = {"tasks": sorted({run.task for run in commands}), "commands": list(asked.values()), "needs_egl": needs_egl}
+    asked = {
+        (run.task, run.agent): [str(checkout / run.command[0]), *run.command[1:]]
+        for run in commands
+    }
+    question = {
+        "tasks": sorted({run.task for run in commands}),
+        "commands": list(asked.values()),
+        "needs_egl": needs_egl,
+    }
     environment = {**os.environ, **training.variables(checkout)}
     command = [python, str(Path(__file__).with_name("probe.py"))]
     try:
-        answer = subprocess.run(command, input=json.dumps(question), env=environment, capture_output=True, text=True, timeout=600)
+        answer = subprocess.run(
+            command,
+            input=json.dumps(question),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     try:
         return json.loads(answer.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         reason = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
-        return {"prefix": None, "has_ray": True, "problems": [f"environment: {python} does not start as it should: {reason}"]}
+        return {
+            "prefix": None,
+            "has_ray": True,
+            "problems": [f"environment: {python} does not start as it should: {reason}"],
+        }
 
 
 def local_gpus() -> int:
@@ -89,7 +121,9 @@ def output_problems(output: Path) -> List[str]:
     there = next(path for path in (output, *output.parents) if os.path.exists(path))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return []
-    return [f"OUTPUT: the runs cannot be written to {output}: {there} is {'not writable' if there.is_dir() else 'not a folder'}. Choose another."]
+    return [
+        f"OUTPUT: the runs cannot be written to {output}: {there} is {'not writable' if there.is_dir() else 'not a folder'}. Choose another."
+    ]
 
 
 def folder_problems(run: runs.Run, folder: Path) -> List[str]:
@@ -98,10 +132,15 @@ def folder_problems(run: runs.Run, folder: Path) -> List[str]:
     if not any((folder / name).exists() for name in (training.MODELS, runs.CURVES, results.LOG)):
         return []
     if not record.is_file():
-        return [f"{run.name}: {folder} holds a run that was not started from here (no {training.COMMAND}). Move it away, or choose another OUTPUT."]
+        return [
+            f"{run.name}: {folder} holds a run that was not started from here (no {training.COMMAND}). Move it away, or choose another OUTPUT."
+        ]
     then = shlex.split(record.read_text())
     if then != list(run.command):
-        words = [shlex.join([word for word in one if word not in other]) for one, other in ((then, run.command), (run.command, then))]
+        words = [
+            shlex.join([word for word in one if word not in other])
+            for one, other in ((then, run.command), (run.command, then))
+        ]
         return [
             f"{run.name}: {folder} holds a run with other flags (then: {words[0] or 'fewer'}; now: {words[1] or 'fewer'}). Give the same ones "
             "to go on with it, or choose another OUTPUT, or move it away."
@@ -110,29 +149,49 @@ def folder_problems(run: runs.Run, folder: Path) -> List[str]:
 
 
 def find_problems(
-    jobs: List[Tuple[runs.Run, Path]], checkout: Path, python: str, engine: str, cpu: bool, environment_to_come: bool
+    jobs: List[Tuple[runs.Run, Path]],
+    checkout: Path,
+    python: str,
+    engine: str,
+    cpu: bool,
+    environment_to_come: bool,
 ) -> Tuple[List[str], Optional[str]]:
     """jobs: of each run its folder. engine: ray, slurm (whose nodes check GPUs and EGL themselves), or alone for a single run.
     environment_to_come: `python` is not there yet. Also returns sys.prefix of `python`."""
     problems, prefix = [], None
     if not (checkout / "fast_td3/train.py").is_file():
-        problems.append(f"checkout: {checkout} has no fast_td3/train.py. Run: python3 apply.py apply fasttd3")
+        problems.append(
+            f"checkout: {checkout} has no fast_td3/train.py. Run: python3 apply.py apply fasttd3"
+        )
     if environment_to_come:
-        if any(not run.task.startswith("Gym-") for run, _ in jobs) and not training.humanoid_bench(checkout).is_dir():
-            problems.append(f"HumanoidBench: no {training.humanoid_bench(checkout)}. Run: python3 apply.py apply humanoid-bench")
+        if (
+            any(not run.task.startswith("Gym-") for run, _ in jobs)
+            and not training.humanoid_bench(checkout).is_dir()
+        ):
+            problems.append(
+                f"HumanoidBench: no {training.humanoid_bench(checkout)}. Run: python3 apply.py apply humanoid-bench"
+            )
     elif not problems:
         answer = ask_python(python, checkout, [run for run, _ in jobs], needs_egl=engine != "slurm")
         if answer is None:
-            problems.append(f"environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python.")
+            problems.append(
+                f"environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python."
+            )
         else:
             prefix = answer["prefix"]
             problems += answer["problems"]
             if engine == "ray" and not answer["has_ray"]:
-                problems.append(f"Ray: {python} has none, and the runs are Ray tasks. Install it there: {python} -m pip install 'ray[default]'. SLURM=1 needs none.")
+                problems.append(
+                    f"Ray: {python} has none, and the runs are Ray tasks. Install it there: {python} -m pip install 'ray[default]'. SLURM=1 needs none."
+                )
     if engine == "slurm" and not shutil.which("sbatch"):
-        problems.append("Slurm: SLURM=1, but there is no sbatch on this machine. Start it on a login node, or leave SLURM out.")
+        problems.append(
+            "Slurm: SLURM=1, but there is no sbatch on this machine. Start it on a login node, or leave SLURM out."
+        )
     if not cpu and engine != "slurm" and not os.environ.get("RAY_ADDRESS") and local_gpus() == 0:
-        problems.append('GPUs: this machine has none that CUDA may use. RAY_ADDRESS names a cluster, SLURM=1 submits; ARGS="--no_cuda" trains on the CPU.')
+        problems.append(
+            'GPUs: this machine has none that CUDA may use. RAY_ADDRESS names a cluster, SLURM=1 submits; ARGS="--no_cuda" trains on the CPU.'
+        )
     for output in dict.fromkeys(folder.parent for _, folder in jobs):
         problems += output_problems(output)
     for run, folder in jobs:

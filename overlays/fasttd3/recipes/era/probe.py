@@ -22,7 +22,17 @@ import re
 import sys
 import warnings
 
-FASTTD3 = ("torch", "tensordict", "tyro", "wandb", "tqdm", "numpy", "gymnasium", "mujoco", "stable_baselines3")
+FASTTD3 = (
+    "torch",
+    "tensordict",
+    "tyro",
+    "wandb",
+    "tqdm",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "stable_baselines3",
+)
 HUMANOIDBENCH = ("humanoid_bench", "dm_control", "loguru")
 
 
@@ -63,12 +73,20 @@ def flag_problems(command):
 def problems(tasks, commands, needs_egl):
     sys.path.insert(0, os.path.dirname(commands[0][0]))  # as train.py does when it is started
     bench = any(not task.startswith("Gym-") for task in tasks)
-    lacks = [name for name in FASTTD3 + (HUMANOIDBENCH if bench else ()) if importlib.util.find_spec(name) is None]
+    lacks = [
+        name
+        for name in FASTTD3 + (HUMANOIDBENCH if bench else ())
+        if importlib.util.find_spec(name) is None
+    ]
     if lacks:
         yield (
             f"environment: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains, or set PYTHON to its python; "
             "`make control-...` makes one."
-            + (" humanoid_bench: python3 apply.py apply humanoid-bench, beside this checkout." if "humanoid_bench" in lacks else "")
+            + (
+                " humanoid_bench: python3 apply.py apply humanoid-bench, beside this checkout."
+                if "humanoid_bench" in lacks
+                else ""
+            )
         )
     if needs_egl and bench:
         from environments import egl
@@ -88,4 +106,12 @@ def problems(tasks, commands, needs_egl):
 
 if __name__ == "__main__":
     found = list(problems(**json.load(sys.stdin)))
-    print(json.dumps({"prefix": sys.prefix, "has_ray": importlib.util.find_spec("ray") is not None, "problems": found}))
+    print(
+        json.dumps(
+            {
+                "prefix": sys.prefix,
+                "has_ray": importlib.util.find_spec("ray") is not None,
+                "problems": found,
+            }
+        )
+    )

@@ -33,7 +33,11 @@ DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / "output/era"
 LOG_INTERVAL = 100  # steps between two rows of train.csv, train.py's
 TOTAL = re.compile(r"\btotal_timesteps=(\d+)")  # of the settings that train.py prints at its start
 # In the order of the tables.
-AGENTS = list(dict.fromkeys(agent.name for name in ("time", *EXPERIMENTS) for agent in EXPERIMENTS[name].agents))
+AGENTS = list(
+    dict.fromkeys(
+        agent.name for name in ("time", *EXPERIMENTS) for agent in EXPERIMENTS[name].agents
+    )
+)
 RUN_NAME = re.compile(rf"(.+-v\d+)-({'|'.join(AGENTS)})-seed\d+")
 
 
@@ -52,7 +56,11 @@ def steps_done(folder: Path) -> int:
 
 def total_steps(folder: Path) -> Optional[int]:
     """What the run was started for; None before it was."""
-    found = TOTAL.findall((folder / LOG).read_text(errors="replace")) if (folder / LOG).is_file() else []
+    found = (
+        TOTAL.findall((folder / LOG).read_text(errors="replace"))
+        if (folder / LOG).is_file()
+        else []
+    )
     return int(found[-1]) if found else None
 
 
@@ -74,7 +82,9 @@ def milliseconds_per_step(folder: Path) -> Optional[float]:
     found = rows(folder)
     if len(found) < 2:
         return None
-    steps, seconds = ([float(row[name]) for row in (found[0], found[-1])] for name in ("global_step", "seconds"))
+    steps, seconds = (
+        [float(row[name]) for row in (found[0], found[-1])] for name in ("global_step", "seconds")
+    )
     return 1000 * (seconds[1] - seconds[0]) / (steps[1] - steps[0])
 
 
@@ -85,7 +95,10 @@ def groups(folders: List[Path]) -> Dict[str, Dict[str, List[Path]]]:
         match = RUN_NAME.fullmatch(folder.name)
         if match:
             found.setdefault(match[1], {}).setdefault(match[2], []).append(folder)
-    return {task: {agent: found[task][agent] for agent in sorted(found[task], key=AGENTS.index)} for task in sorted(found)}
+    return {
+        task: {agent: found[task][agent] for agent in sorted(found[task], key=AGENTS.index)}
+        for task in sorted(found)
+    }
 
 
 def return_lines(folders: List[Path]) -> List[str]:
@@ -99,11 +112,16 @@ def return_lines(folders: List[Path]) -> List[str]:
             if returns:
                 steps = "/".join(map(str, sorted({total_steps(folder) for folder in finished})))
                 spread = f"{statistics.stdev(returns):.2f}" if len(returns) > 1 else "-"
-                lines.append(f"{task:<28}{agent:<26}{len(returns):>6}{steps:>9}{statistics.fmean(returns):>10.2f}{spread:>9}")
+                lines.append(
+                    f"{task:<28}{agent:<26}{len(returns):>6}{steps:>9}{statistics.fmean(returns):>10.2f}{spread:>9}"
+                )
             else:
                 lines.append(f"{task:<28}{agent:<26}{'-':>6}")
     if unfinished:
-        done = ", ".join(f"{folder.name} ({steps_done(folder)} of {total_steps(folder) or '?'} steps)" for folder in unfinished)
+        done = ", ".join(
+            f"{folder.name} ({steps_done(folder)} of {total_steps(folder) or '?'} steps)"
+            for folder in unfinished
+        )
         lines.append(f"Not finished and left out: {done}")
     return lines
 
@@ -114,13 +132,20 @@ def time_lines(folders: List[Path]) -> List[str]:
     for task, agents in groups(folders).items():
         first = None
         for agent, members in agents.items():
-            times = [time for folder in members if is_finished(folder) and (time := milliseconds_per_step(folder))]
+            times = [
+                time
+                for folder in members
+                if is_finished(folder) and (time := milliseconds_per_step(folder))
+            ]
             if not times:
                 lines.append(f"{task:<28}{agent:<26}{'-':>6}")
                 continue
             mean = statistics.fmean(times)
             first = mean if agent == "fasttd3" else first
-            lines.append(f"{task:<28}{agent:<26}{len(times):>6}{mean:>10.2f}" + (f"{mean / first:>8.3f}" if first else f"{'-':>8}"))
+            lines.append(
+                f"{task:<28}{agent:<26}{len(times):>6}{mean:>10.2f}"
+                + (f"{mean / first:>8.3f}" if first else f"{'-':>8}")
+            )
     return lines
 
 
@@ -136,7 +161,10 @@ def main() -> int:
     found = [run for folder in given for run in run_folders(folder)]
     timed = [run for folder in given for run in run_folders(folder / TIME_FOLDER)]
     if not found and not timed:
-        print(f"error: no run (no {LOG}) in {', '.join(map(str, given))}. Name the folder that the runs were given as OUTPUT.", file=sys.stderr)
+        print(
+            f"error: no run (no {LOG}) in {', '.join(map(str, given))}. Name the folder that the runs were given as OUTPUT.",
+            file=sys.stderr,
+        )
         return 1
     tables = ([return_lines(found)] if found else []) + ([time_lines(timed)] if timed else [])
     print("\n\n".join("\n".join(lines) for lines in tables))

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 # tab. continuous_envs2
-TASKS = tuple(f"h1hand-{task}-v0" for task in ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run"))
+TASKS = tuple(
+    f"h1hand-{task}-v0"
+    for task in ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
+)
 CURVES = "train.csv"
 
 
@@ -63,7 +66,14 @@ EXPERIMENTS = {
     "humanoidbench": Experiment((FASTTD3, era()), TASKS, tuple(range(1, 11))),
     # fig. ablation_distribution; era() is the truncated one with constant delta
     "distribution": Experiment(
-        (era(), era("-learned", LEARNED), era("-tanh", *TANH), era("-tanh-learned", *TANH, LEARNED)), TWO_TASKS, FIVE_SEEDS
+        (
+            era(),
+            era("-learned", LEARNED),
+            era("-tanh", *TANH),
+            era("-tanh-learned", *TANH, LEARNED),
+        ),
+        TWO_TASKS,
+        FIVE_SEEDS,
     ),
     # fig. batch_era
     "batch": Experiment((FASTTD3, era(), era("-batch", *BATCH)), TWO_TASKS, FIVE_SEEDS),
@@ -99,7 +109,17 @@ def runs(experiment: Experiment, settings: Settings, added: List[str]) -> List[R
             for agent in experiment.agents:
                 if settings.agents and agent.name not in settings.agents:
                     continue
-                flags = ("--env_name", task, *agent.flags, "--seed", str(seed), "--exp_name", agent.name, "--csv_path", CURVES)
+                flags = (
+                    "--env_name",
+                    task,
+                    *agent.flags,
+                    "--seed",
+                    str(seed),
+                    "--exp_name",
+                    agent.name,
+                    "--csv_path",
+                    CURVES,
+                )
                 command = ("fast_td3/train.py", *flags, *experiment.flags, *added)
                 found.append(Run(f"{task}-{agent.name}-seed{seed}", task, agent.name, command))
     return found

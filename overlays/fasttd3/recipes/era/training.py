@@ -54,11 +54,18 @@ def variables(checkout: Path) -> Dict[str, str]:
     """Of the environment, beside those that are there."""
     bench = humanoid_bench(checkout)
     path = [str(bench) if bench.is_dir() else "", os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "TQDM_MININTERVAL": "10"}  # the bar goes into log.txt
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "TQDM_MININTERVAL": "10",
+    }  # the bar goes into log.txt
 
 
 def newest_checkpoint(folder: Path) -> Optional[Path]:
-    numbered = {int(file.stem.rpartition("_")[2]): file for file in folder.glob(f"{MODELS}/*_[0-9]*.pt") if is_zipfile(file)}
+    numbered = {
+        int(file.stem.rpartition("_")[2]): file
+        for file in folder.glob(f"{MODELS}/*_[0-9]*.pt")
+        if is_zipfile(file)
+    }
     return numbered[max(numbered)] if numbered else None
 
 
@@ -66,12 +73,20 @@ def words(run: runs.Run, folder: Path, how: How) -> List[str]:
     script, *flags = run.command
     checkpoint = newest_checkpoint(folder) if how.resume else None
     resume = ["--checkpoint_path", str(checkpoint.relative_to(folder))] if checkpoint else []
-    return [how.python, str(how.checkout / script), *(() if how.wandb else WITHOUT_WANDB), *resume, *flags]
+    return [
+        how.python,
+        str(how.checkout / script),
+        *(() if how.wandb else WITHOUT_WANDB),
+        *resume,
+        *flags,
+    ]
 
 
 def set_aside(folder: Path) -> None:
     """What an interrupted run has left goes into interrupted-<number>/."""
-    left = [folder / name for name in (MODELS, runs.CURVES, results.LOG) if (folder / name).exists()]
+    left = [
+        folder / name for name in (MODELS, runs.CURVES, results.LOG) if (folder / name).exists()
+    ]
     if left:
         number = 1 + len(list(folder.glob("interrupted-*")))
         (folder / f"interrupted-{number}").mkdir()

@@ -49,7 +49,7 @@ import results
 import runs
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-EPOCH_BEGINS = re.compile(r'Train: (\d+) \[')
+EPOCH_BEGINS = re.compile(r"Train: (\d+) \[")
 SECONDS_TO_END, SECONDS_TO_KILL = 60, 10  # asked to, and by force
 
 
@@ -65,12 +65,15 @@ class Stopped(KeyboardInterrupt):
 
 
 def is_on(name: str) -> bool:
-    return os.environ.get(name, '') not in ('', '0')
+    return os.environ.get(name, "") not in ("", "0")
 
 
 def refuse_if_any(problems: list[str]) -> None:
     if problems:
-        raise Refused('This run cannot start; nothing was changed:\n' + '\n'.join(f'  - {problem}' for problem in problems))
+        raise Refused(
+            "This run cannot start; nothing was changed:\n"
+            + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
 def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
@@ -78,13 +81,13 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
     problems, values = [], {}
 
     def read(variable: str, key: str, parse: Callable[[str], object], expected: str) -> None:
-        text = os.environ.get(variable, '').strip()
+        text = os.environ.get(variable, "").strip()
         if not text:
             return
         try:
             values[key] = parse(text)
         except ValueError:
-            problems.append(f'{variable}={text}: {expected} expected.')
+            problems.append(f"{variable}={text}: {expected} expected.")
 
     def positive(text: str) -> int:
         if int(text) < 1:
@@ -100,81 +103,105 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
         return lambda text: tuple(dict.fromkeys(map(kind, text.split())))
 
     def boolean(text: str) -> bool:
-        if text not in ('0', '1'):
+        if text not in ("0", "1"):
             raise ValueError
-        return text == '1'
+        return text == "1"
 
     def finite(text: str) -> float:
         if not math.isfinite(float(text)):
             raise ValueError
         return float(text)
 
-    read('GPUS', 'gpus', positive, 'a number of GPUs')
-    read('SEED', 'seeds', several(seed), 'one or several integers from 0 to 2**32 - 1')
-    read('H0', 'min_entropies', several(finite), 'one or several numbers (nats)')
-    read('AUG', 'aug', boolean, '0 or 1')
-    read('NUM_CLASSES', 'num_classes', positive, 'a number of classes')
-    read('EPOCHS', 'epochs', positive, 'a number of epochs')
-    if 'min_entropies' in values and not any(variant.is_era for variant in experiment.variants):
-        problems.append(f'H0={os.environ["H0"]}: {name} is a run without ERA. {name}-era has it.')
-    if 'aug' in values and not experiment.free_aug:
-        problems.append(f'AUG={os.environ["AUG"]}: {name} is {"with" if experiment.aug else "without"} augmentation in the paper. Leave AUG out.')
+    read("GPUS", "gpus", positive, "a number of GPUs")
+    read("SEED", "seeds", several(seed), "one or several integers from 0 to 2**32 - 1")
+    read("H0", "min_entropies", several(finite), "one or several numbers (nats)")
+    read("AUG", "aug", boolean, "0 or 1")
+    read("NUM_CLASSES", "num_classes", positive, "a number of classes")
+    read("EPOCHS", "epochs", positive, "a number of epochs")
+    if "min_entropies" in values and not any(variant.is_era for variant in experiment.variants):
+        problems.append(f"H0={os.environ['H0']}: {name} is a run without ERA. {name}-era has it.")
+    if "aug" in values and not experiment.free_aug:
+        problems.append(
+            f"AUG={os.environ['AUG']}: {name} is {'with' if experiment.aug else 'without'} augmentation in the paper. Leave AUG out."
+        )
     refuse_if_any(problems)
-    data_dir = os.environ.get('DATA_DIR')
+    data_dir = os.environ.get("DATA_DIR")
     return runs.Settings(**values, data_dir=os.path.abspath(data_dir) if data_dir else None)
 
 
 def output_folder(experiment: runs.Experiment) -> Path:
-    output = Path(os.path.abspath(os.environ['OUTPUT'])) if os.environ.get('OUTPUT') else CHECKOUT / 'output/era'
+    output = (
+        Path(os.path.abspath(os.environ["OUTPUT"]))
+        if os.environ.get("OUTPUT")
+        else CHECKOUT / "output/era"
+    )
     return output / results.TIME_FOLDER if experiment.compares_time else output
 
 
 def train_command(run: runs.Run, folder: Path) -> list[str]:
-    resume = ['--resume', str(folder / preflight.CHECKPOINT)] if (folder / preflight.CHECKPOINT).exists() else []
-    return [*run.command, '--output', str(folder.parent), '--experiment', folder.name, *resume]
+    resume = (
+        ["--resume", str(folder / preflight.CHECKPOINT)]
+        if (folder / preflight.CHECKPOINT).exists()
+        else []
+    )
+    return [*run.command, "--output", str(folder.parent), "--experiment", folder.name, *resume]
 
 
 def scripts_folder(python: str) -> str:
     """Where the environment's torchrun is; beside its Python where that cannot be asked yet."""
     answer = preflight.ask_python(python)
-    return answer and answer['scripts'] or os.path.dirname(shutil.which(python) or python)
+    return answer and answer["scripts"] or os.path.dirname(shutil.which(python) or python)
 
 
-def print_commands(all_runs: list[runs.Run], folders: list[Path], wanted: list[int], python: str) -> None:
+def print_commands(
+    all_runs: list[runs.Run], folders: list[Path], wanted: list[int], python: str
+) -> None:
     scripts = scripts_folder(python)
     for run, folder, epochs in zip(all_runs, folders, wanted):
         if results.epochs_done(folder) >= epochs:
-            print(f'# {run.name} is finished')
+            print(f"# {run.name} is finished")
             continue
-        path = f'PATH={shlex.quote(scripts)}:"$PATH" ' if scripts else ''
-        stop = f'  # is stopped after {epochs} epochs' if epochs < preflight.flags_of(run.command).epochs else ''
-        print(f'cd {shlex.quote(str(CHECKOUT))} && {path}PET_STANDALONE=1 {shlex.join(train_command(run, folder))}{stop}')
-    infeasible = [problem for run in all_runs for problem in preflight.era_problems(preflight.flags_of(run.command))]
+        path = f'PATH={shlex.quote(scripts)}:"$PATH" ' if scripts else ""
+        stop = (
+            f"  # is stopped after {epochs} epochs"
+            if epochs < preflight.flags_of(run.command).epochs
+            else ""
+        )
+        print(
+            f"cd {shlex.quote(str(CHECKOUT))} && {path}PET_STANDALONE=1 {shlex.join(train_command(run, folder))}{stop}"
+        )
+    infeasible = [
+        problem
+        for run in all_runs
+        for problem in preflight.era_problems(preflight.flags_of(run.command))
+    ]
     for problem in dict.fromkeys(preflight.checkout_problems(CHECKOUT) + infeasible):
-        print(f'note: {problem}', file=sys.stderr)
+        print(f"note: {problem}", file=sys.stderr)
 
 
 def download_cifar10(folder: Path, python: str) -> None:
     """In one process, before torchrun's, which would all write the same archive at once."""
-    print(f'downloading CIFAR-10 into {folder} ...', flush=True)
-    code = 'import sys; from torchvision.datasets import CIFAR10; CIFAR10(sys.argv[1], download=True)'
-    answer = subprocess.run([python, '-c', code, folder], capture_output=True, text=True)
+    print(f"downloading CIFAR-10 into {folder} ...", flush=True)
+    code = (
+        "import sys; from torchvision.datasets import CIFAR10; CIFAR10(sys.argv[1], download=True)"
+    )
+    answer = subprocess.run([python, "-c", code, folder], capture_output=True, text=True)
     if answer.returncode != 0:
-        reason = (answer.stderr.strip().splitlines() or ['no reason given'])[-1]
+        reason = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Refused(
-            f'CIFAR-10 could not be downloaded into {folder}: {reason}. Without network on this machine, put torchvision\'s '
-            f'{preflight.CIFAR10_FOLDER} there from another one, or set DATA_DIR. No run was started.'
+            f"CIFAR-10 could not be downloaded into {folder}: {reason}. Without network on this machine, put torchvision's "
+            f"{preflight.CIFAR10_FOLDER} there from another one, or set DATA_DIR. No run was started."
         )
 
 
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[int]:
-    with (folder / '.lock').open('w') as lock:
+    with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(
-                f'{folder}: another launch is training this run. Wait for it, or end it (after a kill -9 its torchrun goes on alone).'
+                f"{folder}: another launch is training this run. Wait for it, or end it (after a kill -9 its torchrun goes on alone)."
             ) from None
         yield lock.fileno()
 
@@ -190,10 +217,10 @@ def closes(pipe: IO, seconds: float) -> bool:
 
 def writers(pipe: IO) -> list[int]:
     """Process numbers of those who have the pipe open, but for this process (Linux)."""
-    name, found = f'pipe:[{os.fstat(pipe.fileno()).st_ino}]', set()
-    for folder in Path('/proc').glob('[0-9]*'):
+    name, found = f"pipe:[{os.fstat(pipe.fileno()).st_ino}]", set()
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            if any(os.readlink(entry) == name for entry in (folder / 'fd').iterdir()):
+            if any(os.readlink(entry) == name for entry in (folder / "fd").iterdir()):
                 found.add(int(folder.name))
     return sorted(found - {os.getpid()})
 
@@ -216,20 +243,27 @@ def end(process: subprocess.Popen) -> None:
     if closes(process.stdout, SECONDS_TO_END) or kill(process.stdout):
         process.wait()
     else:
-        left = ', '.join(map(str, writers(process.stdout)))
-        print(f'warning: kill -9 does not end the processes {left}, which may hold a GPU. See to them before you go on.', file=sys.stderr)
+        left = ", ".join(map(str, writers(process.stdout)))
+        print(
+            f"warning: kill -9 does not end the processes {left}, which may hold a GPU. See to them before you go on.",
+            file=sys.stderr,
+        )
 
 
 def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
     """Until `epochs` are in the run's summary. All that is printed goes into its log.txt too."""
     folder.mkdir(parents=True, exist_ok=True)
     summary = folder / results.SUMMARY
-    path = f'{scripts_folder(python)}{os.pathsep}{os.environ["PATH"]}'
-    environment = {**os.environ, 'PATH': path, 'PET_STANDALONE': '1'}  # a free port: runs can share a node
-    with only_one(folder) as lock, (folder / results.LOG).open('a') as log:
+    path = f"{scripts_folder(python)}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "PET_STANDALONE": "1",
+    }  # a free port: runs can share a node
+    with only_one(folder) as lock, (folder / results.LOG).open("a") as log:
         results.tidy_summary(summary)
         command = train_command(run, folder)
-        (folder / preflight.COMMAND).write_text(shlex.join(run.command) + '\n')
+        (folder / preflight.COMMAND).write_text(shlex.join(run.command) + "\n")
         # torchrun keeps the lock: if this process is killed alone, that one goes on.
         process = subprocess.Popen(
             command, cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -242,7 +276,9 @@ def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
                 log.write(line)
                 log.flush()
                 begun = EPOCH_BEGINS.match(line)
-                if begun and int(begun[1]) >= epochs:  # so the checkpoint of the epoch before is written
+                if (
+                    begun and int(begun[1]) >= epochs
+                ):  # so the checkpoint of the epoch before is written
                     break
             else:
                 process.wait()
@@ -253,9 +289,9 @@ def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
     done = results.epochs_done(folder)
     if done < epochs:
         raise Refused(
-            f'{run.name} ended with exit code {process.returncode} after {done} of {epochs} epochs. What it printed is in '
-            f'{folder / results.LOG}. The same command again {"goes on from its last checkpoint" if done else "begins it anew"}, and '
-            f'skips finished runs.'
+            f"{run.name} ended with exit code {process.returncode} after {done} of {epochs} epochs. What it printed is in "
+            f"{folder / results.LOG}. The same command again {'goes on from its last checkpoint' if done else 'begins it anew'}, and "
+            f"skips finished runs."
         )
 
 
@@ -265,29 +301,56 @@ def launch(name: str, added: list[str]) -> None:
     experiment = runs.with_settings(experiment, settings)
     all_runs = runs.runs(experiment, settings, added)
     folders = [output_folder(experiment) / run.name for run in all_runs]
-    python = os.environ.get('PYTHON') or 'python3'
-    download = os.environ.get('DOWNLOAD', '') != '0'
+    python = os.environ.get("PYTHON") or "python3"
+    download = os.environ.get("DOWNLOAD", "") != "0"
     refuse_if_any(preflight.flag_problems(added))
     wanted = [preflight.wanted_epochs(run, experiment) for run in all_runs]
     if settings.epochs and settings.epochs > max(wanted):
         longer = f'ARGS="--epochs {settings.epochs}", with an OUTPUT of its own'
-        refuse_if_any([f'EPOCHS={settings.epochs}: the schedule has {max(wanted)}. For a longer one: {longer}.'])
-    if is_on('DRY_RUN'):
+        refuse_if_any(
+            [
+                f"EPOCHS={settings.epochs}: the schedule has {max(wanted)}. For a longer one: {longer}."
+            ]
+        )
+    if is_on("DRY_RUN"):
         return print_commands(all_runs, folders, wanted, python)
     jobs = list(zip(all_runs, folders, wanted))
-    refuse_if_any(preflight.find_problems(experiment.dataset, jobs, CHECKOUT, python, settings.gpus, download, is_on('ENVIRONMENT_TO_COME')))
-    if is_on('CHECK_ONLY'):
+    refuse_if_any(
+        preflight.find_problems(
+            experiment.dataset,
+            jobs,
+            CHECKOUT,
+            python,
+            settings.gpus,
+            download,
+            is_on("ENVIRONMENT_TO_COME"),
+        )
+    )
+    if is_on("CHECK_ONLY"):
         return
     left = [job for job in jobs if results.epochs_done(job[1]) < job[2]]
     for number, (run, folder, epochs) in enumerate(left, 1):
         flags = preflight.flags_of(run.command)
-        if flags.dataset == 'torch/cifar10' and not preflight.has_cifar10(CHECKOUT / flags.data_dir):
+        if flags.dataset == "torch/cifar10" and not preflight.has_cifar10(
+            CHECKOUT / flags.data_dir
+        ):
             download_cifar10(CHECKOUT / flags.data_dir, python)
-        resumed = f', resumed after epoch {results.epochs_done(folder)}' if (folder / preflight.CHECKPOINT).exists() else ''
-        print(f'== {run.name} ({number} of {len(left)} to train): {epochs} epochs{resumed}, in {folder}', flush=True)
+        resumed = (
+            f", resumed after epoch {results.epochs_done(folder)}"
+            if (folder / preflight.CHECKPOINT).exists()
+            else ""
+        )
+        print(
+            f"== {run.name} ({number} of {len(left)} to train): {epochs} epochs{resumed}, in {folder}",
+            flush=True,
+        )
         train(run, folder, epochs, python)
-    lines = results.time_lines(folders) if experiment.compares_time else results.accuracy_lines(folders, max(wanted))
-    print(f'\nRuns of {name} in {folders[0].parent}:\n' + '\n'.join(lines))
+    lines = (
+        results.time_lines(folders)
+        if experiment.compares_time
+        else results.accuracy_lines(folders, max(wanted))
+    )
+    print(f"\nRuns of {name} in {folders[0].parent}:\n" + "\n".join(lines))
 
 
 def stop_on_signals() -> None:
@@ -302,18 +365,24 @@ def stop_on_signals() -> None:
 
 
 def main() -> int:
-    name, *added = sys.argv[1:] or ['']
-    if {'-h', '--help'} & {name, *added}:
-        print(f'{__doc__}\nEXPERIMENT: {", ".join(runs.EXPERIMENTS)}')
+    name, *added = sys.argv[1:] or [""]
+    if {"-h", "--help"} & {name, *added}:
+        print(f"{__doc__}\nEXPERIMENT: {', '.join(runs.EXPERIMENTS)}")
         return 0
     if name not in runs.EXPERIMENTS:
-        print(f'error: no experiment {name!r}. There are: {", ".join(runs.EXPERIMENTS)}. Nothing was changed.', file=sys.stderr)
+        print(
+            f"error: no experiment {name!r}. There are: {', '.join(runs.EXPERIMENTS)}. Nothing was changed.",
+            file=sys.stderr,
+        )
         return 2
     stop_on_signals()
     try:
         launch(name, added)
     except Stopped as stopped:
-        print(f'\nstopped by {signal.Signals(stopped.number).name}. The same command again goes on from the last checkpoint.', file=sys.stderr)
+        print(
+            f"\nstopped by {signal.Signals(stopped.number).name}. The same command again goes on from the last checkpoint.",
+            file=sys.stderr,
+        )
         return 128 + stopped.number
     except (Refused, OSError) as error:
         print(error, file=sys.stderr)
@@ -321,5 +390,5 @@ def main() -> int:
     return 0
 
 
-if __name__ == '__main__':
+if __name__ == "__main__":
     sys.exit(main())

@@ -26,42 +26,45 @@ from typing import Optional
 import runs
 from results import epochs_done
 
-COMMAND, CHECKPOINT = 'command.txt', 'last.pth.tar'
-SCRIPTS = ('distributed_train.sh', 'train.py')
-MODULES = ('torch', 'torchvision', 'yaml', 'safetensors', 'huggingface_hub', 'numpy', 'PIL')
-CIFAR10_FOLDER = 'cifar-10-batches-py'  # torchvision's
+COMMAND, CHECKPOINT = "command.txt", "last.pth.tar"
+SCRIPTS = ("distributed_train.sh", "train.py")
+MODULES = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub", "numpy", "PIL")
+CIFAR10_FOLDER = "cifar-10-batches-py"  # torchvision's
 CIFAR10_CLASSES = 10
-CIFAR10_FILES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch', 'batches.meta')
+CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 # The names under which timm looks for a split; without any of them it takes the data folder itself, and says nothing.
-SPLITS = {'train': ('train', 'training'), 'validation': ('validation', 'val', 'valid', 'eval', 'evaluation')}
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "val", "valid", "eval", "evaluation"),
+}
 IMAGENET_CLASSES = 1000
 RESNET50_CLASSES = 1000  # outputs without --num-classes
 
 # Flags of train.py that launch.py sets, and what chooses their values.
 OWN_FLAGS = {
-    '--data-dir': 'DATA_DIR does',
-    '--era-floor': 'H0 does, by timm.layers.calibrate_min_entropy',
-    '--era-min-entropy': 'H0 does',
-    '--experiment': 'the name of the run does',
-    '--num-classes': 'NUM_CLASSES does',
-    '--output': 'OUTPUT does',
-    '--resume': 'an unfinished run is resumed by itself',
-    '--seed': 'SEED does',
+    "--data-dir": "DATA_DIR does",
+    "--era-floor": "H0 does, by timm.layers.calibrate_min_entropy",
+    "--era-min-entropy": "H0 does",
+    "--experiment": "the name of the run does",
+    "--num-classes": "NUM_CLASSES does",
+    "--output": "OUTPUT does",
+    "--resume": "an unfinished run is resumed by itself",
+    "--seed": "SEED does",
 }
 
 
 # Flags of train.py that the checks go by: type, and default there.
 READ_FLAGS = {
-    '--data-dir': (str, ''),
-    '--dataset': (str, ''),
-    '--device': (str, 'cuda'),
-    '--epochs': (int, 300),
-    '--era-min-entropy': (float, None),
-    '--era-tau': (float, 4.0),
-    '--model': (str, 'resnet50'),
-    '--num-classes': (int, None),
-    '--train-split': (str, 'train'),
-    '--val-split': (str, 'validation'),
+    "--data-dir": (str, ""),
+    "--dataset": (str, ""),
+    "--device": (str, "cuda"),
+    "--epochs": (int, 300),
+    "--era-min-entropy": (float, None),
+    "--era-tau": (float, 4.0),
+    "--model": (str, "resnet50"),
+    "--num-classes": (int, None),
+    "--train-split": (str, "train"),
+    "--val-split": (str, "validation"),
 }
 
 
@@ -81,14 +84,14 @@ def wanted_epochs(run: runs.Run, experiment: runs.Experiment) -> int:
 def ask_python(python: str) -> Optional[dict]:
     """Of the environment that trains: `lacks` (modules), `scripts` (folder of torchrun or ''). None: there is no such Python."""
     code = (
-        'import importlib.util, json, os, sys, sysconfig\n'
-        f'lacks = [name for name in {MODULES!r} if importlib.util.find_spec(name) is None]\n'
+        "import importlib.util, json, os, sys, sysconfig\n"
+        f"lacks = [name for name in {MODULES!r} if importlib.util.find_spec(name) is None]\n"
         "folders = [os.path.dirname(sys.executable), sysconfig.get_path('scripts')]\n"
         "scripts = next((folder for folder in folders if os.access(os.path.join(folder, 'torchrun'), os.X_OK)), '')\n"
         "print(json.dumps({'lacks': lacks, 'scripts': scripts}))"
     )
     try:
-        answer = subprocess.run([python, '-c', code], capture_output=True, text=True, timeout=300)
+        answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=300)
         return json.loads(answer.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
         return None
@@ -98,17 +101,17 @@ def environment_problems(python: str) -> list[str]:
     answer = ask_python(python)
     if answer is None:
         return [
-            f'environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python.'
+            f"environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python."
         ]
-    if answer['lacks']:
+    if answer["lacks"]:
         return [
-            f'environment: {python} lacks {", ".join(answer["lacks"])}. Activate the environment that trains, or set PYTHON to its '
-            'python; `make vision-...` makes one.'
+            f"environment: {python} lacks {', '.join(answer['lacks'])}. Activate the environment that trains, or set PYTHON to its "
+            "python; `make vision-...` makes one."
         ]
-    if not answer['scripts']:
+    if not answer["scripts"]:
         return [
-            f'environment: {python} has torch but no torchrun among its scripts, which distributed_train.sh starts. Install torch again '
-            'there, or set PYTHON to another environment\'s python.'
+            f"environment: {python} has torch but no torchrun among its scripts, which distributed_train.sh starts. Install torch again "
+            "there, or set PYTHON to another environment's python."
         ]
     return []
 
@@ -118,35 +121,35 @@ def checkout_problems(checkout: Path) -> list[str]:
     if not lacks:
         return []
     return [
-        f'checkout: {checkout} has no {" and no ".join(lacks)}, because it was made from the source package, which lacks them. '
-        'Make it from git: python apply.py apply timm --source git --checkouts <an empty folder>.'
+        f"checkout: {checkout} has no {' and no '.join(lacks)}, because it was made from the source package, which lacks them. "
+        "Make it from git: python apply.py apply timm --source git --checkouts <an empty folder>."
     ]
 
 
 def local_gpus() -> int:
     """GPUs of this machine that CUDA may use; 0 without a driver."""
-    visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([device for device in visible.split(',') if device.strip() not in ('', '-1')])
+        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     try:
-        listing = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, timeout=60)
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    return sum(line.startswith('GPU ') for line in listing.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
 def gpu_problems(flags: argparse.Namespace, gpus: int) -> list[str]:
-    if flags.device == 'cpu' and gpus > 1:
+    if flags.device == "cpu" and gpus > 1:
         return [
-            'GPUs: train.py cannot train in several processes on a CPU (it hands DistributedDataParallel device_ids). '
-            f'Set GPUS=1 instead of {gpus}.'
+            "GPUs: train.py cannot train in several processes on a CPU (it hands DistributedDataParallel device_ids). "
+            f"Set GPUS=1 instead of {gpus}."
         ]
-    found = local_gpus() if flags.device.startswith('cuda') else gpus
+    found = local_gpus() if flags.device.startswith("cuda") else gpus
     if found >= gpus:
         return []
     return [
-        f'GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch is 64 per GPU and the learning rate '
-        'is fixed: another number than 4 is another experiment than the paper\'s.'
+        f"GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch is 64 per GPU and the learning rate "
+        "is fixed: another number than 4 is another experiment than the paper's."
     ]
 
 
@@ -156,48 +159,56 @@ def has_cifar10(folder: Path) -> bool:
 
 def outputs(flags: argparse.Namespace) -> Optional[int]:
     """Of the classifier; None where only train.py knows."""
-    return flags.num_classes or (RESNET50_CLASSES if flags.model == 'resnet50' else None)
+    return flags.num_classes or (RESNET50_CLASSES if flags.model == "resnet50" else None)
 
 
-def data_problems(flags: argparse.Namespace, checkout: Path, dataset: str, download: bool) -> list[str]:
+def data_problems(
+    flags: argparse.Namespace, checkout: Path, dataset: str, download: bool
+) -> list[str]:
     folder = checkout / flags.data_dir
-    if flags.dataset == 'torch/cifar10':
+    if flags.dataset == "torch/cifar10":
         if flags.num_classes is not None and flags.num_classes < CIFAR10_CLASSES:
-            return [f'data: CIFAR-10 has {CIFAR10_CLASSES} classes, the model {flags.num_classes} outputs. Set NUM_CLASSES={CIFAR10_CLASSES}.']
+            return [
+                f"data: CIFAR-10 has {CIFAR10_CLASSES} classes, the model {flags.num_classes} outputs. Set NUM_CLASSES={CIFAR10_CLASSES}."
+            ]
         if has_cifar10(folder) or download:
             return []
         return [
-            f'data: no CIFAR-10 in {folder} (no whole {CIFAR10_FOLDER}/ there), and DOWNLOAD=0. Put torchvision\'s {CIFAR10_FOLDER} '
-            'there, set DATA_DIR, or leave DOWNLOAD out on a machine with network.'
+            f"data: no CIFAR-10 in {folder} (no whole {CIFAR10_FOLDER}/ there), and DOWNLOAD=0. Put torchvision's {CIFAR10_FOLDER} "
+            "there, set DATA_DIR, or leave DOWNLOAD out on a machine with network."
         ]
     if flags.dataset:
         return []  # of a kind that timm alone knows
     found, problems = {}, []
-    for split, wished in (('train', flags.train_split), ('validation', flags.val_split)):
+    for split, wished in (("train", flags.train_split), ("validation", flags.val_split)):
         names = [wished, *SPLITS[split]]
         there = next((folder / name for name in names if (folder / name).is_dir()), None)
         if there is None:
-            others = ', '.join(name for name in SPLITS[split] if name != wished)
+            others = ", ".join(name for name in SPLITS[split] if name != wished)
             problems.append(
-                f'data: no {folder}/{wished} (timm also takes {others}), with a folder of images per class in it. '
-                'Set DATA_DIR to the folder that has it.'
+                f"data: no {folder}/{wished} (timm also takes {others}), with a folder of images per class in it. "
+                "Set DATA_DIR to the folder that has it."
             )
         else:
             found[split] = {entry.name for entry in os.scandir(there) if entry.is_dir()}
     if problems:
         return problems
-    if found['train'] != found['validation']:
+    if found["train"] != found["validation"]:
         return [
-            f'data: {folder}: the training images are in {len(found["train"])} class folders and the validation images in '
-            f'{len(found["validation"])}, or in others; timm numbers the classes of each by these names, so they must be the same. '
-            'ImageNet\'s validation images come without class folders: sort them into some first.'
+            f"data: {folder}: the training images are in {len(found['train'])} class folders and the validation images in "
+            f"{len(found['validation'])}, or in others; timm numbers the classes of each by these names, so they must be the same. "
+            "ImageNet's validation images come without class folders: sort them into some first."
         ]
-    classes, most = len(found['train']), outputs(flags)
+    classes, most = len(found["train"]), outputs(flags)
     expected = flags.num_classes or IMAGENET_CLASSES
     if dataset == runs.IMAGENET and classes != expected:
-        return [f'data: {folder} has {classes} classes, {expected} expected. Complete it, or set NUM_CLASSES={classes} for a data set of its own.']
+        return [
+            f"data: {folder} has {classes} classes, {expected} expected. Complete it, or set NUM_CLASSES={classes} for a data set of its own."
+        ]
     if most is not None and classes > most:
-        return [f'data: {folder} has {classes} classes, the model {most} outputs. Set NUM_CLASSES={classes}.']
+        return [
+            f"data: {folder} has {classes} classes, the model {most} outputs. Set NUM_CLASSES={classes}."
+        ]
     return []
 
 
@@ -210,15 +221,15 @@ def era_problems(flags: argparse.Namespace) -> list[str]:
     if low < flags.era_min_entropy < high:
         return []
     return [
-        f'ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it must lie strictly between '
-        f'{low:.4f} and {high:.4f} nats.'
+        f"ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it must lie strictly between "
+        f"{low:.4f} and {high:.4f} nats."
     ]
 
 
 def comparable(command: list[str]) -> list[str]:
     """The words that may not change when a run is resumed: where the data lie may."""
-    if '--data-dir' in command:
-        at = command.index('--data-dir')
+    if "--data-dir" in command:
+        at = command.index("--data-dir")
         return [*command[:at], *command[at + 2 :]]
     return command
 
@@ -237,55 +248,81 @@ def folder_problems(run: runs.Run, folder: Path, wanted: int) -> list[str]:
     if not checkpoint.exists() and done == 0:
         return []
     if not record.is_file():
-        return [f'{run.name}: {folder} holds a run that was not started from here (no {COMMAND}). Move it away, or choose another OUTPUT.']
+        return [
+            f"{run.name}: {folder} holds a run that was not started from here (no {COMMAND}). Move it away, or choose another OUTPUT."
+        ]
     before, now = comparable(shlex.split(record.read_text())), comparable(list(run.command))
     if before != now:
         then, here = differing_words(before, now)
         return [
-            f'{run.name}: {folder} holds a run with other flags (then: {then or "nothing"}; now: {here or "nothing"}). Give the same ones '
-            'to go on with it, or choose another OUTPUT, or move it away.'
+            f"{run.name}: {folder} holds a run with other flags (then: {then or 'nothing'}; now: {here or 'nothing'}). Give the same ones "
+            "to go on with it, or choose another OUTPUT, or move it away."
         ]
     if done >= wanted:
         return []
     if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):
         return [
-            f'{run.name}: {checkpoint} is cut off. Put one of the checkpoint-<epoch>.pth.tar beside it in its place, or move {folder} away.'
+            f"{run.name}: {checkpoint} is cut off. Put one of the checkpoint-<epoch>.pth.tar beside it in its place, or move {folder} away."
         ]
-    if not checkpoint.exists() and done > 1:  # one alone may have been killed before its checkpoint, and is trained again
+    if (
+        not checkpoint.exists() and done > 1
+    ):  # one alone may have been killed before its checkpoint, and is trained again
         newest = newest_checkpoint(folder)
-        copy = f'Go on from the newest one: {shlex.join(["cp", str(newest), str(checkpoint)])}. Or move' if newest else 'Move'
-        return [f'{run.name}: {folder} has {done} epochs and no {CHECKPOINT} to go on from. {copy} the folder away to begin again.']
+        copy = (
+            f"Go on from the newest one: {shlex.join(['cp', str(newest), str(checkpoint)])}. Or move"
+            if newest
+            else "Move"
+        )
+        return [
+            f"{run.name}: {folder} has {done} epochs and no {CHECKPOINT} to go on from. {copy} the folder away to begin again."
+        ]
     return []
 
 
 def newest_checkpoint(folder: Path) -> Optional[Path]:
     """Other than last.pth.tar, which timm unlinks before it renames tmp.pth.tar to it: a kill in between leaves that one, whole."""
-    numbered = sorted(folder.glob('checkpoint-*.pth.tar'), key=lambda file: (len(file.name), file.name))
-    whole = [file for file in (*numbered, folder / 'tmp.pth.tar') if zipfile.is_zipfile(file)]
+    numbered = sorted(
+        folder.glob("checkpoint-*.pth.tar"), key=lambda file: (len(file.name), file.name)
+    )
+    whole = [file for file in (*numbered, folder / "tmp.pth.tar") if zipfile.is_zipfile(file)]
     return whole[-1] if whole else None
 
 
 def flag_problems(added: list[str]) -> list[str]:
     """train.py takes the beginning of a flag for it; of those that matter here only the whole is taken."""
-    given = dict.fromkeys(word.partition('=')[0] for word in added)
-    problems = [f'ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}.' for flag in OWN_FLAGS if flag in given]
+    given = dict.fromkeys(word.partition("=")[0] for word in added)
+    problems = [
+        f"ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}."
+        for flag in OWN_FLAGS
+        if flag in given
+    ]
     for short in given:
         if short in READ_FLAGS or len(short) < 3:
             continue
         for flag in {**READ_FLAGS, **OWN_FLAGS}:
             if flag != short and flag.startswith(short):
-                own = f', which cannot be set here: {OWN_FLAGS[flag]}' if flag in OWN_FLAGS else f'. Write {flag} in full'
-                problems.append(f'ARGS: {short} is short for {flag}{own}.')
+                own = (
+                    f", which cannot be set here: {OWN_FLAGS[flag]}"
+                    if flag in OWN_FLAGS
+                    else f". Write {flag} in full"
+                )
+                problems.append(f"ARGS: {short} is short for {flag}{own}.")
     try:
-        if flags_of(('', '', *added)).epochs < 1:
-            problems.append('ARGS: --epochs must be at least 1.')
+        if flags_of(("", "", *added)).epochs < 1:
+            problems.append("ARGS: --epochs must be at least 1.")
     except argparse.ArgumentError as error:
-        problems.append(f'ARGS: {error}.')
+        problems.append(f"ARGS: {error}.")
     return problems
 
 
 def find_problems(
-    dataset: str, jobs: list[tuple[runs.Run, Path, int]], checkout: Path, python: str, gpus: int, download: bool, environment_to_come: bool
+    dataset: str,
+    jobs: list[tuple[runs.Run, Path, int]],
+    checkout: Path,
+    python: str,
+    gpus: int,
+    download: bool,
+    environment_to_come: bool,
 ) -> list[str]:
     """jobs: of each run its folder and the epochs that it is to have. environment_to_come: `python` is not there yet."""
     problems = checkout_problems(checkout)
@@ -293,6 +330,10 @@ def find_problems(
         problems += environment_problems(python)
     for run, folder, epochs in jobs:
         flags = flags_of(run.command)
-        problems += gpu_problems(flags, gpus) + data_problems(flags, checkout, dataset, download) + era_problems(flags)
+        problems += (
+            gpu_problems(flags, gpus)
+            + data_problems(flags, checkout, dataset, download)
+            + era_problems(flags)
+        )
         problems += folder_problems(run, folder, epochs)
     return list(dict.fromkeys(problems))  # most are the same for all runs

@@ -19,18 +19,25 @@ from typing import Optional
 
 # Listings lst:train_with_aug and lst:train_without_aug of the paper, as they are printed.
 WITH_AUG = (
-    './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine '
-    '--epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd '
-    '--dist-bn reduce'
+    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine "
+    "--epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd "
+    "--dist-bn reduce"
 )
 WITHOUT_AUG = (
-    './distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine '
-    '--epochs 200 --lr 0.05 --amp --dist-bn reduce'
+    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine "
+    "--epochs 200 --lr 0.05 --amp --dist-bn reduce"
 )
-CIFAR10_FLAGS = ['--dataset', 'torch/cifar10', '--dataset-download']  # ImageNet, "the identical commands": without them
+CIFAR10_FLAGS = [
+    "--dataset",
+    "torch/cifar10",
+    "--dataset-download",
+]  # ImageNet, "the identical commands": without them
 
-CIFAR10, IMAGENET = 'cifar10', 'imagenet'
-DATA_DIRS = {CIFAR10: '../data', IMAGENET: '../data/imagenet'}  # seen from the checkout; the first as printed
+CIFAR10, IMAGENET = "cifar10", "imagenet"
+DATA_DIRS = {
+    CIFAR10: "../data",
+    IMAGENET: "../data/imagenet",
+}  # seen from the checkout; the first as printed
 MIN_ENTROPY = {CIFAR10: 0.6, IMAGENET: 1.2}  # H0 in nats
 SEED = 42  # timm's default; the paper names no seed
 
@@ -44,23 +51,23 @@ class Variant:
 
     @property
     def is_era(self) -> bool:
-        return '--era-min-entropy' in self.flags
+        return "--era-min-entropy" in self.flags
 
 
-BASELINE = Variant('', ())
+BASELINE = Variant("", ())
 
 
 def era(min_entropy: float) -> Variant:
-    number = str(min_entropy).removesuffix('.0')  # all digits: two values are two runs
-    return Variant(f'era{number}', ('--era-min-entropy', number))
+    number = str(min_entropy).removesuffix(".0")  # all digits: two values are two runs
+    return Variant(f"era{number}", ("--era-min-entropy", number))
 
 
 def label_smoothing(rate: float) -> Variant:
-    return Variant(f'smoothing{rate:g}', ('--smoothing', f'{rate:g}'))
+    return Variant(f"smoothing{rate:g}", ("--smoothing", f"{rate:g}"))
 
 
 def dropout(rate: float) -> Variant:
-    return Variant(f'dropout{rate:g}', ('--drop', f'{rate:g}'))
+    return Variant(f"dropout{rate:g}", ("--drop", f"{rate:g}"))
 
 
 @dataclass(frozen=True)
@@ -87,23 +94,40 @@ THREE_SEEDS = (SEED, SEED + 1, SEED + 2)
 
 EXPERIMENTS = {
     # tab:main_results_vision
-    'cifar10': Experiment(CIFAR10, False, (BASELINE,), THREE_SEEDS),
-    'cifar10-era': Experiment(CIFAR10, False, (era(0.6),), THREE_SEEDS),
-    'cifar10-aug': Experiment(CIFAR10, True, (BASELINE,), THREE_SEEDS),
-    'cifar10-aug-era': Experiment(CIFAR10, True, (era(0.6),), THREE_SEEDS),
-    'imagenet': Experiment(IMAGENET, False, (BASELINE,)),
-    'imagenet-era': Experiment(IMAGENET, False, (era(1.2),)),
-    'imagenet-aug': Experiment(IMAGENET, True, (BASELINE,)),
-    'imagenet-aug-era': Experiment(IMAGENET, True, (era(1.2),)),
+    "cifar10": Experiment(CIFAR10, False, (BASELINE,), THREE_SEEDS),
+    "cifar10-era": Experiment(CIFAR10, False, (era(0.6),), THREE_SEEDS),
+    "cifar10-aug": Experiment(CIFAR10, True, (BASELINE,), THREE_SEEDS),
+    "cifar10-aug-era": Experiment(CIFAR10, True, (era(0.6),), THREE_SEEDS),
+    "imagenet": Experiment(IMAGENET, False, (BASELINE,)),
+    "imagenet-era": Experiment(IMAGENET, False, (era(1.2),)),
+    "imagenet-aug": Experiment(IMAGENET, True, (BASELINE,)),
+    "imagenet-aug-era": Experiment(IMAGENET, True, (era(1.2),)),
     # fig:vision_entropy, "using checkpoints from the 100th [ImageNet] and 200th epochs"
-    'cifar10-sweep': Experiment(CIFAR10, False, tuple(map(era, (0.3, 0.6, 0.9, 1.2, 1.5))), free_aug=True),
-    'imagenet-sweep': Experiment(IMAGENET, False, tuple(map(era, (0.6, 0.9, 1.2, 1.5, 1.8))), free_aug=True, stop_after=100),
+    "cifar10-sweep": Experiment(
+        CIFAR10, False, tuple(map(era, (0.3, 0.6, 0.9, 1.2, 1.5))), free_aug=True
+    ),
+    "imagenet-sweep": Experiment(
+        IMAGENET, False, tuple(map(era, (0.6, 0.9, 1.2, 1.5, 1.8))), free_aug=True, stop_after=100
+    ),
     # fig:vision_regularization; the baseline has label smoothing 0.1, timm's default, and no dropout
-    'cifar10-regularization': Experiment(
-        CIFAR10, False, (BASELINE, label_smoothing(0.2), label_smoothing(0.3), dropout(0.1), dropout(0.2), dropout(0.3), era(0.6)), free_aug=True
+    "cifar10-regularization": Experiment(
+        CIFAR10,
+        False,
+        (
+            BASELINE,
+            label_smoothing(0.2),
+            label_smoothing(0.3),
+            dropout(0.1),
+            dropout(0.2),
+            dropout(0.3),
+            era(0.6),
+        ),
+        free_aug=True,
     ),
     # fig:vision_time, "under the data augmentation"
-    'cifar10-time': Experiment(CIFAR10, True, (BASELINE, era(0.6)), stop_after=3, compares_time=True),
+    "cifar10-time": Experiment(
+        CIFAR10, True, (BASELINE, era(0.6)), stop_after=3, compares_time=True
+    ),
 }
 
 
@@ -152,12 +176,25 @@ def printed_command(experiment: Experiment, gpus: int, data_dir: str) -> list[st
 
 def runs(experiment: Experiment, settings: Settings, added: list[str]) -> list[Run]:
     """The runs of an experiment (one of with_settings), in order. `added`: flags of train.py that come last and win."""
-    base = printed_command(experiment, settings.gpus, settings.data_dir or DATA_DIRS[experiment.dataset])
-    classes = ['--num-classes', str(settings.num_classes)] if settings.num_classes else []
+    base = printed_command(
+        experiment, settings.gpus, settings.data_dir or DATA_DIRS[experiment.dataset]
+    )
+    classes = ["--num-classes", str(settings.num_classes)] if settings.num_classes else []
     result = []
     for seed in experiment.seeds:
         for variant in experiment.variants:
-            kind = f'{settings.num_classes}classes' if classes else ''
-            parts = [experiment.dataset, kind, 'aug' if experiment.aug else '', variant.name, f'seed{seed}']
-            result.append(Run('-'.join(filter(None, parts)), (*base, *variant.flags, *classes, '--seed', str(seed), *added)))
+            kind = f"{settings.num_classes}classes" if classes else ""
+            parts = [
+                experiment.dataset,
+                kind,
+                "aug" if experiment.aug else "",
+                variant.name,
+                f"seed{seed}",
+            ]
+            result.append(
+                Run(
+                    "-".join(filter(None, parts)),
+                    (*base, *variant.flags, *classes, "--seed", str(seed), *added),
+                )
+            )
     return result

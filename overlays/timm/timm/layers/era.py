@@ -36,16 +36,22 @@ from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 import torch
 import torch.nn as nn
 
-__all__ = ['EntropyRegularizingActivation', 'attach_era', 'calibrate_min_entropy', 'find_era', 'raw_logits']
+__all__ = [
+    "EntropyRegularizingActivation",
+    "attach_era",
+    "calibrate_min_entropy",
+    "find_era",
+    "raw_logits",
+]
 
-INVERSES = ('approx', 'exact')
+INVERSES = ("approx", "exact")
 
 # Newton steps of the exact inverse, whose start is within 1.3e-3 of ln q: after 1 and 2 the relative error is at most
 # 3e-8 and 3e-16 plus rounding.
 _NEWTON_STEPS = {torch.float32: 1, torch.float64: 2}
 
 # torch has no public name for it; without it only torch.func's transforms of this activation would fail.
-_in_func_transform = getattr(torch._C, '_are_functorch_transforms_active', lambda: False)
+_in_func_transform = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 class EntropyRegularizingActivation(nn.Module):
@@ -69,18 +75,20 @@ class EntropyRegularizingActivation(nn.Module):
         ValueError: a value is not feasible; the message has the feasible range.
     """
 
-    def __init__(self, num_classes: int, min_entropy: float, tau: float = 4.0, inverse: str = 'approx'):
+    def __init__(
+        self, num_classes: int, min_entropy: float, tau: float = 4.0, inverse: str = "approx"
+    ):
         super().__init__()
         self.bypassed = False  # set by raw_logits()
         self._set(num_classes, min_entropy, tau, inverse)
 
     def _set(self, num_classes: int, min_entropy: float, tau: float, inverse: str) -> None:
         low, high = _feasible_min_entropy(num_classes, tau, inverse)
-        _check_number('min_entropy', min_entropy)
+        _check_number("min_entropy", min_entropy)
         if not low < min_entropy < high:  # also false for nan
             raise ValueError(
-                f'ERA: min_entropy={min_entropy} is not feasible for {num_classes} classes and tau={tau:g}: '
-                f'it must lie strictly between {low:.4f} and {high:.4f} nats'
+                f"ERA: min_entropy={min_entropy} is not feasible for {num_classes} classes and tau={tau:g}: "
+                f"it must lie strictly between {low:.4f} and {high:.4f} nats"
             )
         self.num_classes = num_classes
         self.min_entropy = float(min_entropy)
@@ -100,9 +108,11 @@ class EntropyRegularizingActivation(nn.Module):
         """Args: logits: (..., num_classes), any floating dtype. Returns: the same shape, in fp32 (fp64 for fp64), also
         under autocast, and at most -1. A logit of -inf has p = 0; one of +inf or nan makes its row nan, as softmax does."""
         if not torch.jit.is_tracing() and logits.shape[-1] != self.num_classes:
-            raise ValueError(f'ERA: logits of shape (..., {self.num_classes}) expected, found {tuple(logits.shape)}')
+            raise ValueError(
+                f"ERA: logits of shape (..., {self.num_classes}) expected, found {tuple(logits.shape)}"
+            )
         probs = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        constants = self.slope, self.offset, self.inverse == 'exact'
+        constants = self.slope, self.offset, self.inverse == "exact"
         # A trace keeps plain operations, which every exporter knows; so do torch.func's transforms, whose forward mode a
         # torch.autograd.Function would have to be taught.
         captured = torch.jit.is_tracing() or _in_func_transform()
@@ -110,23 +120,29 @@ class EntropyRegularizingActivation(nn.Module):
             return _activate(probs, *constants)[0]
         return _Activate.apply(probs, *constants)
 
-    def __prepare_scriptable__(self) -> NoReturn:  # torch.jit.script asks for it before it compiles anything
+    def __prepare_scriptable__(
+        self,
+    ) -> NoReturn:  # torch.jit.script asks for it before it compiles anything
         raise TypeError(
-            'ERA: torch.jit.script cannot compile a model with ERA, for its forward hook. Use torch.jit.trace, torch.compile or '
-            'torch.export with strict=False. The model is as it was.'
+            "ERA: torch.jit.script cannot compile a model with ERA, for its forward hook. Use torch.jit.trace, torch.compile or "
+            "torch.export with strict=False. The model is as it was."
         )
 
-    def __getstate__(self) -> Dict[str, Any]:  # a copy or pickle that is made within raw_logits() is not bypassed
-        return {**self.__dict__, 'bypassed': False}
+    def __getstate__(
+        self,
+    ) -> Dict[str, Any]:  # a copy or pickle that is made within raw_logits() is not bypassed
+        return {**self.__dict__, "bypassed": False}
 
     def extra_repr(self) -> str:
         return (
-            f'num_classes={self.num_classes}, min_entropy={self.min_entropy:g}, tau={self.tau:g}, '
-            f'inverse={self.inverse!r}, floor={self.floor:.4f}, max_probability={self.max_probability:.4f}'
+            f"num_classes={self.num_classes}, min_entropy={self.min_entropy:g}, tau={self.tau:g}, "
+            f"inverse={self.inverse!r}, floor={self.floor:.4f}, max_probability={self.max_probability:.4f}"
         )
 
 
-def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inverse: str = 'approx') -> float:
+def calibrate_min_entropy(
+    floor: float, num_classes: int, tau: float = 4.0, inverse: str = "approx"
+) -> float:
     """The `min_entropy` (H0, nats) for which the activation's true smallest entropy is `floor`.
 
     Args:
@@ -137,13 +153,15 @@ def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inve
         ValueError: a value is not feasible; the message has the feasible range.
     """
     low, high = _feasible_min_entropy(num_classes, tau, inverse)
-    _check_number('floor', floor)
+    _check_number("floor", floor)
     if not 0.0 < floor < math.log(num_classes):
         raise ValueError(
-            f'ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: '
-            f'it must lie strictly between 0 and ln({num_classes}) = {math.log(num_classes):.4f}'
+            f"ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} classes: "
+            f"it must lie strictly between 0 and ln({num_classes}) = {math.log(num_classes):.4f}"
         )
-    while True:  # the floor grows with H0, from 0 to ln n: halve the interval until it has no inner number
+    while (
+        True
+    ):  # the floor grows with H0, from 0 to ln n: halve the interval until it has no inner number
         middle = (low + high) / 2
         if not low < middle < high:
             return high
@@ -153,7 +171,9 @@ def calibrate_min_entropy(floor: float, num_classes: int, tau: float = 4.0, inve
             high = middle
 
 
-def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: str = 'approx') -> nn.Module:
+def attach_era(
+    model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: str = "approx"
+) -> nn.Module:
     """Make ERA the output activation of a classifier, in training and evaluation.
 
     The activation becomes the parameter-free child `era`, which a forward hook of the model applies to its output: the
@@ -174,15 +194,19 @@ def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: 
             tensor of logits (..., num_classes).
     """
     name = type(model).__name__
-    if hasattr(model, '_orig_mod') or isinstance(getattr(model, 'module', None), nn.Module):
-        raise TypeError(f'ERA comes before torch.compile and DistributedDataParallel, but this {name} wraps a model. Nothing was attached.')
-    if not isinstance(getattr(model, 'num_classes', None), numbers.Integral):
-        raise TypeError(f'ERA needs a classifier: a model with a whole number as num_classes; {name} is not one. Nothing was attached.')
-    attached = find_era(model)
-    if attached is not getattr(model, 'era', None):
+    if hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
         raise TypeError(
-            f'ERA is in a part of this {name} already, which was made from a model with ERA, and in a whole it would be a '
-            f'second time. Make the {name} from a model without ERA. Nothing was attached.'
+            f"ERA comes before torch.compile and DistributedDataParallel, but this {name} wraps a model. Nothing was attached."
+        )
+    if not isinstance(getattr(model, "num_classes", None), numbers.Integral):
+        raise TypeError(
+            f"ERA needs a classifier: a model with a whole number as num_classes; {name} is not one. Nothing was attached."
+        )
+    attached = find_era(model)
+    if attached is not getattr(model, "era", None):
+        raise TypeError(
+            f"ERA is in a part of this {name} already, which was made from a model with ERA, and in a whole it would be a "
+            f"second time. Make the {name} from a model without ERA. Nothing was attached."
         )
     model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
     if attached is None:
@@ -192,7 +216,10 @@ def attach_era(model: nn.Module, min_entropy: float, tau: float = 4.0, inverse: 
 
 def find_era(model: nn.Module) -> Optional[EntropyRegularizingActivation]:
     """The activation that `attach_era` put into a model, also through wrappers (DDP, EMA, torch.compile), or None."""
-    return next((module for module in model.modules() if isinstance(module, EntropyRegularizingActivation)), None)
+    return next(
+        (module for module in model.modules() if isinstance(module, EntropyRegularizingActivation)),
+        None,
+    )
 
 
 def carry_era(model: nn.Module, made: nn.Module) -> nn.Module:
@@ -223,37 +250,55 @@ def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tens
 
 def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:
     """Take era_min_entropy, era_tau and era_inverse out of create_model's kwargs: the arguments of attach_era, or {}."""
-    era = {name: kwargs.pop(f'era_{name}') for name in ('min_entropy', 'tau', 'inverse') if f'era_{name}' in kwargs}
-    if era and 'min_entropy' not in era:
-        raise ValueError(f"create_model: era_{' and era_'.join(era)} without era_min_entropy, which switches ERA on")
+    era = {
+        name: kwargs.pop(f"era_{name}")
+        for name in ("min_entropy", "tau", "inverse")
+        if f"era_{name}" in kwargs
+    }
+    if era and "min_entropy" not in era:
+        raise ValueError(
+            f"create_model: era_{' and era_'.join(era)} without era_min_entropy, which switches ERA on"
+        )
     return era
 
 
 def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
-    era = getattr(model, 'era', None)  # gone after carry_era()
+    era = getattr(model, "era", None)  # gone after carry_era()
     if era is None or model.num_classes == 0:
         return output
     if era.num_classes != model.num_classes:  # in place: raw_logits() has handed it out
         era._set(model.num_classes, era.min_entropy, era.tau, era.inverse)
     if era.bypassed:
         return output
-    if torch.jit.is_tracing():  # shapes are no plain numbers there, and tracers warn of comparing them
+    if (
+        torch.jit.is_tracing()
+    ):  # shapes are no plain numbers there, and tracers warn of comparing them
         return era(output)
     if not isinstance(output, torch.Tensor) or output.shape[-1] != model.num_classes:
-        found = f'a tensor of shape {tuple(output.shape)}' if isinstance(output, torch.Tensor) else f'a {type(output).__name__}'
+        found = (
+            f"a tensor of shape {tuple(output.shape)}"
+            if isinstance(output, torch.Tensor)
+            else f"a {type(output).__name__}"
+        )
         raise TypeError(
-            f'ERA needs a model that returns one tensor of logits (..., {model.num_classes}); {type(model).__name__} returned {found}'
+            f"ERA needs a model that returns one tensor of logits (..., {model.num_classes}); {type(model).__name__} returned {found}"
         )
     return era(output)
 
 
 def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[float, float]:
     """The open interval of feasible H0: h lies within (0, kappa] and increases with p."""
-    if isinstance(num_classes, bool) or not isinstance(num_classes, numbers.Integral) or num_classes < 2:
-        raise ValueError(f'ERA: num_classes={num_classes!r}: an integer of at least 2 is needed')
-    _check_number('tau', tau)
+    if (
+        isinstance(num_classes, bool)
+        or not isinstance(num_classes, numbers.Integral)
+        or num_classes < 2
+    ):
+        raise ValueError(f"ERA: num_classes={num_classes!r}: an integer of at least 2 is needed")
+    _check_number("tau", tau)
     if not math.e <= tau < math.inf:
-        raise ValueError(f'ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}')
+        raise ValueError(
+            f"ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}"
+        )
     if inverse not in INVERSES:
         raise ValueError(f"ERA: inverse={inverse!r}: expected 'approx' or 'exact'")
     kappa = math.log(tau) / tau
@@ -262,7 +307,7 @@ def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[f
 
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f'ERA: {name}={value!r}: a number is needed')
+        raise ValueError(f"ERA: {name}={value!r}: a number is needed")
 
 
 def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
@@ -278,16 +323,20 @@ def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tup
     return max(offset, 1e-30 * top), slope
 
 
-def _one_hot_limit(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
+def _one_hot_limit(
+    num_classes: int, min_entropy: float, tau: float, inverse: str
+) -> Tuple[float, float]:
     """Entropy and largest probability of softmax(z') for one-hot p: one class has p = 1, the others p = 0."""
     probs = torch.tensor([1.0, 0.0], dtype=torch.float64)
     offset, slope = _line(num_classes, min_entropy, tau, inverse)
-    top, other = _activate(probs, slope, offset, inverse == 'exact')[0].tolist()
+    top, other = _activate(probs, slope, offset, inverse == "exact")[0].tolist()
     others = (num_classes - 1) * math.exp(other - top)  # relative to the top class
     return math.log1p(others) + (top - other) * others / (1 + others), 1 / (1 + others)
 
 
-def _activate(probs: torch.Tensor, slope: float, offset: float, exact: bool) -> Tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+def _activate(
+    probs: torch.Tensor, slope: float, offset: float, exact: bool
+) -> Tuple[torch.Tensor, Callable[[], torch.Tensor]]:
     """z' = ln q with -q ln q = h, where e h = slope p + offset, and a function that computes dz'/dp; all elementwise.
 
     With d = -1 - z' >= 0 and u = -1 - ln h the equation is d - ln(1 + d) = u, where nothing cancels near h = 1/e. At
@@ -298,7 +347,9 @@ def _activate(probs: torch.Tensor, slope: float, offset: float, exact: bool) -> 
     two_u = x.log().mul_(-2).clamp_(min=2 * torch.finfo(x.dtype).eps)
     root = two_u.sqrt()
     if not exact:  # the paper's approximation, d = sqrt(2 u) + 3/4 u
-        return -1 - torch.add(root, two_u, alpha=3 / 8), lambda: (root.reciprocal() + 0.75).mul_(slope).div_(x)
+        return -1 - torch.add(
+            root, two_u, alpha=3 / 8
+        ), lambda: (root.reciprocal() + 0.75).mul_(slope).div_(x)
     # Start from d = u + ln(1 + d) with ln(1 + d) = root - root^2 / 6 + ... as the quotient (root + root^2 / 120) / (1 + 7 root / 40).
     d = (torch.add(root, two_u, alpha=1 / 120) / (7 / 40 * root).add_(1)).add_(two_u, alpha=0.5)
     for _ in range(_NEWTON_STEPS[x.dtype]):

@@ -31,9 +31,9 @@ import torch.nn as nn
 from timm.layers.era import INVERSES, attach_era, calibrate_min_entropy, find_era
 from timm.utils.log import setup_default_logging
 
-_logger = logging.getLogger('era')
+_logger = logging.getLogger("era")
 
-SETTING = ('num_classes', 'min_entropy', 'tau', 'inverse', 'floor', 'max_probability')
+SETTING = ("num_classes", "min_entropy", "tau", "inverse", "floor", "max_probability")
 # What a checkpoint says of its setting: a dict, None for training without ERA, and this where the file keeps no arguments
 # (bare weights, or not made by train.py).
 UNKNOWN: Dict[str, Any] = {}
@@ -41,21 +41,49 @@ UNKNOWN: Dict[str, Any] = {}
 
 def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> None:
     """The flags of train.py, or with `evaluation` those of the scripts that read a checkpoint."""
-    group = parser.add_argument_group('Entropy Regularizing Activation (ERA)')
-    group.add_argument('--era-min-entropy', type=float, default=None, metavar='H0',
-                       help="Switch ERA on with the paper's H0 in nats: 0.6 for CIFAR-10, 1.2 for ImageNet")
-    group.add_argument('--era-floor', type=float, default=None, metavar='F',
-                       help='Switch ERA on with the H0 whose true smallest entropy is F nats')
-    group.add_argument('--era-tau', type=float, default=None, metavar='TAU',
-                       help='tau of ERA, at least e (default: 4)')
-    group.add_argument('--era-inverse', type=str, default=None, choices=INVERSES,
-                       help="inverse of -q ln q: the paper's approximation, or exact (default: approx)")
+    group = parser.add_argument_group("Entropy Regularizing Activation (ERA)")
+    group.add_argument(
+        "--era-min-entropy",
+        type=float,
+        default=None,
+        metavar="H0",
+        help="Switch ERA on with the paper's H0 in nats: 0.6 for CIFAR-10, 1.2 for ImageNet",
+    )
+    group.add_argument(
+        "--era-floor",
+        type=float,
+        default=None,
+        metavar="F",
+        help="Switch ERA on with the H0 whose true smallest entropy is F nats",
+    )
+    group.add_argument(
+        "--era-tau",
+        type=float,
+        default=None,
+        metavar="TAU",
+        help="tau of ERA, at least e (default: 4)",
+    )
+    group.add_argument(
+        "--era-inverse",
+        type=str,
+        default=None,
+        choices=INVERSES,
+        help="inverse of -q ln q: the paper's approximation, or exact (default: approx)",
+    )
     if evaluation:
-        group.add_argument('--no-era', action='store_true', default=False,
-                           help='Leave ERA off although the checkpoint was trained with it')
+        group.add_argument(
+            "--no-era",
+            action="store_true",
+            default=False,
+            help="Leave ERA off although the checkpoint was trained with it",
+        )
     else:
-        group.add_argument('--log-entropy', action='store_true', default=False,
-                           help='Log the entropy of the predictions without ERA too')
+        group.add_argument(
+            "--log-entropy",
+            action="store_true",
+            default=False,
+            help="Log the entropy of the predictions without ERA too",
+        )
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -75,9 +103,9 @@ def setup(model: nn.Module, args: argparse.Namespace) -> None:
         saved = saved_setting(args.resume)
         if saved != UNKNOWN and not _same(saved, args.era):
             _fail(
-                f'--resume {args.resume}: trained {_describe(saved)}, but this run would go on {_describe(args.era)}. '
-                f'Resume with {_as_flags(saved)}, or start a new run from its weights with --initial-checkpoint. '
-                f'Nothing was changed.'
+                f"--resume {args.resume}: trained {_describe(saved)}, but this run would go on {_describe(args.era)}. "
+                f"Resume with {_as_flags(saved)}, or start a new run from its weights with --initial-checkpoint. "
+                f"Nothing was changed."
             )
 
 
@@ -90,28 +118,41 @@ def restore(model: nn.Module, args: argparse.Namespace) -> None:
         _fail(problem)
     saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
     if saved and not _wished(args) and not args.no_era:
-        args = argparse.Namespace(**{**vars(args), **{f'era_{name}': saved[name] for name in ('min_entropy', 'tau', 'inverse')}})
+        args = argparse.Namespace(
+            **{
+                **vars(args),
+                **{f"era_{name}": saved[name] for name in ("min_entropy", "tau", "inverse")},
+            }
+        )
     chosen = _attach(model, args)
     if saved != UNKNOWN and not _same(saved, chosen):
-        _logger.warning(f'{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, as the flags say.')
+        _logger.warning(
+            f"{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, as the flags say."
+        )
 
 
 def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     """The ERA setting that a checkpoint of train.py was trained with; None without ERA, UNKNOWN where it cannot tell."""
-    if os.path.splitext(path)[1].lower() in ('.safetensors', '.npz', '.npy'):
+    if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
         return UNKNOWN
     # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
-    checkpoint = torch.load(path, map_location='cpu', weights_only=False, mmap=zipfile.is_zipfile(path))
-    args = checkpoint.get('args') if isinstance(checkpoint, dict) else None
+    checkpoint = torch.load(
+        path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path)
+    )
+    args = checkpoint.get("args") if isinstance(checkpoint, dict) else None
     if args is None:
         return UNKNOWN
-    setting = (args if isinstance(args, dict) else vars(args)).get('era')
+    setting = (args if isinstance(args, dict) else vars(args)).get("era")
     if setting is not None and not (isinstance(setting, dict) and set(SETTING) <= setting.keys()):
-        _fail(f'{path}: its args.era is {setting!r}, but train.py saves a dict of {", ".join(SETTING)} there. Nothing was changed.')
+        _fail(
+            f"{path}: its args.era is {setting!r}, but train.py saves a dict of {', '.join(SETTING)} there. Nothing was changed."
+        )
     return setting
 
 
-def topk(model: nn.Module, scores: torch.Tensor, logits: torch.Tensor, k: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def topk(
+    model: nn.Module, scores: torch.Tensor, logits: torch.Tensor, k: int
+) -> Tuple[torch.Tensor, torch.Tensor]:
     """scores.topk(k), (batch, k) scores and indices; for an ERA model ranked by its raw logits, which do not tie."""
     if find_era(model) is None:
         return scores.topk(k)
@@ -137,7 +178,9 @@ class EntropyMeter(nn.Module):
     def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             entropies = predictive_entropy(output)
-            self.total = self.total + entropies.sum()  # stays on the device: no waiting for it before the backward pass
+            self.total = (
+                self.total + entropies.sum()
+            )  # stays on the device: no waiting for it before the backward pass
             self.count += entropies.numel()
             self.smallest = entropies.min().clamp(max=self.smallest)
         return self.loss_fn(output, target)
@@ -145,18 +188,21 @@ class EntropyMeter(nn.Module):
     def metrics(self) -> Dict[str, float]:
         """entropy_mean and entropy_min in nats, of all processes, since the last call."""
         # clone(): torch forbids changing tensors of inference mode in place outside of it. fp32: MPS has no fp64.
-        total, smallest = (torch.as_tensor(value, dtype=torch.float32).clone() for value in (self.total, self.smallest))
+        total, smallest = (
+            torch.as_tensor(value, dtype=torch.float32).clone()
+            for value in (self.total, self.smallest)
+        )
         count = torch.full_like(total, self.count)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
             torch.distributed.all_reduce(count)
             torch.distributed.all_reduce(smallest, op=torch.distributed.ReduceOp.MIN)
         self.reset()
-        return {'entropy_mean': (total / count).item(), 'entropy_min': smallest.item()}
+        return {"entropy_mean": (total / count).item(), "entropy_min": smallest.item()}
 
     def log(self) -> str:
         """The same of this process so far, for a progress line."""
-        return f'  Entropy: {float(self.total) / self.count:.4f} (min {float(self.smallest):.4f})'
+        return f"  Entropy: {float(self.total) / self.count:.4f} (min {float(self.smallest):.4f})"
 
 
 def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
@@ -178,7 +224,7 @@ def entropy_metrics(loss_fn: nn.Module) -> Dict[str, float]:
 
 def entropy_log(loss_fn: nn.Module) -> str:
     """What follows in a line of the log: the entropies, or nothing for another loss than an EntropyMeter."""
-    return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ''
+    return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ""
 
 
 def _wished(args: argparse.Namespace) -> bool:
@@ -186,47 +232,51 @@ def _wished(args: argparse.Namespace) -> bool:
 
 
 def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
-    for name in ('era_min_entropy', 'era_floor', 'era_tau'):
+    for name in ("era_min_entropy", "era_floor", "era_tau"):
         value = getattr(args, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):  # argparse checks strings alone
-            return f'{name}: {value!r} in the --config is not a number'
+        if isinstance(value, bool) or not isinstance(
+            value, (int, float, type(None))
+        ):  # argparse checks strings alone
+            return f"{name}: {value!r} in the --config is not a number"
     if args.era_min_entropy is not None and args.era_floor is not None:
-        return '--era-min-entropy and --era-floor both set H0: give one of them (a --config counts too)'
-    if any(name.startswith('era_') for name in getattr(args, 'model_kwargs', {})):
-        return 'ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, not in --model-kwargs'
+        return "--era-min-entropy and --era-floor both set H0: give one of them (a --config counts too)"
+    if any(name.startswith("era_") for name in getattr(args, "model_kwargs", {})):
+        return "ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, not in --model-kwargs"
     if not _wished(args):
         if args.era_tau is not None:
-            return '--era-tau without --era-min-entropy or --era-floor, which switch ERA on'
+            return "--era-tau without --era-min-entropy or --era-floor, which switch ERA on"
         if args.era_inverse is not None:
-            return '--era-inverse without --era-min-entropy or --era-floor, which switch ERA on'
-    elif getattr(args, 'no_era', False):
-        return '--no-era contradicts --era-min-entropy and --era-floor'
+            return "--era-inverse without --era-min-entropy or --era-floor, which switch ERA on"
+    elif getattr(args, "no_era", False):
+        return "--no-era contradicts --era-min-entropy and --era-floor"
     return None
 
 
 def _misfit(args: argparse.Namespace) -> Optional[str]:
     """What of the other flags does not go with ERA."""
-    if getattr(args, 'bce_loss', False):
+    if getattr(args, "bce_loss", False):
         return (
-            'ERA does not fit --bce-loss: its logits mean nothing but up to a constant per sample, which a softmax '
-            'removes and the sigmoids of binary cross-entropy do not'
+            "ERA does not fit --bce-loss: its logits mean nothing but up to a constant per sample, which a softmax "
+            "removes and the sigmoids of binary cross-entropy do not"
         )
-    if getattr(args, 'torchscript', False):
-        return 'ERA does not fit --torchscript: torch.jit.script cannot compile its forward hook. --torchcompile does'
-    if getattr(args, 'no_era', False):
-        return '--no-era leaves off the ERA of a checkpoint, but here it comes with the configuration of --model'
+    if getattr(args, "torchscript", False):
+        return "ERA does not fit --torchscript: torch.jit.script cannot compile its forward hook. --torchcompile does"
+    if getattr(args, "no_era", False):
+        return "--no-era leaves off the ERA of a checkpoint, but here it comes with the configuration of --model"
     return None
 
 
 def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, Any]]:
     """Attach what the flags of `args` wish. Returns the model's setting, also one that create_model attached, or None."""
-    if _wished(args) and not hasattr(model, 'num_classes'):  # timm's TestTimePoolHead
+    if _wished(args) and not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
         model.num_classes = args.num_classes
-    given = {'tau': args.era_tau, 'inverse': args.era_inverse}
+    given = {"tau": args.era_tau, "inverse": args.era_inverse}
     given = {name: value for name, value in given.items() if value is not None}
     try:
         if args.era_floor is not None:
-            attach_era(model, calibrate_min_entropy(args.era_floor, args.num_classes, **given), **given)
+            attach_era(
+                model, calibrate_min_entropy(args.era_floor, args.num_classes, **given), **given
+            )
         elif args.era_min_entropy is not None:
             attach_era(model, args.era_min_entropy, **given)
     except (TypeError, ValueError) as error:
@@ -237,10 +287,10 @@ def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, An
     problem = _misfit(args)
     if problem:
         _fail(problem)
-    if getattr(args, 'rank', 0) == 0:
+    if getattr(args, "rank", 0) == 0:
         _logger.info(
-            f'ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, {era.num_classes} classes: no '
-            f'prediction has less entropy than {era.floor:.4f} nats (floor) or a probability above {era.max_probability:.4f}.'
+            f"ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, {era.num_classes} classes: no "
+            f"prediction has less entropy than {era.floor:.4f} nats (floor) or a probability above {era.max_probability:.4f}."
         )
     return {name: getattr(era, name) for name in SETTING}
 
@@ -249,20 +299,28 @@ def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> boo
     if not one or not other:
         return not one and not other
     # The H0 of --era-floor may differ in its last digits between machines.
-    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in ('min_entropy', 'tau'))
-    return close and one['inverse'] == other['inverse']
+    close = all(
+        math.isclose(one[name], other[name], rel_tol=1e-9) for name in ("min_entropy", "tau")
+    )
+    return close and one["inverse"] == other["inverse"]
 
 
 def _describe(setting: Optional[Dict[str, Any]]) -> str:
-    return 'with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)'.format(**setting) if setting else 'without ERA'
+    return (
+        "with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)".format(**setting)
+        if setting
+        else "without ERA"
+    )
 
 
 def _as_flags(setting: Optional[Dict[str, Any]]) -> str:
     if not setting:
-        return 'no ERA flag'
-    return '--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}'.format(**setting)
+        return "no ERA flag"
+    return "--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}".format(
+        **setting
+    )
 
 
 def _fail(message: str) -> NoReturn:
-    print(f'{os.path.basename(sys.argv[0])}: error: {message}', file=sys.stderr)
+    print(f"{os.path.basename(sys.argv[0])}: error: {message}", file=sys.stderr)
     sys.exit(2)

@@ -30,9 +30,29 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from evaluation import scores
-from evaluation.inputs import Benchmark, Stop, context_problems, data_files, gpu_problems, model_problems, out_problems, packages_problems, prompt_ids, read_benchmark
+from evaluation.inputs import (
+    Benchmark,
+    Stop,
+    context_problems,
+    data_files,
+    gpu_problems,
+    model_problems,
+    out_problems,
+    packages_problems,
+    prompt_ids,
+    read_benchmark,
+)
 from evaluation.protocol import MAX_TOKENS, PROTOCOLS, Protocol, protocol_problems
-from evaluation.samples import continue_samples, earlier_settings, model_checksum, read_samples, sample_seed, settings_of, settings_problems, write_whole
+from evaluation.samples import (
+    continue_samples,
+    earlier_settings,
+    model_checksum,
+    read_samples,
+    sample_seed,
+    settings_of,
+    settings_problems,
+    write_whole,
+)
 
 # Arguments
 
@@ -50,7 +70,10 @@ def number_between(least: float, most: float, least_included: bool):
         except ValueError:
             value = math.nan
         if not (least < value <= most or least_included and value == least) or math.isinf(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number {'>=' if least_included else '>'} {least:g}" + (f" and <= {most:g}" if most < math.inf else ""))
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a number {'>=' if least_included else '>'} {least:g}"
+                + (f" and <= {most:g}" if most < math.inf else "")
+            )
         return value
 
     return number
@@ -58,21 +81,85 @@ def number_between(least: float, most: float, least_included: bool):
 
 def parse_arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, type=Path, help="folder of the model, in Hugging Face's format")
-    parser.add_argument("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help="benchmarks made by prepare_data.py, or folders of them")
-    parser.add_argument("--out", required=True, type=Path, help="folder for the samples and the summary; an earlier one is continued")
-    parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm", help="vllm on GPUs (the default); transformers anywhere")
-    parser.add_argument("--samples", type=whole_number, help="per problem, instead of the benchmark's protocol")
-    parser.add_argument("--temperature", type=number_between(0, math.inf, True), help="instead of the benchmark's protocol; 0 is greedy")
-    parser.add_argument("--top-p", type=number_between(0, 1, False), help="instead of the benchmark's protocol")
-    parser.add_argument("--pass-at", type=whole_number, nargs="+", metavar="K", help="k of pass@k (default: the powers of two up to the number of samples)")
-    parser.add_argument("--max-tokens", type=whole_number, default=MAX_TOKENS, help=f"of a response (default: {MAX_TOKENS}, the paper's)")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of every sample comes from this, the benchmark, the problem and the sample's number")
-    parser.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
-    parser.add_argument("--dtype", choices=["auto", "bfloat16", "float16", "float32"], default="auto", help="of the model (default: what its config.json says)")
-    parser.add_argument("--batch-size", type=whole_number, help="samples generated between two writes (default: 512 with vllm, 8 with transformers)")
-    parser.add_argument("--tensor-parallel", type=whole_number, default=1, help="GPUs that vllm splits the model over")
-    parser.add_argument("--grader-seconds", type=number_between(0, math.inf, False), default=20.0, help="after which the grading of an answer is given up (default: 20)")
+    parser.add_argument(
+        "--model", required=True, type=Path, help="folder of the model, in Hugging Face's format"
+    )
+    parser.add_argument(
+        "--data",
+        required=True,
+        type=Path,
+        nargs="+",
+        metavar="FILE_OR_DIR",
+        help="benchmarks made by prepare_data.py, or folders of them",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        help="folder for the samples and the summary; an earlier one is continued",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=["vllm", "transformers"],
+        default="vllm",
+        help="vllm on GPUs (the default); transformers anywhere",
+    )
+    parser.add_argument(
+        "--samples", type=whole_number, help="per problem, instead of the benchmark's protocol"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=number_between(0, math.inf, True),
+        help="instead of the benchmark's protocol; 0 is greedy",
+    )
+    parser.add_argument(
+        "--top-p", type=number_between(0, 1, False), help="instead of the benchmark's protocol"
+    )
+    parser.add_argument(
+        "--pass-at",
+        type=whole_number,
+        nargs="+",
+        metavar="K",
+        help="k of pass@k (default: the powers of two up to the number of samples)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=whole_number,
+        default=MAX_TOKENS,
+        help=f"of a response (default: {MAX_TOKENS}, the paper's)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the seed of every sample comes from this, the benchmark, the problem and the sample's number",
+    )
+    parser.add_argument(
+        "--limit", type=whole_number, help="only the first problems of each benchmark"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["auto", "bfloat16", "float16", "float32"],
+        default="auto",
+        help="of the model (default: what its config.json says)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=whole_number,
+        help="samples generated between two writes (default: 512 with vllm, 8 with transformers)",
+    )
+    parser.add_argument(
+        "--tensor-parallel",
+        type=whole_number,
+        default=1,
+        help="GPUs that vllm splits the model over",
+    )
+    parser.add_argument(
+        "--grader-seconds",
+        type=number_between(0, math.inf, False),
+        default=20.0,
+        help="after which the grading of an answer is given up (default: 20)",
+    )
     return parser.parse_args(argv)
 
 
@@ -99,7 +186,12 @@ class Progress:
             self.last = now
             right = sum(sample["correct"] for sample in samples)
             text = f"{benchmark}  {self.done}/{self.total} samples  {int(left) // 60}:{int(left) % 60:02d} left  {right} of the last {len(samples)} right"
-            print(f"\r\033[K{text}" if terminal else text, end="\n" if not terminal or self.done == self.total else "", file=sys.stderr, flush=True)
+            print(
+                f"\r\033[K{text}" if terminal else text,
+                end="\n" if not terminal or self.done == self.total else "",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def batches(items: list, size: int) -> Iterator[list]:
@@ -111,33 +203,69 @@ def load_engine(args: argparse.Namespace, longest_prompt: int):
 
     try:
         if args.engine == "vllm":
-            return VLLMEngine(args.model, args.dtype, longest_prompt + args.max_tokens, args.tensor_parallel)
+            return VLLMEngine(
+                args.model, args.dtype, longest_prompt + args.max_tokens, args.tensor_parallel
+            )
         return TransformersEngine(args.model, args.dtype)
     except Exception as error:  # whatever the library meets in a damaged or unknown model
-        raise Stop(f"model: {args.engine} cannot load {args.model} ({type(error).__name__}: {error}). Download or merge it again, or try the other --engine in another --out.") from error
+        raise Stop(
+            f"model: {args.engine} cannot load {args.model} ({type(error).__name__}: {error}). Download or merge it again, or try the other --engine in another --out."
+        ) from error
 
 
 def check_ground_truths(benchmark: Benchmark, grader) -> None:
     """Says which mathematical answers of the data are only text to math-verify: against these, a response has to give the same text."""
     truths = [problem for problem in benchmark.problems if not problem.choices]
-    bad = [problem for problem, good in zip(truths, grader.are_mathematics(problem.ground_truth for problem in truths)) if not good]
+    bad = [
+        problem
+        for problem, good in zip(
+            truths, grader.are_mathematics(problem.ground_truth for problem in truths)
+        )
+        if not good
+    ]
     if bad:
-        say(f"{benchmark.name}: {len(bad)} answers of {benchmark.file} are no mathematics to math-verify; only the same text counts as right:")
+        say(
+            f"{benchmark.name}: {len(bad)} answers of {benchmark.file} are no mathematics to math-verify; only the same text counts as right:"
+        )
         for problem in bad:
             say(f"  problem {problem.index}: {problem.ground_truth[:200]}")
 
 
-def evaluate(benchmark: Benchmark, prompts: list[list[int]], missing: list[tuple[int, int]], engine, grader, args: argparse.Namespace, progress: Progress) -> None:
+def evaluate(
+    benchmark: Benchmark,
+    prompts: list[list[int]],
+    missing: list[tuple[int, int]],
+    engine,
+    grader,
+    args: argparse.Namespace,
+    progress: Progress,
+) -> None:
     """Generates, grades and writes the missing (position, sample), a batch at a time."""
     from evaluation.generation import Request, Sampling
 
     sampling = Sampling(benchmark.protocol.temperature, benchmark.protocol.top_p, args.max_tokens)
     with (args.out / f"{benchmark.name}.samples.jsonl").open("a") as file:
         for batch in batches(missing, args.batch_size or engine.batch_size):
-            requests = [Request(prompts[position], sample_seed(args.seed, benchmark.name, benchmark.problems[position].index, sample)) for position, sample in batch]
+            requests = [
+                Request(
+                    prompts[position],
+                    sample_seed(
+                        args.seed, benchmark.name, benchmark.problems[position].index, sample
+                    ),
+                )
+                for position, sample in batch
+            ]
             completions = engine.generate(requests, sampling)
             problems = [benchmark.problems[position] for position, _ in batch]
-            grades = grader.grade((completion.text, problem.ground_truth, problem.choices, completion.finish_reason == "length") for completion, problem in zip(completions, problems))
+            grades = grader.grade(
+                (
+                    completion.text,
+                    problem.ground_truth,
+                    problem.choices,
+                    completion.finish_reason == "length",
+                )
+                for completion, problem in zip(completions, problems)
+            )
             samples = [
                 {
                     "benchmark": benchmark.name,
@@ -148,7 +276,9 @@ def evaluate(benchmark: Benchmark, prompts: list[list[int]], missing: list[tuple
                     "ground_truth": problem.ground_truth,
                     **grade._asdict(),
                 }
-                for (_, sample), problem, request, completion, grade in zip(batch, problems, requests, completions, grades)
+                for (_, sample), problem, request, completion, grade in zip(
+                    batch, problems, requests, completions, grades
+                )
             ]
             file.write("".join(json.dumps(sample) + "\n" for sample in samples))
             file.flush()
@@ -159,18 +289,43 @@ def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
     """Of every benchmark in the folder, those of earlier runs too."""
     benchmarks = {}
     found = earlier_settings(out)
-    for name in sorted(found, key=lambda name: (list(PROTOCOLS).index(name) if name in PROTOCOLS else len(PROTOCOLS), name)):
+    for name in sorted(
+        found,
+        key=lambda name: (
+            list(PROTOCOLS).index(name) if name in PROTOCOLS else len(PROTOCOLS),
+            name,
+        ),
+    ):
         n = found[name]["samples"]
         samples, _ = read_samples(out / f"{name}.samples.jsonl", found[name])
-        ks = [k for k in sorted(set(pass_at)) if k <= n] if pass_at else [2**i for i in range(n.bit_length())] if n > 1 else []
-        benchmarks[name] = {"protocol": {key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens")}, **scores.summarize(samples, found[name]["problems"], n, ks)}
-    summary = {"policy": "original (ERA acts in training alone)", "benchmarks": benchmarks, "paper_average": scores.paper_average(benchmarks)}
+        ks = (
+            [k for k in sorted(set(pass_at)) if k <= n]
+            if pass_at
+            else [2**i for i in range(n.bit_length())]
+            if n > 1
+            else []
+        )
+        benchmarks[name] = {
+            "protocol": {
+                key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens")
+            },
+            **scores.summarize(samples, found[name]["problems"], n, ks),
+        }
+    summary = {
+        "policy": "original (ERA acts in training alone)",
+        "benchmarks": benchmarks,
+        "paper_average": scores.paper_average(benchmarks),
+    }
     write_whole(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     return benchmarks
 
 
 def versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("math-verify", "transformers", "torch", "vllm") if importlib.util.find_spec(name.replace("-", "_"))}
+    return {
+        name: importlib.metadata.version(name)
+        for name in ("math-verify", "transformers", "torch", "vllm")
+        if importlib.util.find_spec(name.replace("-", "_"))
+    }
 
 
 def refuse(problems: list[str]) -> None:
@@ -181,21 +336,34 @@ def refuse(problems: list[str]) -> None:
 def run(args: argparse.Namespace) -> None:
     problems = [*packages_problems(args.engine), *model_problems(args.model)]
     files = data_files(args.data, problems)
-    overrides = {key: value for key in Protocol._fields if (value := getattr(args, key)) is not None}
-    found = [read_benchmark(file, overrides, args.limit, problems) for file in files if importlib.util.find_spec("pyarrow")]
+    overrides = {
+        key: value for key in Protocol._fields if (value := getattr(args, key)) is not None
+    }
+    found = [
+        read_benchmark(file, overrides, args.limit, problems)
+        for file in files
+        if importlib.util.find_spec("pyarrow")
+    ]
     benchmarks = [benchmark for benchmark in found if benchmark]
     by_name = {}
     for benchmark in benchmarks:
         problems += protocol_problems(benchmark.name, benchmark.protocol, args.pass_at)
         if benchmark.name in by_name:
-            problems.append(f"data: {by_name[benchmark.name].file} and {benchmark.file} are both {benchmark.name}. Give one of them.")
+            problems.append(
+                f"data: {by_name[benchmark.name].file} and {benchmark.file} are both {benchmark.name}. Give one of them."
+            )
         by_name[benchmark.name] = benchmark
     refuse(problems + out_problems(args.out))
 
     from evaluation.grading import Grader
 
     prompts = prompt_ids(args.model, benchmarks)
-    refuse([*context_problems(args.model, prompts, args.max_tokens), *gpu_problems(args.engine, args.tensor_parallel)])
+    refuse(
+        [
+            *context_problems(args.model, prompts, args.max_tokens),
+            *gpu_problems(args.engine, args.tensor_parallel),
+        ]
+    )
     say(f"reading {args.model} for its checksum")
     model_sha256 = model_checksum(args.model)
     now = {benchmark.name: settings_of(benchmark, model_sha256, args) for benchmark in benchmarks}
@@ -204,20 +372,46 @@ def run(args: argparse.Namespace) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        refuse([f"out: another evaluation is writing into {args.out}. Wait for it, or give another --out."])
+        refuse(
+            [
+                f"out: another evaluation is writing into {args.out}. Wait for it, or give another --out."
+            ]
+        )
     refuse(list(settings_problems(args.out, now, earlier_settings(args.out))))
 
     missing, done = {}, 0
     for benchmark in benchmarks:
         settings = args.out / f"{benchmark.name}.settings.json"
         if not settings.exists():
-            write_whole(settings, json.dumps({"settings": now[benchmark.name], "model": str(args.model.absolute()), "data": str(benchmark.file.absolute()), "versions": versions()}, indent=1) + "\n")
-        samples, notice = continue_samples(args.out / f"{benchmark.name}.samples.jsonl", now[benchmark.name])
+            write_whole(
+                settings,
+                json.dumps(
+                    {
+                        "settings": now[benchmark.name],
+                        "model": str(args.model.absolute()),
+                        "data": str(benchmark.file.absolute()),
+                        "versions": versions(),
+                    },
+                    indent=1,
+                )
+                + "\n",
+            )
+        samples, notice = continue_samples(
+            args.out / f"{benchmark.name}.samples.jsonl", now[benchmark.name]
+        )
         if notice:
             say(notice)
         there = {(sample["index"], sample["sample"]) for sample in samples}
-        wanted = [(position, sample) for position in range(len(benchmark.problems)) for sample in range(benchmark.protocol.samples)]
-        missing[benchmark.name] = [(position, sample) for position, sample in wanted if (benchmark.problems[position].index, sample) not in there]
+        wanted = [
+            (position, sample)
+            for position in range(len(benchmark.problems))
+            for sample in range(benchmark.protocol.samples)
+        ]
+        missing[benchmark.name] = [
+            (position, sample)
+            for position, sample in wanted
+            if (benchmark.problems[position].index, sample) not in there
+        ]
         done += len(wanted) - len(missing[benchmark.name])
     total = done + sum(map(len, missing.values()))
     if done:
@@ -231,7 +425,15 @@ def run(args: argparse.Namespace) -> None:
             engine = load_engine(args, max(len(ids) for batch in prompts.values() for ids in batch))
             progress = Progress(total, done)
             for benchmark in unfinished:
-                evaluate(benchmark, prompts[benchmark.name], missing[benchmark.name], engine, grader, args, progress)
+                evaluate(
+                    benchmark,
+                    prompts[benchmark.name],
+                    missing[benchmark.name],
+                    engine,
+                    grader,
+                    args,
+                    progress,
+                )
         finally:
             grader.close()
     print(scores.table(write_summary(args.out, args.pass_at)))
@@ -239,16 +441,28 @@ def run(args: argparse.Namespace) -> None:
 
 
 def what_is_kept(out: Path) -> str:
-    return f"The samples in {out} are kept; the same command goes on from there." if any(out.glob("*.samples.jsonl")) else "No sample was made."
+    return (
+        f"The samples in {out} are kept; the same command goes on from there."
+        if any(out.glob("*.samples.jsonl"))
+        else "No sample was made."
+    )
 
 
 def main(argv: Optional[list[str]] = None) -> int:
     args = parse_arguments(argv)
-    args.model, args.out, args.data = args.model.expanduser(), args.out.expanduser(), [path.expanduser() for path in args.data]
+    args.model, args.out, args.data = (
+        args.model.expanduser(),
+        args.out.expanduser(),
+        [path.expanduser() for path in args.data],
+    )
     try:
         run(args)
     except Stop as error:
-        print("This evaluation cannot start; no sample was changed:\n" + "\n".join(f"  - {problem}" for problem in error.args), file=sys.stderr)
+        print(
+            "This evaluation cannot start; no sample was changed:\n"
+            + "\n".join(f"  - {problem}" for problem in error.args),
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print(f"\nStopped. {what_is_kept(args.out)}", file=sys.stderr)
@@ -259,7 +473,10 @@ def main(argv: Optional[list[str]] = None) -> int:
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        print(f"\nOut of memory: give a smaller --batch-size, or with vllm a larger --tensor-parallel. {what_is_kept(args.out)}\n{error}", file=sys.stderr)
+        print(
+            f"\nOut of memory: give a smaller --batch-size, or with vllm a larger --tensor-parallel. {what_is_kept(args.out)}\n{error}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -21,21 +21,28 @@ import os
 
 import hydra
 import ray
-
 from recipe.dapo.main_dapo import run_ppo
 
 # What run_ppo gives its workers where it starts Ray itself.
-WORKER_DEFAULTS = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "VLLM_LOGGING_LEVEL": "WARN"}
+WORKER_DEFAULTS = {
+    "TOKENIZERS_PARALLELISM": "true",
+    "NCCL_DEBUG": "WARN",
+    "VLLM_LOGGING_LEVEL": "WARN",
+}
 LOGGER_VARIABLES = ("TENSORBOARD_DIR", "VERL_FILE_LOGGER_PATH", "WANDB_", "MLFLOW_", "SWANLAB_")
 
 
 @hydra.main(config_path=None, version_base=None)
 def main(config):
-    for_loggers = {name: value for name, value in os.environ.items() if name.startswith(LOGGER_VARIABLES)}
+    for_loggers = {
+        name: value for name, value in os.environ.items() if name.startswith(LOGGER_VARIABLES)
+    }
     # `ray job submit --runtime-env-json` may set the same ones; this process then has them already, so nothing is overruled.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     workers = {name: os.environ.get(name, value) for name, value in WORKER_DEFAULTS.items()}
-    ray.init(runtime_env={"env_vars": {**workers, **for_loggers}}, num_cpus=config.ray_init.num_cpus)
+    ray.init(
+        runtime_env={"env_vars": {**workers, **for_loggers}}, num_cpus=config.ray_init.num_cpus
+    )
     run_ppo(config)
 
 

@@ -44,7 +44,19 @@ RESPONSE_LENGTH = "data.max_response_length"
 NNODES = "trainer.nnodes"
 GPUS_PER_NODE = "trainer.n_gpus_per_node"
 STEPS = "trainer.total_training_steps"
-COUNTS = (PROMPTS, GENERATED_PROMPTS, RESPONSES, MINI_BATCH, ULYSSES, TENSOR_PARALLEL, PROMPT_LENGTH, RESPONSE_LENGTH, NNODES, GPUS_PER_NODE, STEPS)
+COUNTS = (
+    PROMPTS,
+    GENERATED_PROMPTS,
+    RESPONSES,
+    MINI_BATCH,
+    ULYSSES,
+    TENSOR_PARALLEL,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    NNODES,
+    GPUS_PER_NODE,
+    STEPS,
+)
 
 POLICY_LOSS = "actor_rollout_ref.actor.policy_loss"
 AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
@@ -56,7 +68,10 @@ BATCHED_TOKENS = "actor_rollout_ref.rollout.max_num_batched_tokens"
 CHECKPOINTS = "trainer.default_local_dir"
 LOADED = "actor_rollout_ref.actor.checkpoint.load_contents"
 RESUME_MODE = "trainer.resume_mode"
-FILES = {"data.train_files": "TRAIN_FILE", "data.val_files": "TEST_FILE"}  # and the variable of the run scripts
+FILES = {
+    "data.train_files": "TRAIN_FILE",
+    "data.val_files": "TEST_FILE",
+}  # and the variable of the run scripts
 
 # verl packs micro-batches up to these many tokens per GPU.
 TOKEN_BUDGETS = {
@@ -68,8 +83,29 @@ SETS = ("dapo-math-17k", "math-3to5", "aime-2024")
 COLUMNS = ("data_source", "prompt", "reward_model")
 TRACKER = "latest_checkpointed_iteration.txt"
 # What every run imports, and what a logger does beside that.
-MODULES = ("accelerate", "codetiming", "datasets", "hydra", "numpy", "pandas", "peft", "pyarrow", "ray", "tensordict", "torch", "torchdata", "transformers")
-LOGGER_MODULES = {"wandb": "wandb", "mlflow": "mlflow", "swanlab": "swanlab", "vemlp_wandb": "volcengine_ml_platform", "tensorboard": "tensorboard", "clearml": "clearml"}
+MODULES = (
+    "accelerate",
+    "codetiming",
+    "datasets",
+    "hydra",
+    "numpy",
+    "pandas",
+    "peft",
+    "pyarrow",
+    "ray",
+    "tensordict",
+    "torch",
+    "torchdata",
+    "transformers",
+)
+LOGGER_MODULES = {
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+}
 CLUSTER_SECONDS = 60
 # What verl loads of a checkpoint, and how it names the files of each rank.
 SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
@@ -86,7 +122,11 @@ def plain_value(text: str) -> Any:
         return [plain_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         # Backslashes count in pairs before a quote alone, the closing one included.
-        return re.sub(rf"(\\+)({text[0]}|\Z)", lambda found: "\\" * (len(found[1]) // 2) + found[2], text[1:-1])
+        return re.sub(
+            rf"(\\+)({text[0]}|\Z)",
+            lambda found: "\\" * (len(found[1]) // 2) + found[2],
+            text[1:-1],
+        )
     if re.fullmatch(r"[+-]?\d+", text):
         return int(text)
     return {"true": True, "false": False, "null": None}.get(text.lower(), text)
@@ -111,7 +151,11 @@ def plain_settings(overrides: list[str]) -> Settings:
 def flattened(node: dict, prefix: str = "") -> Settings:
     settings = {}
     for key, value in node.items():
-        settings.update(flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+        settings.update(
+            flattened(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
+        )
     return settings
 
 
@@ -135,7 +179,9 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
             named = f"{error.override}: " if isinstance(error, OverrideParseException) else ""
             problems.append(f"settings: {named}{error}".replace("\n", " "))
         except (KeyError, TypeError) as error:
-            problems.append(f"settings: an override deletes or replaces what verl needs ({type(error).__name__}: {error}).")
+            problems.append(
+                f"settings: an override deletes or replaces what verl needs ({type(error).__name__}: {error})."
+            )
     return settings, problems
 
 
@@ -164,7 +210,9 @@ def expectations(settings: Settings) -> dict[str, tuple[Callable[[Any], bool], s
     count = (is_count, "a whole number >= 1")
     modes = ("auto", "disable", "resume_path")
     expected = dict.fromkeys(COUNTS, count)
-    expected |= {budget: count for dynamic, budget in TOKEN_BUDGETS.items() if settings.get(dynamic)}
+    expected |= {
+        budget: count for dynamic, budget in TOKEN_BUDGETS.items() if settings.get(dynamic)
+    }
     if settings.get(ROLLOUT) == "vllm" and settings.get(CHUNKED_PREFILL):
         expected[BATCHED_TOKENS] = count
     if settings.get(LOADED) is not None:
@@ -172,16 +220,28 @@ def expectations(settings: Settings) -> dict[str, tuple[Callable[[Any], bool], s
     expected[ROLLOUT] = (is_text, "the name of a rollout engine, such as vllm")
     expected[MODEL] = (is_text, "a folder (MODEL_PATH)")
     expected[CHECKPOINTS] = (is_text, "a folder (CKPTS_DIR)")
-    expected |= {key: (is_text_or_texts, f"a file or a list of files ({variable})") for key, variable in FILES.items()}
-    expected |= dict.fromkeys(("trainer.save_freq", "trainer.test_freq"), (is_whole, "a whole number; -1 for never"))
+    expected |= {
+        key: (is_text_or_texts, f"a file or a list of files ({variable})")
+        for key, variable in FILES.items()
+    }
+    expected |= dict.fromkeys(
+        ("trainer.save_freq", "trainer.test_freq"), (is_whole, "a whole number; -1 for never")
+    )
     expected[RESUME_MODE] = (lambda mode: mode in modes, f"one of {', '.join(modes)}")
     names = supported_loggers()
-    expected[LOGGER] = (lambda loggers: is_text_or_texts(loggers) and set(as_list(loggers)) <= {*names, "tracking"}, f"one or a list of {', '.join(names)} (LOGGER)")
+    expected[LOGGER] = (
+        lambda loggers: is_text_or_texts(loggers) and set(as_list(loggers)) <= {*names, "tracking"},
+        f"one or a list of {', '.join(names)} (LOGGER)",
+    )
     return expected
 
 
 def supported_loggers() -> list[str]:
-    found = re.search(r"supported_backend = (\[.*?\])", (CHECKOUT / "verl/utils/tracking.py").read_text(), re.DOTALL)
+    found = re.search(
+        r"supported_backend = (\[.*?\])",
+        (CHECKOUT / "verl/utils/tracking.py").read_text(),
+        re.DOTALL,
+    )
     return ast.literal_eval(found[1])
 
 
@@ -191,7 +251,9 @@ def wrong_settings(settings: Settings) -> dict[str, str]:
     for key, (is_right, words) in expectations(settings).items():
         value = settings.get(key)
         if not is_right(value):
-            wrong[key] = f"settings: {key} is {'not set' if value is None else repr(value)}, expected {words}."
+            wrong[key] = (
+                f"settings: {key} is {'not set' if value is None else repr(value)}, expected {words}."
+            )
     return wrong
 
 
@@ -213,21 +275,41 @@ def era_problem(config: dict) -> list[str]:
 def policy_loss_problems(config: dict) -> list[str]:
     """What verl would refuse at the first update, and forking_tokens.py and gspo.py, which import all of verl, once Ray has started."""
     actor, model = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["model"]
-    mode, fraction, aggregation = actor["policy_loss"]["loss_mode"], actor["policy_loss"]["forking_fraction"], actor["loss_agg_mode"]
-    sources = [(CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")]
+    mode, fraction, aggregation = (
+        actor["policy_loss"]["loss_mode"],
+        actor["policy_loss"]["forking_fraction"],
+        actor["loss_agg_mode"],
+    )
+    sources = [
+        (CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")
+    ]
     modes = ["vanilla", *re.findall(r'@register_policy_loss\("(\w+)"\)', "".join(sources))]
     aggregations = re.findall(r'if loss_agg_mode == "([\w-]+)"', sources[0])
     problems = []
     if mode not in modes and not model.get("external_lib"):  # which may register losses of its own
-        problems.append(f"settings: {POLICY_LOSS}.loss_mode is {mode!r}, expected one of {', '.join(modes)}.")
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
-        problems.append(f"settings: {POLICY_LOSS}.forking_fraction is {fraction!r}, expected a number in (0, 1], 1 for all tokens.")
+        problems.append(
+            f"settings: {POLICY_LOSS}.loss_mode is {mode!r}, expected one of {', '.join(modes)}."
+        )
+    if (
+        isinstance(fraction, bool)
+        or not isinstance(fraction, (int, float))
+        or not 0 < fraction <= 1
+    ):
+        problems.append(
+            f"settings: {POLICY_LOSS}.forking_fraction is {fraction!r}, expected a number in (0, 1], 1 for all tokens."
+        )
     elif fraction != 1 and "cov" in str(mode):
-        problems.append(f"settings: {POLICY_LOSS}.forking_fraction={fraction} does not go together with {POLICY_LOSS}.loss_mode={mode}: its covariances would be those of advantages set to 0.")
+        problems.append(
+            f"settings: {POLICY_LOSS}.forking_fraction={fraction} does not go together with {POLICY_LOSS}.loss_mode={mode}: its covariances would be those of advantages set to 0."
+        )
     if aggregation not in aggregations:
-        problems.append(f"settings: {AGGREGATION} is {aggregation!r}, expected one of {', '.join(aggregations)}.")
+        problems.append(
+            f"settings: {AGGREGATION} is {aggregation!r}, expected one of {', '.join(aggregations)}."
+        )
     elif mode == "gspo" and aggregation != "seq-mean-token-mean":
-        problems.append(f"settings: {AGGREGATION} is {aggregation!r}, expected seq-mean-token-mean with {POLICY_LOSS}.loss_mode=gspo.")
+        problems.append(
+            f"settings: {AGGREGATION} is {aggregation!r}, expected seq-mean-token-mean with {POLICY_LOSS}.loss_mode=gspo."
+        )
     return problems
 
 
@@ -237,24 +319,40 @@ def policy_loss_problems(config: dict) -> list[str]:
 def python_problem() -> list[str]:
     """Ray starts its workers in a shell, with Python's path as it is (exec_worker in runtime_env/context.py of 2.46.0), and waits minutes."""
     odd = "".join(sorted(set(re.findall(r"[^\w./+,:@%=-]", sys.executable))))
-    return [f"python: Ray cannot start its processes with {sys.executable}, because of the characters {odd!r} in that path. Set PYTHON to one without them."] if odd else []
+    return (
+        [
+            f"python: Ray cannot start its processes with {sys.executable}, because of the characters {odd!r} in that path. Set PYTHON to one without them."
+        ]
+        if odd
+        else []
+    )
 
 
 def packages_problem(settings: Settings) -> list[str]:
     """What this Python lacks of what the run will import."""
     override = "actor_rollout_ref.model.override_config."
-    attention = settings.get(f"{override}_attn_implementation") or settings.get(f"{override}attn_implementation") or "flash_attention_2"  # verl's
-    loggers = [module for name, module in LOGGER_MODULES.items() if name in as_list(settings.get(LOGGER))]
+    attention = (
+        settings.get(f"{override}_attn_implementation")
+        or settings.get(f"{override}attn_implementation")
+        or "flash_attention_2"
+    )  # verl's
+    loggers = [
+        module for name, module in LOGGER_MODULES.items() if name in as_list(settings.get(LOGGER))
+    ]
     modules = [*MODULES, *loggers]
     if settings.get(ROLLOUT) in ("vllm", "sglang"):
         modules.append(settings[ROLLOUT])
-    if attention == "flash_attention_2" or settings.get("actor_rollout_ref.model.use_remove_padding"):
+    if attention == "flash_attention_2" or settings.get(
+        "actor_rollout_ref.model.use_remove_padding"
+    ):
         modules.append("flash_attn")
     lacks = [module for module in modules if importlib.util.find_spec(module) is None]
     if not lacks:
         return []
     other_loggers = " LOGGER chooses other loggers." if set(lacks) & set(loggers) else ""
-    return [f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains or set PYTHON to its python; `make llm-...` makes one.{other_loggers}"]
+    return [
+        f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains or set PYTHON to its python; `make llm-...` makes one.{other_loggers}"
+    ]
 
 
 def local_gpus() -> int:
@@ -280,24 +378,40 @@ def cluster_gpus(address: str) -> Optional[list[int]]:
             return None
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR'); print('gpus', *(int(node['Resources'].get('GPU', 0)) for node in ray.nodes() if node['Alive']))"
     try:
-        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=CLUSTER_SECONDS)
+        answer = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=CLUSTER_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return None
     found = [line.split()[1:] for line in answer.stdout.splitlines() if line.startswith("gpus ")]
     return [int(count) for count in found[0]] if found else None
 
 
-def cluster_problem(address: str, wanted: str, nnodes: int, gpus_per_node: int, environment_to_come: bool) -> list[str]:
+def cluster_problem(
+    address: str, wanted: str, nnodes: int, gpus_per_node: int, environment_to_come: bool
+) -> list[str]:
     if address.startswith(("http://", "https://")):
-        return [f"GPUs: RAY_ADDRESS={address} is a dashboard's address, for `ray job submit` alone; give that of the cluster, such as auto or HOST:6379."]
+        return [
+            f"GPUs: RAY_ADDRESS={address} is a dashboard's address, for `ray job submit` alone; give that of the cluster, such as auto or HOST:6379."
+        ]
     if importlib.util.find_spec("ray") is None:
         # The cluster can only be asked once there is an environment with ray; the run checks again then.
-        return [] if environment_to_come else [f"GPUs: {sys.executable} has no ray, so the Ray cluster at RAY_ADDRESS={address} cannot be asked."]
+        return (
+            []
+            if environment_to_come
+            else [
+                f"GPUs: {sys.executable} has no ray, so the Ray cluster at RAY_ADDRESS={address} cannot be asked."
+            ]
+        )
     found = cluster_gpus(address)
     if found is None:
-        return [f"GPUs: the run wants {wanted}; no Ray cluster answers at RAY_ADDRESS={address}. Start Ray on all nodes (`ray start`) with this Ray version."]
+        return [
+            f"GPUs: the run wants {wanted}; no Ray cluster answers at RAY_ADDRESS={address}. Start Ray on all nodes (`ray start`) with this Ray version."
+        ]
     if sum(count >= gpus_per_node for count in found) < nnodes:
-        return [f"GPUs: the run wants {wanted}; the nodes of the Ray cluster at RAY_ADDRESS={address} have {', '.join(map(str, found))}."]
+        return [
+            f"GPUs: the run wants {wanted}; the nodes of the Ray cluster at RAY_ADDRESS={address} have {', '.join(map(str, found))}."
+        ]
     return []
 
 
@@ -308,27 +422,44 @@ def gpu_problem(nnodes: int, gpus_per_node: int, environment_to_come: bool) -> l
         return cluster_problem(address, wanted, nnodes, gpus_per_node, environment_to_come)
     found = local_gpus()
     if nnodes > 1:
-        return [f"GPUs: the run wants {wanted}, this machine has {found} and RAY_ADDRESS names no Ray cluster. Start Ray on all nodes and set RAY_ADDRESS=auto, or submit recipe/era/slurm_ray.sbatch{', or set NNODES=1' if found else ''}."]
-    return [] if found >= gpus_per_node else [f"GPUs: the run wants {wanted}, this machine has {found}."]
+        return [
+            f"GPUs: the run wants {wanted}, this machine has {found} and RAY_ADDRESS names no Ray cluster. Start Ray on all nodes and set RAY_ADDRESS=auto, or submit recipe/era/slurm_ray.sbatch{', or set NNODES=1' if found else ''}."
+        ]
+    return (
+        []
+        if found >= gpus_per_node
+        else [f"GPUs: the run wants {wanted}, this machine has {found}."]
+    )
 
 
 def batch_problems(settings: Settings, gpus: int) -> list[str]:
     """Where verl would stop after the start, or silently round a mini-batch down."""
     # The filter of recipe/dapo cuts what was generated to train_batch_size; without it all of it is trained on.
     trained = PROMPTS if settings.get("algorithm.filter_groups.enable") else GENERATED_PROMPTS
-    prompts, generated, n, mini, ulysses, tensor_parallel = (settings[key] for key in (trained, GENERATED_PROMPTS, RESPONSES, MINI_BATCH, ULYSSES, TENSOR_PARALLEL))
+    prompts, generated, n, mini, ulysses, tensor_parallel = (
+        settings[key]
+        for key in (trained, GENERATED_PROMPTS, RESPONSES, MINI_BATCH, ULYSSES, TENSOR_PARALLEL)
+    )
     problems = []
     for key, size in ((ULYSSES, ulysses), (TENSOR_PARALLEL, tensor_parallel)):
         if gpus % size:
             problems.append(f"GPUs: {gpus} of them do not divide into groups of {key}={size}.")
     if prompts * n % gpus:
-        problems.append(f"batch: {trained}={prompts} x {RESPONSES}={n} = {prompts * n} responses do not divide among {gpus} GPUs.")
+        problems.append(
+            f"batch: {trained}={prompts} x {RESPONSES}={n} = {prompts * n} responses do not divide among {gpus} GPUs."
+        )
     if generated % gpus:
-        problems.append(f"batch: {GENERATED_PROMPTS}={generated} prompts do not divide among {gpus} GPUs.")
+        problems.append(
+            f"batch: {GENERATED_PROMPTS}={generated} prompts do not divide among {gpus} GPUs."
+        )
     if prompts % mini:
-        problems.append(f"batch: {trained}={prompts} prompts do not divide into mini-batches of {MINI_BATCH}={mini}.")
+        problems.append(
+            f"batch: {trained}={prompts} prompts do not divide into mini-batches of {MINI_BATCH}={mini}."
+        )
     if gpus % ulysses == 0 and mini * n % (gpus // ulysses):
-        problems.append(f"batch: {MINI_BATCH}={mini} x {RESPONSES}={n} = {mini * n} responses do not divide among {gpus // ulysses} data-parallel ranks.")
+        problems.append(
+            f"batch: {MINI_BATCH}={mini} x {RESPONSES}={n} = {mini * n} responses do not divide among {gpus // ulysses} data-parallel ranks."
+        )
     return problems
 
 
@@ -338,9 +469,18 @@ def length_problems(settings: Settings) -> list[str]:
     problems = []
     for dynamic, budget in TOKEN_BUDGETS.items():
         if settings.get(dynamic) and settings[budget] * settings[ULYSSES] < context:
-            problems.append(f"lengths: {text} do not fit into {budget}={settings[budget]}" + (f" x {ULYSSES}={settings[ULYSSES]}." if settings[ULYSSES] > 1 else "."))
-    if settings[ROLLOUT] == "vllm" and settings.get(CHUNKED_PREFILL) and settings[BATCHED_TOKENS] < context:
-        problems.append(f"lengths: verl wants {BATCHED_TOKENS}={settings[BATCHED_TOKENS]} to hold {text}.")
+            problems.append(
+                f"lengths: {text} do not fit into {budget}={settings[budget]}"
+                + (f" x {ULYSSES}={settings[ULYSSES]}." if settings[ULYSSES] > 1 else ".")
+            )
+    if (
+        settings[ROLLOUT] == "vllm"
+        and settings.get(CHUNKED_PREFILL)
+        and settings[BATCHED_TOKENS] < context
+    ):
+        problems.append(
+            f"lengths: verl wants {BATCHED_TOKENS}={settings[BATCHED_TOKENS]} to hold {text}."
+        )
     return problems
 
 
@@ -348,26 +488,42 @@ def model_problem(model: str, context_length: int) -> list[str]:
     folder = Path(model).expanduser()
     config = folder / "config.json"
     if not config.is_file():
-        return [f"model: no {config}. Download the model, for instance `huggingface-cli download Qwen/{folder.name} --local-dir {model}`, or set MODEL_PATH to its folder (a name on a hub will not do: the file is checked before the run)."]
+        return [
+            f"model: no {config}. Download the model, for instance `huggingface-cli download Qwen/{folder.name} --local-dir {model}`, or set MODEL_PATH to its folder (a name on a hub will not do: the file is checked before the run)."
+        ]
     try:
         positions = json.loads(config.read_text(encoding="utf-8"))["max_position_embeddings"]
     except (OSError, ValueError, KeyError, TypeError):
         positions = None
     if not is_count(positions):
-        return [f"model: {config} is not a model configuration with max_position_embeddings. Download it again."]
+        return [
+            f"model: {config} is not a model configuration with max_position_embeddings. Download it again."
+        ]
     problems = []
     if positions < context_length:
-        advice = f"Set it to {DAPO_POSITIONS} there, as verl's DAPO recipe asks for this model" if context_length <= DAPO_POSITIONS else f"Lower {PROMPT_LENGTH} or {RESPONSE_LENGTH}, or take a model with a longer context"
-        problems.append(f"model: {config} has max_position_embeddings {positions}, prompts and responses need {context_length}. {advice}.")
+        advice = (
+            f"Set it to {DAPO_POSITIONS} there, as verl's DAPO recipe asks for this model"
+            if context_length <= DAPO_POSITIONS
+            else f"Lower {PROMPT_LENGTH} or {RESPONSE_LENGTH}, or take a model with a longer context"
+        )
+        problems.append(
+            f"model: {config} has max_position_embeddings {positions}, prompts and responses need {context_length}. {advice}."
+        )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        problems.append(f"model: {folder} holds no weights (*.safetensors or *.bin). Download it again.")
+        problems.append(
+            f"model: {folder} holds no weights (*.safetensors or *.bin). Download it again."
+        )
     return problems
 
 
 def file_problem(file: str, variable: str, least_rows: int) -> list[str]:
     path = Path(file).expanduser()
     if not path.is_file():
-        make = f"Make it with `make llm-data`, or in the checkout with `python recipe/era/prepare_data.py {path.stem} --out {path.parent}`, or set" if path.stem in SETS else "Set"
+        make = (
+            f"Make it with `make llm-data`, or in the checkout with `python recipe/era/prepare_data.py {path.stem} --out {path.parent}`, or set"
+            if path.stem in SETS
+            else "Set"
+        )
         return [f"data: no {file}. {make} {variable}."]
     try:
         with path.open("rb") as stream:
@@ -387,16 +543,26 @@ def file_problem(file: str, variable: str, least_rows: int) -> list[str]:
     except pyarrow.ArrowException as error:
         return [f"data: {file} is not a readable parquet file: {error}. Make it again."]
     lacks = [column for column in COLUMNS if column not in metadata.schema.to_arrow_schema().names]
-    problems = [f"data: {file} lacks verl's columns {', '.join(lacks)}. Make it with recipe/era/prepare_data.py."] if lacks else []
+    problems = (
+        [
+            f"data: {file} lacks verl's columns {', '.join(lacks)}. Make it with recipe/era/prepare_data.py."
+        ]
+        if lacks
+        else []
+    )
     if metadata.num_rows < least_rows:
-        problems.append(f"data: {file} has {metadata.num_rows} rows, a generation batch needs {least_rows} ({GENERATED_PROMPTS}).")
+        problems.append(
+            f"data: {file} has {metadata.num_rows} rows, a generation batch needs {least_rows} ({GENERATED_PROMPTS})."
+        )
     return problems
 
 
 def data_problems(settings: Settings, key: str) -> list[str]:
     files = as_list(settings[key])
     # Several files need fill a batch only together.
-    fills_batch = key == "data.train_files" and len(files) == 1 and is_count(settings.get(GENERATED_PROMPTS))
+    fills_batch = (
+        key == "data.train_files" and len(files) == 1 and is_count(settings.get(GENERATED_PROMPTS))
+    )
     least_rows = settings[GENERATED_PROMPTS] if fills_batch else 1
     return [problem for file in files for problem in file_problem(file, FILES[key], least_rows)]
 
@@ -404,7 +570,9 @@ def data_problems(settings: Settings, key: str) -> list[str]:
 def recipe_problem() -> list[str]:
     if (CHECKOUT / "recipe/dapo/main_dapo.py").is_file():
         return []
-    return ["recipe: this checkout has no recipe/dapo, because it was made from the source package, which lacks it. Make it from git: python apply.py apply verl --source git --checkouts <an empty folder>."]
+    return [
+        "recipe: this checkout has no recipe/dapo, because it was made from the source package, which lacks it. Make it from git: python apply.py apply verl --source git --checkouts <an empty folder>."
+    ]
 
 
 def step_of(checkpoint: Path) -> Optional[int]:
@@ -415,48 +583,83 @@ def step_of(checkpoint: Path) -> Optional[int]:
 def checkpoint_problem(checkpoint: Path, contents: list[str], gpus: int) -> list[str]:
     """verl's FSDP checkpoints are one file per rank and load on as many ranks alone."""
     actor = checkpoint / "actor"
-    sizes = {int(found[1]) for file in actor.glob("model_world_size_*_rank_*.pt") if (found := re.match(r"model_world_size_(\d+)_rank_", file.name))}
+    sizes = {
+        int(found[1])
+        for file in actor.glob("model_world_size_*_rank_*.pt")
+        if (found := re.match(r"model_world_size_(\d+)_rank_", file.name))
+    }
     if sizes and gpus not in sizes:
-        return [f"checkpoint: {actor} was written by {', '.join(map(str, sorted(sizes)))} GPUs and loads on as many alone, this run has {gpus}. Choose NNODES and GPUS_PER_NODE accordingly."]
-    files = [actor / f"{SHARDS[content]}_world_size_{gpus}_rank_{rank}.pt" for content in contents if content in SHARDS for rank in range(gpus)]
+        return [
+            f"checkpoint: {actor} was written by {', '.join(map(str, sorted(sizes)))} GPUs and loads on as many alone, this run has {gpus}. Choose NNODES and GPUS_PER_NODE accordingly."
+        ]
+    files = [
+        actor / f"{SHARDS[content]}_world_size_{gpus}_rank_{rank}.pt"
+        for content in contents
+        if content in SHARDS
+        for rank in range(gpus)
+    ]
     files.append(checkpoint / "data.pt")
     # torch.save writes a zip archive, whose end is missing when the write was interrupted.
     broken = [str(file.relative_to(checkpoint)) for file in files if not zipfile.is_zipfile(file)]
     if broken:
-        return [f"checkpoint: {checkpoint} is incomplete: {len(broken)} of {len(files)} files are missing or cut off, such as {broken[0]}."]
+        return [
+            f"checkpoint: {checkpoint} is incomplete: {len(broken)} of {len(files)} files are missing or cut off, such as {broken[0]}."
+        ]
     return []
 
 
 def resume_problems(settings: Settings, gpus: int) -> list[str]:
     """What would make verl stop, or silently start from scratch, where it is to go on from a checkpoint."""
-    mode, own, start = settings[RESUME_MODE], settings[CHECKPOINTS], settings.get("trainer.resume_from_path")
+    mode, own, start = (
+        settings[RESUME_MODE],
+        settings[CHECKPOINTS],
+        settings.get("trainer.resume_from_path"),
+    )
     contents = as_list(settings.get(LOADED) or list(SHARDS))
     if mode == "resume_path":
         checkpoint = Path(str(start))
         if step_of(checkpoint) is None:
-            return [f"checkpoint: trainer.resume_from_path={start} is not named global_step_<number>, as verl's checkpoints are."]
+            return [
+                f"checkpoint: trainer.resume_from_path={start} is not named global_step_<number>, as verl's checkpoints are."
+            ]
         if not checkpoint.is_dir():
-            return [f"checkpoint: no {checkpoint}. Run stage 1 (run_era_stage1_qwen2.5_math_7b.sh, make llm-stage1) to its end, or set STAGE1_CKPT to its last global_step_<number>."]
-        return [*checkpoint_problem(checkpoint, contents, gpus), *finished_problem(checkpoint, settings)]
+            return [
+                f"checkpoint: no {checkpoint}. Run stage 1 (run_era_stage1_qwen2.5_math_7b.sh, make llm-stage1) to its end, or set STAGE1_CKPT to its last global_step_<number>."
+            ]
+        return [
+            *checkpoint_problem(checkpoint, contents, gpus),
+            *finished_problem(checkpoint, settings),
+        ]
     tracker = Path(own) / TRACKER
     if mode != "auto" or not tracker.exists():
         return []
     try:
         text = tracker.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
-        return [f"checkpoint: {tracker} cannot be read: {error.strerror}. It should hold the number of the newest complete global_step_<number>; remove it to start from scratch."]
+        return [
+            f"checkpoint: {tracker} cannot be read: {error.strerror}. It should hold the number of the newest complete global_step_<number>; remove it to start from scratch."
+        ]
     checkpoint = tracker.parent / f"global_step_{text}"
     if step_of(checkpoint) is None or not checkpoint.is_dir():
-        return [f"checkpoint: {tracker} says {text!r}, and there is no such checkpoint beside it. Write the number of the newest complete global_step_<number> into it, or remove it to start from scratch."]
+        return [
+            f"checkpoint: {tracker} says {text!r}, and there is no such checkpoint beside it. Write the number of the newest complete global_step_<number> into it, or remove it to start from scratch."
+        ]
     if start and step_of(checkpoint) <= (step_of(Path(str(start))) or 0):
-        return [f"checkpoint: {tracker.parent} holds step {text}, not later than {start}, from which this run goes on: it is another run's folder. Set CKPTS_DIR to one of its own."]
-    return [*checkpoint_problem(checkpoint, contents, gpus), *finished_problem(checkpoint, settings)]
+        return [
+            f"checkpoint: {tracker.parent} holds step {text}, not later than {start}, from which this run goes on: it is another run's folder. Set CKPTS_DIR to one of its own."
+        ]
+    return [
+        *checkpoint_problem(checkpoint, contents, gpus),
+        *finished_problem(checkpoint, settings),
+    ]
 
 
 def finished_problem(checkpoint: Path, settings: Settings) -> list[str]:
     if step_of(checkpoint) < settings[STEPS]:
         return []
-    return [f"steps: {checkpoint} has been reached, and the run ends at step {settings[STEPS]}: nothing is left to do. Raise TOTAL_STEPS to go on, or set CKPTS_DIR to a new folder."]
+    return [
+        f"steps: {checkpoint} has been reached, and the run ends at step {settings[STEPS]}: nothing is left to do. Raise TOTAL_STEPS to go on, or set CKPTS_DIR to a new folder."
+    ]
 
 
 def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
@@ -474,10 +677,14 @@ def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
         problems += gpu_problem(settings[NNODES], settings[GPUS_PER_NODE], environment_to_come)
     if right(*COUNTS):
         problems += batch_problems(settings, settings[NNODES] * settings[GPUS_PER_NODE])
-    if right(PROMPT_LENGTH, RESPONSE_LENGTH, ULYSSES, ROLLOUT, BATCHED_TOKENS, *TOKEN_BUDGETS.values()):
+    if right(
+        PROMPT_LENGTH, RESPONSE_LENGTH, ULYSSES, ROLLOUT, BATCHED_TOKENS, *TOKEN_BUDGETS.values()
+    ):
         problems += length_problems(settings)
     if right(MODEL, PROMPT_LENGTH, RESPONSE_LENGTH):
-        problems += model_problem(settings[MODEL], settings[PROMPT_LENGTH] + settings[RESPONSE_LENGTH])
+        problems += model_problem(
+            settings[MODEL], settings[PROMPT_LENGTH] + settings[RESPONSE_LENGTH]
+        )
     for key in FILES:
         if right(key):
             problems += data_problems(settings, key)
@@ -489,12 +696,20 @@ def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="hydra overrides of the run")
-    parser.add_argument("--environment-to-come", action="store_true", help="this Python is not yet the one that trains")
+    parser.add_argument(
+        "--environment-to-come",
+        action="store_true",
+        help="this Python is not yet the one that trains",
+    )
     args = parser.parse_args()
     os.chdir(CHECKOUT)  # where the run starts: hydra's search path and relative paths
     problems = find_problems(args.overrides, args.environment_to_come)
     if problems:
-        print("This run cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in problems), file=sys.stderr)
+        print(
+            "This run cannot start; nothing was changed:\n"
+            + "\n".join(f"  - {problem}" for problem in problems),
+            file=sys.stderr,
+        )
     return 1 if problems else 0
 
 

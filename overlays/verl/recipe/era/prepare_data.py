@@ -50,7 +50,9 @@ TRAIN_BEFORE = (
 )
 TRAIN_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 MATH_AFTER = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-CHOICE_AFTER = "\n\nPlease reason step by step, and put the letter of the correct option within \\boxed{}."
+CHOICE_AFTER = (
+    "\n\nPlease reason step by step, and put the letter of the correct option within \\boxed{}."
+)
 
 
 class Problem(Exception):
@@ -102,13 +104,20 @@ def listed(answers: list[str]) -> str:
     return ", ".join(answers).replace("$", "")
 
 
-ANSWER_FORMS: dict[str, Callable] = {"integer": integer, "latex": str, "boxed": boxed, "list": listed}
+ANSWER_FORMS: dict[str, Callable] = {
+    "integer": integer,
+    "latex": str,
+    "boxed": boxed,
+    "list": listed,
+}
 
 
 def problem_and_answer(source: dict, pin: dict) -> tuple[str, str]:
     """Both stripped; an empty answer where the source has none."""
     answer = source[pin["answer"]]
-    return source[pin["problem"]].strip(), "" if answer in (None, "", []) else ANSWER_FORMS[pin["answer_form"]](answer).strip()
+    return source[pin["problem"]].strip(), "" if answer in (None, "", []) else ANSWER_FORMS[
+        pin["answer_form"]
+    ](answer).strip()
 
 
 def math_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -120,16 +129,26 @@ def train_row(source: dict, pin: dict, name: str, index: int) -> dict:
     r"""A row for math_dapo, which compares strings: an answer ends with its line there, and \dfrac is not \frac."""
     problem, answer = problem_and_answer(source, pin)
     answer = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", " ".join(answer.split()))
-    return row("math_dapo", TRAIN_BEFORE + problem + TRAIN_AFTER, "MATH", answer, {"index": index, "set": name})
+    return row(
+        "math_dapo",
+        TRAIN_BEFORE + problem + TRAIN_AFTER,
+        "MATH",
+        answer,
+        {"index": index, "set": name},
+    )
 
 
-def choice_row(name: str, index: int, question: str, options: list[str], right: Optional[int]) -> dict:
+def choice_row(
+    name: str, index: int, question: str, options: list[str], right: Optional[int]
+) -> dict:
     """`right`: position of the right option, from 0; None where the source names none of them."""
     if right is not None and not 0 <= right < len(options):
         raise ValueError(f"the answer is option {right + 1} of {len(options)}")
     lines = "\n".join(f"{chr(65 + i)}. {option.strip()}" for i, option in enumerate(options))
     answer = "" if right is None else chr(65 + right)
-    return evaluation_row(name, index, f"{question.strip()}\n\n{lines}{CHOICE_AFTER}", answer, len(options))
+    return evaluation_row(
+        name, index, f"{question.strip()}\n\n{lines}{CHOICE_AFTER}", answer, len(options)
+    )
 
 
 def arc_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -141,9 +160,16 @@ def arc_row(source: dict, pin: dict, name: str, index: int) -> dict:
 def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
     """The right answer has a column of its own upstream: a hash of seed, question and column decides the order."""
     columns = COLUMNS["gpqa"][1:]
-    order = sorted(columns, key=lambda column: hashlib.sha256(f"{pin['option_seed']}\n{source['Question']}\n{column}".encode()).hexdigest())
+    order = sorted(
+        columns,
+        key=lambda column: hashlib.sha256(
+            f"{pin['option_seed']}\n{source['Question']}\n{column}".encode()
+        ).hexdigest(),
+    )
     right = order.index("Correct Answer") if source["Correct Answer"] else None
-    return choice_row(name, index, source["Question"], [source[column] or "" for column in order], right)
+    return choice_row(
+        name, index, source["Question"], [source[column] or "" for column in order], right
+    )
 
 
 def mmlu_pro_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -152,13 +178,25 @@ def mmlu_pro_row(source: dict, pin: dict, name: str, index: int) -> dict:
     return choice_row(name, index, source["question"], list(source["options"]), right)
 
 
-ROWS: dict[str, Callable] = {"math": math_row, "train": train_row, "arc": arc_row, "gpqa": gpqa_row, "mmlu_pro": mmlu_pro_row}
+ROWS: dict[str, Callable] = {
+    "math": math_row,
+    "train": train_row,
+    "arc": arc_row,
+    "gpqa": gpqa_row,
+    "mmlu_pro": mmlu_pro_row,
+}
 VERL = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 COLUMNS = {
     "published": VERL,
     "unique": VERL,
     "arc": ("question", "choices", "answerKey"),
-    "gpqa": ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"),
+    "gpqa": (
+        "Question",
+        "Correct Answer",
+        "Incorrect Answer 1",
+        "Incorrect Answer 2",
+        "Incorrect Answer 3",
+    ),
     "mmlu_pro": ("question", "options", "answer"),
 }
 
@@ -189,7 +227,9 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
     wrong = []
     for path in given:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if not file.is_file() or (file != path and file.name != source.name and file.stem != name):
+            if not file.is_file() or (
+                file != path and file.name != source.name and file.stem != name
+            ):
                 continue
             found = checksum(file)
             if found == pin["sha256"]:
@@ -197,21 +237,29 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
             if file.stem == name or file.resolve().parts[-2:] == source.parts[-2:]:
                 wrong.append(f"{file} has {found}")
     if wrong:
-        raise Problem(f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get {address(pin)} anew.")
+        raise Problem(
+            f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get {address(pin)} anew."
+        )
     return None
 
 
 def unpinned(given: list[Path], pins: list[dict]) -> list[str]:
     """The files among `given` that are the source of none of `pins`, each with its checksum, as text."""
     wanted = {pin["sha256"] for pin in pins}
-    return [f"{path} has {found}" for path in given if path.is_file() and (found := checksum(path)) not in wanted]
+    return [
+        f"{path} has {found}"
+        for path in given
+        if path.is_file() and (found := checksum(path)) not in wanted
+    ]
 
 
 def why_no_download(error: BaseException, pin: dict) -> str:
     """Why the clients' `error` ended the download, by its first cause: around it the clients raise a FileNotFoundError, also where there is only no network."""
     while cause := error.__cause__ or error.__context__:
         error = cause
-    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)  # aiohttp's, requests'
+    status = getattr(error, "status", None) or getattr(
+        getattr(error, "response", None), "status_code", None
+    )  # aiohttp's, requests'
     if status == 404 or isinstance(error, FileNotFoundError):
         return f"its server says that there is no {address(pin)} (404). Get the file with sha256 {pin['sha256']} elsewhere and pass it with --local."
     said = str(error).partition("\n")[0].replace(address(pin), "it")
@@ -237,7 +285,13 @@ def download(pin: dict, offline: bool, looked_at: list[str]) -> Path:
 
     try:
         if "hub" in pin:
-            file = hf_hub_download(pin["hub"], pin["path"], repo_type="dataset", revision=pin["revision"], local_files_only=offline)
+            file = hf_hub_download(
+                pin["hub"],
+                pin["path"],
+                repo_type="dataset",
+                revision=pin["revision"],
+                local_files_only=offline,
+            )
         else:
             file = DownloadManager().download(address(pin))
     except GatedRepoError:
@@ -246,10 +300,14 @@ def download(pin: dict, offline: bool, looked_at: list[str]) -> Path:
             "`huggingface-cli login` or set HF_TOKEN, and run the same command again."
         ) from None
     except Exception as error:  # these clients have no common base class for what a network can do
-        raise Problem(why_not_offline(pin, looked_at) if offline else why_no_download(error, pin)) from None
+        raise Problem(
+            why_not_offline(pin, looked_at) if offline else why_no_download(error, pin)
+        ) from None
     found = checksum(file)
     if found != pin["sha256"]:
-        raise Problem(f"{address(pin)} has sha256 {found}, the pin says {pin['sha256']}. It is not used. Delete {file} and run the same command again; if it stays so, the source has changed.")
+        raise Problem(
+            f"{address(pin)} has sha256 {found}, the pin says {pin['sha256']}. It is not used. Delete {file} and run the same command again; if it stays so, the source has changed."
+        )
     return Path(file)
 
 
@@ -260,7 +318,9 @@ def expect_columns(found: Iterable[str], pin: dict) -> None:
     wanted = COLUMNS.get(pin["make"]) or (pin["problem"], pin["answer"])
     missing = [column for column in wanted if column not in found]
     if missing:
-        raise Problem(f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. Nothing was made of it.")
+        raise Problem(
+            f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. Nothing was made of it."
+        )
 
 
 def expect_rows(found: int, wanted: int, what: str) -> None:
@@ -276,10 +336,17 @@ def reading(file: Path, pin: dict) -> Iterator[None]:
 
     try:
         yield
-    except (datasets.exceptions.DatasetsError, pyarrow.ArrowException, ValueError, OSError) as error:
+    except (
+        datasets.exceptions.DatasetsError,
+        pyarrow.ArrowException,
+        ValueError,
+        OSError,
+    ) as error:
         if getattr(error, "errno", None):  # pyarrow's own OSError has no number
             raise
-        raise Problem(f"{file} cannot be read as {pin['format']}: {str(error.__cause__ or error).rstrip('.')}. Nothing was made of it.") from None
+        raise Problem(
+            f"{file} cannot be read as {pin['format']}: {str(error.__cause__ or error).rstrip('.')}. Nothing was made of it."
+        ) from None
 
 
 def rows_made(pin: dict) -> int:
@@ -314,10 +381,14 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
     import datasets
 
     datasets.disable_progress_bars()  # two per set that flash by; a download from the hub shows its own
-    options = {"keep_default_na": False} if pin["format"] == "csv" else {}  # "None" and "NA" can be answers
+    options = (
+        {"keep_default_na": False} if pin["format"] == "csv" else {}
+    )  # "None" and "NA" can be answers
     with tempfile.TemporaryDirectory() as cache:
         with reading(file, pin):
-            source = datasets.load_dataset(pin["format"], data_files=str(file), split="train", cache_dir=cache, **options)
+            source = datasets.load_dataset(
+                pin["format"], data_files=str(file), split="train", cache_dir=cache, **options
+            )
         expect_columns(source.column_names, pin)
         expect_rows(len(source), pin["rows"], pin["path"])
         source = source.to_list()
@@ -326,7 +397,9 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
         try:
             made = ROWS[pin["make"]](item, pin, name, index)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise Problem(f"{pin['path']}, row {index} (from 0): {error}. Nothing was made of it.") from None
+            raise Problem(
+                f"{pin['path']}, row {index} (from 0): {error}. Nothing was made of it."
+            ) from None
         if made["reward_model"]["ground_truth"]:
             rows.append(made)
             places.setdefault(made["prompt"][0]["content"], []).append(index)
@@ -334,11 +407,15 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
             empty.append(index)
     wanted = pin.get("without_answer", 0)
     if len(empty) != wanted:
-        raise Problem(f"{pin['path']}: {len(empty)} rows have no answer, expected {wanted}; they are {empty} (from 0). Nothing was made of it.")
+        raise Problem(
+            f"{pin['path']}: {len(empty)} rows have no answer, expected {wanted}; they are {empty} (from 0). Nothing was made of it."
+        )
     notes = [f"{name}: rows {empty} of the source have no answer and are left out"] if empty else []
     twice = [indices for indices in places.values() if len(indices) > 1]
     if twice:
-        notes.append(f"{name}: {len(twice)} prompts stand in several rows, all kept: {', '.join(map(str, twice[:5]))}{' ...' * (len(twice) > 5)}")
+        notes.append(
+            f"{name}: {len(twice)} prompts stand in several rows, all kept: {', '.join(map(str, twice[:5]))}{' ...' * (len(twice) > 5)}"
+        )
     return rows, notes
 
 
@@ -352,11 +429,19 @@ def make(name: str, set_: dict, file: Path, target: Path) -> list[str]:
         target.parent.mkdir(parents=True, exist_ok=True)
         if pin["make"] in ("published", "unique"):
             check_published(file, pin)
-            shutil.copyfile(file, part) if pin["make"] == "published" else write_unique(file, pin, part)
+            shutil.copyfile(file, part) if pin["make"] == "published" else write_unique(
+                file, pin, part
+            )
         else:
             rows, notes = made_rows(name, file, pin)
             datasets.Dataset.from_list(rows).to_parquet(str(part))
-        lock = {"file": set_["file"], "rows": rows_made(pin), "sha256": checksum(part), "format": FORMAT, "pin": pin}
+        lock = {
+            "file": set_["file"],
+            "rows": rows_made(pin),
+            "sha256": checksum(part),
+            "format": FORMAT,
+            "pin": pin,
+        }
         os.replace(part, target)
         write_lock(target, lock)
     finally:
@@ -409,15 +494,23 @@ def bare_problems(file: Path) -> set[str]:
 
 def overlaps(sets: dict, out: Path) -> list[str]:
     """Benchmark problems that a training file holds word for word, for all pairs of files that are there."""
-    there = {name: out / entry["file"] for name, entry in sets.items() if (out / entry["file"]).is_file()}
+    there = {
+        name: out / entry["file"] for name, entry in sets.items() if (out / entry["file"]).is_file()
+    }
     training = {name: file for name, file in there.items() if sets[name].get("trains")}
-    held_out = {name: bare_problems(file) for name, file in there.items() if training and sets[name]["group"] == "math"}
+    held_out = {
+        name: bare_problems(file)
+        for name, file in there.items()
+        if training and sets[name]["group"] == "math"
+    }
     notes = []
     for file in training.values():
         problems = bare_problems(file)
         for benchmark, wanted in held_out.items():
             if shared := len(problems & wanted):
-                notes.append(f"contamination: {file.name} holds {shared} of the {len(wanted)} problems of {benchmark} word for word")
+                notes.append(
+                    f"contamination: {file.name} holds {shared} of the {len(wanted)} problems of {benchmark} word for word"
+                )
     return notes
 
 
@@ -447,19 +540,32 @@ def chosen(names: list[str], sets: dict) -> list[str]:
     return [name for name in sets if name in wanted]
 
 
-def prepare(names: list[str], sets: dict, out: Path, given: list[Path], offline: bool) -> dict[str, str]:
+def prepare(
+    names: list[str], sets: dict, out: Path, given: list[Path], offline: bool
+) -> dict[str, str]:
     """Makes what is not finished. Returns what is wrong, by name; one set's failure does not stop the others."""
     failed, changed = {}, False
     looked_at = unpinned(given, [sets[name]["pin"] for name in names])
-    notes = [f"--local: {file}, the sha256 of none of the sets asked for. It is not used." for file in looked_at]
+    notes = [
+        f"--local: {file}, the sha256 of none of the sets asked for. It is not used."
+        for file in looked_at
+    ]
     for name in names:
         pin, target = sets[name]["pin"], out / sets[name]["file"]
         try:
             why = why_make(target, pin)
             if why:
-                notes += make(name, sets[name], local_file(name, pin, given) or download(pin, offline, looked_at), target)
+                notes += make(
+                    name,
+                    sets[name],
+                    local_file(name, pin, given) or download(pin, offline, looked_at),
+                    target,
+                )
                 changed = True
-            print(f"{name}: {target}, {rows_made(pin):,} rows ({why or 'kept, checksum and pin match'})", flush=True)
+            print(
+                f"{name}: {target}, {rows_made(pin):,} rows ({why or 'kept, checksum and pin match'})",
+                flush=True,
+            )
         except (Problem, OSError) as error:
             failed[name] = str(error)
             print(f"{name}: failed, see below", flush=True)
@@ -481,15 +587,45 @@ def main(arguments: Optional[list[str]] = None) -> int:
     sets = json.loads(PINS.read_text())
     default_out = Path(os.environ.get("RAY_DATA_HOME") or "~/verl").expanduser() / "data"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", default=["all"], help=f"sets ({', '.join(sets)}) or groups: all, {', '.join(GROUPS)}; default: all")
-    parser.add_argument("--out", type=Path, default=default_out, metavar="DIR", help=f"where the files go; default: {default_out}, where the scripts look")
-    parser.add_argument("--local", type=existing, nargs="+", action="extend", default=[], metavar="PATH", help="source files, or folders with them anywhere below; told apart by name and checksum")
-    parser.add_argument("--offline", action="store_true", help="no network: finished files, --local and the hub's cache only")
-    parser.add_argument("--list", action="store_true", help="show every set with its source, revision, checksum and rows, and stop")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        default=["all"],
+        help=f"sets ({', '.join(sets)}) or groups: all, {', '.join(GROUPS)}; default: all",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=default_out,
+        metavar="DIR",
+        help=f"where the files go; default: {default_out}, where the scripts look",
+    )
+    parser.add_argument(
+        "--local",
+        type=existing,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="source files, or folders with them anywhere below; told apart by name and checksum",
+    )
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="no network: finished files, --local and the hub's cache only",
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="show every set with its source, revision, checksum and rows, and stop",
+    )
     args = parser.parse_args(arguments)
     unknown = [name for name in args.names if name not in sets and name not in ("all", *GROUPS)]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, {', '.join(GROUPS)}.")
+        parser.error(
+            f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, {', '.join(GROUPS)}."
+        )
     if args.list:
         try:
             print(listing(sets), flush=True)
@@ -497,7 +633,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if importlib.util.find_spec("datasets") is None:
-        parser.error(f"{sys.executable} has no package `datasets`. Use the Python that trains. Nothing was changed.")
+        parser.error(
+            f"{sys.executable} has no package `datasets`. Use the Python that trains. Nothing was changed."
+        )
     out = args.out.expanduser()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -508,10 +646,17 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         failed = prepare(names, sets, out, args.local, args.offline)
     except KeyboardInterrupt:
-        print("Stopped. Finished files stay; run the same command again for the rest.", file=sys.stderr)
+        print(
+            "Stopped. Finished files stay; run the same command again for the rest.",
+            file=sys.stderr,
+        )
         return 130
     if failed:
-        print(f"Not made: {len(failed)} of {len(names)}; what is made stays.\n" + "\n".join(f"  - {name}: {why}" for name, why in failed.items()), file=sys.stderr)
+        print(
+            f"Not made: {len(failed)} of {len(names)}; what is made stays.\n"
+            + "\n".join(f"  - {name}: {why}" for name, why in failed.items()),
+            file=sys.stderr,
+        )
     return 1 if failed else 0
 
 

@@ -71,19 +71,50 @@ class EraConfig:
 
         def require(condition, name, expected):
             if not condition:
-                problems.append(f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}.")
+                problems.append(
+                    f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}."
+                )
 
         for name in ("enable", "scale_advantages"):
             require(isinstance(getattr(self, name), bool), name, "True or False")
-        numbers = {name: _is_number(getattr(self, name)) for name in ("low", "high", "k", "top_fraction", "min_advantage")}
+        numbers = {
+            name: _is_number(getattr(self, name))
+            for name in ("low", "high", "k", "top_fraction", "min_advantage")
+        }
         for name, is_number in numbers.items():
-            require(is_number, name, "a number (infinity is written .inf in YAML, inf on the command line)")
-        require(not numbers["k"] or 1 <= self.k < math.inf, "k", "a finite number > 1, or 1 to log without changing the training")
-        require(not numbers["low"] or math.isfinite(self.low), "low", "a finite number (0 for no lower bound)")
-        require(not (numbers["low"] and numbers["high"]) or self.low <= self.high, "low", f"at most {CONFIG_KEY}.high, which is {self.high}")
-        require(not numbers["top_fraction"] or 0 < self.top_fraction <= 1, "top_fraction", "a fraction in (0, 1]")
-        require(not numbers["min_advantage"] or 0 <= self.min_advantage < math.inf, "min_advantage", "a finite number >= 0")
-        is_count = isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
+            require(
+                is_number,
+                name,
+                "a number (infinity is written .inf in YAML, inf on the command line)",
+            )
+        require(
+            not numbers["k"] or 1 <= self.k < math.inf,
+            "k",
+            "a finite number > 1, or 1 to log without changing the training",
+        )
+        require(
+            not numbers["low"] or math.isfinite(self.low),
+            "low",
+            "a finite number (0 for no lower bound)",
+        )
+        require(
+            not (numbers["low"] and numbers["high"]) or self.low <= self.high,
+            "low",
+            f"at most {CONFIG_KEY}.high, which is {self.high}",
+        )
+        require(
+            not numbers["top_fraction"] or 0 < self.top_fraction <= 1,
+            "top_fraction",
+            "a fraction in (0, 1]",
+        )
+        require(
+            not numbers["min_advantage"] or 0 <= self.min_advantage < math.inf,
+            "min_advantage",
+            "a finite number >= 0",
+        )
+        is_count = (
+            isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
+        )
         require(self.top_k is None or is_count, "top_k", "null or a whole number >= 1")
         if problems:
             raise ValueError("\n".join(problems))
@@ -95,7 +126,9 @@ class EraConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             if name not in known:
-                raise ValueError(f"{CONFIG_KEY}.{name} is not a field of ERA; the fields are {', '.join(known)}.")
+                raise ValueError(
+                    f"{CONFIG_KEY}.{name} is not a field of ERA; the fields are {', '.join(known)}."
+                )
         return cls(**fields)
 
     @property
@@ -125,7 +158,9 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     if not era.enable:
         return era
     if actor["strategy"] == "megatron":
-        raise ValueError(f"{CONFIG_KEY}.enable=True needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started.")
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+        )
     if not era.changes_training:
         return era
 
@@ -133,36 +168,60 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     policy_loss = actor["policy_loss"]
     problems = []
     if "cov" in policy_loss["loss_mode"]:
-        problems.append(f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its covariances would be those of the scaled policy, set it to vanilla or gspo")
+        problems.append(
+            f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its covariances would be those of the scaled policy, set it to vanilla or gspo"
+        )
     if policy_loss.get("forking_fraction", 1) != 1:
-        problems.append(f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 is not defined, set it to 1")
+        problems.append(
+            f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 is not defined, set it to 1"
+        )
     if model.get("use_fused_kernels"):
         problems += _fused_problems(era, config, actor)
     if (rollout.get("multi_turn") or {}).get("enable") and config["algorithm"].get("filter_groups"):
-        problems.append("actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool tokens; use verl.trainer.main_ppo")
+        problems.append(
+            "actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool tokens; use verl.trainer.main_ppo"
+        )
     if problems:
-        raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with\n  - " + "\n  - ".join(problems) + "\nNothing was started.")
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True does not go together with\n  - "
+            + "\n  - ".join(problems)
+            + "\nNothing was started."
+        )
     return era
 
 
-def _fused_problems(era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]) -> list[str]:
+def _fused_problems(
+    era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]
+) -> list[str]:
     """Fused kernels make one log-prob per token, of all logits, and the entropy of the policy that they see: the scaled one."""
     filters_groups = config["algorithm"].get("filter_groups") or {}
     batch_size = config["data"]["train_batch_size"]
-    if not filters_groups.get("enable"):  # DAPO's filter trims the batch to train_batch_size; without it this is what arrives
+    if not filters_groups.get(
+        "enable"
+    ):  # DAPO's filter trims the batch to train_batch_size; without it this is what arrives
         batch_size = config["data"].get("gen_batch_size") or batch_size
     fused = "actor_rollout_ref.model.use_fused_kernels=True"
     problems = []
     if batch_size > actor["ppo_mini_batch_size"] or actor["ppo_epochs"] != 1:
-        problems.append(f"{fused} off-policy ({batch_size} prompts in mini-batches of {actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old log-probs under k and 1/k are needed, and those kernels make one log-prob per token; use one mini-batch and one epoch")
+        problems.append(
+            f"{fused} off-policy ({batch_size} prompts in mini-batches of {actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old log-probs under k and 1/k are needed, and those kernels make one log-prob per token; use one mini-batch and one epoch"
+        )
     if era.top_k is not None:
-        problems.append(f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all logits, set top_k to null")
+        problems.append(
+            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all logits, set top_k to null"
+        )
     if actor["entropy_coeff"] != 0:
-        problems.append(f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: the kernel's entropy would be that of the scaled policy, set it to 0")
+        problems.append(
+            f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: the kernel's entropy would be that of the scaled policy, set it to 0"
+        )
     if actor["use_kl_loss"]:
-        problems.append(f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False")
+        problems.append(
+            f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False"
+        )
     if actor.get("ulysses_sequence_parallel_size", 1) > 1:
-        problems.append(f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size={actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each rank's slice, so the log-prob at each border is that of a wrong token; set it to 1")
+        problems.append(
+            f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size={actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each rank's slice, so the log-prob at each border is that of a wrong token; set it to 1"
+        )
     return problems
 
 
@@ -171,7 +230,9 @@ def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
     return (top_fraction * length.double()).floor().long().clamp(min=1).minimum(length)
 
 
-def split_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2) -> tuple[torch.Tensor, torch.Tensor]:
+def split_entropy(
+    entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean entropy of each response's forking tokens and of its other tokens.
 
     Args:
@@ -195,7 +256,9 @@ def split_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fracti
     return top, rest
 
 
-def response_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2) -> torch.Tensor:
+def response_entropy(
+    entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2
+) -> torch.Tensor:
     """H_resp: the mean of the max(1, floor(top_fraction x length)) largest token entropies of each response.
 
     Args and dtypes as `split_entropy`.
@@ -262,20 +325,35 @@ def logprobs(
     """
     shape = logits.shape[:-1]
     if labels.shape != shape:
-        raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary.")
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary."
+        )
     dtype = _at_least_fp32(logits.dtype)
     if logit_scale is None:
         logit_scale = torch.ones((), dtype=dtype, device=logits.device).expand(shape)
-    if not isinstance(logit_scale, torch.Tensor) or shape not in (logit_scale.shape, logit_scale.shape[:-1]):
-        found = f"shape {tuple(logit_scale.shape)}" if isinstance(logit_scale, torch.Tensor) else f"type {type(logit_scale).__name__}"
-        raise ValueError(f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label, or with one more dimension for several.")
+    if not isinstance(logit_scale, torch.Tensor) or shape not in (
+        logit_scale.shape,
+        logit_scale.shape[:-1],
+    ):
+        found = (
+            f"shape {tuple(logit_scale.shape)}"
+            if isinstance(logit_scale, torch.Tensor)
+            else f"type {type(logit_scale).__name__}"
+        )
+        raise ValueError(
+            f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label, or with one more dimension for several."
+        )
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     rows = logits.reshape(-1, logits.size(-1))
-    scale = logit_scale.reshape(-1, 1 if logit_scale.shape == shape else logit_scale.size(-1)).to(dtype)
+    scale = logit_scale.reshape(-1, 1 if logit_scale.shape == shape else logit_scale.size(-1)).to(
+        dtype
+    )
     if top_k is None:
         return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(logit_scale.shape)
-    return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(logit_scale.shape)
+    return _TopKLogProbs.apply(
+        rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))
+    ).view(logit_scale.shape)
 
 
 def divide_rows_(logits: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
@@ -316,7 +394,9 @@ class _DivideRows(torch.autograd.Function):
 
 def _divide_into(out: torch.Tensor, dividend: torch.Tensor, divisor: torch.Tensor) -> None:
     rows = (out.view(-1, out.size(-1)), dividend.reshape(-1, out.size(-1)), divisor.reshape(-1, 1))
-    for out_rows, dividend_rows, divisor_rows in zip(*(tensor.split(_chunk_rows(out.size(-1))) for tensor in rows)):
+    for out_rows, dividend_rows, divisor_rows in zip(
+        *(tensor.split(_chunk_rows(out.size(-1))) for tensor in rows)
+    ):
         torch.div(dividend_rows, divisor_rows, out=out_rows)
 
 
@@ -325,7 +405,12 @@ class _ScaledLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, labels, scale):
-        log_z = torch.cat([torch.stack([(z * s).logsumexp(-1) for s in _columns(factors)], -1) for z, factors in zip(_upcast_chunks(logits), _like_chunks(scale, logits))])
+        log_z = torch.cat(
+            [
+                torch.stack([(z * s).logsumexp(-1) for s in _columns(factors)], -1)
+                for z, factors in zip(_upcast_chunks(logits), _like_chunks(scale, logits))
+            ]
+        )
         ctx.save_for_backward(logits, labels, scale, log_z)
         return logits.gather(-1, labels) * scale - log_z
 
@@ -336,7 +421,11 @@ class _ScaledLogProbs(torch.autograd.Function):
         weight = grad_output * scale
         grad = torch.empty_like(logits)
         columns = (labels, scale, log_z, weight)
-        for z, out, y, *chunk in zip(_upcast_chunks(logits), grad.split(_chunk_rows(logits.size(-1))), *(_like_chunks(c, logits) for c in columns)):
+        for z, out, y, *chunk in zip(
+            _upcast_chunks(logits),
+            grad.split(_chunk_rows(logits.size(-1))),
+            *(_like_chunks(c, logits) for c in columns),
+        ):
             terms = [(z * s).sub_(lz).exp_().mul_(-w) for s, lz, w in zip(*map(_columns, chunk))]
             total = terms[0]
             for term in terms[1:]:
@@ -351,7 +440,9 @@ class _TopKLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, scale, top_k):
         values, indices = logits.topk(top_k, dim=-1)
-        log_p = (values.unsqueeze(-2) * scale.unsqueeze(-1)).log_softmax(-1)  # (rows, factors, top_k)
+        log_p = (values.unsqueeze(-2) * scale.unsqueeze(-1)).log_softmax(
+            -1
+        )  # (rows, factors, top_k)
         is_label = indices == labels
         ctx.save_for_backward(indices, log_p, is_label, scale)
         ctx.logits_shape, ctx.logits_dtype = logits.shape, logits.dtype
@@ -363,7 +454,9 @@ class _TopKLogProbs(torch.autograd.Function):
     def backward(ctx, grad_output):
         indices, log_p, is_label, scale = ctx.saved_tensors
         weight = grad_output * is_label.any(-1, keepdim=True) * scale
-        grad_top = ((is_label.to(log_p.dtype).unsqueeze(-2) - log_p.exp()) * weight.unsqueeze(-1)).sum(-2)
+        grad_top = (
+            (is_label.to(log_p.dtype).unsqueeze(-2) - log_p.exp()) * weight.unsqueeze(-1)
+        ).sum(-2)
         grad = torch.zeros(ctx.logits_shape, dtype=ctx.logits_dtype, device=log_p.device)
         return grad.scatter_(-1, indices, grad_top.to(ctx.logits_dtype)), None, None, None
 
@@ -385,4 +478,7 @@ def _columns(matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _upcast_chunks(logits: torch.Tensor):
-    return (chunk.to(_at_least_fp32(logits.dtype)) for chunk in logits.split(_chunk_rows(logits.size(-1))))
+    return (
+        chunk.to(_at_least_fp32(logits.dtype))
+        for chunk in logits.split(_chunk_rows(logits.size(-1)))
+    )

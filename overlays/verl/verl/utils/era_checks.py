@@ -29,7 +29,11 @@ def validate_trainer_config(config: Mapping[str, Any]) -> None:
         ValueError: bad values and settings that do not go together, all of them; the full key, the value and what was expected.
     """
     actor = config["actor_rollout_ref"]["actor"]
-    checks = ((forking_tokens.validate_actor_config, actor), (gspo.validate_actor_config, actor), (era.validate_trainer_config, config))
+    checks = (
+        (forking_tokens.validate_actor_config, actor),
+        (gspo.validate_actor_config, actor),
+        (era.validate_trainer_config, config),
+    )
     problems = []
     for validate, settings in checks:
         try:

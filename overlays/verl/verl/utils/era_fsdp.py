@@ -34,11 +34,22 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from verl import DataProto
-from verl.utils.era import CONFIG_KEY, OUTSIDE_TOP_K_LOG_PROB, EraConfig, divide_rows_, forking_count, logit_scale, split_entropy
+from verl.utils.era import (
+    CONFIG_KEY,
+    OUTSIDE_TOP_K_LOG_PROB,
+    EraConfig,
+    divide_rows_,
+    forking_count,
+    logit_scale,
+    split_entropy,
+)
 from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
 from verl.utils.forking_tokens import read_fraction
 from verl.utils.torch_functional import logprobs_from_logits
-from verl.utils.ulysses import get_ulysses_sequence_parallel_rank, get_ulysses_sequence_parallel_world_size
+from verl.utils.ulysses import (
+    get_ulysses_sequence_parallel_rank,
+    get_ulysses_sequence_parallel_world_size,
+)
 
 RESPONSE_ENTROPY = "era_response_entropy"
 REST_ENTROPY = "era_rest_entropy"
@@ -73,7 +84,10 @@ class ActorHooks:
         if not self.config.enable:
             return
         _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
-        self._mini_batch_size, self._epochs = actor.config.ppo_mini_batch_size, actor.config.ppo_epochs
+        self._mini_batch_size, self._epochs = (
+            actor.config.ppo_mini_batch_size,
+            actor.config.ppo_epochs,
+        )
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
         self._needs_original = self._needs_kl or actor.config.entropy_coeff != 0
@@ -82,18 +96,30 @@ class ActorHooks:
             self._decoder = _scalable_decoder(actor.actor_module)
 
     def _is_off_policy(self, data: DataProto) -> bool:
-        return self.config.changes_training and (len(data) > self._mini_batch_size or self._epochs != 1)
+        return self.config.changes_training and (
+            len(data) > self._mini_batch_size or self._epochs != 1
+        )
 
     def requested_keys(self, data: DataProto) -> list[str]:
         """Where the update on `data`, this rank's whole batch, will take several steps: adds the factors under which it
         needs old log-probs, (bsz, 3), and returns their key. Otherwise an empty list."""
         if not self.config.enable or not self._is_off_policy(data):
             return []
-        factors = torch.tensor([1, self.config.k, 1 / self.config.k], dtype=torch.double, device=data.batch["responses"].device)
+        factors = torch.tensor(
+            [1, self.config.k, 1 / self.config.k],
+            dtype=torch.double,
+            device=data.batch["responses"].device,
+        )
         data.batch[BRANCH_FACTORS] = factors.expand(len(data), 3)
         return [BRANCH_FACTORS]
 
-    def old_log_prob_tensors(self, rollout: Mapping[str, Any], data: DataProto, log_probs: torch.Tensor, entropys: torch.Tensor) -> dict[str, torch.Tensor]:
+    def old_log_prob_tensors(
+        self,
+        rollout: Mapping[str, Any],
+        data: DataProto,
+        log_probs: torch.Tensor,
+        entropys: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
         """What the worker returns of the old_log_prob pass.
 
         Args:
@@ -110,13 +136,23 @@ class ActorHooks:
         if not self.config.enable:
             return {"old_log_probs": log_probs, "entropys": entropys}
         mask = response_mask(data.batch, (rollout.get("multi_turn") or {}).get("enable", False))
-        top, rest = split_entropy(entropys.float(), mask.to(entropys.device), self.config.top_fraction)
+        top, rest = split_entropy(
+            entropys.float(), mask.to(entropys.device), self.config.top_fraction
+        )
         branches = {}
         if log_probs.dim() == 3:
             log_probs, branches = log_probs[..., 0], {BRANCH_LOG_PROBS: log_probs[..., -3:]}
-        return {"old_log_probs": log_probs, "entropys": entropys, RESPONSE_ENTROPY: top, REST_ENTROPY: rest, **branches}
+        return {
+            "old_log_probs": log_probs,
+            "entropys": entropys,
+            RESPONSE_ENTROPY: top,
+            REST_ENTROPY: rest,
+            **branches,
+        }
 
-    def decide_scales(self, data: DataProto, select_keys: list[str], device: Union[str, int]) -> dict[str, float]:
+    def decide_scales(
+        self, data: DataProto, select_keys: list[str], device: Union[str, int]
+    ) -> dict[str, float]:
         """Decide the logit scale of every token, add it to the batch and to `select_keys`, and measure the era/ metrics.
 
         Args:
@@ -133,26 +169,53 @@ class ActorHooks:
         """
         if not self.config.enable:
             return {}
-        if self.config.changes_training and self._dynamic and "multi_modal_inputs" in data.non_tensor_batch:
-            raise ValueError(f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz to False. This step's update was not begun; checkpoints are as they were.")
+        if (
+            self.config.changes_training
+            and self._dynamic
+            and "multi_modal_inputs" in data.non_tensor_batch
+        ):
+            raise ValueError(
+                f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz to False. This step's update was not begun; checkpoints are as they were."
+            )
         batch = data.batch
-        needed = [RESPONSE_ENTROPY, BRANCH_LOG_PROBS] if self._is_off_policy(data) else [RESPONSE_ENTROPY]
+        needed = (
+            [RESPONSE_ENTROPY, BRANCH_LOG_PROBS]
+            if self._is_off_policy(data)
+            else [RESPONSE_ENTROPY]
+        )
         for key in needed:
             if key not in batch.keys():
-                raise ValueError(f"ERA needs '{key}' of the old_log_prob pass for this update ({len(data)} responses in mini-batches of {self._mini_batch_size}, both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The trainer must call the actor's compute_log_prob on the same batch and unite its output with it before update_actor.")
+                raise ValueError(
+                    f"ERA needs '{key}' of the old_log_prob pass for this update ({len(data)} responses in mini-batches of {self._mini_batch_size}, both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The trainer must call the actor's compute_log_prob on the same batch and unite its output with it before update_actor."
+                )
         mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
         era, entropy = self.config, batch[RESPONSE_ENTROPY]
-        scale = logit_scale(entropy, batch["advantages"], mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
+        scale = logit_scale(
+            entropy,
+            batch["advantages"],
+            mask,
+            low=era.low,
+            high=era.high,
+            k=era.k,
+            min_advantage=era.min_advantage,
+        )
         if era.changes_training:
             batch[LOGIT_SCALE] = scale
             select_keys.append(LOGIT_SCALE)
         if self._is_off_policy(data):
             branch = torch.where(scale > 1, 1, torch.where(scale < 1, 2, 0))
-            batch[OLD_LOG_PROBS] = batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
+            batch[OLD_LOG_PROBS] = (
+                batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
+            )
             select_keys.append(OLD_LOG_PROBS)
         return _metrics(era, entropy, batch[REST_ENTROPY], mask, scale, device)
 
-    def module(self, actor_module: Callable, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None) -> Callable:
+    def module(
+        self,
+        actor_module: Callable,
+        micro_batch: Mapping[str, torch.Tensor],
+        indices: Optional[torch.Tensor] = None,
+    ) -> Callable:
         """`actor_module`; for fused kernels in an update with ERA, with its decoder's hidden states scaled: (s h) W = s (h W)."""
         if LOGIT_SCALE not in micro_batch.keys() or self._decoder is None:
             return actor_module
@@ -172,7 +235,13 @@ class ActorHooks:
 
         return forward
 
-    def divide_by_temperature_(self, logits: torch.Tensor, temperature: float, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None) -> None:
+    def divide_by_temperature_(
+        self,
+        logits: torch.Tensor,
+        temperature: float,
+        micro_batch: Mapping[str, torch.Tensor],
+        indices: Optional[torch.Tensor] = None,
+    ) -> None:
         """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
 
         The scale is left to `log_probs` where the loss also needs the original policy, and off-policy: there old and new
@@ -191,7 +260,14 @@ class ActorHooks:
         divisor = _at_positions(temperature / scale, temperature, micro_batch, indices)
         divide_rows_(logits, divisor.unsqueeze(-1))
 
-    def log_probs(self, logits: torch.Tensor, labels: torch.Tensor, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor] = None, inplace_backward: bool = True) -> torch.Tensor:
+    def log_probs(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        micro_batch: Mapping[str, torch.Tensor],
+        indices: Optional[torch.Tensor] = None,
+        inplace_backward: bool = True,
+    ) -> torch.Tensor:
         """Log-probs of the labels, from logits after `divide_by_temperature_`.
 
         Args:
@@ -210,7 +286,10 @@ class ActorHooks:
             branches = logprobs_from_logits(logits, labels, logit_scale=factors, top_k=top_k)
             if top_k is None:
                 return branches
-            return torch.cat([logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches], dim=-1)
+            return torch.cat(
+                [logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches],
+                dim=-1,
+            )
         if LOGIT_SCALE not in micro_batch.keys():
             return logprobs_from_logits(logits, labels, inplace_backward)
         if not self._scales_apart(micro_batch):
@@ -221,14 +300,20 @@ class ActorHooks:
         if not self._needs_kl:
             return logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)
         if top_k is None:
-            return logprobs_from_logits(logits, labels, logit_scale=torch.stack([torch.ones_like(scale), scale], dim=-1))
+            return logprobs_from_logits(
+                logits, labels, logit_scale=torch.stack([torch.ones_like(scale), scale], dim=-1)
+            )
         original = logprobs_from_logits(logits, labels, logit_scale=torch.ones_like(scale))
-        return torch.stack([original, logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)], dim=-1)
+        return torch.stack(
+            [original, logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)], dim=-1
+        )
 
     def _scales_apart(self, micro_batch: Mapping[str, torch.Tensor]) -> bool:
         return self._needs_original or OLD_LOG_PROBS in micro_batch.keys()
 
-    def policy_loss_inputs(self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def policy_loss_inputs(
+        self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the policy loss takes, (bsz, response_length) each.
 
         With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs of the
@@ -258,24 +343,46 @@ class ActorHooks:
 
 
 def _require_upstream_update(actor: Any, key: str) -> None:
-    subclasses = itertools.takewhile(lambda cls: cls.__name__ != "DataParallelPPOActor", type(actor).__mro__)
-    own_updates = [f"{cls.__name__}.{name}" for cls in subclasses for name in vars(cls) if name.startswith("update_policy")]
+    subclasses = itertools.takewhile(
+        lambda cls: cls.__name__ != "DataParallelPPOActor", type(actor).__mro__
+    )
+    own_updates = [
+        f"{cls.__name__}.{name}"
+        for cls in subclasses
+        for name in vars(cls)
+        if name.startswith("update_policy")
+    ]
     if own_updates:
-        raise ValueError(f"{key} needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore it. Set it back to its default.")
+        raise ValueError(
+            f"{key} needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore it. Set it back to its default."
+        )
 
 
 def _scalable_decoder(actor_module: torch.nn.Module) -> torch.nn.Module:
     """The module whose hidden states the head multiplies, whatever FSDP or peft wraps around the model."""
-    model = next(m for m in actor_module.modules() if isinstance(m, PreTrainedModel) and m.get_output_embeddings() is not None)
+    model = next(
+        m
+        for m in actor_module.modules()
+        if isinstance(m, PreTrainedModel) and m.get_output_embeddings() is not None
+    )
     fused = "actor_rollout_ref.model.use_fused_kernels=True"
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
-        raise ValueError(f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head of {type(model).__name__} has a bias, which they do not reach. Set use_fused_kernels to False.")
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head of {type(model).__name__} has a bias, which they do not reach. Set use_fused_kernels to False."
+        )
     if getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None:
-        raise ValueError(f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and {type(model).__name__} caps its logits (final_logit_softcapping), so that they do not scale along. Set use_fused_kernels to False.")
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and {type(model).__name__} caps its logits (final_logit_softcapping), so that they do not scale along. Set use_fused_kernels to False."
+        )
     return model.base_model
 
 
-def _at_positions(values: torch.Tensor, default: float, micro_batch: Mapping[str, torch.Tensor], indices: Optional[torch.Tensor]) -> torch.Tensor:
+def _at_positions(
+    values: torch.Tensor,
+    default: float,
+    micro_batch: Mapping[str, torch.Tensor],
+    indices: Optional[torch.Tensor],
+) -> torch.Tensor:
     """Values of the response tokens (bsz, response_length) at the positions that predict them, `default` elsewhere.
 
     Returns:
@@ -288,10 +395,19 @@ def _at_positions(values: torch.Tensor, default: float, micro_batch: Mapping[str
         return values
     values = values.flatten()[indices]
     ranks = get_ulysses_sequence_parallel_world_size()
-    return F.pad(values, (0, -values.size(0) % ranks), value=default).chunk(ranks)[get_ulysses_sequence_parallel_rank()]
+    return F.pad(values, (0, -values.size(0) % ranks), value=default).chunk(ranks)[
+        get_ulysses_sequence_parallel_rank()
+    ]
 
 
-def _metrics(era: EraConfig, entropy: torch.Tensor, rest: torch.Tensor, mask: torch.Tensor, scale: torch.Tensor, device) -> dict[str, float]:
+def _metrics(
+    era: EraConfig,
+    entropy: torch.Tensor,
+    rest: torch.Tensor,
+    mask: torch.Tensor,
+    scale: torch.Tensor,
+    device,
+) -> dict[str, float]:
     """Means over the responses (H_resp, fractions) and over the tokens (the others) of all ranks."""
     length = mask.sum(-1)
     top_count = forking_count(length, era.top_fraction)
@@ -312,8 +428,12 @@ def _metrics(era: EraConfig, entropy: torch.Tensor, rest: torch.Tensor, mask: to
         ]
     ).to(device)
     if dist.is_initialized():
-        dist.all_reduce(sums)  # sequence-parallel ranks hold the same responses: counted equally often, the means are right
-    total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = sums.tolist()
+        dist.all_reduce(
+            sums
+        )  # sequence-parallel ranks hold the same responses: counted equally often, the means are right
+    total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = (
+        sums.tolist()
+    )
     return {
         "era/response_entropy": _ratio(total, responses),
         "era/low_fraction": _ratio(low, responses),

@@ -43,7 +43,9 @@ class FileLogger:
 
     def __init__(self, project_name: str, experiment_name: str):
         root = os.environ.get("VERL_FILE_LOGGER_ROOT") or "."
-        path = os.environ.get("VERL_FILE_LOGGER_PATH") or os.path.join(root, project_name, f"{experiment_name}.jsonl")
+        path = os.environ.get("VERL_FILE_LOGGER_PATH") or os.path.join(
+            root, project_name, f"{experiment_name}.jsonl"
+        )
         self.path = Path(path).expanduser().absolute()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,9 @@ class FileLogger:
                 _mend_last_line(self.path)
             self._file = self.path.open("ab")
         except OSError as error:
-            raise OSError(f"The metrics file {self.path} cannot be written: {error.strerror}. Set VERL_FILE_LOGGER_PATH (a file) or VERL_FILE_LOGGER_ROOT (a folder) to a place that can; or leave \"file\" out of trainer.logger. No step was trained.") from error
+            raise OSError(
+                f'The metrics file {self.path} cannot be written: {error.strerror}. Set VERL_FILE_LOGGER_PATH (a file) or VERL_FILE_LOGGER_ROOT (a folder) to a place that can; or leave "file" out of trainer.logger. No step was trained.'
+            ) from error
         print(f"Appending metrics to {self.path}")
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
@@ -62,7 +66,10 @@ class FileLogger:
                 infinities as null, which JSON has instead (as later verl does); other values as strings.
             step: the global step.
         """
-        line = {"step": int(step), "data": {str(name): _json_value(value) for name, value in data.items()}}
+        line = {
+            "step": int(step),
+            "data": {str(name): _json_value(value) for name, value in data.items()},
+        }
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
 

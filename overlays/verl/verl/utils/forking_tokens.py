@@ -46,7 +46,9 @@ def read_fraction(actor_config: Mapping[str, Any]) -> float:
     fraction = (actor_config.get("policy_loss") or {}).get("forking_fraction", 1.0)
     is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
     if not is_number or not 0 < fraction <= 1:
-        raise ValueError(f"{CONFIG_KEY} is {fraction!r}; expected a number in (0, 1], 1 for all tokens.")
+        raise ValueError(
+            f"{CONFIG_KEY} is {fraction!r}; expected a number in (0, 1], 1 for all tokens."
+        )
     return float(fraction)
 
 
@@ -61,9 +63,13 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
     if fraction == 1:
         return
     if actor_config["strategy"] == "megatron":
-        raise ValueError(f"{CONFIG_KEY}={fraction} needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started.")
+        raise ValueError(
+            f"{CONFIG_KEY}={fraction} needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+        )
     if "cov" in actor_config["policy_loss"]["loss_mode"]:
-        raise ValueError(f"{CONFIG_KEY}={fraction} does not go together with loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be those of advantages set to 0. Set one of them back. Nothing was started.")
+        raise ValueError(
+            f"{CONFIG_KEY}={fraction} does not go together with loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be those of advantages set to 0. Set one of them back. Nothing was started."
+        )
 
 
 def token_entropy(config: Mapping[str, Any], entropys: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -81,7 +87,9 @@ def token_entropy(config: Mapping[str, Any], entropys: torch.Tensor) -> dict[str
     return {TOKEN_ENTROPY: entropys.float()}
 
 
-def keep_forking_tokens(actor_config: Mapping[str, Any], data: DataProto, device: Union[str, int]) -> dict[str, float]:
+def keep_forking_tokens(
+    actor_config: Mapping[str, Any], data: DataProto, device: Union[str, int]
+) -> dict[str, float]:
     """Set the advantages of all tokens but the forking tokens of the whole batch, over all ranks, to 0.
 
     Of n response tokens, the max(1, floor(fraction x n)) of highest entropy are kept. Tokens with exactly the lowest of
@@ -106,22 +114,31 @@ def keep_forking_tokens(actor_config: Mapping[str, Any], data: DataProto, device
         return {}
     batch = data.batch
     if TOKEN_ENTROPY not in batch.keys():
-        raise ValueError(f"{CONFIG_KEY}={fraction} needs the token entropies of the old_log_prob pass, but the batch has no '{TOKEN_ENTROPY}'. The trainer must call the actor's compute_log_prob and unite its output with the batch before update_actor.")
+        raise ValueError(
+            f"{CONFIG_KEY}={fraction} needs the token entropies of the old_log_prob pass, but the batch has no '{TOKEN_ENTROPY}'. The trainer must call the actor's compute_log_prob and unite its output with the batch before update_actor."
+        )
     response_length = batch["responses"].size(1)
-    mask = batch["loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"][:, -response_length:].bool()
+    mask = batch["loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"][
+        :, -response_length:
+    ].bool()
     entropy = batch[TOKEN_ENTROPY]
     values = entropy[mask].to(device)
 
     not_numbers = _count(values.isnan())
     if not_numbers:
-        raise ValueError(f"{CONFIG_KEY}={fraction} needs the token entropies, but those of {not_numbers} response tokens are NaN: the model's logits held NaN or -inf. This step's update was not begun; checkpoints are as they were.")
+        raise ValueError(
+            f"{CONFIG_KEY}={fraction} needs the token entropies, but those of {not_numbers} response tokens are NaN: the model's logits held NaN or -inf. This step's update was not begun; checkpoints are as they were."
+        )
     tokens = _count(torch.ones_like(values, dtype=torch.bool))
     if tokens == 0:
         return {"forking/entropy_threshold": math.nan, "forking/token_fraction": math.nan}
     kept = forking_count(torch.tensor(tokens), fraction).item()
     threshold = _largest(values, kept)
     batch["advantages"] = batch["advantages"].masked_fill(~(mask & (entropy >= threshold)), 0)
-    return {"forking/entropy_threshold": threshold, "forking/token_fraction": _count(values >= threshold) / tokens}
+    return {
+        "forking/entropy_threshold": threshold,
+        "forking/token_fraction": _count(values >= threshold) / tokens,
+    }
 
 
 def _count(selected: torch.Tensor) -> int:

@@ -46,13 +46,35 @@ class VLLMEngine:
         from vllm import LLM, SamplingParams
 
         self.parameters = SamplingParams
-        self.llm = LLM(model=str(model), dtype=dtype, max_model_len=context_length, tensor_parallel_size=tensor_parallel, seed=0)
+        self.llm = LLM(
+            model=str(model),
+            dtype=dtype,
+            max_model_len=context_length,
+            tensor_parallel_size=tensor_parallel,
+            seed=0,
+        )
 
     def generate(self, requests: list[Request], sampling: Sampling) -> list[Completion]:
         # A request per sample rather than n samples per request: each has its own seed, and any of them can be the one that is missing.
-        parameters = [self.parameters(n=1, temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens, seed=request.seed) for request in requests]
-        outputs = self.llm.generate([{"prompt_token_ids": request.prompt_ids} for request in requests], parameters, use_tqdm=False)
-        return [Completion(output.text, output.finish_reason, len(output.token_ids)) for (output,) in (result.outputs for result in outputs)]
+        parameters = [
+            self.parameters(
+                n=1,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                seed=request.seed,
+            )
+            for request in requests
+        ]
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": request.prompt_ids} for request in requests],
+            parameters,
+            use_tqdm=False,
+        )
+        return [
+            Completion(output.text, output.finish_reason, len(output.token_ids))
+            for (output,) in (result.outputs for result in outputs)
+        ]
 
 
 class TransformersEngine:
@@ -66,23 +88,43 @@ class TransformersEngine:
 
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.tokenizer = AutoTokenizer.from_pretrained(model)
-        self.model = AutoModelForCausalLM.from_pretrained(model, torch_dtype="auto" if dtype == "auto" else getattr(torch, dtype)).to(self.device).eval()
+        self.model = (
+            AutoModelForCausalLM.from_pretrained(
+                model, torch_dtype="auto" if dtype == "auto" else getattr(torch, dtype)
+            )
+            .to(self.device)
+            .eval()
+        )
         ends = self.model.generation_config.eos_token_id
-        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}  # as vLLM does
+        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {
+            None
+        }  # as vLLM does
         self.ends = sorted(ends)
-        self.padding = next(token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None)
+        self.padding = next(
+            token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None
+        )
         # The model's own defaults (a repetition penalty, a top-k) are no part of the protocol; vLLM leaves them out too.
-        self.model.generation_config = GenerationConfig(eos_token_id=self.ends or None, pad_token_id=self.padding)
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=self.ends or None, pad_token_id=self.padding
+        )
 
     def generate(self, requests: list[Request], sampling: Sampling) -> list[Completion]:
         import torch
         from transformers import LogitsProcessorList
 
         length = max(len(request.prompt_ids) for request in requests)
-        padded = [[self.padding] * (length - len(request.prompt_ids)) + request.prompt_ids for request in requests]
-        mask = [[0] * (length - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
+        padded = [
+            [self.padding] * (length - len(request.prompt_ids)) + request.prompt_ids
+            for request in requests
+        ]
+        mask = [
+            [0] * (length - len(request.prompt_ids)) + [1] * len(request.prompt_ids)
+            for request in requests
+        ]
         # Drawn by our processor, whose noise is per request; generate() then takes the largest.
-        processors = LogitsProcessorList([seeded_sampling(requests, sampling)] if sampling.temperature > 0 else [])
+        processors = LogitsProcessorList(
+            [seeded_sampling(requests, sampling)] if sampling.temperature > 0 else []
+        )
         with torch.inference_mode():
             sequences = self.model.generate(
                 torch.tensor(padded, device=self.device),
@@ -109,13 +151,20 @@ def seeded_sampling(requests: list[Request], sampling: Sampling):
     from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
     generators = [torch.Generator().manual_seed(request.seed) for request in requests]
-    warpers = [TemperatureLogitsWarper(sampling.temperature)] + ([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else [])
+    warpers = [TemperatureLogitsWarper(sampling.temperature)] + (
+        [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+    )
 
     def process(input_ids, scores):
         for warper in warpers:
             scores = warper(input_ids, scores)
         # float64, because in float32 one draw of 2**24 is exactly 0, which would make any token of a large vocabulary win.
-        noise = torch.stack([torch.empty(scores.shape[-1], dtype=torch.float64).exponential_(generator=generator) for generator in generators])
+        noise = torch.stack(
+            [
+                torch.empty(scores.shape[-1], dtype=torch.float64).exponential_(generator=generator)
+                for generator in generators
+            ]
+        )
         return scores - noise.log().to(scores.device)
 
     return process

@@ -26,22 +26,34 @@ from typing import Iterable, NamedTuple, Optional
 
 from pebble import ProcessPool
 
-MEMORY = 4 * 2**30  # bytes of address space per grading process; sympy asks for any amount to write 10**10**9 out
+MEMORY = (
+    4 * 2**30
+)  # bytes of address space per grading process; sympy asks for any amount to write 10**10**9 out
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 BOX = re.compile(r"\\f?boxed\s*\{")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-JOINS = re.compile(r"[\s$]*(?:\\[\])])?\.?[\s$]*(?:,\s*and|,\s*or|,|;|and|or)[\s$]*(?:\\[\[(])?[\s$]*", re.IGNORECASE)
+JOINS = re.compile(
+    r"[\s$]*(?:\\[\])])?\.?[\s$]*(?:,\s*and|,\s*or|,|;|and|or)[\s$]*(?:\\[\[(])?[\s$]*",
+    re.IGNORECASE,
+)
 # "Answer: ..." is what the prompt of DAPO-Math-17k asks for, "the answer is ..." what models say without being asked.
-PHRASE = re.compile(r"\banswer\b(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:is|:|=)\s*[*_:]*[ \t]*", re.IGNORECASE)
+PHRASE = re.compile(
+    r"\banswer\b(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:is|:|=)\s*[*_:]*[ \t]*",
+    re.IGNORECASE,
+)
 INLINE_MATH = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
 POINT = re.compile(r"(?<=\d)\.(?!\d)")
-WRAPPING = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]")
+WRAPPING = re.compile(
+    r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]"
+)
 # One letter by itself, or a capital before the text of its option: "C", "(c)", "C.", "C) 42", "(C): a cat". Not "Cat", not "B or C", not "a.m.".
 LETTER = re.compile(r"\(?(?:([A-Za-z])[.:)]*|([A-Z])[.:)].*)", re.DOTALL)
 # The same in a sentence, where only a capital counts; a bare one must end its clause, so that "the answer is A good one" names nothing.
-SPOKEN = re.compile(r"(?:(?:option|choice)\s)?(?:\\text\w*|\\math\w+|\\[(\[]|[\s${*_])*(?:\(\s*(?P<enclosed>[A-Z])\s*\)|(?P<bare>[A-Z])(?:[$}*_]|\\[)\]])*(?=[ \t]*(?:[.,;:)!\n]|\Z)|\s+(?:because|since|as)\b))")
+SPOKEN = re.compile(
+    r"(?:(?:option|choice)\s)?(?:\\text\w*|\\math\w+|\\[(\[]|[\s${*_])*(?:\(\s*(?P<enclosed>[A-Z])\s*\)|(?P<bare>[A-Z])(?:[$}*_]|\\[)\]])*(?=[ \t]*(?:[.,;:)!\n]|\Z)|\s+(?:because|since|as)\b))"
+)
 
 
 class Grade(NamedTuple):
@@ -102,7 +114,9 @@ def choice_answer(text: str) -> Optional[str]:
         content = found[-1][2].strip()
         letter = LETTER.fullmatch(WRAPPING.sub("", content))
         return (letter[1] or letter[2]).upper() if letter else content
-    spoken = [match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))]
+    spoken = [
+        match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))
+    ]
     return (spoken[-1]["enclosed"] or spoken[-1]["bare"]) if spoken else None
 
 
@@ -113,7 +127,13 @@ def parse(answer: str) -> list:
     # LaTeX has no 1.3e-4: it would be 1.3 times Euler's number minus 4. Nor has it -3./2, which Minerva has, like the former.
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", POINT.sub("", answer))
     # No time limit here and in verify: theirs is an alarm, which waits for as long as a single big-integer operation takes.
-    return parse(rf"\boxed{{{answer}}}", [LatexExtractionConfig(try_extract_without_anchor=False)], extraction_mode="first_match", parsing_timeout=None, raise_on_error=True)
+    return parse(
+        rf"\boxed{{{answer}}}",
+        [LatexExtractionConfig(try_extract_without_anchor=False)],
+        extraction_mode="first_match",
+        parsing_timeout=None,
+        raise_on_error=True,
+    )
 
 
 def grade_math(text: str, ground_truth: str) -> Grade:
@@ -146,13 +166,21 @@ def grade_choice(text: str, ground_truth: str, choices: int) -> Grade:
     answer = choice_answer(text)
     if not answer:
         return Grade(None, False, "no answer")
-    return Grade(answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable")
+    return Grade(
+        answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable"
+    )
 
 
 def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
     """The grade of one response. choices: number of options, 0 for mathematics. truncated: whether it was cut at the limit of tokens."""
-    result = grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
-    return result._replace(status="truncated") if truncated and result.status == "no answer" else result
+    result = (
+        grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
+    )
+    return (
+        result._replace(status="truncated")
+        if truncated and result.status == "no answer"
+        else result
+    )
 
 
 def is_mathematics(ground_truth: str) -> bool:
@@ -161,7 +189,9 @@ def is_mathematics(ground_truth: str) -> bool:
 
 
 def prepare_process() -> None:
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the time limits that are off
+    logging.getLogger("math_verify").setLevel(
+        logging.ERROR
+    )  # it warns of the time limits that are off
     import math_verify  # noqa: F401  now, and not in the time of the first answer
 
     if sys.platform == "linux":
@@ -179,10 +209,16 @@ class Grader:
     def __init__(self, seconds: float, workers: Optional[int] = None):
         self.seconds = seconds
         # spawn, because forking a process that holds CUDA or threads is not safe
-        self.pool = ProcessPool(max_workers=workers or min(16, os.cpu_count() or 1), initializer=prepare_process, context=get_context("spawn"))
+        self.pool = ProcessPool(
+            max_workers=workers or min(16, os.cpu_count() or 1),
+            initializer=prepare_process,
+            context=get_context("spawn"),
+        )
 
     def _results(self, function, arguments: Iterable[tuple], on_failure) -> list:
-        futures = [self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments]
+        futures = [
+            self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments
+        ]
         results = []
         for future in futures:
             try:
@@ -198,7 +234,9 @@ class Grader:
         return self._results(grade, responses, lambda status: Grade(None, False, status))
 
     def are_mathematics(self, ground_truths: Iterable[str]) -> list[bool]:
-        return self._results(is_mathematics, [(truth,) for truth in ground_truths], lambda status: False)
+        return self._results(
+            is_mathematics, [(truth,) for truth in ground_truths], lambda status: False
+        )
 
     def close(self) -> None:
         self.pool.stop()

@@ -44,8 +44,18 @@ class Stop(Exception):
 
 
 def packages_problems(engine: str) -> Iterator[str]:
-    wanted = {"math_verify": "math-verify[antlr4_9_3]==0.8.0", "pebble": "pebble==5.1.3", "pyarrow": "pyarrow", "transformers": "transformers", "torch": "torch"}
-    missing = [requirement for module, requirement in wanted.items() if importlib.util.find_spec(module) is None]
+    wanted = {
+        "math_verify": "math-verify[antlr4_9_3]==0.8.0",
+        "pebble": "pebble==5.1.3",
+        "pyarrow": "pyarrow",
+        "transformers": "transformers",
+        "torch": "torch",
+    }
+    missing = [
+        requirement
+        for module, requirement in wanted.items()
+        if importlib.util.find_spec(module) is None
+    ]
     if missing:
         yield f"packages: {', '.join(missing)} not installed in {sys.prefix}: {shlex.join(['pip', 'install', *missing])}"
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
@@ -76,12 +86,21 @@ def data_files(paths: list[Path], problems: list[str]) -> list[Path]:
 def read_problem(row: dict) -> tuple[str, Problem]:
     """(benchmark, problem) of a row. Raises ValueError with what is wrong in it."""
     messages, extra = row["prompt"], row["extra_info"] or {}
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) and message.get("role") and message.get("content") for message in messages):
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(
+            isinstance(message, dict) and message.get("role") and message.get("content")
+            for message in messages
+        )
+    ):
         raise ValueError("prompt is not a list of messages with role and content")
     truth = (row["reward_model"] or {}).get("ground_truth")
     if not isinstance(truth, str) or not truth.strip():
         raise ValueError("reward_model.ground_truth is empty or no text")
-    name, index, kind, choices = (extra.get(key) for key in ("benchmark", "index", "kind", "choices"))
+    name, index, kind, choices = (
+        extra.get(key) for key in ("benchmark", "index", "kind", "choices")
+    )
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"extra_info.benchmark is {name!r}, expected a name such as aime24")
     if not isinstance(index, int):
@@ -91,10 +110,14 @@ def read_problem(row: dict) -> tuple[str, Problem]:
     if kind == "math":
         return name, Problem(index, messages, truth, 0)
     if not isinstance(choices, int) or not 2 <= choices <= 26:
-        raise ValueError(f"extra_info.choices is {choices!r}, expected a number of options from 2 to 26")
+        raise ValueError(
+            f"extra_info.choices is {choices!r}, expected a number of options from 2 to 26"
+        )
     letters = [chr(ord("A") + i) for i in range(choices)]
     if truth not in letters:
-        raise ValueError(f"reward_model.ground_truth is {truth!r}, expected a letter from A to {letters[-1]}")
+        raise ValueError(
+            f"reward_model.ground_truth is {truth!r}, expected a letter from A to {letters[-1]}"
+        )
     return name, Problem(index, messages, truth, choices)
 
 
@@ -108,7 +131,9 @@ def is_training_file(schema) -> bool:
     return pyarrow.types.is_struct(extra) and extra.get_field_index("benchmark") < 0
 
 
-def read_benchmark(file: Path, overrides: dict, limit: Optional[int], problems: list[str]) -> Optional[Benchmark]:
+def read_benchmark(
+    file: Path, overrides: dict, limit: Optional[int], problems: list[str]
+) -> Optional[Benchmark]:
     """The benchmark of a file, or None with the reasons added to `problems`."""
     import pyarrow
     import pyarrow.parquet
@@ -116,15 +141,27 @@ def read_benchmark(file: Path, overrides: dict, limit: Optional[int], problems: 
     again = "Make it again with recipe/era/prepare_data.py."
     try:
         if is_training_file(pyarrow.parquet.read_schema(file)):
-            problems.append(f"data: {file} is a training file: its extra_info names no benchmark. {where_benchmarks_are(file.parent)}")
+            problems.append(
+                f"data: {file} is a training file: its extra_info names no benchmark. {where_benchmarks_are(file.parent)}"
+            )
             return None
         table = pyarrow.parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as error:
-        problems.append(f"data: {file} cannot be read as parquet ({str(error).splitlines()[0]}). {again}")
+        problems.append(
+            f"data: {file} cannot be read as parquet ({str(error).splitlines()[0]}). {again}"
+        )
         return None
-    missing = [column for column in ("prompt", "reward_model", "extra_info") if column not in table.column_names]
+    missing = [
+        column
+        for column in ("prompt", "reward_model", "extra_info")
+        if column not in table.column_names
+    ]
     if missing or not table.num_rows:
-        problems.append(f"data: {file} has " + (f"no column {', '.join(missing)}" if missing else "no rows") + f". {again}")
+        problems.append(
+            f"data: {file} has "
+            + (f"no column {', '.join(missing)}" if missing else "no rows")
+            + f". {again}"
+        )
         return None
     found, wrong = [], []
     for number, row in enumerate(table.to_pylist()):
@@ -139,29 +176,51 @@ def read_benchmark(file: Path, overrides: dict, limit: Optional[int], problems: 
     if len(set(indices)) < len(indices):
         wrong.append("extra_info.index names some problems twice")
     if wrong:
-        problems.append(f"data: {file}: {'; '.join(wrong[:3])}" + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "") + f". {again}")
+        problems.append(
+            f"data: {file}: {'; '.join(wrong[:3])}"
+            + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+            + f". {again}"
+        )
         return None
     protocol = protocol_of(names[0], overrides)
     if protocol is None:
-        problems.append(f"data: {file} is {names[0]}, for which there is no protocol (known: {', '.join(PROTOCOLS)}). Give --samples and --temperature.")
+        problems.append(
+            f"data: {file} is {names[0]}, for which there is no protocol (known: {', '.join(PROTOCOLS)}). Give --samples and --temperature."
+        )
         return None
     return Benchmark(names[0], file, [problem for _, problem in found][:limit], protocol)
 
 
 def has_weights(folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in ("model*.safetensors", "pytorch_model*.bin"))
+    return any(
+        any(folder.glob(pattern)) for pattern in ("model*.safetensors", "pytorch_model*.bin")
+    )
 
 
 def checkpoint_problem(model: Path) -> Optional[str]:
     """How to merge it, if this is a checkpoint as verl's FSDP workers write it: shards, which no engine loads."""
-    steps = sorted(model.glob("global_step_*"), key=lambda path: int(path.name[12:]) if path.name[12:].isdigit() else -1)
+    steps = sorted(
+        model.glob("global_step_*"),
+        key=lambda path: int(path.name[12:]) if path.name[12:].isdigit() else -1,
+    )
     for actor in (model, model / "actor", *(step / "actor" for step in reversed(steps))):
         if not any(actor.glob("model_world_size_*_rank_*.pt")):
             continue
         if has_weights(actor / "huggingface"):
             return f"model: {model} is a verl checkpoint. The model is in {actor / 'huggingface'}: give that as --model."
         target = actor.parent / "merged"
-        command = ["python3", "-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(actor.absolute()), "--target_dir", str(target.absolute())]
+        command = [
+            "python3",
+            "-m",
+            "verl.model_merger",
+            "merge",
+            "--backend",
+            "fsdp",
+            "--local_dir",
+            str(actor.absolute()),
+            "--target_dir",
+            str(target.absolute()),
+        ]
         checkout = Path(__file__).resolve().parents[3]
         return f"model: {model} is a verl checkpoint in shards. Merge it with `cd {shlex.quote(str(checkout))} && {shlex.join(command)}`, then give --model {shlex.quote(str(target))}."
     return None
@@ -169,24 +228,35 @@ def checkpoint_problem(model: Path) -> Optional[str]:
 
 def model_problems(model: Path) -> list[str]:
     if not model.is_dir():
-        return [f"model: no folder {model}. Download the model into a folder first (a name on a hub will not do: its checksum goes into the results)."]
+        return [
+            f"model: no folder {model}. Download the model into a folder first (a name on a hub will not do: its checksum goes into the results)."
+        ]
     if not (model / "config.json").is_file() and (problem := checkpoint_problem(model)):
         return [problem]
     missing = []
     if not (model / "config.json").is_file():
         missing.append("config.json")
-    if not any((model / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if not any(
+        (model / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
+    ):
         missing.append("a tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
     if not has_weights(model):
         missing.append("weights (*.safetensors or pytorch_model*.bin)")
-    for index in (*model.glob("*.safetensors.index.json"), *model.glob("pytorch_model*.bin.index.json")):
+    for index in (
+        *model.glob("*.safetensors.index.json"),
+        *model.glob("pytorch_model*.bin.index.json"),
+    ):
         try:
             shards = set(json.loads(index.read_text())["weight_map"].values())
         except (ValueError, KeyError, AttributeError):
             missing.append(f"a readable {index.name}")
             continue
         missing += sorted(shard for shard in shards if not (model / shard).is_file())
-    return [f"model: {model} lacks {', '.join(missing)}. Download or merge it again."] if missing else []
+    return (
+        [f"model: {model} lacks {', '.join(missing)}. Download or merge it again."]
+        if missing
+        else []
+    )
 
 
 def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
@@ -194,7 +264,9 @@ def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
 
     found = torch.cuda.device_count()
     if engine == "vllm" and found < tensor_parallel:
-        return [f"engine: vllm is to use {tensor_parallel} GPUs (--tensor-parallel), this machine has {found}. Give --engine transformers where there is none."]
+        return [
+            f"engine: vllm is to use {tensor_parallel} GPUs (--tensor-parallel), this machine has {found}. Give --engine transformers where there is none."
+        ]
     return []
 
 
@@ -203,13 +275,17 @@ def out_problems(out: Path) -> list[str]:
     if not there.is_dir():
         return [f"out: {there} is no folder. Give another --out."]
     try:
-        tempfile.TemporaryDirectory(dir=there).cleanup()  # os.access grants root every folder, /proc too
+        tempfile.TemporaryDirectory(
+            dir=there
+        ).cleanup()  # os.access grants root every folder, /proc too
     except OSError as error:
         return [f"out: {there} cannot be written ({error.strerror}). Give another --out."]
     return []
 
 
-def context_problems(model: Path, prompts: dict[str, list[list[int]]], max_tokens: int) -> Iterator[str]:
+def context_problems(
+    model: Path, prompts: dict[str, list[list[int]]], max_tokens: int
+) -> Iterator[str]:
     """Nothing is ever cut silently: prompt and response must fit into the positions that the model has."""
     from transformers import AutoConfig
 
@@ -232,11 +308,16 @@ def prompt_ids(model: Path, benchmarks: list[Benchmark]) -> dict[str, list[list[
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
     except Exception as error:  # whatever transformers meets in a damaged file
-        raise Stop(f"model: the tokenizer in {model} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Download it again.") from error
+        raise Stop(
+            f"model: the tokenizer in {model} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Download it again."
+        ) from error
 
     def encode(messages: list[dict]) -> list[int]:
         if tokenizer.chat_template:
             return tokenizer.apply_chat_template(messages, add_generation_prompt=True)
         return tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"]
 
-    return {benchmark.name: [encode(problem.messages) for problem in benchmark.problems] for benchmark in benchmarks}
+    return {
+        benchmark.name: [encode(problem.messages) for problem in benchmark.problems]
+        for benchmark in benchmarks
+    }

@@ -70,14 +70,18 @@ def earlier_settings(out: Path) -> dict[str, dict]:
             settings = json.loads(file.read_text())["settings"]
             found[settings["benchmark"]] = settings
         except (ValueError, KeyError, TypeError) as error:
-            raise Stop(f"out: {file} is damaged. Nothing was changed. Give another --out, or remove this file and the samples beside it.") from error
+            raise Stop(
+                f"out: {file} is damaged. Nothing was changed. Give another --out, or remove this file and the samples beside it."
+            ) from error
     return found
 
 
 def difference(key: str, before, now) -> str:
     if key.endswith("_sha256"):
         before, now = f"{before}"[:12], f"{now}"[:12]
-    return f"{key} {before!r} there, {now!r} now" + (" (another --limit, or other data)" if key == "problems" else "")
+    return f"{key} {before!r} there, {now!r} now" + (
+        " (another --limit, or other data)" if key == "problems" else ""
+    )
 
 
 def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) -> Iterator[str]:
@@ -96,10 +100,27 @@ def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) 
 
 def sample_seed(seed: int, benchmark: str, index: int, sample: int) -> int:
     """In [0, 2**31), the same whatever else is sampled."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{benchmark}/{index}/{sample}".encode()).digest()[:4], "big") >> 1
+    return (
+        int.from_bytes(
+            hashlib.sha256(f"{seed}/{benchmark}/{index}/{sample}".encode()).digest()[:4], "big"
+        )
+        >> 1
+    )
 
 
-FIELDS = {"benchmark": str, "index": int, "sample": int, "seed": int, "text": str, "finish_reason": str, "tokens": int, "ground_truth": str, "extracted": (str, type(None)), "correct": bool, "status": str}
+FIELDS = {
+    "benchmark": str,
+    "index": int,
+    "sample": int,
+    "seed": int,
+    "text": str,
+    "finish_reason": str,
+    "tokens": int,
+    "ground_truth": str,
+    "extracted": (str, type(None)),
+    "correct": bool,
+    "status": str,
+}
 
 
 def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
@@ -118,7 +139,12 @@ def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
             wrong.append(f"line {number} is no sample")
             continue
         key = (sample["index"], sample["sample"])
-        if bad or sample["benchmark"] != settings["benchmark"] or not 0 <= key[1] < settings["samples"] or sample["seed"] != sample_seed(settings["seed"], settings["benchmark"], *key):
+        if (
+            bad
+            or sample["benchmark"] != settings["benchmark"]
+            or not 0 <= key[1] < settings["samples"]
+            or sample["seed"] != sample_seed(settings["seed"], settings["benchmark"], *key)
+        ):
             wrong.append(f"line {number} is no sample of this run")
         elif key in seen:
             wrong.append(f"line {number} repeats a sample")
@@ -147,4 +173,7 @@ def continue_samples(file: Path, settings: dict) -> tuple[list[dict], Optional[s
         kept = f" The file as it was is now {copy}."
     write_whole(file, "".join(json.dumps(sample) + "\n" for sample in samples))
     more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return samples, f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the others are made again.{kept}"
+    return (
+        samples,
+        f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the others are made again.{kept}",
+    )

@@ -57,7 +57,9 @@ def summarize(samples: list[dict], problems: int, n: int, ks: list[int]) -> dict
         "samples": len(counted),
         "accuracy": accuracy,
         "standard_error": error,
-        "interval_95": None if error is None else [max(0.0, accuracy - 1.96 * error), min(1.0, accuracy + 1.96 * error)],
+        "interval_95": None
+        if error is None
+        else [max(0.0, accuracy - 1.96 * error), min(1.0, accuracy + 1.96 * error)],
         "pass_at": {str(k): fmean(pass_at_k(n, c, k) for c in right) for k in ks} if whole else {},
         "mean_tokens": fmean(sample["tokens"] for sample in counted) if counted else None,
         "cut_at_max_tokens": sum(sample["finish_reason"] == "length" for sample in counted),
@@ -80,30 +82,61 @@ def table(benchmarks: dict[str, dict]) -> str:
     def percent(share: float | None) -> str:
         return "-" if share is None else f"{100 * share:.1f}"
 
-    rows = [["benchmark", "problems", "samples", "accuracy", "s.e.", "95 % interval", "tokens", "cut", "empty", "no answer", "truncated", "unparsable", "grader"]]
+    rows = [
+        [
+            "benchmark",
+            "problems",
+            "samples",
+            "accuracy",
+            "s.e.",
+            "95 % interval",
+            "tokens",
+            "cut",
+            "empty",
+            "no answer",
+            "truncated",
+            "unparsable",
+            "grader",
+        ]
+    ]
     for name, summary in benchmarks.items():
         status = summary["status"]
-        rows.append([
-            name + ("" if summary["complete"] else " (part)"),
-            str(summary["problems"]),
-            str(summary["samples"]),
-            f"{percent(summary['accuracy'])} avg@{summary['samples_per_problem']}" if summary["samples_per_problem"] > 1 else percent(summary["accuracy"]),
-            percent(summary["standard_error"]),
-            " - ".join(map(percent, summary["interval_95"] or [None])),
-            "-" if summary["mean_tokens"] is None else f"{summary['mean_tokens']:.0f}",
-            str(summary["cut_at_max_tokens"]),
-            str(summary["empty"]),
-            str(status.get("no answer", 0)),
-            str(status.get("truncated", 0)),
-            str(status.get("unparsable", 0)),
-            str(status.get("grader time-out", 0) + status.get("grader error", 0)),
-        ])
+        rows.append(
+            [
+                name + ("" if summary["complete"] else " (part)"),
+                str(summary["problems"]),
+                str(summary["samples"]),
+                f"{percent(summary['accuracy'])} avg@{summary['samples_per_problem']}"
+                if summary["samples_per_problem"] > 1
+                else percent(summary["accuracy"]),
+                percent(summary["standard_error"]),
+                " - ".join(map(percent, summary["interval_95"] or [None])),
+                "-" if summary["mean_tokens"] is None else f"{summary['mean_tokens']:.0f}",
+                str(summary["cut_at_max_tokens"]),
+                str(summary["empty"]),
+                str(status.get("no answer", 0)),
+                str(status.get("truncated", 0)),
+                str(status.get("unparsable", 0)),
+                str(status.get("grader time-out", 0) + status.get("grader error", 0)),
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
     average = paper_average(benchmarks)
     if average is not None:
         lines.append(f"average over the paper's six sets: {percent(average)}")
     for name, summary in benchmarks.items():
-        if summary["pass_at"] and summary["samples_per_problem"] > 1:  # of one sample, pass@1 is the accuracy above
-            lines.append(f"{name}: " + "  ".join(f"pass@{k} {percent(share)}" for k, share in summary["pass_at"].items()))
+        if (
+            summary["pass_at"] and summary["samples_per_problem"] > 1
+        ):  # of one sample, pass@1 is the accuracy above
+            lines.append(
+                f"{name}: "
+                + "  ".join(f"pass@{k} {percent(share)}" for k, share in summary["pass_at"].items())
+            )
     return "\n".join(lines)

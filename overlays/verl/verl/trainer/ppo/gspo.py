@@ -36,7 +36,14 @@ _MAX_LOG_RATIO = 20.0
 
 
 @register_policy_loss("gspo")
-def compute_policy_loss_gspo(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode="seq-mean-token-mean", config=None):
+def compute_policy_loss_gspo(
+    old_log_prob,
+    log_prob,
+    advantages,
+    response_mask,
+    loss_agg_mode="seq-mean-token-mean",
+    config=None,
+):
     """The clipped objective of GSPO and its metrics.
 
     Ratios are computed in at least fp32: the paper clips at about 3e-4, which bf16 cannot tell from 0. Unlike
@@ -69,7 +76,11 @@ def compute_policy_loss_gspo(old_log_prob, log_prob, advantages, response_mask, 
     advantages = advantages.masked_fill(~mask, 0)
 
     sequence_log_ratio = log_ratio.detach().sum(-1, keepdim=True) / length
-    ratio = (sequence_log_ratio + (log_ratio - log_ratio.detach())).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    ratio = (
+        (sequence_log_ratio + (log_ratio - log_ratio.detach()))
+        .clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        .exp()
+    )
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     token_losses = torch.maximum(unclipped, clipped)
@@ -90,10 +101,14 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
     if policy_loss.get("loss_mode") != "gspo":
         return
     if actor_config["strategy"] == "megatron":
-        raise ValueError("actor_rollout_ref.actor.policy_loss.loss_mode=gspo needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started.")
+        raise ValueError(
+            "actor_rollout_ref.actor.policy_loss.loss_mode=gspo needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+        )
     _require_seq_mean_token_mean(actor_config["loss_agg_mode"])
 
 
 def _require_seq_mean_token_mean(loss_agg_mode: str) -> None:
     if loss_agg_mode != "seq-mean-token-mean":
-        raise ValueError(f"actor_rollout_ref.actor.loss_agg_mode is {loss_agg_mode}; expected seq-mean-token-mean, as GSPO is a mean over responses of means over tokens. Set it, or another actor_rollout_ref.actor.policy_loss.loss_mode.")
+        raise ValueError(
+            f"actor_rollout_ref.actor.loss_agg_mode is {loss_agg_mode}; expected seq-mean-token-mean, as GSPO is a mean over responses of means over tokens. Set it, or another actor_rollout_ref.actor.policy_loss.loss_mode."
+        )

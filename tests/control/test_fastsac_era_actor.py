@@ -1,0 +1,385 @@
+"""FastSAC-ERA's actor beside FastTD3's, and what the training scripts do with it."""
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+C = 0.5 * math.log(2 * math.pi * math.e)
+SIZES = {
+    "n_obs": 6,
+    "n_act": 3,
+    "num_envs": 4,
+    "init_scale": 0.5,
+    "hidden_dim": 32,
+    "std_min": 0.1,
+    "std_max": 0.4,
+    "device": "cpu",
+}
+ERA = {
+    "distribution": "truncated",
+    "target_entropy": -0.5,
+    "learn_delta": False,
+    "level": "state",
+    "log_std_min": -8.0,
+    "log_std_max": 0.0,
+}
+MULTI = {"num_tasks": 5, "task_embedding_dim": 4}
+VARIANTS = [
+    {},
+    {"learn_delta": True},
+    {"distribution": "tanh", "level": "batch"},
+    {"distribution": "clipped", "level": "batch", "learn_delta": True, "target_entropy": -1.0},
+]
+variants = pytest.mark.parametrize(
+    "settings", VARIANTS, ids=lambda settings: "-".join(map(str, settings.values())) or "default"
+)
+
+
+@pytest.fixture
+def make(modules):
+    def make(cls="Actor", **settings):
+        torch.manual_seed(0)
+        return getattr(modules.fastsac_era, cls)(
+            **{**SIZES, **ERA, **(MULTI if cls == "MultiTaskActor" else {}), **settings}
+        )
+
+    return make
+
+
+@pytest.fixture
+def obs():
+    return 2 * torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+
+
+def multi_task_observations():
+    generator = torch.Generator().manual_seed(1)
+    task = torch.nn.functional.one_hot(torch.tensor([0, 3, 3, 4]), 5)
+    return torch.cat([torch.randn(4, 2, generator=generator), task], -1)  # n_obs = 2 + an embedding of 4
+
+
+def fasttd3_twin(modules, actor, cls="Actor"):
+    """FastTD3's own actor with the same weights. Strict: all that is left over is FastTD3's."""
+    twin = getattr(modules.fast_td3, cls)(**SIZES, **(MULTI if cls == "MultiTaskActor" else {}))
+    twin.load_state_dict(modules.fastsac_era.fasttd3_state(actor.state_dict()))
+    return twin
+
+
+def moments(actor, obs) -> tuple:
+    """Mean and ln sigma of the state-level Gaussian from the paper's formula, in NumPy."""
+    features = actor.net(obs).detach()
+    mean = actor.fc_mu[0](features).detach().double().numpy()
+    pre_std = actor.fc_std(features).detach().double().numpy()
+    share = np.exp(pre_std) / np.exp(pre_std).sum(-1, keepdims=True)
+    dim, high = actor.n_act, actor.log_std_max
+    log_std = high + (actor.target_entropy - dim * C - dim * high) * share
+    return mean, np.maximum(log_std, actor.log_std_min)
+
+
+@variants
+def test_without_sampling_it_is_fasttd3s_actor(modules, make, obs, settings):
+    actor = make(**settings)
+    twin = fasttd3_twin(modules, actor)
+    assert torch.equal(actor.eval()(obs), twin(obs))
+    assert torch.equal(actor.train().explore(obs, deterministic=True), twin(obs))
+
+
+def test_multi_task_actor_without_sampling_is_fasttd3s(modules, make):
+    obs = multi_task_observations()
+    actor = make("MultiTaskActor")
+    twin = fasttd3_twin(modules, actor, "MultiTaskActor")
+    assert torch.equal(actor.eval()(obs), twin(obs))
+    assert torch.equal(actor.train().explore(obs, deterministic=True), twin(obs))
+    assert actor(obs).shape == actor.explore(obs).shape == (4, 3) and not torch.equal(actor(obs), actor(obs))
+    assert torch.equal(actor.embed(obs)[:, 2:], actor.task_embedding(torch.tensor([0, 3, 3, 4])))
+
+
+@pytest.mark.parametrize("distribution", ["truncated", "tanh", "clipped"])
+def test_in_training_mode_it_samples_the_policy(make, obs, distribution):
+    """Shares of 4000 samples below four levels, against scipy's distribution of the paper's mean and sigma."""
+    actor, number = make(distribution=distribution), 4000
+    samples = actor(obs[:1].expand(number, -1)).detach().double().numpy()
+    assert np.abs(samples).max() <= 1
+    mean, log_std = moments(actor, obs[:1])
+    std = np.exp(log_std)
+    for level in (-0.7, -0.2, 0.3, 0.8):
+        if distribution == "tanh":
+            expected = stats.norm.cdf(np.arctanh(level), mean, std)
+        elif distribution == "clipped":
+            expected = stats.norm.cdf(level, np.tanh(mean), std)
+        else:
+            loc = np.tanh(mean)
+            expected = stats.truncnorm.cdf(level, (-1 - loc) / std, (1 - loc) / std, loc, std)
+        error = np.sqrt(expected * (1 - expected) / number)
+        assert (np.abs((samples < level).mean(0) - expected) <= 4.5 * error + 1e-9).all()
+
+
+def test_exploration_is_a_sample_and_fasttd3s_noise(make, obs):
+    actor = make()
+    torch.manual_seed(3)
+    explored = actor.explore(obs)
+    torch.manual_seed(3)
+    sample = actor(obs)
+    assert torch.equal(explored, sample + torch.randn_like(sample) * actor.noise_scales)
+    assert not torch.equal(sample, actor.eval()(obs))
+
+
+def test_noise_scales_are_drawn_anew_where_an_episode_ended(make, obs):
+    actor = make()
+    before = actor.noise_scales.clone()
+    actor.explore(obs, dones=torch.tensor([1, 0, 0, 1]))
+    assert (actor.noise_scales != before).flatten().tolist() == [True, False, False, True]
+    assert ((actor.noise_scales >= 0.1) & (actor.noise_scales <= 0.4)).all()
+    before = actor.noise_scales.clone()
+    actor.explore(obs, dones=torch.zeros(4))
+    assert torch.equal(actor.noise_scales, before)
+
+
+@pytest.mark.parametrize("learn_delta", [False, True])
+def test_entropies_of_the_state_level(make, obs, learn_delta):
+    actor = make(learn_delta=learn_delta)
+    with torch.no_grad():
+        actor.delta.fill_(0.2)
+    _, entropies = actor(obs, with_entropies=True)
+    actor.target_entropy += 3 * 0.2
+    _, log_std = moments(actor, obs)
+    assert entropies["gaussian_entropy"].item() == pytest.approx((log_std + C).sum(-1).mean(), abs=1e-5)
+    assert entropies["gaussian_entropy"].item() == pytest.approx(3 * (-0.5 + 0.2), abs=1e-4)
+    assert entropies["policy_entropy"] < entropies["gaussian_entropy"]
+    assert entropies["target_entropy"].item() == pytest.approx(-1.5) and entropies["delta"].item() == pytest.approx(0.6)
+    assert entropies["min_std"].item() == pytest.approx(np.exp(log_std.min()), rel=1e-4)
+
+
+def test_batch_level_holds_the_mean_over_the_batch(make, obs):
+    actor = make(level="batch")
+    log_std = actor.distribution(obs).log_std
+    entropies = (log_std + C).sum(-1)
+    assert entropies.mean().item() == pytest.approx(-1.5, abs=1e-5)
+    assert entropies.std() > 0.01  # shared among the states
+
+
+def test_batch_level_acts_with_the_running_average(make, obs):
+    actor = make(level="batch")
+    expected = 1.0
+    for batch in (obs, 3 * obs):
+        pre_std = actor.fc_std(actor.net(batch)).detach().double().numpy()
+        actor(batch)
+        expected = 0.99 * expected + 0.01 * np.exp(pre_std).mean()
+        assert actor.log_mean_exp.item() == pytest.approx(math.log(expected), abs=1e-6)
+    with torch.no_grad():
+        together = actor.distribution(obs).log_std
+        alone = torch.cat([actor.distribution(row[None]).log_std for row in obs])
+        actor.explore(obs)
+        pre_std = actor.fc_std(actor.net(obs)).double().numpy()
+    formula = (-0.5 - C) * np.exp(pre_std) / expected
+    assert torch.allclose(together, alone, atol=1e-6) and np.allclose(
+        together.numpy(), np.maximum(formula, -8), atol=1e-5
+    )
+    actor.eval()(obs)
+    assert actor.log_mean_exp.item() == pytest.approx(math.log(expected), abs=1e-6)
+    restored = make(level="batch")
+    restored.load_state_dict(actor.state_dict())
+    assert torch.equal(restored.log_mean_exp, actor.log_mean_exp)
+
+
+def test_the_state_level_has_no_running_average(make, obs):
+    actor = make()
+    actor(obs)
+    assert actor.log_mean_exp == 0
+
+
+@variants
+def test_bf16_autocast(make, obs, settings):
+    """The sums of logarithms stay in fp32: the target holds as without autocast."""
+    actor = make(**settings)
+    torch.manual_seed(2)
+    actions, entropies = actor(obs, with_entropies=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.manual_seed(2)
+        actions_16, entropies_16 = actor(obs, with_entropies=True)
+        policy = actor.distribution(obs)
+        explored = actor.explore(obs)
+    assert policy.log_std.dtype == policy.loc.dtype == actions_16.dtype == torch.float32
+    assert (
+        actions_16.isfinite().all()
+        and explored.isfinite().all()
+        and all(value.isfinite() for value in entropies_16.values())
+    )
+    assert torch.allclose(actions, actions_16, atol=0.05)
+    assert entropies_16["gaussian_entropy"] >= entropies_16["target_entropy"] - 1e-4
+    actions_16.sum().backward()
+    assert all(p.grad.isfinite().all() for name, p in actor.named_parameters() if name != "delta")
+
+
+@pytest.mark.parametrize("settings", VARIANTS[1:3], ids=["state-learned", "batch"])
+def test_no_graph_breaks(modules, make, obs, settings):
+    """fullgraph=True raises at a graph break. Within explore FastTD3 breaks where dones are given; here they are not."""
+    torch._dynamo.reset()
+    actor = make(**settings)
+
+    def update_piece(data):
+        logs = {}
+        actions, residual_loss = modules.era_training.policy_actions(actor, data, logs)
+        if settings.get("distribution") == "tanh":
+            del logs["policy_entropy"]  # an estimate from a sample of its own, which a compiled graph may draw earlier
+        return actions, residual_loss + actions.sum(), logs
+
+    for function, argument in ((actor.explore, obs), (update_piece, {"observations": obs})):
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        saved = {name: value.clone() for name, value in actor.state_dict().items()}
+        torch.manual_seed(4)
+        result = compiled(argument)
+        state = {name: value.clone() for name, value in actor.state_dict().items()}
+        actor.load_state_dict(saved)
+        torch.manual_seed(4)
+        torch.testing.assert_close(result, function(argument))
+        torch.testing.assert_close(state, dict(actor.state_dict()))
+
+
+def test_the_policy_update_of_fasttd3_is_as_before(modules, obs):
+    torch.manual_seed(0)
+    actor, logs = modules.fast_td3.Actor(**SIZES), {}
+    actions, residual_loss = modules.era_training.policy_actions(actor, {"observations": obs}, logs)
+    assert torch.equal(actions, actor(obs)) and residual_loss == 0.0 and not logs
+    assert [p is q for p, q in zip(modules.era_training.parameter_groups(actor), actor.parameters(), strict=True)] == [
+        True
+    ] * 8
+
+
+def test_weight_decay_leaves_delta_alone(modules, make):
+    """As the training scripts make the optimizer, with gradients of 0."""
+    actor = make(learn_delta=True)
+    with torch.no_grad():
+        actor.delta.fill_(0.3)
+    optimizer = torch.optim.AdamW(modules.era_training.parameter_groups(actor), lr=torch.tensor(0.1), weight_decay=0.1)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(actor.parameters()))
+    before = {name: p.clone() for name, p in actor.named_parameters()}
+    for p in actor.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for name, p in actor.named_parameters():
+        assert torch.allclose(p, before[name] * (1.0 if name == "delta" else 0.99)), name
+
+
+def test_learned_delta_follows_the_gap_and_stays_in_its_range(modules, make):
+    actor = make(learn_delta=True)
+    for policy_entropy, gradient in ((-2.1, -0.2), (-1.2, 0.1)):
+        (slope,) = torch.autograd.grad(actor.residual_loss(torch.tensor(policy_entropy)), actor.delta)
+        assert slope.item() == pytest.approx(gradient, abs=1e-6)
+    largest = C + 0.5  # all sigma at their maximum, 1
+    for value, expected in ((-0.2, 0.0), (9.0, largest)):
+        with torch.no_grad():
+            actor.delta.fill_(value)
+        log_std = actor.distribution(torch.zeros(1, 6)).log_std
+        assert (log_std + C).sum().item() == pytest.approx(3 * (-0.5 + expected), abs=1e-4)
+        actor.residual_loss(torch.tensor(-1.5))
+        assert actor.delta.item() == pytest.approx(expected)
+    assert make().residual_loss(torch.tensor(-1.5)) == 0.0
+
+
+def test_learned_delta_closes_the_gap(modules, make, obs):
+    """With the policy's other parameters as they are: the truncated policy's entropy comes to H0."""
+    actor = make(learn_delta=True)
+    optimizer = torch.optim.AdamW(modules.era_training.parameter_groups(actor), lr=0.02, weight_decay=0.1)
+    _, first = actor(obs, with_entropies=True)
+    for _ in range(100):
+        _, residual_loss = modules.era_training.policy_actions(actor, {"observations": obs}, logs := {})
+        optimizer.zero_grad()
+        residual_loss.backward()
+        optimizer.step()
+    assert first["policy_entropy"] < -1.51 and logs["policy_entropy"].item() == pytest.approx(-1.5, abs=0.002)
+
+
+def test_evaluation_is_deterministic_and_training_goes_on(modules, make, obs):
+    actor = make()
+
+    @modules.era_training.deterministic(actor)
+    def evaluate():
+        return actor(obs), actor(obs)
+
+    @modules.era_training.deterministic(actor)
+    def fail():
+        raise RuntimeError("in the environment")
+
+    first, second = evaluate()
+    assert torch.equal(first, second) and actor.training
+    with pytest.raises(RuntimeError, match="in the environment"):
+        fail()
+    assert actor.training
+
+
+def test_what_cannot_be_is_refused(make):
+    with pytest.raises(ValueError, match="one|two"):
+        make(n_act=1)
+    make(n_act=1, level="batch")
+    for level in ("state", "batch"):
+        with pytest.raises(ValueError, match="feasible"):
+            make(target_entropy=1.5, level=level)
+
+
+FLAGS = [
+    ({"policy_frequency": 0}, "--policy_frequency 0"),
+    ({"policy_frequency": 0, "num_updates": 1}, "--policy_frequency 0"),
+    ({"num_envs": 0, "num_eval_envs": -1}, "--num_eval_envs -1"),
+    ({"agent": "fastsac_era_simbav2"}, "SimbaV2's hypersphere"),
+    ({"agent": "fastsac-era"}, "--agent fastsac-era: one of fasttd3, fasttd3_simbav2, fastsac_era expected"),
+    ({"seed": -1}, "--seed -1"),
+    ({"seed": 2**32}, "--seed 4294967296"),
+    ({"era_target_entropy": 1.5}, "between -6.5811 and 1.4189"),
+    ({"era_target_entropy": math.nan}, "--era_target_entropy"),
+    ({"era_log_std_min": 1.0}, "--era_log_std_min"),
+    ({"era_log_std_max": math.inf}, "--era_log_std_max"),
+    ({"era_target_entropy": 0.8, "era_learn_delta": True}, "ln 2"),
+]
+
+
+@pytest.mark.parametrize("flags, words", FLAGS, ids=[str(flags) for flags, _ in FLAGS])
+def test_bad_flags_are_refused(modules, capsys, flags, words):
+    with pytest.raises(SystemExit) as end:
+        modules.hyperparams.BaseArgs(**{"agent": "fastsac_era", **flags})
+    assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_missing_humanoidbench_is_named_with_the_way_to_it(modules, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "humanoid_bench" else find_spec(name, *rest)
+    )
+    with pytest.warns(UserWarning, match="--env_name h1hand-walk-v0 .*no humanoid_bench.* apply humanoid-bench"):
+        modules.hyperparams.BaseArgs(env_name="h1hand-walk-v0")
+
+
+def test_other_agents_take_any_era_flag_as_they_do_not_use_it(modules):
+    assert modules.hyperparams.BaseArgs(era_target_entropy=9.0).policy_frequency == 2
+
+
+@pytest.mark.parametrize(
+    "agent, given, expected",
+    [("fasttd3", None, 2), ("fastsac_era", None, 1), ("fastsac_era", 2, 2), ("fasttd3_simbav2", 3, 3)],
+)
+def test_policy_frequency_by_agent(modules, agent, given, expected):
+    assert modules.hyperparams.BaseArgs(agent=agent, policy_frequency=given).policy_frequency == expected
+
+
+def test_files_that_are_no_checkpoint_are_refused(modules, tmp_path, capsys):
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({"weights": 1}, tmp_path / "other.pt")
+    (tmp_path / "text.pt").write_text("a checkpoint")
+    (tmp_path / "empty.pt").write_text("")
+    for name in ("list.pt", "other.pt", "text.pt", "empty.pt", "missing.pt", "."):
+        with pytest.raises(SystemExit) as end:
+            modules.era_training.check_checkpoint(str(tmp_path / name), ERA)
+        assert end.value.code == 2 and "--checkpoint_path" in capsys.readouterr().err
+
+
+def test_checkpoints_of_other_settings_are_refused(modules, tmp_path, capsys):
+    saved = {"agent": "fastsac_era", **{f"era_{name}": value for name, value in ERA.items()}}
+    torch.save({"args": saved}, tmp_path / "run.pt")
+    modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), ERA)
+    for name, value in (("learn_delta", True), ("level", "batch"), ("target_entropy", -1.0)):
+        with pytest.raises(SystemExit):
+            modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), {**ERA, name: value})
+        assert f"--era_{name} {ERA[name]}" in capsys.readouterr().err

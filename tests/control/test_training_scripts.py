@@ -1,0 +1,400 @@
+"""FastTD3's train.py and train_multigpu.py with the overlay, on a CPU; --agent fasttd3 beside upstream's."""
+
+import csv
+import importlib
+import io
+import math
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from script_runs import TINY, WALK
+
+SAC = [*WALK, "--agent", "fastsac_era"]
+SHORT = ["--total_timesteps", "102"]
+# Each group of flags in a pair of runs, upstream's and the patched one. 100 % 3 is not 0: with --num_updates 1 upstream's log of
+# step 100 would lack the policy update's values. Without --obs_normalization upstream cannot evaluate.
+UPSTREAM = {
+    "evaluated": [],
+    "simbav2": ["--agent", "fasttd3_simbav2", *SHORT],
+    "one update, delay 3, three steps": [
+        "--num_updates",
+        "1",
+        "--policy_frequency",
+        "3",
+        "--num_steps",
+        "3",
+        "--no_obs_normalization",
+        "--total_timesteps",
+        "60",
+    ],
+    "four updates, delay 3": [
+        "--num_updates",
+        "4",
+        "--policy_frequency",
+        "3",
+        "--reward_normalization",
+        "--use_grad_norm_clipping",
+        "--max_grad_norm",
+        "1",
+        "--no_use_cdq",
+        "--total_timesteps",
+        "50",
+    ],
+}
+PATCHED = {
+    "learned": [*SAC, "--era_learn_delta"],
+    "delayed": [
+        *SAC,
+        "--era_distribution",
+        "tanh",
+        "--policy_frequency",
+        "2",
+        "--no_obs_normalization",
+        "--eval_interval",
+        "0",
+        *SHORT,
+    ],
+    "batch": [
+        *SAC,
+        "--era_level",
+        "batch",
+        "--era_distribution",
+        "clipped",
+        "--era_target_entropy",
+        "-1",
+        "--era_learn_delta",
+        *SHORT,
+    ],
+    "one dimension": [
+        "--env_name",
+        "Gym-InvertedPendulum-v4",
+        *TINY,
+        "--agent",
+        "fastsac_era",
+        "--era_level",
+        "batch",
+        "--num_eval_envs",
+        "2",
+        *SHORT,
+    ],
+    "episodes of 200": ["--env_name", "Gym-Pendulum-v1", *TINY, "--agent", "fasttd3", "--num_eval_envs", "2"],
+    "tasks": ["--env_name", "MTBench-meta-world-v2-mt10"]
+    + [*TINY, "--agent", "fastsac_era", *SHORT]
+    + [
+        "--num_envs",
+        "4096",
+        "--batch_size",
+        "4096",
+        "--buffer_size",
+        "8",
+        "--learning_starts",
+        "95",
+        "--measure_burnin",
+        "0",
+    ],
+}
+COMPILED = ["--compile", "--total_timesteps", "14"]
+
+
+class Runs:
+    def __init__(self, scripts, patched, upstream):
+        self.scripts, self.patched = scripts, patched
+        self.pairs = {
+            name: (scripts.start(upstream, *WALK, *flags), scripts.start(patched, *WALK, *flags))
+            for name, flags in UPSTREAM.items()
+        }
+        self.runs = {name: scripts.start(patched, *flags) for name, flags in PATCHED.items()}
+        self.runs["two ranks"] = scripts.start(
+            patched,
+            *SAC,
+            "--era_learn_delta",
+            *SHORT,
+            script="train_multigpu.py",
+            WALK_RADIUS_0="0.1",
+            MASTER_PORT=str(free_port()),
+        )
+        self.runs["gradients"] = scripts.start(patched, patched, script=Path(__file__).with_name("ddp_gradients.py"))
+        self.compiled = [
+            scripts.start(patched, *WALK, "--agent", agent, *COMPILED, compiled=True)
+            for agent in ("fasttd3", "fastsac_era")
+        ]
+
+    def __getitem__(self, name):
+        return self.runs[name].wait()
+
+    def resume(self, name: str, step: int, *flags):
+        """From the checkpoint of a step, with the same flags and a copy of the curves."""
+        earlier = self[name]
+        (curves,) = (earlier.folder / "logs").glob("*.csv")
+        copied = shutil.copy(curves, self.scripts.work / f"{name}-{self.scripts.number}.csv")
+        flags = [*PATCHED[name], "--checkpoint_path", earlier.checkpoint_path(step), "--csv_path", copied, *flags]
+        return self.scripts.start(self.patched, *flags).wait(), Path(copied)
+
+
+def free_port() -> int:
+    with socket.socket() as a_socket:
+        a_socket.bind(("localhost", 0))
+        return a_socket.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def runs(scripts, patched_fasttd3, upstream_fasttd3):
+    return Runs(scripts, patched_fasttd3, upstream_fasttd3)
+
+
+@pytest.fixture
+def refused(scripts, patched_fasttd3):
+    """refused(*flags): what train.py says, which ends with code 2 and has no traceback."""
+
+    def run(*flags) -> str:
+        run = scripts.start(patched_fasttd3, *flags).wait(ok=False)
+        assert run.code == 2, run.err
+        assert "Traceback" not in run.err and "error: " in run.err and not (run.folder / "models").exists()
+        return run.err
+
+    return run
+
+
+def assert_same(a, b):
+    """To the bit, in every tensor, array and number of a nest."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    elif isinstance(a, np.ndarray):
+        assert np.array_equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert_same(a[name], b[name])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+def test_evaluation_leaves_the_environments_of_a_gymnasium_task_alone(runs):
+    """Episodes of 200 steps, evaluations at 100 and 200: if these began the training environments anew, no episode would ever end,
+    and FastTD3 would draw no new noise."""
+    run = runs["episodes of 200"]
+    before, after = (run.checkpoint(step)["actor_state_dict"]["noise_scales"] for step in (100, "final"))
+    assert not torch.equal(before, after)
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_fasttd3_is_upstream_to_the_bit(runs, name):
+    upstream, patched = (run.wait() for run in runs.pairs[name])
+    assert_same(upstream.witness(), patched.witness())  # optimizers, their steps, random states
+    names = sorted(path.name for path in (upstream.folder / "models").iterdir())
+    assert names == sorted(path.name for path in (patched.folder / "models").iterdir())
+    assert len(names) == {"evaluated": 3, "simbav2": 2}.get(name, 1)
+    for path in names:
+        a, b = (torch.load(run.folder / "models" / path, weights_only=False) for run in (upstream, patched))
+        a_args, b_args = a.pop("args"), b.pop("args")
+        assert_same(a, b)
+        assert {key: b_args[key] for key in a_args} == a_args
+        assert all(key == "csv_path" or key.startswith("era_") for key in b_args.keys() - a_args.keys())
+
+
+def test_fasttd3_has_curves_too(runs):
+    rows = runs.pairs["evaluated"][1].wait().rows()
+    assert [row["global_step"] for row in rows] == [100, 200] and [row["frame"] for row in rows] == [200, 400]
+    for row in rows:
+        assert row["eval_avg_return"] < 0 and 1 <= row["eval_avg_length"] <= 25
+        assert {"actor_loss", "qf_loss", "qf_max", "qf_min", "env_rewards", "buffer_rewards"} < row.keys()
+        assert not {"policy_entropy", "delta"} & row.keys()
+    assert "return" in runs.pairs["evaluated"][1].out
+
+
+# The updates of one run begin after step 10.
+@pytest.mark.parametrize(
+    "name, steps, updates, policy_updates", [("learned", 210, 2, 2), ("delayed", 102, 2, 1), ("batch", 102, 2, 2)]
+)
+def test_policy_updates_at_each_critic_update_unless_delayed(runs, name, steps, updates, policy_updates):
+    witness = runs[name].witness()
+    assert witness["steps"] == [(steps - 11) * updates, (steps - 11) * policy_updates]
+    assert runs[name].checkpoint()["args"]["policy_frequency"] == updates // policy_updates
+
+
+@pytest.mark.parametrize(
+    "name, dim, target",
+    [("learned", 3, -0.5), ("delayed", 3, -0.5), ("batch", 3, -1.0), ("one dimension", 1, -0.5), ("tasks", 4, -0.5)],
+)
+def test_curves_show_the_entropies(runs, name, dim, target):
+    rows = runs[name].rows()
+    assert rows and rows[0]["global_step"] == 100
+    for row in rows:
+        assert row["target_entropy"] == pytest.approx(dim * target)
+        assert row["gaussian_entropy"] >= row["target_entropy"] + row["delta"] - 1e-4
+        assert math.exp(-8) * 0.999 <= row["min_std"] < 1
+        assert math.isfinite(row["policy_entropy"]) and math.isfinite(row["actor_loss"])
+        if name not in ("batch", "delayed"):  # clipping can add entropy; for tanh it is an estimate
+            assert row["policy_entropy"] <= row["gaussian_entropy"]
+    assert ("eval_avg_return" in rows[0]) == (name != "delayed")
+
+
+def test_delta_is_learned(runs):
+    first, second = runs["learned"].rows()
+    assert 0 < first["delta"] < second["delta"]
+    delta = runs["learned"].checkpoint(100)["actor_state_dict"]["delta"].item()
+    assert 3 * delta == pytest.approx(
+        first["delta"], abs=3 * 3.2 * 3e-4
+    )  # before and after a step of Adam, 3.2 lr at most
+    assert runs["delayed"].rows()[0]["delta"] == 0 and runs["delayed"].checkpoint()["actor_state_dict"]["delta"] == 0
+
+
+@pytest.mark.parametrize("name", ["learned", "batch"])
+def test_a_checkpoint_is_restored_in_full(runs, name):
+    """With no step left, train.py saves what it has read."""
+    saved = runs[name].checkpoint(100)
+    resumed, _ = runs.resume(name, 100, "--total_timesteps", "100")
+    again = resumed.checkpoint()
+    assert saved.pop("args").keys() == again.pop("args").keys()
+    assert_same(saved, again)
+    if name == "learned":
+        assert saved["actor_state_dict"]["delta"] > 0
+    assert (saved["actor_state_dict"]["log_mean_exp"] != 0) == (name == "batch")
+
+
+def test_a_resumed_run_goes_on(runs):
+    """The checkpoint of step 100 was saved after that step's log: the resumed run makes the step, and its row, again."""
+    resumed, curves = runs.resume("learned", 100)
+    with open(curves, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["global_step"] for row in rows] == ["100", "200"]
+    delta = runs["learned"].checkpoint(100)["actor_state_dict"]["delta"].item()
+    assert float(rows[0]["delta"]) == pytest.approx(3 * delta, abs=3 * 3.2 * 3e-4)
+    assert resumed.witness()["steps"] == [220, 220]
+
+
+def test_evaluation_in_a_gymnasium_task(runs):
+    (row,) = runs["one dimension"].rows()
+    assert row["eval_avg_length"] >= 1 and row["eval_avg_return"] == pytest.approx(
+        row["eval_avg_length"]
+    )  # a reward of 1 per step
+
+
+def test_refusals_before_anything_starts(refused):
+    said = refused(*SAC, "--policy_frequency", "0", "--era_target_entropy", "2")
+    assert "--policy_frequency 0" in said and "--era_target_entropy" in said and "feasible" in said
+    assert "SimbaV2's hypersphere" in refused(*WALK, "--agent", "fastsac_era_simbav2")
+
+
+def test_one_dimension_per_state_is_refused(refused):
+    said = refused("--env_name", "Gym-InvertedPendulum-v4", *TINY, "--agent", "fastsac_era", "--num_eval_envs", "1")
+    assert "one action dimension" in said and "--era_level batch" in said
+
+
+def test_checkpoints_of_other_runs_are_refused(runs, refused):
+    fasttd3 = runs.pairs["evaluated"][1].wait().checkpoint_path()
+    assert "agent fasttd3" in refused(*SAC, "--checkpoint_path", fasttd3)
+    assert "--era_learn_delta True" in refused(*SAC, "--checkpoint_path", runs["learned"].checkpoint_path())
+
+
+def test_curves_that_cannot_be_written_are_refused(refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "--csv_path" in refused(*WALK, "--csv_path", tmp_path / "file" / "curves.csv")
+
+
+def test_no_more_graph_breaks_than_fasttd3(runs):
+    """Of update_pol and explore. FastTD3's explore breaks at `dones.sum() > 0`; ERA's calls it, which counts as one more name."""
+    found = (run.wait().witness()["graph_breaks"] for run in runs.compiled)
+    fasttd3, era = (
+        {re.sub("0x[0-9a-f]+", "", reason): number for reason, number in breaks.items()} for breaks in found
+    )
+    branch = {reason for reason in era if reason.startswith("Dynamic control flow")}
+    assert fasttd3 and era.keys() - branch == fasttd3.keys()
+    assert sum(era[reason] for reason in branch) <= 1
+
+
+def test_gradients_of_two_ranks_are_averaged(runs):
+    runs["gradients"]
+
+
+def test_two_ranks(runs):
+    run = runs["two ranks"]
+    first, second = run.witness("witness.0.pt"), run.witness("witness.1.pt")
+    assert_same(first["parameters"], second["parameters"])
+    assert first["steps"] == second["steps"] == [182, 182]
+    assert not torch.equal(first["random"][0], second["random"][0])
+    (row,) = run.rows()  # rank 0's, the only file
+    assert 1 < row["eval_avg_length"] < 25 and row["delta"] > 0  # rank 0's episodes last a step
+    assert run.out.count("Using FastSAC-ERA") == 1 and run.out.count("return") == 1
+    state = run.checkpoint()["actor_state_dict"]
+    assert any(torch.equal(state["delta"], parameter) for parameter in second["parameters"][1])
+
+
+def training_actor(package, checkpoint):
+    """FastSAC-ERA's actor in evaluation mode as train.py has it, and the observations' normalizer."""
+    args, state = checkpoint["args"], checkpoint["actor_state_dict"]
+    settings = {name[4:]: value for name, value in args.items() if name.startswith("era_")}
+    sizes = {
+        "n_obs": state["net.0.weight"].shape[1],
+        "n_act": len(state["fc_mu.0.bias"]),
+        "num_envs": args["num_envs"],
+        "hidden_dim": args["actor_hidden_dim"],
+    }
+    actor = package.fastsac_era.Actor(init_scale=args["init_scale"], **sizes, **settings)
+    actor.load_state_dict(state)
+    if not checkpoint["obs_normalizer_state"]:
+        return actor.eval(), torch.nn.Identity(), sizes["n_obs"]
+    normalizer = package.EmpiricalNormalization(shape=sizes["n_obs"], device="cpu")
+    normalizer.load_state_dict(checkpoint["obs_normalizer_state"])
+    return actor.eval(), normalizer.eval(), sizes["n_obs"]
+
+
+@pytest.mark.parametrize("name", ["learned", "delayed", "batch", "one dimension", "two ranks"])
+def test_deployed_policy(runs, package, name):
+    checkpoint = runs[name].checkpoint()
+    policy = package.load_policy(runs[name].checkpoint_path())
+    actor, normalizer, n_obs = training_actor(package, checkpoint)
+    obs = 2 * torch.randn(16, n_obs, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(policy(obs), actor(normalizer(obs)))
+        assert torch.equal(policy.act(obs).mean, actor(normalizer(obs)))
+
+
+def test_settings_can_be_imported_from_the_package(package):
+    """As upstream's can, where the folder of the scripts is not on the path."""
+    hyperparams = importlib.import_module("fast_td3.hyperparams")
+    assert hyperparams.H1HandPoleArgs(agent="fastsac_era", env_name="Gym-").policy_frequency == 1
+
+
+def scripted(policy, obs):
+    return torch.jit.script(policy)(obs)
+
+
+def traced(policy, obs):
+    return torch.jit.trace(policy, obs[:2])(obs)
+
+
+def through_onnx(policy, obs):
+    file = io.BytesIO()
+    torch.onnx.export(policy, (obs,), file, input_names=["obs"], output_names=["actions"])
+    (actions,) = onnxruntime.InferenceSession(file.getvalue()).run(None, {"obs": obs.numpy()})
+    return torch.from_numpy(actions)
+
+
+@pytest.mark.parametrize("export", [scripted, traced, through_onnx])
+def test_exports_as_fasttd3s_policy(runs, package, export):
+    """What exports FastTD3's policy exports this one, with the same actions; what cannot do one cannot do the other."""
+    obs, outcomes = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), []
+    for path in (runs.pairs["evaluated"][1].wait().checkpoint_path(), runs["learned"].checkpoint_path()):
+        policy = package.load_policy(path)
+        expected = policy(obs)
+        try:
+            actions = export(policy, obs)
+        except Exception as error:
+            outcomes.append(type(error))
+        else:
+            outcomes.append("exported")
+            assert torch.allclose(actions, expected, atol=1e-6)
+    assert outcomes[0] == outcomes[1]
+    assert export is scripted or outcomes[0] == "exported"

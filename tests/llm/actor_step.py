@@ -1,0 +1,198 @@
+"""Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable.
+
+    python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N,
+                                                         or with "fsdp" FSDP, each rank with its share of the batch)
+
+SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
+
+Runs in patched and in unpatched verl alike. Everything is fp64 on CPU, except with "dtype": "float32".
+"""
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from token_model import PROMPT, RESPONSE, VOCABULARY, build_model
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from verl import DataProto
+from verl.utils.ulysses import set_ulysses_sequence_parallel_group
+from verl.workers.actor import dp_actor
+
+
+def install_padding_functions():
+    """flash-attn's four padding functions in plain torch: the package does not run without a GPU."""
+
+    def index_first_axis(x, indices):
+        return x[indices]
+
+    def unpad_input(x, mask):
+        indices = mask.flatten().nonzero().flatten()
+        lengths = mask.sum(-1, dtype=torch.int32)
+        return x.flatten(0, 1)[indices], indices, F.pad(lengths.cumsum(0), (1, 0)), lengths.max().item()
+
+    def pad_input(hidden_states, indices, batch, seqlen):
+        out = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
+        return out.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
+
+    def rearrange(x, pattern):
+        assert pattern == "b s ... -> (b s) ..."
+        return x.flatten(0, 1)
+
+    for function in (index_first_axis, unpad_input, pad_input, rearrange):
+        setattr(dp_actor, function.__name__, function)
+
+
+def install_memory_counters():
+    """verl's memory log asks torch.cpu for counters that only accelerators have."""
+    for name, value in {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (0, 0)}.items():
+        setattr(torch.cpu, name, lambda value=value: value)
+
+
+def make_batch(bsz, seed, dtype):
+    """Left-padded prompts, responses of lengths 1 to RESPONSE, multi-turn loss masks with holes, mixed advantages."""
+    g = torch.Generator().manual_seed(seed)
+    prompt_length = torch.randint(1, PROMPT + 1, (bsz,), generator=g)
+    response_length = torch.randint(1, RESPONSE + 1, (bsz,), generator=g)
+    response_length[0] = RESPONSE
+    position = torch.arange(PROMPT + RESPONSE)
+    mask = ((position >= PROMPT - prompt_length[:, None]) & (position < PROMPT + response_length[:, None])).long()
+    tokens = torch.randint(VOCABULARY, mask.shape, generator=g)
+    advantages = 1.5 * torch.randn(bsz, 1, generator=g).expand(bsz, RESPONSE) * mask[:, PROMPT:]
+    tool = torch.rand(mask.shape, generator=g) < 0.25
+    tool[1] = True  # a response without a token of the policy's own
+    return TensorDict(
+        {
+            "input_ids": tokens,
+            "responses": tokens[:, PROMPT:].clone(),
+            "attention_mask": mask,
+            "loss_mask": mask * ~tool,
+            "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+            "advantages": advantages.to(dtype),
+            "ref_log_prob": -4 * torch.rand(bsz, RESPONSE, generator=g, dtype=torch.double).to(dtype),
+        },
+        batch_size=[bsz],
+    )
+
+
+def actor_config(settings):
+    config = {
+        "use_remove_padding": settings["remove_padding"],
+        "ulysses_sequence_parallel_size": 1 if settings.get("fsdp") else dist.get_world_size(),
+        "entropy_from_logits_with_chunking": False,
+        "entropy_checkpointing": False,
+        "use_torch_compile": False,
+        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"])
+        // (dist.get_world_size() if settings.get("fsdp") else 1),
+        "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
+        "ppo_max_token_len_per_gpu": 30,
+        "use_dynamic_bsz": settings.get("dynamic", False),
+        "ppo_epochs": settings.get("epochs", 1),
+        "grad_clip": 1e9,
+        "clip_ratio": settings.get("clip", 0.2),
+        "clip_ratio_low": settings.get("clip", 0.2),
+        "clip_ratio_high": settings.get("clip", 0.2),
+        "clip_ratio_c": 3.0,
+        "entropy_coeff": settings.get("entropy_coeff", 0),
+        "use_kl_loss": settings.get("kl_coef", 0) > 0,
+        "kl_loss_coef": settings.get("kl_coef", 0),
+        "kl_loss_type": "low_var_kl",
+        "use_fused_kernels": settings.get("fused", False),
+        "loss_agg_mode": settings.get("loss_agg_mode", "token-mean"),
+        "policy_loss": settings.get("policy_loss", {"loss_mode": "vanilla"}),
+    }
+    if "era" in settings:
+        config["era"] = settings["era"]
+    return OmegaConf.create(config)
+
+
+def take_steps(settings):
+    set_ulysses_sequence_parallel_group(
+        None if settings.get("fsdp") or dist.get_world_size() == 1 else dist.group.WORLD
+    )
+    dtype = getattr(torch, settings.get("dtype", "float64"))
+    torch.manual_seed(settings["seed"])
+    model = module = build_model(settings, dtype)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    if dist.get_world_size() > 1:
+        module = FSDP(model, use_orig_params=True, device_id=torch.device("cpu"))
+        module.clip_grad_norm_ = lambda max_norm: torch.zeros(
+            ()
+        )  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+    lr = settings.get("lr", 1.0)
+    optimizer = (
+        torch.optim.AdamW(module.parameters(), lr=1e-2)
+        if settings.get("adam")
+        else torch.optim.SGD(module.parameters(), lr=lr)
+    )
+    actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
+    # autocast("cuda") switches itself off where there is none: no bf16
+    actor.device_name = "cpu" if settings.get("autocast") else "cuda"
+    if settings.get("force_off_policy"):
+        actor.era._is_off_policy = lambda data: True
+
+    multi_turn = settings.get("multi_turn", False)
+    metrics = []
+    for step in range(settings.get("steps", 1)):
+        batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
+        if settings.get("fsdp"):
+            batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+        meta = {
+            "temperature": settings["temperature"],
+            "micro_batch_size": settings["micro_batch"],
+            "use_dynamic_bsz": settings.get("dynamic", False),
+            "max_token_len": 30,
+            "multi_turn": multi_turn,
+        }
+        data = DataProto(batch=batch, meta_info=meta)
+        log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
+        tensors = {"old_log_probs": log_probs}
+        if hasattr(actor, "era"):  # unpatched verl has no such hooks
+            from verl.utils import forking_tokens
+
+            tensors = actor.era.old_log_prob_tensors({"multi_turn": {"enable": multi_turn}}, data, log_probs, entropys)
+            tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
+        for key, value in tensors.items():
+            batch[key] = value
+        advantages = batch["advantages"]
+        metrics.append(actor.update_policy(data))
+    with FSDP.summon_full_params(module):
+        parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return {
+        "start": start,
+        "parameters": parameters,
+        "metrics": metrics,
+        "batch": dict(batch),
+        "advantages": advantages,
+        "entropys": entropys,
+        "log_probs": log_probs,
+    }
+
+
+def main(settings_path, result_path):
+    torch.use_deterministic_algorithms(True)
+    if "RANK" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group("gloo")
+    install_padding_functions()
+    install_memory_counters()
+    results = []
+    for settings in json.load(open(settings_path)):
+        try:
+            results.append(take_steps(settings))
+        except ValueError as error:
+            results.append({"error": str(error)})
+    if dist.get_rank() == 0:
+        torch.save(results, result_path)
+    dist.barrier()
+    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,112 @@
+"""PPO's update with ERA in fp64, written down from the equations; it shares no code with the overlay or with verl."""
+
+import math
+
+import torch
+from token_model import PROMPT, build_model
+
+DUAL_CLIP = 3.0
+MAX_LOG_RATIO = 20  # verl's bound, beyond which a ratio is constant
+
+
+def response_mask(batch, settings):
+    return batch["loss_mask" if settings.get("multi_turn") else "attention_mask"][:, PROMPT:].bool()
+
+
+def policy(model, batch, settings):
+    """Logits of the original policy at the response's tokens, and their entropies."""
+    logits = (
+        model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits[:, PROMPT - 1 : -1]
+        / settings["temperature"]
+    )
+    p = logits.softmax(-1)
+    return logits, -(p * p.log()).sum(-1)
+
+
+def decide(entropy, batch, settings):
+    """Eq. llm: the scale of every token, and H_resp of every response."""
+    era, mask, advantages = (
+        settings.get("era", {"k": 1, "low": 0, "high": math.inf}),
+        response_mask(batch, settings),
+        batch["advantages"],
+    )
+    scale, h_resp = torch.ones_like(advantages), []
+    for b in range(len(mask)):
+        tokens = entropy[b][mask[b]].tolist()
+        top = sorted(tokens, reverse=True)[: max(1, math.floor(era.get("top_fraction", 0.2) * len(tokens)))]
+        h_resp.append(sum(top) / len(top) if tokens else math.nan)
+        for t in range(mask.size(1)):
+            if mask[b, t] and advantages[b, t] > era.get("min_advantage", 0):
+                scale[b, t] = era["k"] if h_resp[b] < era["low"] else 1 / era["k"] if h_resp[b] > era["high"] else 1
+    return scale, h_resp
+
+
+def log_prob(logits, responses, scale, top_k=None):
+    """log pi'(a), and whether a is among the top_k logits (where not, the value is 0 and constant)."""
+    z = logits * scale.unsqueeze(-1)
+    if top_k:
+        z = z.masked_fill(z < z.topk(top_k).values[..., -1:], -math.inf)
+    label = z.gather(-1, responses.unsqueeze(-1)).squeeze(-1)
+    kept = label.isfinite()
+    return torch.where(kept, label, 0) - torch.where(kept, z.logsumexp(-1), 0), kept
+
+
+def aggregate(terms, mask, settings):
+    if settings.get("loss_agg_mode", "token-mean") == "token-mean":
+        return terms[mask].mean()
+    return sum(row[keep].mean() for row, keep in zip(terms, mask) if keep.any()) / len(mask)  # seq-mean-token-mean
+
+
+def sequence_log_ratio(log_ratio, mask):
+    """GSPO-token: the value of the whole response's log-ratio, the mean over its tokens, with each token's own gradient."""
+    means = torch.stack(
+        [row[keep].mean() if keep.any() else row.new_zeros(()) for row, keep in zip(log_ratio.detach(), mask)]
+    )
+    return means.unsqueeze(-1) + log_ratio - log_ratio.detach()
+
+
+def train(result, settings):
+    """The parameters after the last batch's update, from the parameters `result["start"]`."""
+    era, batch = settings.get("era", {}), result["batch"]
+    top_k = era.get("top_k") if era.get("k", 1) != 1 else None
+    model = build_model({**settings, "fused": False}, torch.double)
+    model.load_state_dict(result["start"])
+    trained = [p for p in model.parameters() if p.requires_grad]
+    mask = response_mask(batch, settings)
+    with torch.no_grad():
+        logits, entropy = policy(model, batch, settings)
+        scale, _ = decide(entropy, batch, settings)
+        old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
+    advantages = batch["advantages"] / scale if era.get("scale_advantages") else batch["advantages"]
+
+    clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
+    micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])
+    for _ in range(settings.get("epochs", 1)):
+        for first in range(0, len(mask), mini):
+            loss = 0
+            for start in range(first, first + mini, micro):
+                rows = slice(start, start + micro)
+                part = {key: batch[key][rows] for key in ("input_ids", "position_ids", "responses")}
+                logits, entropy = policy(model, part, settings)
+                new, kept = log_prob(logits, part["responses"], scale[rows], top_k)
+                # A token filtered before or now has no ratio: 1, and where it is filtered now, no gradient.
+                reference = torch.where(kept & old_kept[rows], old[rows], new.detach())
+                log_ratio, a = new - reference, advantages[rows]
+                if is_gspo:
+                    log_ratio = sequence_log_ratio(log_ratio, mask[rows])
+                ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+                surrogate = torch.minimum(a * ratio, a * ratio.clamp(1 - clip, 1 + clip))
+                if not is_gspo:
+                    surrogate = torch.where(a < 0, torch.maximum(surrogate, DUAL_CLIP * a), surrogate)
+                original, _ = log_prob(logits, part["responses"], torch.ones_like(a))
+                log_ratio = batch["ref_log_prob"][rows] - original
+                kl = log_ratio.exp() - 1 - log_ratio  # verl's low_var_kl caps it at 10
+                terms = (
+                    -surrogate
+                    + settings.get("kl_coef", 0) * kl.clamp(max=10)
+                    - settings.get("entropy_coeff", 0) * entropy
+                )
+                loss = loss + aggregate(terms, mask[rows], settings) * micro / mini
+            for p, gradient in zip(trained, torch.autograd.grad(loss, trained)):
+                p.data -= settings.get("lr", 1.0) * gradient
+    return {name: p.detach() for name, p in model.named_parameters()}

@@ -1,0 +1,1070 @@
+"""recipe/era/evaluate.py with real tiny models on the CPU: what it samples, grades, counts, refuses, and how it goes on after a kill."""
+
+import fcntl
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from fractions import Fraction
+from itertools import combinations
+from statistics import fmean
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("math_verify")
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCD +-*/=?.,:\\{}$()\n"
+TOKENS = 12  # "\boxed{4}" and the end
+
+
+@pytest.fixture(scope="session")
+def recipe(project_root):
+    """The folder of evaluate.py, with its modules importable as they are for the script."""
+    folder = project_root / "overlays/verl/recipe/era"
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="session")
+def evaluate(recipe):
+    import evaluate
+
+    return evaluate
+
+
+@pytest.fixture(scope="session")
+def grading(recipe):
+    from evaluation import grading
+
+    return grading
+
+
+@pytest.fixture(scope="session")
+def grader(grading):
+    grader = grading.Grader(seconds=60, workers=2)
+    yield grader
+    grader.close()
+
+
+def make_tokenizer():
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}, unk_token="<unk>"
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", chat_template=template
+    )
+
+
+def prompt(i: int) -> str:
+    return "what is " + "the " * (i % 3) + f"{i}?"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """For models this small a second thread costs more than it gives."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A 2-layer Qwen2 that learned to answer `what is 4?` with \\boxed{4} about two times in three, else with \\boxed{0}."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    size = dict(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+    )
+    model = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=len(tokenizer), bos_token_id=None, eos_token_id=1, pad_token_id=0, **size)
+    )
+    rows = [prompt(i) + rf"\boxed{{{answer}}}" + "<eos>" for i in range(1, 9) for answer in (i, i, 0)]
+    batch = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(80):
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = tmp_path_factory.mktemp("evaluate") / "model"
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def row(benchmark, index, content, truth, choices=0):
+    extra = {"benchmark": benchmark, "index": index, "kind": "choice" if choices else "math", "choices": choices}
+    return {
+        "data_source": f"era_eval/{benchmark}",
+        "prompt": [{"role": "user", "content": content}],
+        "ability": "MATH",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": extra,
+    }
+
+
+def write_rows(file, rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    file.parent.mkdir(exist_ok=True, parents=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate-data") / "eval"
+    write_rows(folder / "aime24.parquet", [row("aime24", 10 * i, prompt(i), str(i)) for i in range(1, 6)])
+    write_rows(
+        folder / "math500.parquet", [row("math500", i, prompt(i), rf"\frac{{{2 * i}}}{{2}}") for i in range(1, 6)]
+    )
+    write_rows(folder / "arc_c.parquet", [row("arc_c", i, prompt(i), "ABCD"[i % 4], 4) for i in range(1, 4)])
+    return folder
+
+
+@pytest.fixture
+def run(evaluate, model, data, tmp_path, capsys):
+    """run(...) calls the command in this process: (exit code, stdout, stderr)."""
+
+    def run(*more, model=model, data=(data,), out=tmp_path / "out", engine="transformers", max_tokens=TOKENS):
+        arguments = [
+            "--model",
+            model,
+            "--data",
+            *data,
+            "--out",
+            out,
+            "--engine",
+            engine,
+            "--max-tokens",
+            max_tokens,
+            *more,
+        ]
+        try:
+            code = evaluate.main(list(map(str, arguments)))
+        except SystemExit as end:
+            code = end.code
+        text = capsys.readouterr()
+        assert "Traceback" not in text.err
+        return code, text.out, text.err
+
+    return run
+
+
+def lines(out, benchmark):
+    return [json.loads(line) for line in (out / f"{benchmark}.samples.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(recipe, model, data, tmp_path_factory):
+    """An uninterrupted run of the whole protocol, through the command line."""
+    out = tmp_path_factory.mktemp("evaluate-finished") / "out"
+    result = subprocess.run(command(recipe, model, data, out), env=environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return types.SimpleNamespace(out=out, stdout=result.stdout, stderr=result.stderr)
+
+
+def command(recipe, model, data, out, *more):
+    words = [
+        sys.executable,
+        recipe / "evaluate.py",
+        "--model",
+        model,
+        "--data",
+        data,
+        "--out",
+        out,
+        "--engine",
+        "transformers",
+        "--max-tokens",
+        TOKENS,
+        *more,
+    ]
+    return list(map(str, words))
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+# What is sampled and counted
+
+
+def test_the_papers_protocol(evaluate):
+    sampled = {
+        name for name, protocol in evaluate.PROTOCOLS.items() if (protocol.samples, protocol.temperature) == (16, 0.7)
+    }
+    greedy = {
+        name for name, protocol in evaluate.PROTOCOLS.items() if (protocol.samples, protocol.temperature) == (1, 0.0)
+    }
+    assert sampled == {"aime24", "aime25", "amc23"}
+    assert (
+        greedy == {"math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro"}
+        and evaluate.MAX_TOKENS == 8192
+    )
+
+
+def test_a_run_counts_what_its_samples_say(finished):
+    summary = json.loads((finished.out / "summary.json").read_text())["benchmarks"]
+    samples = {name: lines(finished.out, name) for name in ("aime24", "math500", "arc_c")}
+    assert [len(samples[name]) for name in samples] == [5 * 16, 5, 3]
+    assert {(s["index"], s["sample"]) for s in samples["aime24"]} == {
+        (10 * i, n) for i in range(1, 6) for n in range(16)
+    }
+    assert len({s["seed"] for group in samples.values() for s in group}) == 88
+    for sample in samples["aime24"] + samples["math500"]:
+        boxed = re.fullmatch(r"\\boxed\{(\d)\}", sample["text"])
+        truth = sample["index"] // 10 if sample["benchmark"] == "aime24" else sample["index"]
+        if boxed:
+            assert (sample["correct"], sample["extracted"], sample["status"], sample["tokens"]) == (
+                int(boxed[1]) == truth,
+                boxed[1],
+                "ok",
+                10,
+            )
+    by_problem = [[s["correct"] for s in samples["aime24"] if s["index"] == 10 * i] for i in range(1, 6)]
+    right = [sum(group) for group in by_problem]
+    assert 0 < sum(right) < 80, "the tiny model is to be right sometimes"
+    aime = summary["aime24"]
+    assert aime["accuracy"] == pytest.approx(sum(right) / 80)
+    for k in (1, 2, 4, 8, 16):
+        brute = fmean(
+            fmean(any(group[i] for i in chosen) for chosen in combinations(range(16), k)) for group in by_problem
+        )
+        assert aime["pass_at"][str(k)] == pytest.approx(brute)
+    assert summary["math500"]["pass_at"] == {} and summary["math500"]["samples"] == 5
+    assert all(
+        s["status"] in ("unparsable", "no answer", "truncated") and not s["correct"] for s in samples["arc_c"]
+    )  # digits are no option
+    assert sum(map(len, summary["arc_c"]["not_ok"].values())) == 3
+    heads, *cells = [re.split(r"  +", line) for line in finished.stdout.splitlines()[:4]]
+    for name, *values in cells:
+        shown = dict(zip(heads[1:], values, strict=True))
+        for status in ("no answer", "truncated", "unparsable"):
+            assert shown[status] == str(summary[name]["status"].get(status, 0))
+    assert "avg@16" in finished.stdout and "pass@16" in finished.stdout and "arc_c" in finished.stdout
+    assert "\r" not in finished.stdout + finished.stderr and "88/88 samples" in finished.stderr
+
+
+def test_greedy_is_transformers_own(finished, model):
+    from transformers import AutoModelForCausalLM
+
+    tokenizer, plain = make_tokenizer(), AutoModelForCausalLM.from_pretrained(model)
+    for sample in lines(finished.out, "math500"):
+        ids = tokenizer(prompt(sample["index"]), return_tensors="pt")["input_ids"]
+        tokens = plain.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False)[
+            0, ids.shape[1] :
+        ]
+        assert sample["text"] == tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def test_samples_do_not_depend_on_their_batch(run, finished, data, tmp_path):
+    code, _, _ = run("--batch-size", 7, data=[data / "aime24.parquet"])
+    assert code == 0 and lines(tmp_path / "out", "aime24") == lines(finished.out, "aime24")
+    code, _, _ = run("--limit", 2, "--samples", 2, data=[data / "aime24.parquet"], out=tmp_path / "part")
+    assert code == 0 and lines(tmp_path / "part", "aime24") == [
+        s for s in lines(finished.out, "aime24") if s["index"] <= 20 and s["sample"] < 2
+    ]
+    code, _, _ = run("--seed", 1, "--samples", 4, data=[data / "aime24.parquet"], out=tmp_path / "seed")
+    assert [s["seed"] for s in lines(tmp_path / "seed", "aime24")] != [
+        s["seed"] for s in lines(finished.out, "aime24") if s["sample"] < 4
+    ]
+
+
+@pytest.mark.parametrize("temperature, top_p", [(0.7, 1.0), (1.5, 0.8)])
+def test_draws_follow_the_distribution(recipe, temperature, top_p):
+    from evaluation.generation import Request, Sampling, seeded_sampling
+
+    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -6.0])
+    expected = torch.softmax(logits.double() / temperature, 0)
+    if top_p < 1:
+        before = (
+            expected.cumsum(0) - expected
+        )  # the logits are sorted: a token stays while those before it hold less than top_p
+        expected = torch.where(before < top_p, expected, 0.0)
+        expected = expected / expected.sum()
+    draws = 20_000
+    process = seeded_sampling([Request([], seed) for seed in range(draws)], Sampling(temperature, top_p, 1))
+    for step in range(2):  # the second draw of a generator too
+        counts = torch.bincount(process(None, logits.repeat(draws, 1)).argmax(1), minlength=6)
+        error = (counts / draws - expected).abs()
+        assert (error <= 5 * (expected * (1 - expected) / draws).sqrt()).all(), (counts / draws, expected)
+
+
+def test_without_a_chat_template_the_text_is_taken_as_it_is(recipe, model, tmp_path):
+    from evaluation.inputs import Benchmark, Problem, prompt_ids
+
+    tokenizer = make_tokenizer()
+    benchmark = Benchmark(
+        "aime24",
+        None,
+        [Problem(0, [{"role": "system", "content": "add"}, {"role": "user", "content": "1+1"}], "2", 0)],
+        None,
+    )
+    assert prompt_ids(model, [benchmark])["aime24"] == [tokenizer.encode("add1+1")]  # the template of this model
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    shutil.copy(model / "config.json", tmp_path)
+    assert prompt_ids(tmp_path, [benchmark])["aime24"] == [tokenizer.encode("add\n\n1+1")]
+
+
+def test_the_models_own_sampling_defaults_are_not_used(recipe, model, tmp_path):
+    from evaluation.generation import Request, Sampling, TransformersEngine
+
+    other = shutil.copytree(model, tmp_path / "model")
+    (other / "generation_config.json").write_text(
+        json.dumps(
+            {"repetition_penalty": 5.0, "temperature": 0.1, "top_k": 1, "eos_token_id": [1, ALPHABET.index("}") + 3]}
+        )
+    )
+    requests = [Request(make_tokenizer().encode(prompt(i)), 7) for i in (1, 2, 3, 4)]
+    sampling = Sampling(0.7, 1.0, TOKENS)
+    plain, changed = (TransformersEngine(folder, "auto").generate(requests, sampling) for folder in (model, other))
+    assert [c.text for c in changed] == [p.text for p in plain]
+    assert [c.tokens for c in changed] == [p.tokens - 1 for p in plain], "the second end-of-sequence token ends it"
+
+
+# pass@k and the summary
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(recipe):
+    from evaluation.scores import pass_at_k
+
+    for n in range(1, 9):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                subsets = list(combinations([True] * c + [False] * (n - c), k))
+                assert pass_at_k(n, c, k) == float(Fraction(sum(map(any, subsets)), len(subsets)))
+
+
+@given(st.integers(1, 3000), st.data())
+def test_pass_at_k_is_exact_for_any_n(recipe, n, more):
+    from evaluation.scores import pass_at_k
+
+    c, k = more.draw(st.integers(0, n)), more.draw(st.integers(1, n))
+    wrong = Fraction(1)
+    for i in range(k):  # k draws without replacement, all wrong
+        wrong *= Fraction(max(n - c - i, 0), n - i)
+    assert pass_at_k(n, c, k) == float(1 - wrong)
+    assert pass_at_k(n, c, 1) == c / n
+
+
+@pytest.mark.parametrize("n, c, k", [(4, 2, 5), (4, 5, 1), (4, -1, 1), (4, 2, 0), (0, 0, 1)])
+def test_pass_at_k_refuses_what_it_cannot_estimate(recipe, n, c, k):
+    from evaluation.scores import pass_at_k
+
+    with pytest.raises(ValueError, match="pass@k needs"):
+        pass_at_k(n, c, k)
+
+
+def sample_of(index, sample, correct, status="ok", text="x", finish="stop", tokens=10):
+    return {
+        "index": index,
+        "sample": sample,
+        "correct": correct,
+        "status": status,
+        "text": text,
+        "finish_reason": finish,
+        "tokens": tokens,
+    }
+
+
+def test_summary_by_hand(recipe):
+    from evaluation.scores import summarize
+
+    samples = [
+        sample_of(0, 0, True),
+        sample_of(0, 1, True),
+        sample_of(1, 0, True, tokens=30),
+        sample_of(1, 1, False, "no answer", " \n"),
+        sample_of(2, 0, False, "truncated", finish="length"),
+        sample_of(2, 1, False, "grader time-out"),
+    ]
+    summary = summarize(samples + [sample_of(3, 0, True)], 4, 2, [1, 2])  # problem 3 lacks a sample
+    assert summary["accuracy"] == pytest.approx(0.5) and summary["pass_at"] == {
+        "1": pytest.approx(0.5),
+        "2": pytest.approx(2 / 3),
+    }
+    assert summary["standard_error"] == pytest.approx(0.5 / math.sqrt(3)) and summary["interval_95"] == [0.0, 1.0]
+    assert (summary["samples"], summary["complete"], summary["cut_at_max_tokens"], summary["empty"]) == (6, False, 1, 1)
+    assert summary["mean_tokens"] == pytest.approx(80 / 6)
+    assert summary["not_ok"] == {"grader time-out": [[2, 1]], "no answer": [[1, 1]], "truncated": [[2, 0]]}
+    empty = summarize([], 4, 2, [1])
+    assert (empty["accuracy"], empty["pass_at"], empty["complete"]) == (None, {}, False)
+
+
+def test_the_papers_average_needs_all_six_sets(recipe):
+    from evaluation.scores import PAPER_AVERAGE, paper_average, summarize, table
+
+    whole = {
+        name: summarize([sample_of(0, 0, True), sample_of(1, 0, i < 3)], 2, 1, [])
+        for i, name in enumerate(PAPER_AVERAGE)
+    }
+    assert paper_average(whole) == pytest.approx(0.75) and "six sets: 75.0" in table(whole)
+    part = {**whole, "minerva": summarize([sample_of(0, 0, True)], 2, 1, [])}
+    assert paper_average(part) is None and "minerva (part)" in table(part)
+    assert paper_average({name: whole[name] for name in PAPER_AVERAGE[1:]}) is None
+
+
+# Grading
+
+RIGHT = [
+    (r"so \boxed{5}.", "5"),
+    (r"\boxed{\frac12}", "0.5"),
+    (r"\boxed{0.5}", r"\frac{1}{2}"),
+    (r"\boxed{\dfrac{\sqrt{3}}{3}}", r"\frac{1}{\sqrt 3}"),
+    (r"first \boxed{3}, no: $\boxed{\left(\frac{1}{2}, {\{3\}}\right)}$", r"(0.5, \{3\})"),
+    (r"\boxed{(1,2]}", r"( 1 , 2 ]"),
+    (r"\boxed{\{2, 5\}}", "5, 2"),
+    (r"$\boxed{2}$ and $\boxed{5}$", "2,5"),
+    (r"\boxed{5} \boxed{5}", "5"),
+    (r"\boxed{7}. Next: \boxed{1", "7"),
+    (r"\boxed{π/2}", r"\frac{\pi}{2}"),
+    (r"\boxed{−3}", "-3"),
+    (r"\boxed{4.5\times 10^{33}}", "4.5e33"),
+    (r"\boxed{-1.5}", "-3./2"),
+    (r"\boxed{3,\!000}", "3000"),
+    (r"\boxed{x = 5}", "5"),
+    (r"\boxed{10^{10^{9}}}", r"10^{10^{9}}"),
+    ("Answer: 34.", "34"),
+    ("**Answer:** $\\frac{1}{2}$ of it", "0.5"),
+    ("Is the answer clear? The final answer is $5$. I hope it is correct.", "5"),
+]
+WRONG = [
+    ("", "5", "no answer"),
+    (" \n\t", "5", "no answer"),
+    ("it is 5", "5", "no answer"),
+    (r"\boxed{}", "5", "no answer"),
+    (r"\boxed{5", "5", "no answer"),
+    ("Answer:", "5", "no answer"),
+    (r"\boxed{6}", "5", "ok"),
+    (r"\boxed{15}", "5", "ok"),
+    (r"\boxed{5} \boxed{6}", "5", "ok"),
+    (r"\boxed{2}", "2,5", "ok"),
+    (r"\boxed{(3,2)}", "(2,3)", "ok"),
+    (r"\boxed{[1,2]}", "(1,2]", "ok"),
+    ("Answer: x+1", "1", "ok"),
+    (r"Answer: 2\sqrt{3}", "2", "ok"),
+    (r"\boxed{1/0}", "5", "ok"),
+    (r"\boxed{\int_0^1 e^{x^x}dx}", "5", "ok"),
+    (r"\boxed{\sum_{n=1}^{\infty}\frac{\sin(n^n)}{n!}}", r"\sqrt{2}", "ok"),
+    (r"\boxed{½}", r"\frac12", "unparsable"),
+    (r"\boxed{(((((}", "5", "unparsable"),
+    ("\\boxed{\x00\ud800}", "5", "unparsable"),
+]
+# A big-integer power and factorials in C, which no alarm interrupts; a simplification without end; a parser without end.
+HANGS = [
+    r"\boxed{10^{10^9}}",
+    r"\boxed{9!!!!}",
+    r"\boxed{8^{8^{8^8}}}",
+    r"\boxed{(\sin^2 x+\cos^2 x)^{1000}+y^{2000}(x+y+z)^{600}}",
+    r"\boxed{" + "(" * 3000 + "5" + ")" * 3000 + "}",
+]
+
+
+def test_right_answers(grader):
+    wrong = [
+        (text, truth, grade)
+        for (text, truth), grade in zip(RIGHT, grader.grade((text, truth, 0, False) for text, truth in RIGHT))
+        if (grade.correct, grade.status) != (True, "ok")
+    ]
+    assert not wrong
+
+
+def test_wrong_answers(grader):
+    grades = grader.grade((text, truth, 0, False) for text, truth, _ in WRONG)
+    assert [(text, grade.correct, grade.status) for (text, _, _), grade in zip(WRONG, grades)] == [
+        (text, False, status) for text, _, status in WRONG
+    ]
+
+
+def test_hangs_and_crashes_are_wrong_answers(grading):
+    """Also a process that dies. The others are graded all the same."""
+    grader = grading.Grader(seconds=3, workers=2)
+    responses = [(text, "5", 0, False) for text in HANGS]
+    grades = grader.grade([*responses, (r"\boxed{5}", "5", 0, False)])
+    assert all(not grade.correct and grade.status in ("grader time-out", "grader error") for grade in grades[:-1]), (
+        grades
+    )
+    assert grades[0].status == "grader time-out" and grades[-1].correct
+    assert grader._results(os._exit, [(9,)], lambda status: status) == ["grader error"]
+    assert grader.grade([(r"\boxed{5}", "5", 0, False)])[0].correct
+    grader.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not end the children of a killed process")
+def test_kill_9_leaves_no_grader_behind(recipe, tmp_path):
+    psutil = pytest.importorskip("psutil")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom evaluation.grading import Grader\n"
+        "if __name__ == '__main__':\n    grader = Grader(600, workers=1)\n"
+        "    print(grader.grade([(r'\\boxed{5}', '5', 0, False)])[0].correct, flush=True)\n    grader.grade([(r'\\boxed{10^{10^9}}', '5', 0, False)])\n"
+    )
+    process = subprocess.Popen([sys.executable, script, recipe], stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout.readline() == "True\n"
+    graders = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(graders, timeout=900)
+    for child in alive:
+        child.kill()
+    assert graders and not alive
+
+
+def test_cut_responses_are_told_from_silent_ones(grader):
+    grades = grader.grade([("so we", "5", 0, True), (r"\boxed{5} and on", "5", 0, True), ("so we", "C", 4, True)])
+    assert [(grade.correct, grade.status) for grade in grades] == [
+        (False, "truncated"),
+        (True, "ok"),
+        (False, "truncated"),
+    ]
+
+
+CHOICES = {
+    "C": [r"\boxed{C}", r"\boxed{c}", r"\boxed{\text{C}}", r"\boxed{(C)}", r"\boxed{\textbf{(C) } 42}", r"\boxed{C. a cat}", r"\boxed{(C): a cat}", r"\boxed{(c).}", r"$\boxed{\mathrm{C}}$", "\\boxed{Ｃ}", r"\boxed{A} no, \boxed{C}", r"\boxed{C}. Then \boxed{D",
+          "The answer is C", "The answer is (C).", "the correct answer is option C.", "Answer: C", "**Answer: C**", "**Answer**: C", "Answer: $C$", r"Answer: \(C\)", "the answer is unclear. Answer: C\nThat is it",
+          "The answer is C, not B", "The answer is C because A is wrong", "Answer: A\nNo. Answer: C"],
+    "unparsable": [r"\boxed{Cat}", r"\boxed{a.m.}", r"\boxed{c: 4}", r"\boxed{B, C}", r"\boxed{B or C}", r"\boxed{42} The answer is C", r"\boxed{E}", "\\boxed{С}", r"\boxed{AC}"],
+    "no answer": ["", "A", "The answer is a cat", "the answer is A good one", "Certainly. A or B?", r"\boxed{}", "Answer: Carbon", "An answer: Blue", "answer is Correct"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", CHOICES)
+def test_multiple_choice(grading, outcome):
+    for text in CHOICES[outcome]:
+        grade = grading.grade(text, "C", 4, False)
+        expected = ("C", True, "ok") if outcome == "C" else (grade.extracted, False, outcome)
+        assert grade == expected, text
+    assert grading.grade(r"\boxed{E}", "E", 5, False).correct and not grading.grade(r"\boxed{D}", "C", 4, False).correct
+
+
+@given(st.text(alphabet="{}\\boxedC5 ()$,answeri:\n", max_size=60))
+def test_reading_an_answer_never_fails(grading, text):
+    for read in (grading.math_answer, grading.choice_answer):
+        assert read(text) is None or isinstance(read(text), str)
+    assert grading.boxed_answer(text + r"\boxed{ab\{}").endswith(r"ab\{")
+
+
+def test_ground_truths_that_are_no_mathematics_are_said(run, tmp_path):
+    file = write_rows(
+        tmp_path / "minerva.parquet",
+        [
+            row("minerva", 0, prompt(1), "1"),
+            row("minerva", 7, prompt(2), r"f(x)=a x+b, where b is an arbitrary integer with \mho(a)=0"),
+        ],
+    )
+    code, out, err = run(data=[file])
+    assert code == 0 and "1 answers of" in err and "problem 7: f(x)=a x+b" in err and "problem 0" not in err
+
+
+# Going on
+
+
+def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, run, model, data, finished, tmp_path):
+    words = command(recipe, model, data / "aime24.parquet", tmp_path, "--batch-size", "1")
+    file = tmp_path / "aime24.samples.jsonl"
+    for wanted in (7, 23):
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 900
+        while not (file.exists() and file.read_bytes().count(b"\n") >= wanted):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kept = file.read_bytes()[: file.read_bytes().rfind(b"\n") + 1]
+        assert wanted <= kept.count(b"\n") < 80
+        file.write_bytes(kept + b'{"benchmark": "aime24", "index": 1')  # the end of a line that a kill cut off
+    code, _, err = run(data=[data / "aime24.parquet"], out=tmp_path)
+    assert (
+        code == 0 and "the last line is cut off" in err and f"{kept.count(10)} of 80 samples are there already" in err
+    )
+    assert (
+        file.read_bytes().startswith(kept) and file.read_bytes() == (finished.out / "aime24.samples.jsonl").read_bytes()
+    )
+    summaries = [
+        json.loads((folder / "summary.json").read_text())["benchmarks"]["aime24"] for folder in (tmp_path, finished.out)
+    ]
+    assert summaries[0] == summaries[1] and not list(tmp_path.glob("*.damaged"))
+
+
+def test_a_finished_run_only_reports(run, finished, tmp_path):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    before = (out / "aime24.samples.jsonl").stat().st_mtime_ns
+    (out / "summary.json").unlink()
+    code, text, err = run()
+    assert (
+        code == 0
+        and "88 of 88 samples are there already" in err
+        and text.splitlines()[:4] == finished.stdout.splitlines()[:4]
+    )
+    assert (out / "aime24.samples.jsonl").stat().st_mtime_ns == before and (out / "summary.json").exists()
+
+
+def test_other_benchmarks_of_the_folder_stay_in_the_summary(run, data, finished, tmp_path):
+    shutil.copytree(finished.out, tmp_path / "out")
+    (tmp_path / "out/arc_c.settings.json").unlink()
+    (tmp_path / "out/arc_c.samples.jsonl").unlink()
+    code, text, _ = run("--pass-at", 1, data=[data / "arc_c.parquet"])
+    assert code == 0 and all(name in text for name in ("aime24", "math500", "arc_c"))
+    assert [line.split(":")[0] for line in text.splitlines() if "pass@1" in line] == [
+        "aime24"
+    ]  # of one sample it is the accuracy
+    assert set(json.loads((tmp_path / "out/summary.json").read_text())["benchmarks"]) == {"aime24", "math500", "arc_c"}
+
+
+def test_damaged_samples_are_made_again(run, data, finished, tmp_path):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    file = out / "math500.samples.jsonl"
+    good = file.read_text().splitlines()
+    other = {**json.loads(good[3]), "seed": 5}
+    damaged = [
+        good[0],
+        "{nonsense",
+        good[1],
+        good[1],
+        "",
+        json.dumps(other),
+        "[" * 100_000,
+        json.dumps({**json.loads(good[4]), "correct": "yes"}),
+        json.dumps([1]),
+    ]
+    file.write_bytes("\n".join(damaged).encode() + b"\n\xff\xfe\n" + good[2].encode() + b"\n")
+    as_it_was = file.read_bytes()
+    code, _, err = run()
+    assert (
+        code == 0 and "3 good samples stay" in err and "line 2 is no sample" in err and "line 4 repeats a sample" in err
+    )
+    assert sorted(file.read_text().splitlines()) == sorted(good)
+    assert (out / "math500.samples.jsonl.damaged").read_bytes() == as_it_was
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--seed", 3], "seed 0 there, 3 now"),
+        (["--dtype", "float32"], "dtype 'auto' there, 'float32' now"),
+        (["--temperature", 0.6], "temperature 0.7 there, 0.6 now"),
+        (["--samples", 8], "samples 16 there, 8 now"),
+        (["--top-p", 0.9], "top_p 1.0 there, 0.9 now"),
+        (["--limit", 2], "problems 5 there, 2 now"),
+    ],
+)
+def test_another_protocol_is_refused_by_name(run, data, finished, tmp_path, more, said):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    code, _, err = run(*more, data=[data / "aime24.parquet"])
+    assert code == 1 and said in err and "Give another --out" in err
+    assert ("--limit" in err) == (more[0] == "--limit") and "sha256" not in err
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
+def test_another_model_or_other_data_are_refused(run, model, data, finished, tmp_path):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    other = shutil.copytree(model, tmp_path / "model")
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-3] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    code, _, err = run(model=other)
+    assert code == 1 and "model_sha256" in err and "holds math500" in err
+    fresh = write_rows(tmp_path / "aime25.parquet", [row("aime25", 0, prompt(1), "1")])
+    assert run(model=other, data=[fresh])[0] == 1  # one folder, one model
+    changed = write_rows(
+        tmp_path / "aime24.parquet", [row("aime24", 10 * i, prompt(i), str(i + (i == 3))) for i in range(1, 6)]
+    )
+    code, _, err = run(data=[changed])
+    assert code == 1 and "data_sha256" in err and "problems" not in err.split("holds aime24")[1].split("data_sha256")[0]
+    (out / "aime24.settings.json").unlink()
+    assert "has no aime24.settings.json beside it" in run()[2]
+    (out / "aime24.settings.json").write_text("{")
+    assert "aime24.settings.json is damaged" in run()[2]
+
+
+def test_two_runs_do_not_write_into_one_folder(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = run()
+    assert code == 1 and "another evaluation is writing" in err and not list((tmp_path / "out").glob("*.jsonl"))
+
+
+# What is refused at the start
+
+
+def test_everything_wrong_is_said_at_once(run, data, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half/config.json").write_text("{}")
+    (tmp_path / "half/model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})
+    )
+    (tmp_path / "half/model-00001-of-00002.safetensors").touch()
+    code, out, err = run(
+        "--pass-at",
+        32,
+        model=tmp_path / "half",
+        data=[data, tmp_path / "eval", tmp_path / "none.parquet"],
+        out=tmp_path / "file/out",
+    )
+    assert code == 1 and out == ""
+    for said in (
+        "a tokenizer (tokenizer.json",
+        "model-00002-of-00002.safetensors",
+        "no *.parquet in",
+        "none.parquet",
+        "pass@32 of aime24",
+        "pass@32 of math500",
+        "file is no folder",
+    ):
+        assert said in err, err
+    assert "model-00001-of-00002.safetensors" not in err
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        ([{"prompt": [{"role": "user", "content": "x"}]}], "no column reward_model, extra_info"),
+        ([row("aime24", 0, "", "5")], "row 0: prompt is not a list of messages"),
+        ([row("aime24", 0, "x", " ")], "row 0: reward_model.ground_truth is empty"),
+        ([row("aime24", 0, "x", "5"), row("aime24", 0, "y", "6")], "names some problems twice"),
+        ([row("aime24", 0, "x", "5"), row("aime25", 1, "y", "6")], "several benchmarks: aime24, aime25"),
+        ([row("arc_c", 0, "x", "E", 4)], "ground_truth is 'E', expected a letter from A to D"),
+        ([row("arc_c", 0, "x", "A", 1)], "choices is 1"),
+        ([row("../aime24", 0, "x", "5")], "benchmark is '../aime24'"),
+        ([row("mine", 0, "x", "5")], "there is no protocol (known: aime24"),
+        ([{**row("aime24", 0, "x", "5"), "extra_info": None}], "benchmark is None"),
+        ([{**row("aime24", 0, "x", "5"), "reward_model": {"ground_truth": 5}}], "row 0: reward_model.ground_truth"),
+    ],
+)
+def test_bad_data(run, tmp_path, rows, said):
+    code, _, err = run(data=[write_rows(tmp_path / "bad.parquet", rows)])
+    assert code == 1 and said in err and ("prepare_data.py" in err or "Give --samples" in err), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_damaged_and_doubled_files(run, data, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(
+        pyarrow.parquet.read_table(data / "aime24.parquet").slice(0, 0), tmp_path / "empty.parquet"
+    )
+    (tmp_path / "text.parquet").write_text("no parquet")
+    shutil.copy(data / "aime24.parquet", tmp_path / "again.parquet")
+    code, _, err = run(data=[tmp_path, data / "aime24.parquet"])
+    assert (
+        code == 1
+        and "empty.parquet has no rows" in err
+        and "text.parquet cannot be read as parquet" in err
+        and "are both aime24" in err
+    )
+
+
+def test_training_files_and_the_folder_above_the_benchmarks(run, data, tmp_path):
+    shutil.copytree(data, tmp_path / "data/eval")
+    (tmp_path / "above/eval").mkdir(parents=True)
+    shutil.copy(data / "aime24.parquet", tmp_path / "above/eval")
+    training = {**row("", 0, "x", "5"), "data_source": "math_dapo", "extra_info": {"index": 0, "set": "math-3to5"}}
+    write_rows(tmp_path / "data/math-3to5.parquet", [training] * 3)
+    code, _, err = run(data=[tmp_path / "data", tmp_path / "above", tmp_path / "data/arc_c.parquet"])
+    assert code == 1 and "math-3to5.parquet is a training file" in err and "row 0" not in err
+    assert f"no *.parquet in {tmp_path / 'above'}. There are benchmarks in {tmp_path / 'above/eval'}" in err
+    assert err.count(f"There are benchmarks in {tmp_path / 'data/eval'}: give that") == 2
+    write_rows(tmp_path / "own.parquet", [{**row("aime24", 0, prompt(1), "1"), "data_source": "own"}])
+    assert run(data=[tmp_path / "own.parquet"])[0] == 0  # only what names no benchmark is a training file
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here, where not even root can make a folder")
+@pytest.mark.parametrize("out", ["/proc", "/proc/era/out"])
+def test_an_out_that_cannot_be_written_is_refused_at_the_start(run, out):
+    code, _, err = run(out=out)
+    assert code == 1 and "out: /proc cannot be written (" in err and "reading" not in err and "kept" not in err
+
+
+def test_what_is_kept_is_true(run, evaluate, data, finished, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(evaluate, "model_checksum", fail)
+    assert "No sample was made." in run()[2]
+    out = shutil.copytree(finished.out, tmp_path / "more")
+    assert f"The samples in {out} are kept" in run(out=out)[2]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("--limit", "0"),
+        ("--samples", "0"),
+        ("--samples", "x"),
+        ("--temperature", "-1"),
+        ("--temperature", "nan"),
+        ("--temperature", "inf"),
+        ("--top-p", "0"),
+        ("--top-p", "1.1"),
+        ("--pass-at", "0"),
+        ("--max-tokens", "0"),
+        ("--batch-size", "-1"),
+        ("--grader-seconds", "0"),
+        ("--engine", "sglang"),
+    ],
+)
+def test_bad_arguments(run, tmp_path, name, value):
+    code, _, err = run(f"{name}={value}")
+    assert code == 2 and name in err and not (tmp_path / "out").exists()
+
+
+def test_greedy_samples_are_all_the_same(run, data):
+    code, _, err = run("--samples", 4, data=[data / "math500.parquet"])
+    assert code == 1 and "4 greedy samples are all the same" in err
+
+
+def test_an_unknown_benchmark_with_a_protocol_of_ones_own(run, tmp_path):
+    file = write_rows(tmp_path / "mine.parquet", [row("mine", 0, prompt(1), "1")])
+    code, out, _ = run("--samples", 2, "--temperature", 1, data=[file])
+    assert code == 0 and "mine" in out and len(lines(tmp_path / "out", "mine")) == 2
+
+
+def test_what_does_not_fit_the_context_is_refused(run, data, tmp_path):
+    code, _, err = run(data=[data / "aime24.parquet"], max_tokens=50)
+    longest = max(len(prompt(i)) for i in range(1, 6))
+    assert code == 1 and "max_position_embeddings 64" in err and f"--max-tokens {64 - longest}" in err
+    assert run(data=[data / "aime24.parquet"], max_tokens=65 - longest)[0] == 1
+    assert run(data=[data / "aime24.parquet"], max_tokens=64 - longest, out=tmp_path / "fits")[0] == 0
+    code, _, err = run(data=[write_rows(tmp_path / "amc23.parquet", [row("amc23", 0, "x" * 64, "1")])])
+    assert code == 1 and "a prompt of amc23 has 64 tokens, the model 64 positions" in err
+
+
+def test_damaged_models(run, model, tmp_path):
+    other = shutil.copytree(model, tmp_path / "model")
+    (other / "model.safetensors").write_bytes(b"")
+    code, _, err = run(model=other)
+    assert code == 1 and "transformers cannot load" in err
+    (other / "tokenizer.json").write_text("{")
+    code, _, err = run(model=other)
+    assert code == 1 and "the tokenizer in" in err
+    (other / "model.safetensors").unlink()
+    assert "lacks weights" in run(model=other)[2]
+    assert "no folder" in run(model="Qwen/Qwen2.5-Math-7B")[2]
+
+
+def test_vllm_is_missed_by_name(run):
+    if importlib.util.find_spec("vllm"):
+        pytest.skip("vllm is installed here")
+    code, _, err = run(engine="vllm")
+    assert code == 1 and "vllm is not installed" in err and "--engine transformers" in err
+
+
+def test_a_verl_checkpoint_is_merged_by_the_command_that_is_said(patched_verl, run, model, data, tmp_path):
+    """Real shards of FSDP, the real merger, and an evaluation of what it made."""
+    actor = tmp_path / "ckpts/global_step_20/actor"
+    (actor / "huggingface").mkdir(parents=True)
+    (tmp_path / "ckpts/global_step_3/actor").mkdir(parents=True)
+    (tmp_path / "ckpts/global_step_3/actor/model_world_size_1_rank_0.pt").touch()
+    script = tmp_path / "shard.py"
+    script.write_text(SHARD)
+    env = {**environment(), "PYTHONPATH": str(patched_verl)}
+    subprocess.run(
+        [sys.executable, script, model, actor, str(tmp_path / "store")],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for file in model.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, actor / "huggingface")
+    recipe = patched_verl / "recipe/era"
+    refused = subprocess.run(
+        command(recipe, tmp_path / "ckpts", data / "math500.parquet", tmp_path / "out"),
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    (merge,) = re.findall(r"Merge it with `(.+?)`", refused.stderr)
+    assert refused.returncode == 1 and shlex.split(merge)[:2] == ["cd", str(patched_verl)]
+    subprocess.run(
+        ["bash", "-c", merge.replace("python3", shlex.quote(sys.executable))],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    merged = tmp_path / "ckpts/global_step_20/merged"
+    code, _, err = run("--dtype", "float32", model=merged, data=[data / "math500.parquet"])
+    assert code == 0 and len(lines(tmp_path / "out", "math500")) == 5, err
+    for file in merged.iterdir():
+        shutil.copy(file, actor / "huggingface")
+    refused = subprocess.run(
+        command(recipe, actor, data / "math500.parquet", tmp_path / "out"), env=env, capture_output=True, text=True
+    )
+    assert "give that as --model" in refused.stderr and str(actor / "huggingface") in refused.stderr
+
+
+SHARD = """
+import json, sys, torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
+from transformers import AutoModelForCausalLM
+model, actor, store = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+wrapped = FullyShardedDataParallel(AutoModelForCausalLM.from_pretrained(model), device_mesh=mesh, device_id=torch.device("cpu"))
+with FullyShardedDataParallel.state_dict_type(wrapped, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()):
+    torch.save(wrapped.state_dict(), f"{actor}/model_world_size_1_rank_0.pt")
+json.dump({"FSDP_version": 1, "world_size": 1}, open(f"{actor}/fsdp_config.json", "w"))
+"""
+
+
+# vLLM: a stand-in that takes what vLLM 0.8.5 takes (names and kinds of its parameters, read in its source) and nothing else
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    taken = types.SimpleNamespace(llm=None, calls=[])
+
+    class SamplingParams:
+        def __init__(
+            self,
+            n=1,
+            best_of=None,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            repetition_penalty=1.0,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            min_p=0.0,
+            seed=None,
+            stop=None,
+            max_tokens=16,
+        ):
+            assert (
+                isinstance(n, int)
+                and n >= 1
+                and temperature >= 0
+                and 0 < top_p <= 1
+                and max_tokens >= 1
+                and (seed is None or isinstance(seed, int) and 0 <= seed < 2**63)
+            )
+            assert temperature > 0 or n == 1, "n must be 1 when using greedy sampling"
+            self.temperature, self.top_p, self.max_tokens, self.seed = temperature, top_p, max_tokens, seed
+
+    class LLM:
+        def __init__(
+            self,
+            model,
+            tokenizer=None,
+            tokenizer_mode="auto",
+            *,
+            tensor_parallel_size=1,
+            dtype="auto",
+            seed=None,
+            gpu_memory_utilization=0.9,
+            enforce_eager=None,
+            max_model_len=None,
+        ):
+            assert isinstance(model, str) and dtype in ("auto", "half", "float16", "bfloat16", "float", "float32")
+            taken.llm = dict(
+                model=model, tensor_parallel_size=tensor_parallel_size, dtype=dtype, max_model_len=max_model_len
+            )
+
+        def generate(self, prompts, sampling_params=None, prompt_token_ids=None, use_tqdm=True, lora_request=None):
+            assert isinstance(sampling_params, list) and len(sampling_params) == len(prompts), (
+                "The lengths of prompts and params must be the same."
+            )
+            assert (
+                all(
+                    set(given) == {"prompt_token_ids"}
+                    and all(type(token) is int for token in given["prompt_token_ids"])
+                    for given in prompts
+                )
+                and prompt_token_ids is None
+            )
+            assert all(len(given["prompt_token_ids"]) < taken.llm["max_model_len"] for given in prompts)
+            taken.calls.append((prompts, sampling_params))
+            completion = lambda parameters: types.SimpleNamespace(
+                index=0,
+                text=rf"\boxed{{{parameters.seed % 3}}}",
+                token_ids=(5, 6, 1),
+                finish_reason="stop",
+                stop_reason=None,
+            )  # noqa: E731
+            return [
+                types.SimpleNamespace(prompt=None, outputs=[completion(parameters)], finished=True)
+                for parameters in sampling_params
+            ]
+
+    module = types.ModuleType("vllm")
+    module.LLM, module.SamplingParams = LLM, SamplingParams
+    module.__spec__ = importlib.machinery.ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    return taken
+
+
+def test_the_vllm_engine(run, evaluate, vllm, model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(evaluate, "versions", dict)
+    code, _, err = run("--batch-size", 32, "--tensor-parallel", 2, engine="vllm")
+    assert code == 0, err
+    longest = max(len(prompt(i)) for i in range(1, 6))
+    assert vllm.llm == dict(model=str(model), tensor_parallel_size=2, dtype="auto", max_model_len=longest + TOKENS)
+    assert [len(prompts) for prompts, _ in vllm.calls] == [32, 32, 16, 3, 5]
+    parameters = [one for _, many in vllm.calls for one in many]
+    assert [(one.temperature, one.top_p, one.max_tokens) for one in parameters] == [(0.7, 1.0, TOKENS)] * 80 + [
+        (0.0, 1.0, TOKENS)
+    ] * 8
+    samples = [sample for name in ("aime24", "arc_c", "math500") for sample in lines(tmp_path / "out", name)]
+    assert [one.seed for one in parameters] == [sample["seed"] for sample in samples]
+    assert all(sample["tokens"] == 3 and sample["text"] == rf"\boxed{{{sample['seed'] % 3}}}" for sample in samples)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    code, _, err = run("--tensor-parallel", 2, engine="vllm", out=tmp_path / "other")
+    assert code == 1 and "vllm is to use 2 GPUs" in err
+
+
+def test_the_vllm_stand_in_is_like_vllm(vllm):
+    """Where vLLM is installed: the parameters of the stand-in exist there."""
+    stand_in = sys.modules.pop("vllm")
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vllm is not installed here; the stand-in was compared with the source of 0.8.5.post1 by hand")
+    import vllm as real
+    from vllm.engine.arg_utils import EngineArgs
+
+    names = {*inspect.signature(real.LLM.__init__).parameters, *inspect.signature(EngineArgs).parameters}
+    assert set(inspect.signature(stand_in.LLM.__init__).parameters) <= names
+    assert set(inspect.signature(stand_in.SamplingParams).parameters) <= set(
+        inspect.signature(real.SamplingParams).parameters
+    )

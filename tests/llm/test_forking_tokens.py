@@ -1,0 +1,277 @@
+"""verl/utils/forking_tokens.py against numpy, over one and two processes, and inside the real actor.
+
+Run as a script, this file is a process of its own: python test_forking_tokens.py FOLDER
+"""
+
+import datetime
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import plain
+import pytest
+import torch
+
+KEY = "actor_rollout_ref.actor.policy_loss.forking_fraction"
+ENTROPY, THRESHOLD, FRACTION = "forking_token_entropy", "forking/entropy_threshold", "forking/token_fraction"
+ROWS, LENGTH = 12, 9
+RANK_FRACTIONS = [0.01, 0.2, 0.5, 0.99]
+
+
+def actor_config(fraction):
+    return {"policy_loss": {"loss_mode": "vanilla", "forking_fraction": fraction}}
+
+
+def make_data(entropy, mask, advantages, multi_turn=False):
+    from tensordict import TensorDict
+    from verl import DataProto
+
+    prompt = torch.ones(len(mask), 2, dtype=torch.long)  # must not be taken for response tokens
+    tensors = {
+        "responses": mask.long(),
+        "advantages": advantages,
+        "attention_mask": torch.cat([prompt, mask.long()], -1),
+    }
+    if multi_turn:
+        tensors["loss_mask"] = tensors.pop("attention_mask")
+        tensors["attention_mask"] = torch.ones_like(tensors["loss_mask"])
+    if entropy is not None:
+        tensors[ENTROPY] = entropy
+    return DataProto(batch=TensorDict(tensors, batch_size=[len(mask)]), meta_info={"multi_turn": multi_turn})
+
+
+def example(seed, rows=ROWS, columns=LENGTH):
+    """Masks with holes, an empty row, and unequal numbers of tokens in the two halves of the batch."""
+    g = torch.Generator().manual_seed(seed)
+    mask = torch.rand(rows, columns, generator=g) < torch.linspace(0.2, 0.95, rows).unsqueeze(-1)
+    mask[1] = False
+    mask[-1] = True
+    return 3 * torch.rand(rows, columns, generator=g) ** 4, mask, torch.randn(rows, columns, generator=g)
+
+
+def plain_keep(entropy, mask, fraction):
+    """numpy: H >= the max(1, floor(fraction x n))-th largest of the n response tokens."""
+    entropy, mask = entropy.numpy(), mask.bool().numpy()
+    tokens = np.sort(entropy[mask])[::-1]
+    threshold = tokens[max(1, math.floor(fraction * len(tokens))) - 1]
+    return torch.from_numpy(mask & (np.nan_to_num(entropy) >= threshold)), threshold.item()
+
+
+@pytest.fixture(scope="module")
+def forking_tokens(import_verl):
+    from verl.utils import forking_tokens
+
+    return forking_tokens
+
+
+def check(forking_tokens, entropy, mask, advantages, fraction, multi_turn=False):
+    """keep_forking_tokens equals plain_keep on this batch; returns what is kept."""
+    data = make_data(entropy, mask, advantages, multi_turn)
+    metrics = forking_tokens.keep_forking_tokens(actor_config(fraction), data, "cpu")
+    keep, threshold = plain_keep(entropy, mask, fraction)
+    assert torch.equal(data.batch["advantages"], torch.where(keep, advantages, 0))
+    assert metrics == {THRESHOLD: threshold, FRACTION: keep.sum().item() / mask.sum().item()}
+    return keep
+
+
+@pytest.mark.parametrize("multi_turn", [False, True])
+@pytest.mark.parametrize("fraction", [1e-9, 0.01, 0.2, 0.29, 0.5, 0.999])
+def test_equals_numpy(forking_tokens, fraction, multi_turn):
+    for seed in range(20):
+        entropy, mask, advantages = example(seed)
+        keep = check(forking_tokens, entropy, mask, advantages, fraction, multi_turn)
+        assert keep.sum() == max(1, math.floor(fraction * mask.sum().item())), "without ties the number is exact"
+
+
+def test_every_rank_of_every_kind_of_number(forking_tokens):
+    """The bisection on bits: negative (entropies of rounding errors), zeros of both signs, subnormal, huge, infinite."""
+    numbers = [
+        0.0,
+        -0.0,
+        1e-45,
+        -1e-45,
+        1e-8,
+        -1e-8,
+        0.5,
+        0.5000001,
+        11.93,
+        3e38,
+        -3e38,
+        math.inf,
+        -math.inf,
+        2.0,
+        1.9999999,
+    ]
+    values = torch.tensor(numbers)
+    ordered = sorted(values.tolist(), reverse=True)
+    assert [forking_tokens._largest(values, rank) for rank in range(1, len(values) + 1)] == ordered
+
+
+def test_ties_at_the_threshold_are_all_kept(forking_tokens):
+    entropy = torch.tensor([[0.1, 2.0, 2.0, 2.0, 0.3], [0.2, 2.0, 3.0, 0.1, 0.0]])
+    keep = check(forking_tokens, entropy, torch.ones(2, 5), torch.ones(2, 5), 0.2)
+    assert keep.tolist() == [[False, True, True, True, False], [False, True, True, False, False]]
+    for value in (0.0, 1.5):
+        assert check(forking_tokens, torch.full((2, 5), value), torch.ones(2, 5), torch.ones(2, 5), 0.2).all()
+
+
+def test_ties_of_bf16_entropies(forking_tokens):
+    entropy, mask, advantages = example(7)
+    check(forking_tokens, entropy.bfloat16().float(), mask, advantages, 0.2)
+
+
+def test_the_order_of_the_responses_does_not_matter(forking_tokens):
+    entropy, mask, advantages = example(8)
+    entropy = (entropy * 4).round() / 4
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    keep = check(forking_tokens, entropy, mask, advantages, 0.3)
+    assert torch.equal(check(forking_tokens, entropy[order], mask[order], advantages[order], 0.3), keep[order])
+
+
+def test_one_token_and_none(forking_tokens):
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    data = make_data(torch.full((3, 4), math.nan), mask, torch.ones(3, 4))
+    metrics = forking_tokens.keep_forking_tokens(actor_config(0.2), data, "cpu")
+    assert math.isnan(metrics[THRESHOLD]) and math.isnan(metrics[FRACTION])
+    mask[2, 1] = True
+    assert check(forking_tokens, torch.rand(3, 4), mask, torch.randn(3, 4), 0.2).sum() == 1
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_values_outside_the_mask_never_matter(forking_tokens, poison):
+    entropy, mask, advantages = example(9)
+    clean, poisoned = (
+        make_data(torch.where(mask, entropy, p), mask, torch.where(mask, advantages, p)) for p in (0.0, poison)
+    )
+    assert forking_tokens.keep_forking_tokens(actor_config(0.2), clean, "cpu") == forking_tokens.keep_forking_tokens(
+        actor_config(0.2), poisoned, "cpu"
+    )
+    assert torch.equal(clean.batch["advantages"], poisoned.batch["advantages"])
+
+
+def test_the_callers_tensors_stay_as_they_are(forking_tokens):
+    entropy, mask, advantages = example(10)
+    before = advantages.clone(), entropy.clone()
+    check(forking_tokens, entropy, mask, advantages, 0.2)
+    assert torch.equal(advantages, before[0]) and torch.equal(entropy, before[1])
+
+
+def test_fraction_1_touches_nothing(forking_tokens):
+    entropy, mask, advantages = example(11)
+    for config in (
+        {},
+        {"policy_loss": None},
+        {"policy_loss": {"loss_mode": "vanilla"}},
+        actor_config(1),
+        actor_config(1.0),
+    ):
+        data = make_data(None, mask, advantages)
+        original = data.batch["advantages"]
+        assert forking_tokens.keep_forking_tokens(config, data, "cpu") == {}
+        assert data.batch["advantages"] is original
+        assert forking_tokens.token_entropy({"actor": config}, entropy) == {}
+
+
+def test_the_worker_returns_the_entropies_in_fp32(forking_tokens):
+    entropy = example(12)[0].bfloat16()
+    (returned,) = forking_tokens.token_entropy({"actor": actor_config(0.2)}, entropy).items()
+    assert returned[0] == ENTROPY and returned[1].dtype == torch.float32 and torch.equal(returned[1], entropy.float())
+
+
+@pytest.mark.parametrize("fraction", [0, -0.2, 1.01, 20, math.nan, math.inf, True, False, None, "0.2"])
+def test_bad_fractions_are_refused_with_the_full_key(forking_tokens, fraction):
+    with pytest.raises(ValueError, match=rf"{KEY} is .*expected a number in \(0, 1\]"):
+        forking_tokens.read_fraction(actor_config(fraction))
+
+
+def test_missing_and_nan_entropies_are_refused(forking_tokens):
+    entropy, mask, advantages = example(13)
+    with pytest.raises(
+        ValueError,
+        match=f"{KEY}=0.2 needs the token entropies of the old_log_prob pass, but the batch has no '{ENTROPY}'",
+    ):
+        forking_tokens.keep_forking_tokens(actor_config(0.2), make_data(None, mask, advantages), "cpu")
+    entropy[-1, :2] = math.nan
+    data = make_data(entropy, mask, advantages)
+    with pytest.raises(ValueError, match="those of 2 response tokens are NaN"):
+        forking_tokens.keep_forking_tokens(actor_config(0.2), data, "cpu")
+    assert torch.equal(data.batch["advantages"], advantages)
+
+
+def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
+    """Data-parallel ranks with unequal numbers of tokens, sequence-parallel ranks with copies, a NaN on one rank alone."""
+    run_in(patched_verl, Path(__file__), tmp_path, processes=2)
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+    for i, fraction in enumerate(RANK_FRACTIONS):
+        entropy, mask, advantages = example(i)
+        assert mask[: ROWS // 2].sum() != mask[ROWS // 2 :].sum()
+        keep, threshold = plain_keep(entropy, mask, fraction)
+        expected = torch.where(keep, advantages, 0)
+        metrics = {THRESHOLD: threshold, FRACTION: keep.sum().item() / mask.sum().item()}
+        assert torch.equal(torch.cat([rank["data parallel"][i][0] for rank in ranks]), expected)
+        assert all(torch.equal(rank["sequence parallel"][i][0], expected) for rank in ranks)
+        assert all(rank[kind][i][1] == metrics for rank in ranks for kind in ("data parallel", "sequence parallel"))
+    assert all("those of 1 response tokens are NaN" in rank["error"] for rank in ranks), (
+        "both ranks, or one would wait for ever"
+    )
+
+
+def test_in_the_real_actor_only_forking_tokens_get_a_gradient(steps, patched_verl):
+    """The update is plain SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
+    base = {"model": "token", "seed": 3, "temperature": 0.9, "remove_padding": False, "bsz": 24, "micro_batch": 8}
+    cases = [{**base, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)]
+    for settings, result in zip(cases, steps(patched_verl, cases)):
+        fraction, batch = settings["policy_loss"]["forking_fraction"], result["batch"]
+        mask = plain.response_mask(batch, settings)
+        model = plain.build_model(settings, torch.double)
+        model.load_state_dict(result["start"])
+        with torch.no_grad():
+            _, entropy = plain.policy(model, batch, settings)
+        keep = plain_keep(entropy, mask, fraction)[0]
+        assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
+        kept = {**result, "batch": {**batch, "advantages": result["advantages"] * keep}}
+        for name, expected in plain.train(kept, settings).items():
+            torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9)
+        (metrics,) = result["metrics"]
+        if fraction < 1:
+            assert metrics[FRACTION] == keep.sum().item() / mask.sum().item()
+            assert metrics[THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
+        else:
+            assert not any(name.startswith("forking/") for name in metrics)
+
+
+def ranks(folder):
+    """Each rank's share of the batch, then the whole batch on both as under Ulysses."""
+    import torch.distributed as dist
+    from verl.utils.forking_tokens import keep_forking_tokens
+    from verl.utils.ulysses import set_ulysses_sequence_parallel_group
+
+    dist.init_process_group(
+        "gloo", timeout=datetime.timedelta(seconds=900)
+    )  # a rank that waits for ever is a failure, not a hang
+    rank = dist.get_rank()
+    half = slice(0, ROWS // 2) if rank == 0 else slice(ROWS // 2, ROWS)
+    result = {"data parallel": [], "sequence parallel": []}
+    for kind, group, rows in (("data parallel", None, half), ("sequence parallel", dist.group.WORLD, slice(0, ROWS))):
+        set_ulysses_sequence_parallel_group(group)
+        for i, fraction in enumerate(RANK_FRACTIONS):
+            data = make_data(*(tensor[rows] for tensor in example(i)))
+            metrics = keep_forking_tokens(actor_config(fraction), data, "cpu")
+            result[kind].append((data.batch["advantages"], metrics))
+    set_ulysses_sequence_parallel_group(None)
+    entropy, mask, advantages = example(0)
+    entropy[-1, 0] = math.nan
+    try:
+        keep_forking_tokens(actor_config(0.2), make_data(entropy[half], mask[half], advantages[half]), "cpu")
+    except ValueError as error:
+        result["error"] = str(error)
+    torch.save(result, folder / f"rank{rank}.pt")
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    ranks(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown

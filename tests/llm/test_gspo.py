@@ -1,0 +1,263 @@
+"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64, and inside the real actor.
+
+Run as a script, this file takes the actor's steps: python test_gspo.py RESULTS.pt
+"""
+
+import math
+import random
+from types import SimpleNamespace
+
+import plain
+import pytest
+import torch
+
+LOW, HIGH = 0.03, 0.04
+CONFIG = SimpleNamespace(clip_ratio=0.2, clip_ratio_low=LOW, clip_ratio_high=HIGH)
+
+
+@pytest.fixture(scope="module")
+def gspo(import_verl):
+    from verl.trainer.ppo.gspo import compute_policy_loss_gspo
+
+    return lambda *args, config=CONFIG: compute_policy_loss_gspo(*args, config=config)
+
+
+def example(seed, rows=7, columns=9, spread=0.1, token_advantages=False):
+    """Responses of 1 to `columns` tokens, masks with holes, ratios on both sides of both bounds."""
+    g = torch.Generator().manual_seed(seed)
+    mask = torch.rand(rows, columns, generator=g) < 0.7
+    mask[:, seed % columns] = True
+    old = -3 * torch.rand(rows, columns, generator=g, dtype=torch.double)
+    # A shift per response, so that whole responses and not only tokens are out of bounds.
+    log_prob = old + spread * (
+        torch.randn(rows, columns, generator=g, dtype=torch.double)
+        + torch.randn(rows, 1, generator=g, dtype=torch.double)
+    )
+    advantages = torch.randn(rows, columns if token_advantages else 1, generator=g, dtype=torch.double).expand(
+        rows, columns
+    )
+    return old, log_prob, advantages, mask
+
+
+def plain_objective(old, log_prob, advantages, mask, low=LOW, high=HIGH):
+    """J of GSPO by the paper's words, one advantage per response: likelihoods are multiplied, not log-probs averaged."""
+    total = 0.0
+    for i in range(len(mask)):
+        tokens = [t for t in range(len(mask[i])) if mask[i][t]]
+        likelihood = math.prod(math.exp(log_prob[i][t]) for t in tokens)
+        old_likelihood = math.prod(math.exp(old[i][t]) for t in tokens)
+        s = (likelihood / old_likelihood) ** (1 / len(tokens))
+        a = advantages[i][tokens[0]]
+        total += min(s * a, min(max(s, 1 - low), 1 + high) * a)
+    return total / len(mask)
+
+
+def plain_gradient(old, log_prob, advantages, mask, low=LOW, high=HIGH):
+    """dJ/dlog_prob of GSPO-token, by hand: s_i A_it / (G |y_i|), or 0 where the minimum is the clipped, constant one."""
+    rows, columns = mask.shape
+    gradient, clipped = [[0.0] * columns for _ in range(rows)], 0
+    for i in range(rows):
+        tokens = [t for t in range(columns) if mask[i, t]]
+        s = math.exp(math.fsum(log_prob[i, t].item() - old[i, t].item() for t in tokens) / len(tokens))
+        for t in tokens:
+            a = advantages[i, t].item()
+            if a > 0 and s > 1 + high or a < 0 and s < 1 - low:
+                clipped += 1
+            else:
+                gradient[i][t] = s * a / (rows * len(tokens))
+    return torch.tensor(gradient, dtype=torch.double), clipped / mask.sum().item()
+
+
+def loss_and_gradient(gspo, old, log_prob, advantages, mask, **kwargs):
+    log_prob = log_prob.detach().requires_grad_()
+    loss, *metrics = gspo(old, log_prob, advantages, mask, **kwargs)
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+    return loss.detach(), gradient, metrics
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_value_and_gradient_are_those_of_the_papers_objective(gspo, seed):
+    old, log_prob, advantages, mask = example(seed)
+    loss, gradient, _ = loss_and_gradient(gspo, old, log_prob, advantages, mask)
+    rows = [tensor.tolist() for tensor in (old, log_prob, advantages, mask)]
+    assert loss.item() == pytest.approx(-plain_objective(*rows), rel=1e-12)
+    # the literal formula under autograd
+    x = log_prob.clone().requires_grad_()
+    s = torch.exp(((x - old) * mask).sum(-1) / mask.sum(-1))
+    objective = torch.minimum(s * advantages[:, 0], s.clamp(1 - LOW, 1 + HIGH) * advantages[:, 0]).mean()
+    torch.testing.assert_close(gradient, -torch.autograd.grad(objective, x)[0], rtol=1e-12, atol=1e-15)
+    # central differences of the loops
+    for i, t in random.Random(seed).sample([(i, t) for i in range(mask.size(0)) for t in range(mask.size(1))], 12):
+        ends = []
+        for h in (1e-6, -1e-6):
+            moved = [row[:] for row in rows[1]]
+            moved[i][t] += h
+            ends.append(plain_objective(rows[0], moved, *rows[2:]))
+        assert gradient[i, t].item() == pytest.approx(-(ends[0] - ends[1]) / 2e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_token_advantages_and_metrics(gspo, seed):
+    old, log_prob, advantages, mask = example(seed, token_advantages=True)
+    loss, gradient, (clip_fraction, kl, lower) = loss_and_gradient(gspo, old, log_prob, advantages, mask)
+    expected, clipped = plain_gradient(old, log_prob, advantages, mask)
+    torch.testing.assert_close(gradient, -expected, rtol=1e-12, atol=1e-15)
+    assert clip_fraction.item() == pytest.approx(clipped, abs=1e-6)
+    assert kl.item() == pytest.approx((old - log_prob)[mask].mean().item(), rel=1e-6)
+    assert lower.item() == 0
+
+
+def test_examples_reach_every_branch():
+    seen = set()
+    for seed in range(20):
+        old, log_prob, advantages, mask = example(seed)
+        s = torch.exp(((log_prob - old) * mask).sum(-1) / mask.sum(-1))
+        seen |= {
+            (a > 0, "low" if r < 1 - LOW else "high" if r > 1 + HIGH else "in")
+            for a, r in zip(advantages[:, 0].tolist(), s.tolist())
+        }
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float32, torch.bfloat16])
+def test_on_policy_it_is_the_plain_policy_gradient(gspo, dtype):
+    """ERA on-policy calls it with the detached log-probs: the ratio is exactly 1 and nothing is clipped."""
+    old, _, advantages, mask = example(1, token_advantages=True)
+    old, advantages = old.to(dtype), advantages.to(dtype)
+    loss, gradient, (clip_fraction, kl, _) = loss_and_gradient(
+        gspo, old, old, advantages, mask, config=SimpleNamespace(clip_ratio_low=0.0, clip_ratio_high=0.0)
+    )
+    weight = mask / mask.sum(-1, keepdim=True) / len(mask)
+    torch.testing.assert_close(loss.double(), -(advantages.double() * weight).sum(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, (-advantages.double() * weight).to(dtype))
+    assert clip_fraction == 0 and kl == 0
+
+
+def test_clipping_is_that_of_whole_responses(gspo):
+    log_ratio = torch.tensor(
+        [[0.5, -0.1, -0.1], [0.05, -0.05, 0.0], [-0.5, 0.1, 0.1], [0.5, 0.5, 0.5]], dtype=torch.double
+    )
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.double).unsqueeze(-1).expand(4, 3)
+    _, gradient, (clip_fraction, *_) = loss_and_gradient(
+        gspo, torch.zeros_like(log_ratio), log_ratio, advantages, torch.ones(4, 3)
+    )
+    assert (gradient[[0, 2]] == 0).all(), "every token of a response out of bounds, those with a ratio inside them too"
+    assert (gradient[[1, 3]] != 0).all(), (
+        "tokens out of bounds in a response inside them; a response that moves the wrong way"
+    )
+    assert clip_fraction.item() == pytest.approx(0.5)
+
+
+def test_clip_ratio_is_the_fallback(gspo):
+    values = example(2)
+    both = gspo(*values, config=SimpleNamespace(clip_ratio=0.01, clip_ratio_low=None, clip_ratio_high=None))
+    assert (
+        both[:2] == gspo(*values, config=SimpleNamespace(clip_ratio=9.0, clip_ratio_low=0.01, clip_ratio_high=0.01))[:2]
+    )
+    assert both[0] != gspo(*values)[0]
+
+
+def test_neither_padding_nor_order_nor_micro_batches_matter(gspo):
+    old, log_prob, advantages, mask = example(3, rows=8, token_advantages=True)
+    loss, gradient, _ = loss_and_gradient(gspo, old, log_prob, advantages, mask)
+    order = torch.randperm(mask.size(1), generator=torch.Generator().manual_seed(0))
+    again, permuted, _ = loss_and_gradient(gspo, *(tensor[:, order] for tensor in (old, log_prob, advantages, mask)))
+    torch.testing.assert_close(again, loss)
+    torch.testing.assert_close(permuted, gradient[:, order])
+    again, padded, _ = loss_and_gradient(
+        gspo, *(torch.nn.functional.pad(tensor, (2, 3), value=0) for tensor in (old, log_prob, advantages, mask))
+    )
+    torch.testing.assert_close(again, loss)
+    torch.testing.assert_close(padded[:, 2:-3], gradient)
+    parts = [
+        loss_and_gradient(gspo, *(tensor[rows] for tensor in (old, log_prob, advantages, mask)))
+        for rows in (slice(0, 2), slice(2, 8))
+    ]
+    torch.testing.assert_close(parts[0][0] * 2 / 8 + parts[1][0] * 6 / 8, loss)
+    torch.testing.assert_close(torch.cat([parts[0][1] * 2 / 8, parts[1][1] * 6 / 8]), gradient)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
+def test_values_outside_the_mask_never_matter(gspo, poison, mask_dtype):
+    *values, mask = example(4, token_advantages=True)
+    loss, gradient, metrics = loss_and_gradient(gspo, *values, mask)
+    again, poisoned, others = loss_and_gradient(
+        gspo, *(tensor.masked_fill(~mask, poison) for tensor in values), mask.to(mask_dtype)
+    )
+    assert torch.equal(again, loss) and torch.equal(poisoned, gradient) and others == metrics
+
+
+def test_an_empty_response_counts_with_loss_0(gspo):
+    old, log_prob, advantages, mask = example(5)
+    without = loss_and_gradient(gspo, old[1:], log_prob[1:], advantages[1:], mask[1:])
+    mask[0] = False
+    loss, gradient, metrics = loss_and_gradient(gspo, old, log_prob, advantages, mask)
+    torch.testing.assert_close(loss, without[0] * 6 / 7)
+    torch.testing.assert_close(gradient, torch.cat([torch.zeros(1, 9, dtype=torch.double), without[1] * 6 / 7]))
+    loss, gradient, metrics = loss_and_gradient(gspo, old, log_prob, advantages, torch.zeros_like(mask))
+    assert loss == 0 and (gradient == 0).all() and all(metric == 0 for metric in metrics)
+
+
+@pytest.mark.parametrize("log_ratio", [1e4, -1e4, 700.0, -700.0, 1e30])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_extreme_log_ratios_stay_finite(gspo, log_ratio, advantage):
+    old = torch.zeros(2, 4)
+    loss, gradient, metrics = loss_and_gradient(
+        gspo, old, torch.full((2, 4), log_ratio / 4), torch.full((2, 4), advantage), torch.ones(2, 4)
+    )
+    assert loss.isfinite() and gradient.isfinite().all() and all(metric.isfinite() for metric in metrics)
+    assert (gradient == 0).all(), "clipped, or beyond the bound of verl's log-ratios"
+
+
+def test_a_nan_inside_the_mask_is_not_hidden(gspo):
+    old, log_prob, advantages, mask = example(6)
+    log_prob[mask] = math.nan
+    assert gspo(old, log_prob, advantages, mask)[0].isnan()
+
+
+def test_the_papers_bounds_work_in_bf16(gspo):
+    """At bf16's precision a ratio of 1.0005 would be 1; the log-probs themselves are exact here."""
+    old = torch.full((1, 8), -(2.0**-9), dtype=torch.bfloat16)
+    log_prob = torch.full((1, 8), -(2.0**-9) + 2.0**-11, dtype=torch.bfloat16)
+    config = SimpleNamespace(clip_ratio_low=3e-4, clip_ratio_high=4e-4)
+    _, gradient, (clip_fraction, *_) = loss_and_gradient(
+        gspo, old, log_prob, torch.ones(1, 8), torch.ones(1, 8), config=config
+    )
+    assert clip_fraction.item() == pytest.approx(1) and (gradient == 0).all()
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_another_aggregation_is_refused(import_verl, mode):
+    from verl.trainer.ppo.gspo import compute_policy_loss_gspo
+
+    with pytest.raises(
+        ValueError, match=f"actor_rollout_ref.actor.loss_agg_mode is {mode}; expected seq-mean-token-mean"
+    ):
+        compute_policy_loss_gspo(*example(0), mode, CONFIG)
+
+
+def test_in_the_real_actor(steps, patched_verl):
+    """Two epochs of mini-batches without ERA, which test_code_paths.py adds: the parameters of plain SGD on the objective."""
+    settings = {
+        "model": "token",
+        "seed": 3,
+        "temperature": 0.9,
+        "remove_padding": False,
+        "bsz": 24,
+        "mini_batch": 8,
+        "micro_batch": 4,
+        "epochs": 2,
+        "lr": 0.1,
+    }
+    settings |= {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.01}
+    (result,) = steps(patched_verl, [settings])
+    for name, expected in plain.train(result, settings).items():
+        assert not torch.equal(result["parameters"][name], result["start"][name])
+        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-8, atol=1e-11)
+    (metrics,) = result["metrics"]
+    assert (
+        metrics["actor/pg_clipfrac"][0] == 0
+        and max(metrics["actor/pg_clipfrac"]) > 0
+        and set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
+    )

@@ -1,0 +1,80 @@
+"""The policies that the actor tests train."""
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+VOCABULARY = 40
+PROMPT, RESPONSE = 4, 10
+
+
+class TokenConfig(PretrainedConfig):
+    model_type = "token"
+
+
+class TokenDecoder(PreTrainedModel):
+    config_class = TokenConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.hidden = nn.Linear(16, 16)
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **_):
+        x = self.embedding(input_ids) + position_ids.unsqueeze(-1).to(self.hidden.weight.dtype) / 10
+        return BaseModelOutputWithPast(last_hidden_state=torch.tanh(self.hidden(x)) * 6)
+
+
+class TokenModel(PreTrainedModel, GenerationMixin):
+    """A policy that sees its own token and position alone: packing and slicing cannot change what it computes."""
+
+    config_class = TokenConfig
+    base_model_prefix = "model"
+
+    def __init__(self, bias=False, **config):
+        super().__init__(TokenConfig(**config))
+        self.model = TokenDecoder(self.config)
+        self.lm_head = nn.Linear(16, VOCABULARY, bias=bias)
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **_):
+        return CausalLMOutputWithPast(
+            logits=self.lm_head(self.model(input_ids, attention_mask, position_ids).last_hidden_state)
+        )
+
+
+def qwen2():
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            attn_implementation="eager",
+        )
+    )
+
+
+def build_model(settings, dtype):
+    """The policy that the settings of actor_step.py name."""
+    model = (qwen2() if settings["model"] == "qwen2" else TokenModel(**settings.get("head", {}))).to(dtype)
+    if settings.get("fused"):
+        model.__class__ = type("Fused", (type(model),), {})  # verl replaces the forward of the class, for good
+        from verl.models.transformers.monkey_patch import patch_forward_with_backends
+
+        patch_forward_with_backends(model, use_fused_kernels=True, fused_kernels_backend="torch")
+    if settings.get("lora"):
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(
+            model,
+            LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["hidden"], init_lora_weights=False),
+        )
+    return model

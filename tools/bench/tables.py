@@ -1,0 +1,108 @@
+"""What the benchmarks share: the time of a turn, medians and ratios paired by turn, their table in Markdown and CSV, and the name
+of the processor."""
+
+import csv
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+TURN_SECONDS = 0.02  # a turn repeats what is shorter
+
+
+def cpu_model():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def summarise(seconds, memory, baselines):
+    """One row per arm.
+
+    Args:
+        seconds: for each arm one number per turn, at least two; an empty list for an arm that did not fit the memory.
+        memory: for each arm MiB, where they were measured.
+        baselines: for each arm the one that it is compared with.
+
+    Returns:
+        Dicts with `arm`, `seconds` (the median), `seconds_p20`, `seconds_p80`, `seconds_ratio` (the median of the ratios
+        of each turn), `seconds_ratio_p20`, `seconds_ratio_p80`, `peak_mib`, `peak_ratio`; None where there is no such number.
+    """
+    rows = []
+    for arm, times in seconds.items():
+        base = baselines[arm]
+        peak, base_peak = memory.get(arm), memory.get(base)
+        row = {
+            "arm": arm,
+            **_spread("seconds", times),
+            **_spread("seconds_ratio", [a / b for a, b in zip(times, seconds.get(base, []))]),
+        }
+        rows.append({**row, "peak_mib": peak, "peak_ratio": peak / base_peak if peak and base_peak else None})
+    return rows
+
+
+def _spread(name, values):
+    if not values:
+        return dict.fromkeys([name, f"{name}_p20", f"{name}_p80"])
+    quantiles = statistics.quantiles(values, n=5, method="inclusive")
+    return {name: statistics.median(values), f"{name}_p20": quantiles[0], f"{name}_p80": quantiles[-1]}
+
+
+def print_table(rows):
+    width = max(46, *(len(row["arm"]) for row in rows))
+    print(f"| {'arm':<{width}} | {'time, s':>8} | {'p20 - p80':>13} | {'ratio':>6} | {'peak, MiB':>9} | {'ratio':>6} |")
+    print(
+        "|"
+        + "-" * (width + 2)
+        + "|"
+        + "-" * 9
+        + ":|"
+        + "-" * 14
+        + ":|"
+        + "-" * 7
+        + ":|"
+        + "-" * 10
+        + ":|"
+        + "-" * 7
+        + ":|"
+    )
+    for row in rows:
+        if row["seconds"] is None:
+            print(f"| {row['arm']:<{width}} | {'-':>8} | {'out of memory':>13} | {'':6} | {'':9} | {'':6} |")
+            continue
+        spread = f"{row['seconds_p20']:5.3f} - {row['seconds_p80']:5.3f}"
+        print(
+            f"| {row['arm']:<{width}} | {row['seconds']:8.3f} | {spread:>13} | {_cell(row['seconds_ratio'], 6, 2)} | {_cell(row['peak_mib'], 9, 0)} | {_cell(row['peak_ratio'], 6, 2)} |"
+        )
+
+
+def _cell(value, width, digits):
+    return " " * width if value is None else f"{value:{width}.{digits}f}"
+
+
+def seconds_of(device, run, repeats):
+    """Seconds of one run, the mean over `repeats` of them."""
+    if device == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(repeats):
+            run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / repeats
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def write_csv(path, rows):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,159 @@
+"""Search for logits that break the activation's floor: less entropy than `.floor`, or a probability above `.max_probability`.
+
+    python tools/searches/entropy_floor.py [--classes 10 1000] [--tau 4] [--fractions 0.01 0.5 0.99] [--seed 0]
+
+Per number of classes, inverse and dtype of the logits: the H0 (at the given fractions of its feasible range) and the attack
+with the smallest margin. Entropy and probability are those of the activation's fp32 output, summed in fp64. Ends with 1 if
+a margin is below what rounding explains (`tolerance`).
+"""
+
+import argparse
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+ERA = Path(__file__).resolve().parents[2] / "overlays/timm/timm/layers/era.py"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+GAPS = (1e-3, 0.1, 1.0, 3.0, 6.0, 10.0, 20.0, 50.0, 1e2, 1e3, 3e4, math.inf)  # fp16 ends at 65504
+
+
+def entropy_and_top(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy (nats) and largest probability of softmax(outputs), per row, in fp64."""
+    log_probs = outputs.double().log_softmax(dim=-1)
+    probs = log_probs.exp()
+    return -(probs * log_probs.clamp(min=-1e300)).sum(dim=-1), probs.amax(dim=-1)
+
+
+def tolerance(outputs: torch.Tensor) -> float:
+    """What rounding can do to the entropy and the probability of outputs z'. A rounding of z' is eps |z'|; where d = -1 - z' is
+    small (tau near e), z' goes as sqrt(2 u), u a logarithm near 0 with an absolute error of eps, hence eps / d. Either moves
+    the entropy by at most that times the largest -ln p, about 1 + ln(n). And n terms are summed in fp64."""
+    classes = outputs.shape[-1]
+    off_by = float(outputs.abs().amax()) + 1 / float((-1 - outputs).amin())
+    summed = classes * torch.finfo(torch.float64).eps
+    return (torch.finfo(outputs.dtype).eps * off_by + summed) * (1 + math.log(classes))
+
+
+def one_hot(classes: int) -> torch.Tensor:
+    logits = torch.zeros(len(GAPS), classes, dtype=torch.float64)
+    logits[:, 1:] = -torch.tensor(GAPS, dtype=torch.float64)[:, None]
+    return logits
+
+
+def ties(classes: int) -> torch.Tensor:
+    """k classes ahead of the others by each gap, k from 2 to n."""
+    counts = sorted({round(classes ** (step / 10)) for step in range(1, 11)} - {1})
+    logits = torch.zeros(len(counts), len(GAPS), classes, dtype=torch.float64)
+    for row, count in zip(logits, counts):
+        row[:, count:] = -torch.tensor(GAPS, dtype=torch.float64)[:, None]
+    return logits.flatten(0, 1)
+
+
+def levels(classes: int) -> torch.Tensor:
+    """One class ahead of k tied ones, and the rest far behind: every mixture of one-hot with k-way ties."""
+    rows = []
+    for count in sorted({1, 2, round(classes**0.5), classes - 1} & set(range(1, classes))):
+        for gap in (0.01, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
+            row = torch.full((classes,), -math.inf, dtype=torch.float64)
+            row[0], row[1 : 1 + count] = 0.0, -gap
+            rows.append(row)
+    return torch.stack(rows)
+
+
+def random(classes: int, generator: torch.Generator, rows: int = 24) -> torch.Tensor:
+    """Normal and heavy-tailed logits at scales from 0.01 to 1000."""
+    scales = torch.logspace(-2, 3, rows, dtype=torch.float64)[:, None]
+    normal = torch.randn(rows, classes, dtype=torch.float64, generator=generator)
+    return torch.cat([scales * normal, scales * normal**3]).clamp(-6e4, 6e4)
+
+
+def descent(
+    activation: torch.nn.Module, classes: int, generator: torch.Generator, rows: int = 4, steps: int = 60
+) -> torch.Tensor:
+    """Adam on the entropy of the fp64 activation. The gaps to the first class are exp(theta), so that they can grow fast."""
+    theta = (
+        torch.randn(rows, classes - 1, dtype=torch.float64, generator=generator)
+        * torch.linspace(0.3, 3, rows, dtype=torch.float64)[:, None]
+    )
+    theta.requires_grad_()
+    optimizer = torch.optim.Adam([theta], lr=0.3)
+    for _ in range(steps):
+        loss = entropy_and_top(activation(torch.nn.functional.pad(-theta.exp(), (1, 0))))[0].sum()
+        theta.grad = torch.autograd.grad(loss, theta)[0]
+        optimizer.step()
+        theta.data.clamp_(max=10.0)
+    return torch.nn.functional.pad(-theta.detach().exp(), (1, 0))
+
+
+def attacks(activation: torch.nn.Module, classes: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Name to logits (rows, classes) in fp64."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "one-hot": one_hot(classes),
+        "ties": ties(classes),
+        "levels": levels(classes),
+        "random": random(classes, generator),
+        "descent": descent(activation, classes, generator),
+    }
+
+
+def margins(activation: torch.nn.Module, logits: torch.Tensor) -> tuple[float, float, float]:
+    """Smallest entropy - floor, largest probability - max_probability, and the tolerance of the former."""
+    with torch.no_grad():
+        outputs = activation(logits)
+    entropy, top = entropy_and_top(outputs)
+    return float(entropy.amin()) - activation.floor, float(top.amax()) - activation.max_probability, tolerance(outputs)
+
+
+def load_era():
+    spec = importlib.util.spec_from_file_location("timm_era_of_floor_search", ERA)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, nargs="+", default=[2, 3, 10, 100, 1000, 21841])
+    parser.add_argument("--tau", type=float, default=4.0)
+    parser.add_argument(
+        "--fractions", type=float, nargs="+", default=[0.01, 0.5, 0.99], help="of the feasible range of H0"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    era = load_era()
+    top = math.e * math.log(options.tau) / options.tau
+    broken = 0
+    print(
+        f"{'n':>6} {'inverse':8}{'logits':7}{'H0':>8} {'floor':>8}  {'entropy - floor':>16} by {'':8}{'p - max_probability':>20} by"
+    )
+    for classes in options.classes:
+        settings = [math.log(top) + fraction * math.log(classes) for fraction in options.fractions]
+        for inverse in ("approx", "exact"):
+            found = {dtype: [] for dtype in DTYPES}
+            for min_entropy in settings:
+                activation = era.EntropyRegularizingActivation(classes, min_entropy, options.tau, inverse)
+                for attack, logits in attacks(activation, classes, options.seed).items():
+                    for name, dtype in DTYPES.items():
+                        entropy, probability, allowed = margins(activation, logits.to(dtype))
+                        broken += not (entropy >= -allowed and probability <= allowed)  # also for nan
+                        found[name].append((entropy, probability, attack, activation))
+            for name, rows in found.items():
+                entropy, _, by, activation = min(rows, key=lambda row: row[0])
+                _, probability, by_probability, _ = max(rows, key=lambda row: row[1])
+                print(
+                    f"{classes:6} {inverse:8}{name:7}{activation.min_entropy:8.4f} {activation.floor:8.4f}  "
+                    f"{entropy:16.1e} by {by:8}{probability:20.1e} by {by_probability}",
+                    flush=True,
+                )
+    print(f"{broken} margins beyond rounding" if broken else "The floor and the cap held everywhere, to rounding.")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

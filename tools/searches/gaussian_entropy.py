@@ -1,0 +1,226 @@
+"""Search for states in which ERA's Gaussian has less entropy than H0', or another one although no sigma is clipped.
+
+    python tools/searches/gaussian_entropy.py [--dims 2 6 61] [--targets -0.5] [--seed 0]
+
+State level: Gaussian entropy of a state minus H0'. Batch level: its mean over a batch minus H0'. Per target, level and dtype of
+the network's output: the smallest margin, the largest among states (batches) without a clipped sigma, where equality holds, and
+the largest of all. ln sigma is the activation's fp32 output, summed in fp64. Ends with 1 if a margin is beyond what rounding
+explains (`state_tolerance`, `batch_tolerance`).
+"""
+
+import argparse
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+ERA = Path(__file__).resolve().parents[2] / "overlays/fasttd3/fast_td3/era.py"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+LOG_STD_MIN, LOG_STD_MAX = -8.0, 0.0
+TARGETS = (-0.3, -0.5, -0.75, -1.0)  # per action dimension
+GAPS = (1e-4, 1e-2, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 20.0, 88.0, 104.0, 1e3, 1e4)  # fp32's exp ends at 104
+C = 0.5 * math.log(2 * math.pi * math.e)
+
+
+def load_era():
+    spec = importlib.util.spec_from_file_location("fasttd3_era_alone", ERA)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def entropy(log_std: torch.Tensor) -> torch.Tensor:
+    return (log_std.double() + C).sum(-1)
+
+
+def state_tolerance(dim: int, target: float) -> float:
+    """What rounding in fp32 can do to the sum of ln sigma_i = m + k p_i, m = ln sigma_max; u = eps / 2 is one rounding.
+
+    p_i are the computed exponentials, however exact, over their sum, in which D - 1 additions round, times its reciprocal:
+    their sum is 1 within (D + 1) u. k and the products k p_i are rounded once (2 u |k|), m is, and m + k p_i is
+    (u (2 D |m| + |k|)). This is the worst case: roundings that do not conspire leave about its D-th part."""
+    k = abs(target - dim * (C + LOG_STD_MAX))
+    return torch.finfo(torch.float32).eps / 2 * (k * (dim + 4) + 2 * dim * abs(LOG_STD_MAX))
+
+
+def batch_tolerance(states: int, dim: int, target: float, log_mean: float) -> float:
+    """As state_tolerance, with one sum over the batch of n = states x D numbers. In exp(x - ln mean) the exponentials no longer
+    cancel: each may be off by 4 u where it is computed, and its argument by u of itself, at most u (ln n + 1) on weighted
+    average. ln mean is rounded three times (log, what logsumexp took out, ln n), to 3 u (|ln mean| + ln n)."""
+    n = states * dim
+    k = abs(target - dim * (C + LOG_STD_MAX))
+    relative = (n - 1) + 8 + (math.log(n) + 1) + 3 * (abs(log_mean) + math.log(n))
+    return torch.finfo(torch.float32).eps / 2 * (k * (relative + 3) + 2 * dim * abs(LOG_STD_MAX))
+
+
+def one_hot(dim: int) -> torch.Tensor:
+    states = torch.zeros(len(GAPS), dim)
+    states[:, 0] = torch.tensor(GAPS)
+    return states
+
+
+def ties(dim: int) -> torch.Tensor:
+    """k dimensions ahead of the others by each gap; k = D is a state of equals."""
+    counts = sorted({1, 2, dim // 3, dim // 2, dim - 1, dim} - {0})
+    states = torch.zeros(len(counts), len(GAPS), dim)
+    for rows, count in zip(states, counts):
+        rows[:, :count] = torch.tensor(GAPS)[:, None]
+    return states.flatten(0, 1)
+
+
+def levels(dim: int) -> torch.Tensor:
+    """One dimension ahead of k tied ones by a gap, the rest far behind."""
+    states = []
+    for count in sorted({1, dim // 2, dim - 1} & set(range(1, dim))):
+        for gap in GAPS[:9]:
+            state = torch.full((dim,), -200.0)
+            state[0], state[1 : 1 + count] = gap, 0.0
+            states.append(state)
+    return torch.stack(states)
+
+
+def random(dim: int, generator: torch.Generator, rows: int = 64) -> torch.Tensor:
+    """Normal and heavy-tailed at scales from 0.01 to 1000."""
+    scales = torch.logspace(-2, 3, rows)[:, None]
+    normal = torch.randn(rows, dim, generator=generator)
+    return torch.cat([scales * normal, (scales * normal**3).clamp(-1e4, 1e4)])
+
+
+def descent(log_std, dim: int, generator: torch.Generator, rows: int = 8, steps: int = 40) -> torch.Tensor:
+    """Adam on the entropy, from states with clipped sigma: only there has it a gradient."""
+    states = torch.randn(rows, dim, generator=generator) * torch.linspace(1, 10, rows)[:, None]
+    states[:, 0] += 10
+    states.requires_grad_()
+    optimizer = torch.optim.Adam([states], lr=0.3)
+    for _ in range(steps):
+        states.grad = torch.autograd.grad(log_std(states).sum(), states)[0]
+        optimizer.step()
+    return states.detach()
+
+
+def climb(log_std, dim: int, generator: torch.Generator, sign: int, rows: int = 16, steps: int = 25) -> torch.Tensor:
+    """Random changes of a state, kept where sign x its entropy falls: rounding has no gradient."""
+    states = 0.5 * torch.randn(rows, dim, generator=generator)
+    best = sign * entropy(log_std(states))
+    for step in range(steps):
+        changed = states + 0.3 * 0.9**step * torch.randn(rows, dim, generator=generator)
+        margin = sign * entropy(log_std(changed))
+        better = margin < best
+        states[better], best = changed[better], torch.minimum(margin, best)
+    return states
+
+
+def attacks(log_std, dim: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Name to states (rows, D), for an activation."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {"one-hot": one_hot(dim), "ties": ties(dim), "levels": levels(dim), "random": random(dim, generator)}
+    found["normal"] = 0.3 * torch.randn(64, dim, generator=generator)
+    found["offset"] = found["normal"] + 100
+    found["descent"] = descent(log_std, dim, generator)
+    with torch.no_grad():
+        found["climb down"] = climb(log_std, dim, generator, 1)
+        found["climb up"] = climb(log_std, dim, generator, -1)
+    return found
+
+
+class Margin(NamedTuple):
+    """One state or batch: its entropy minus H0', whether a sigma is clipped, what rounding explains, and where it was."""
+
+    margin: float
+    clipped: bool
+    allowed: float
+    dim: int
+    attack: str
+
+    def broken(self) -> bool:
+        return not (self.margin >= -self.allowed and (self.clipped or self.margin <= self.allowed))  # also for nan
+
+
+@torch.no_grad()
+def state_margins(era, states: torch.Tensor, target: float, attack: str) -> list[Margin]:
+    """The smallest, the largest without and the largest with a clipped sigma of the states (rows, D)."""
+    log_std = era.era_log_std(states, target, LOG_STD_MIN, LOG_STD_MAX)
+    margins, clipped = entropy(log_std) - target, (log_std <= LOG_STD_MIN).any(-1)
+    allowed = state_tolerance(states.shape[-1], target)
+    found = []
+    for mask, is_clipped in ((clipped, True), (~clipped, False)):
+        if mask.any():
+            found += [
+                Margin(float(extreme), is_clipped, allowed, states.shape[-1], attack)
+                for extreme in margins[mask].aminmax()
+            ]
+    return found + [Margin(math.nan, False, allowed, states.shape[-1], attack)] * int(margins.isnan().any())
+
+
+@torch.no_grad()
+def batch_margin(era, states: torch.Tensor, target: float, attack: str) -> Margin:
+    log_mean = era.log_mean_exp(states)
+    log_std = era.batch_level_log_std(states, log_mean, target, LOG_STD_MIN, LOG_STD_MAX)
+    allowed = batch_tolerance(*states.shape, target, float(log_mean))
+    return Margin(
+        float(entropy(log_std).mean()) - target, bool((log_std <= LOG_STD_MIN).any()), allowed, states.shape[-1], attack
+    )
+
+
+def search(era, dim: int, target_per_dim: float, seed: int = 0) -> dict[tuple[str, str], list[Margin]]:
+    """(level, dtype of the states) to margins."""
+    target = dim * target_per_dim
+    found = {(level, name): [] for level in ("state", "batch") for name in DTYPES}
+    for attack, states in attacks(lambda s: era.era_log_std(s, target, LOG_STD_MIN, LOG_STD_MAX), dim, seed).items():
+        for name, dtype in DTYPES.items():
+            found["state", name] += state_margins(era, states.to(dtype), target, attack)
+            found["batch", name].append(batch_margin(era, states.to(dtype), target, attack))
+    return found
+
+
+def described(margins: list[Margin], choose) -> str:
+    if not margins:
+        return f"{'none':>31}"
+    chosen = choose(margins, key=lambda m: m.margin)
+    return f"{chosen.margin:10.1e} D {chosen.dim:2} {chosen.attack:>15}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--dims", type=int, nargs="+", default=range(2, 62), help="action dimensions (default: 2 to 61)"
+    )
+    parser.add_argument("--targets", type=float, nargs="+", default=TARGETS, help="H0' per action dimension, in nats")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    era = load_era()
+    broken = 0
+    print(
+        f"Gaussian entropy - H0' in nats (of the action, not per dimension); ln sigma in [{LOG_STD_MIN:g}, {LOG_STD_MAX:g}]"
+    )
+    print(
+        f"{'H0/D':>6} {'level':6}{'states':7}{'smallest':>31}{'largest, none clipped':>31}{'largest, clipped':>31}   of rounding's bound"
+    )
+    for target in options.targets:
+        rows = {}
+        for dim in options.dims:
+            for key, margins in search(era, dim, target, options.seed).items():
+                rows.setdefault(key, []).extend(margins)
+        for (level, name), margins in rows.items():
+            free, clipped = [m for m in margins if not m.clipped], [m for m in margins if m.clipped]
+            broken += sum(m.broken() for m in margins)
+            share = max(max(-m.margin, 0 if m.clipped else m.margin) / m.allowed for m in margins)
+            print(
+                f"{target:6.2f} {level:6}{name:7}{described(margins, min)}{described(free, max)}{described(clipped, max)}{share:14.0%}",
+                flush=True,
+            )
+    print(
+        f"{broken} margins beyond rounding"
+        if broken
+        else "No entropy below H0', and none above it without a clipped sigma, to rounding."
+    )
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

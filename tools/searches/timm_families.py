@@ -1,0 +1,269 @@
+"""One model of every family of timm, with and without ERA.
+
+    python tools/searches/timm_families.py CHECKOUT [--out docs/vision/models.md]
+
+prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the smallest
+that can be built without a download. Sides of images are the smallest that the model takes, or nearly so.
+"""
+
+import argparse
+import multiprocessing
+import os
+import platform
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+FAMILIES = {  # module of timm.models: model, side of its square images, what makes a large one smaller
+    "beit": ("beit_base_patch16_224", 32, {"depth": 1}),
+    "byoanet": ("eca_botnext26ts_256", 64),
+    "byobnet": ("test_byobnet", 32),
+    "cait": ("cait_xxs24_224", 32),
+    "coat": ("coat_lite_tiny", 32),
+    "convit": ("convit_tiny", 32),
+    "convmixer": ("convmixer_768_32", 32),
+    "convnext": ("test_convnext", 32),
+    "crossvit": ("crossvit_tiny_240", 240),
+    "cspnet": ("cs3darknet_s", 64),
+    "davit": ("davit_tiny", 64),
+    "deit": ("deit_tiny_patch16_224", 32),
+    "densenet": ("densenet121", 32),
+    "dla": ("dla46x_c", 64),
+    "dpn": ("dpn48b", 64),
+    "edgenext": ("edgenext_small", 64),
+    "efficientformer": ("efficientformer_l1", 224),
+    "efficientformer_v2": ("efficientformerv2_s0", 32),
+    "efficientnet": ("test_efficientnet", 32),
+    "efficientvit_mit": ("efficientvit_b0", 64),
+    "efficientvit_msra": ("efficientvit_m0", 32),
+    "eva": ("eva02_tiny_patch14_224", 28),
+    "fasternet": ("fasternet_t0", 64),
+    "fastvit": ("fastvit_t8", 64),
+    "focalnet": ("focalnet_tiny_srf", 64),
+    "gcvit": ("gcvit_tiny", 32),
+    "ghostnet": ("ghostnet_050", 64),
+    "hardcorenas": ("hardcorenas_a", 64),
+    "hgnet": ("hgnetv2_b0", 64),
+    "hiera": ("hiera_tiny_224", 64),
+    "hieradet_sam2": ("sam2_hiera_tiny", 64),
+    "hrnet": ("hrnet_w18_small", 64),
+    "inception_next": ("inception_next_atto", 64),
+    "inception_resnet_v2": ("inception_resnet_v2", 96),
+    "inception_v3": ("inception_v3", 96),
+    "inception_v4": ("inception_v4", 96),
+    "levit": ("levit_128s", 32),
+    "mambaout": ("test_mambaout", 32),
+    "maxxvit": ("coatnet_pico_rw_224", 64),
+    "metaformer": ("poolformerv2_s12", 64),
+    "mlp_mixer": ("gmlp_ti16_224", 32),
+    "mobilenetv3": ("lcnet_035", 32),
+    "mobilenetv5": ("mobilenetv5_base", 64, {"channel_multiplier": 0.25}),
+    "mobilevit": ("mobilevitv2_050", 64),
+    "mvitv2": ("mvitv2_tiny", 64),
+    "naflexvit": ("naflexvit_base_patch16_gap", 32, {"depth": 1}),
+    "nasnet": ("nasnetalarge", 64),
+    "nest": ("nest_tiny", 32),
+    "nextvit": ("nextvit_small", 64),
+    "nfnet": ("test_nfnet", 32),
+    "pit": ("pit_ti_224", 64),
+    "pnasnet": ("pnasnet5large", 64),
+    "pvt_v2": ("pvt_v2_b0", 64),
+    "rdnet": ("rdnet_tiny", 64),
+    "regnet": ("regnetx_002", 32),
+    "repghost": ("repghostnet_050", 32),
+    "repvit": ("repvit_m1", 64),
+    "res2net": ("res2next50", 64),
+    "resnest": ("resnest14d", 64),
+    "resnet": ("test_resnet", 32),
+    "resnetv2": ("resnetv2_18", 32),
+    "rexnet": ("rexnet_100", 32),
+    "selecsls": ("selecsls42", 64),
+    "senet": ("legacy_seresnet18", 32),
+    "sequencer": ("sequencer2d_s", 32),
+    "shvit": ("shvit_s1", 64),
+    "sknet": ("skresnet18", 32),
+    "starnet": ("starnet_s050", 32),
+    "swiftformer": ("swiftformer_xs", 32),
+    "swin_transformer": ("swin_tiny_patch4_window7_224", 56),
+    "swin_transformer_v2": ("swinv2_tiny_window8_256", 64),
+    "swin_transformer_v2_cr": ("swinv2_cr_tiny_224", 64),
+    "tiny_vit": ("tiny_vit_5m_224", 64),
+    "tnt": ("tnt_s_patch16_224", 64),
+    "tresnet": ("tresnet_m", 64, {"width_factor": 0.25}),
+    "twins": ("twins_svt_small", 32),
+    "vgg": ("vgg11", 32, {"mlp_ratio": 0.125}),
+    "visformer": ("visformer_tiny", 64),
+    "vision_transformer": ("test_vit", 32),
+    "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 32),
+    "vision_transformer_relpos": ("vit_srelpos_small_patch16_224", 32),
+    "vision_transformer_sam": ("samvit_base_patch16_224", 32, {"depth": 2, "global_attn_indexes": (1,)}),
+    "vitamin": ("vitamin_small_224", 64),
+    "volo": ("volo_d1_224", 32),
+    "vovnet": ("ese_vovnet19b_slim_dw", 64),
+    "xception": ("legacy_xception", 32),
+    "xception_aligned": ("xception41p", 64),
+    "xcit": ("xcit_nano_12_p8_224", 32),
+}
+CLASSES = 10
+MIN_ENTROPY = 0.6
+
+HEAD = """# ERA on every family of timm
+
+`make vision-models` writes this page. One model of every module of `timm.models` that registers models, one of the module's
+smallest, with random weights: {passed} of {all} families pass (timm {timm}, torch {torch}, Python {python}, CPU, fp32).
+
+A family passes where its model, made by `create_model(name, num_classes=10, era_min_entropy=0.6)`, beside the same model
+without ERA and with the same weights, the same 2 images of noise and the same random state,
+
+- has the same keys in its state_dict, and loads the other's, while the model made without `era_min_entropy` has no activation;
+- returns in fp32, in evaluation and in training, ERA of the other's logits, to the bit, with an entropy of at least the floor;
+- returns the other's logits, to the bit, within `raw_logits`;
+- has the other's gradients, to the bit, after cross-entropy of ERA of the other's logits, all of them finite;
+- after `reset_classifier(7)` returns ERA of 7 classes, and after `reset_classifier(0)` the other's features.
+
+Sides of images are in pixels. Models that are built for one size of image are built for the one named; where arguments stand
+behind a model's name, they make a large model smaller.
+
+| family | model | side | result |
+|---|---|---|---|"""
+
+
+class UpstreamFails(Exception):
+    """A model without ERA fails in the same place."""
+
+
+def check(family):
+    """'pass', or why not, for the family's model. `import timm` must be the patched checkout's."""
+    import torch
+
+    torch.set_num_threads(1)  # as many processes as cores
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")
+    try:
+        _compare(*FAMILIES[family])
+    except UpstreamFails as failure:
+        return f"not checked: fails without ERA too: {failure}"
+    except Exception as error:
+        return " ".join(f"FAIL: {type(error).__name__}: {error}".split())
+    return "pass"
+
+
+def _compare(name, side, smaller=None):
+    import torch
+    from timm import create_model
+    from timm.layers import EntropyRegularizingActivation, raw_logits
+    from timm.models import get_pretrained_cfg_value
+    from torch.nn.functional import cross_entropy
+
+    def both(call):
+        """call(model) without and with ERA, from the same random state."""
+        torch.manual_seed(1)
+        try:
+            expected = call(plain)
+        except Exception as error:
+            raise UpstreamFails(f"{type(error).__name__}: {error}") from error
+        torch.manual_seed(1)
+        return expected, call(model)
+
+    images = torch.randn(2, 3, side, side)
+    activation = EntropyRegularizingActivation(CLASSES, MIN_ENTROPY)
+    keywords = {"num_classes": CLASSES, **(smaller or {})}
+    if get_pretrained_cfg_value(name, "fixed_input_size") and get_pretrained_cfg_value(name, "input_size")[-1] != side:
+        keywords["img_size"] = side
+    plain = create_model(name, **keywords)
+    model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
+
+    assert not any(isinstance(module, EntropyRegularizingActivation) for module in plain.modules()), (
+        "ERA without being asked"
+    )
+    assert list(model.state_dict()) == list(plain.state_dict()), "other keys in state_dict"
+    model.load_state_dict(plain.state_dict())
+
+    with torch.no_grad():
+        logits, output = both(lambda m: m.eval()(images))
+        assert output.dtype == torch.float32 and torch.equal(output, activation(logits)), (
+            "eval: the output is not ERA of the logits"
+        )
+        assert _entropy(output).min() >= activation.floor - 1e-6, "eval: entropy below the floor"
+        with raw_logits(model):
+            assert torch.equal(*both(lambda m: m(images))), "raw_logits differ from the model without ERA"
+
+    logits, output = both(lambda m: m.train()(images))
+    assert torch.equal(output, activation(logits)), "train: the output is not ERA of the logits"
+    assert _entropy(output).min() >= activation.floor - 1e-6, "train: entropy below the floor"
+    for result in (activation(logits), output):
+        cross_entropy(result, torch.tensor([0, 1])).backward()
+    for (parameter, expected), found in zip(plain.named_parameters(), model.parameters()):
+        assert (expected.grad is None) == (found.grad is None), f"train: only one model has a gradient of {parameter}"
+        if found.grad is not None:
+            assert found.grad.isfinite().all(), f"train: a gradient of {parameter} is not finite"
+            assert torch.equal(found.grad, expected.grad), f"train: another gradient of {parameter}"
+
+    with torch.no_grad():
+        for classes in (7, 0):
+            both(lambda m: m.eval().reset_classifier(classes))
+            model.load_state_dict(plain.state_dict())
+            expected, found = both(lambda m: m(images))
+            if classes:
+                assert found.shape == (2, classes) and model.era.num_classes == classes, (
+                    "the classes do not follow reset_classifier"
+                )
+                expected = EntropyRegularizingActivation(classes, MIN_ENTROPY)(expected)
+            assert torch.equal(found, expected), f"another output after reset_classifier({classes})"
+
+
+def _entropy(logits):
+    import torch
+
+    return torch.special.entr(logits.double().softmax(dim=-1)).sum(dim=-1)
+
+
+def _prepare(checkout):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path.insert(0, checkout)
+
+
+def run(checkout, families=FAMILIES):
+    """{family: 'pass' or why not} for the patched checkout."""
+    context = multiprocessing.get_context("spawn")  # not with this process's threads and modules
+    with ProcessPoolExecutor(
+        os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(str(checkout),)
+    ) as pool:
+        return dict(zip(families, pool.map(check, families)))
+
+
+def _described(name, side, smaller=None):
+    return ", ".join([name, *(f"{keyword}={value}" for keyword, value in (smaller or {}).items())]) + f" | {side}"
+
+
+def page(results):
+    """docs/vision/models.md."""
+    import timm
+    import torch
+
+    rows = "\n".join(f"| {family} | {_described(*FAMILIES[family])} | {result} |" for family, result in results.items())
+    passed = sum(result == "pass" for result in results.values())
+    return f"""{HEAD.format(timm=timm.__version__, torch=torch.__version__, python=platform.python_version(), passed=passed, all=len(results))}
+{rows}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", help="a checkout of timm with the overlay")
+    parser.add_argument("--out", type=Path, help="write the page there instead of printing it")
+    args = parser.parse_args()
+    _prepare(args.checkout)
+    results = run(args.checkout)
+    text = page(results)
+    if args.out:
+        args.out.write_text(text)
+        print(f"{args.out}: {text.count('| pass |')} of {len(results)} families pass")
+    else:
+        print(text, end="")
+    sys.exit(any(result.startswith("FAIL") for result in results.values()))
+
+
+if __name__ == "__main__":
+    main()
