@@ -283,26 +283,26 @@ $(FASTTD3_GPU_VENV_READY): requirements/fasttd3-gpu.txt
 
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
-	@$(CPU) tools/searches/entropy_floor.py
+	@$(CPU) -m tools.searches.entropy_floor
 
 entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
-	@$(CPU) tools/searches/gaussian_entropy.py
+	@$(CPU) -m tools.searches.gaussian_entropy
 
 learned-delta: $(VENV_READY)  ## entropy of bounded policies minus the target after training with a learned delta
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
-	@$(CPU) tools/searches/learned_delta.py "$$CHECKOUTS/fasttd3"
+	@$(CPU) -m tools.searches.learned_delta "$$CHECKOUTS/fasttd3"
 
 vision-models: $(VENV_READY)  ## ERA on a model of each timm family, listed with pass or the reason why not
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@$(CPU) tools/searches/timm_families.py "$$CHECKOUTS/timm" --out docs/vision/models.md
+	@$(CPU) -m tools.searches.timm_families "$$CHECKOUTS/timm" --out docs/vision/models.md
 
 bench-vision: $(VENV_READY)  ## time of ERA in a classifier beside plain cross-entropy
 	@$(CPU) apply.py apply timm --checkouts "$$CHECKOUTS"
-	@$(CPU) tools/bench/vision.py --checkout "$$CHECKOUTS/timm"
+	@$(CPU) -m tools.bench.vision --checkout "$$CHECKOUTS/timm"
 
 bench-control: $(VENV_READY)  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS"
-	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) tools/bench/control.py --checkout "$$CHECKOUTS/fasttd3" --csv results/bench-control.csv
+	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout "$$CHECKOUTS/fasttd3" --csv results/bench-control.csv
 
 agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths lie apart
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
@@ -310,17 +310,17 @@ agreement: $(VENV_READY)  ## how far log-probs and gradients of ERA's code paths
 
 bench: $(VENV_READY)  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) tools/bench/logprobs.py --checkout "$$CHECKOUTS/verl"
+	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
 
 bench-actor: $(VENV_READY)  ## time and memory of the actor's two passes: GRPO, ERA, the release's way
 	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
-	@$(CPU) tools/bench/actor.py --checkout "$$CHECKOUTS/verl"
+	@$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl"
 
 bench-ledger: $(VENV_READY)  ## time and memory of collecting and reporting a full grid of made-up results
-	@$(CPU) tools/bench/ledger.py
+	@$(CPU) -m tools.bench.ledger
 
 bench-engine: $(VENV_READY)  ## time of apply.py's verbs
-	@$(CPU) tools/bench/engine.py
+	@$(CPU) -m tools.bench.engine
 
 clean:  ## remove virtual environments and results; checkouts stay
 	rm -rf .venv results

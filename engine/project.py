@@ -301,6 +301,11 @@ def read_overlay_files(name: str) -> dict[str, Content]:
         check_path(relative, f"overlays/{name}")
         content = path.read_bytes()
         files[relative] = (MODES[bool(info.st_mode & stat.S_IXUSR)] if marked else unmarked_mode(content), content)
+    listed = top.with_suffix(".list")
+    for line in listed.read_text().splitlines() if listed.is_file() else []:
+        path, arrow, source = line.partition(" <- ")
+        if arrow:
+            files[path] = (MODES[0], (ROOT / source).read_bytes())
     return files
 
 
