@@ -12,7 +12,7 @@ from engine.checkout import PORT_BRANCHES, Checkout, find_git_dir, write_record
 from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, Stop, some
 from engine.git import Git, add_shallow, committer, init_repository, store_files
 from engine.patches import Patch
-from engine.project import LABELS, REFS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
+from engine.project import LABELS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_path, sdist
 from engine.source.git import fetch_ref, quarantine, take_commit
@@ -73,7 +73,7 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
         return Source("git", commit, git, (), False)
     if onto in up.versions:
         return find_source(run.cache, up, up.version(onto), run.options.source, None, None)
-    check("--onto", onto, REFS, "a version, tag, branch or commit")
+    check("--onto", onto, "tag")
     path = requested_path(run.options.source)
     with run.cache.lock(up.name):
         git = run.cache.repository(up.name)
