@@ -124,8 +124,9 @@ def try_patches(git: Git, up: Upstream, overlay: Overlay, target: str) -> list[d
     git("checkout", "--quiet", "--force", "--detach", target)
     rows = []
     tree = git.tree(target)
-    for path in sorted(overlay.files.keys() & tree.keys()):
-        detail = [f"{path}: upstream has a file of this name there"]
+    taken = sorted(overlay.files.keys() & tree.keys())
+    if taken:
+        detail = [f"upstream has files of these names there: {some(taken)}"]
         rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
     for patch in overlay.patches:
         result, detail = try_patch(git, patch, tree)
