@@ -237,15 +237,19 @@ def read_overlay_files(name: str, sources: dict[str, str]) -> dict[str, Content]
     present = {path for path in present if not JUNK.search(path)}
     outside = {source for source in sources.values() if not source.startswith(f"overlays/{name}/")}
     compare_list(list_file(name), {*sources.values()}, present | {path for path in outside if (ROOT / path).is_file()})
-    marked = keeps_exec_bits()
-    files = {}
-    for path, source in sources.items():
-        info = (ROOT / source).lstat()
-        if not stat.S_ISREG(info.st_mode):
+    for source in sources.values():
+        if not stat.S_ISREG((ROOT / source).lstat().st_mode):
             raise Stop(USAGE, f"{source} is not a plain file", "overlays hold plain files only; nothing was changed")
-        content = (ROOT / source).read_bytes()
-        files[path] = (MODES[bool(info.st_mode & stat.S_IXUSR)] if marked else unmarked_mode(content), content)
-    return files
+    return {path: read_file(source) for path, source in sources.items()}
+
+
+def read_file(path: str) -> Content:
+    """A file of this project, with its mode; patches and lists have no exec bit."""
+    content = (ROOT / path).read_bytes()
+    if path.endswith((".patch", "/series", ".list")):
+        return MODES[0], content
+    marked = (ROOT / path).stat().st_mode & stat.S_IXUSR
+    return (MODES[bool(marked)] if keeps_exec_bits() else unmarked_mode(content)), content
 
 
 def keeps_exec_bits() -> bool:
