@@ -21,8 +21,8 @@ from engine.project import (
     Upstream,
     check_no_overwrite,
     list_file,
-    read_list,
     read_file,
+    read_list,
     read_sources,
     series_file,
 )
@@ -271,7 +271,7 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
     folder = f"patches/{up.name}/{label}"
     series = read_list(series_file(up.name, label)) if (ROOT / series_file(up.name, label)).exists() else []
     subjects: dict[str, list[str]] = {}
-    for file in series:
+    for file in (name for name in series if (ROOT / folder / name).exists()):
         subjects.setdefault(read_patch(file, (ROOT / folder / file).read_bytes()).subject, []).append(file)
     number = max((int(file[:4]) for file in series), default=0)
     git("read-tree", record["base"])
