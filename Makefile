@@ -90,8 +90,8 @@ report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOL
 
 lint: $(VENV_READY)  ## ruff's checks of our files
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . || { echo \
-		"error: ruff finds fault with the files above. 'make format' formats them and fixes what ruff can fix;" \
-		"the rest is to be fixed by hand. No test was run." >&2; exit 1; }
+		"error: ruff rejects the files above, so no test was run. 'make format' fixes their layout and all that ruff" \
+		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 
 test: lint  ## lint, and every contract on every real upstream once: 8 minutes on two cores
 	@$(CPU) -m pytest tests -q -n 2 --dist loadfile -m "not slow"
@@ -104,8 +104,8 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal; \
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
-format: $(VENV_READY)  ## bring our files into ruff's format
-	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
+	@$(VENV)/bin/ruff check --fix .; status=$$?; $(VENV)/bin/ruff format . && exit $$status
 
 apply:  ## patched checkouts of all upstreams in checkouts/
 	@python3 apply.py apply --checkouts "$$CHECKOUTS"
