@@ -119,7 +119,7 @@ diff:  ## what the overlays change, as git shows it
 revert:  ## back to the pinned upstreams; refuses over local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
-drift:  ## each patch on every newer release of its upstream; the table goes to docs/engine/drift.md
+drift:  ## each patch on every newer release of its upstream, as a table in docs/engine/drift.md
 	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs/engine
 
 ##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..."; docs/llm/recipes.md)
