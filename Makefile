@@ -26,7 +26,7 @@ GPU_VENV := .venv/verl-gpu
 TIMM_GPU_VENV := .venv/timm-gpu
 FASTTD3_GPU_VENV := .venv/fasttd3-gpu
 VENVS := $(VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
-# One whose Python is gone (after an upgrade of the system, say) is set up again.
+# One whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
 # What the user's shell adds to Python's path is not part of this environment.
@@ -214,7 +214,7 @@ entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial
 learned-delta: patched-fasttd3  ## entropy of bounded policies minus the target after training with a learned delta
 	@$(CPU) -m tools.searches.learned_delta "$$CHECKOUTS/fasttd3"
 
-vision-models: patched-timm  ## ERA on a model of each timm family, listed with pass or the reason why not
+vision-models: patched-timm  ## ERA on a model of each timm family, with pass or the reason it fails
 	@$(CPU) -m tools.searches.timm_families "$$CHECKOUTS/timm" --out docs/vision/models.md
 
 bench-vision: patched-timm  ## time of ERA in a classifier beside plain cross-entropy
@@ -224,7 +224,7 @@ bench-control: patched-fasttd3  ## time of FastSAC-ERA's updates beside FastTD3'
 	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout "$$CHECKOUTS/fasttd3" \
 		--csv results/bench-control.csv
 
-agreement: patched-verl  ## how far log-probs and gradients of ERA's code paths lie apart
+agreement: patched-verl  ## how far the log-probs and gradients of ERA's code paths differ
 	@$(CPU) tests/llm/agreement.py "$$CHECKOUTS/verl"
 
 bench: patched-verl  ## time and memory of the log-probs with and without ERA, as ratios

@@ -23,8 +23,8 @@ find_file() {
 # Splits the variable $1 into the array `words`, quotes as in the shell.
 split() {
     set -f
-    eval "words=(${!1})" 2> /dev/null || fail "$1=${!1} cannot be read as words of the shell: put what is special" \
-        "there in quotes, and end each. Nothing was changed."
+    eval "words=(${!1})" 2> /dev/null || fail "$1=${!1} cannot be read as shell words: quote special characters" \
+        "and close every quote. Nothing was changed."
     set +f
 }
 
@@ -71,8 +71,8 @@ train() {
     command+=("${words[@]}")
     if [[ -n "$lacks" ]] && ! is_on "$DRY_RUN"; then
         if ! env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$active" "${command[@]}" || is_on "$CHECK_ONLY"; then
-            echo "There is no environment for this run yet. $lacks Once all else is there, make without CHECK_ONLY" \
-                "sets one up in $environment (about $size); PYTHON=... names another." >&2
+            echo "There is no environment for this run yet. $lacks Once everything else is there, make without" \
+                "CHECK_ONLY sets one up in $environment (about $size); PYTHON=... names another." >&2
             exit 1
         fi
         echo "$lacks"
@@ -108,7 +108,7 @@ merge() {
         "make llm-merge CKPT=.../global_step_600 MODEL_PATH=..."
     find_file verl/model_merger/__main__.py
     find_python
-    local actor model merger beside ranks rank part
+    local actor model merger ranks rank part
     actor=$(absolute "${CKPT%/}")/actor
     model=$(absolute "${MODEL_PATH%/}")
     [[ "$python" != */* ]] || python=$(absolute "$python")
@@ -132,13 +132,13 @@ merge() {
         [[ -f "$part" ]] || fail "CKPT=$CKPT is not whole: of $ranks ranks, $part is not there. Nothing was changed."
     done
     if [[ -n "$lacks" ]]; then echo "$lacks"; set_up; else check_python "$python"; fi
-    beside=$model.merging-$$
+    beside=$model.merging-$$ # not local, as the trap is run outside the function
     mkdir -p "$(dirname "$model")"
     mkdir "$beside"
     trap 'rm -rf "$beside"' EXIT
     (cd "$CHECKOUTS/verl" && run "${merger[@]}" "$beside")
     [[ -e "$model" ]] || mv "$beside" "$model"
-    echo "$model is made of $CKPT."
+    echo "Merged $CKPT into $model."
 }
 
 evaluate() {

@@ -155,7 +155,7 @@ def test_the_documented_evaluation(make, project_root, patched_verl):
 
 
 REFUSED = {
-    ("llm-grpo", "ARGS=it's"): "ARGS=it's cannot be read as words of the shell",
+    ("llm-grpo", "ARGS=it's"): "ARGS=it's cannot be read as shell words",
     ("llm-grpo", "PYTHON=/my env/python"): "there is no Python at /my env/python",
     ("llm-data", "PYTHON=/my env/python"): "there is no Python at /my env/python",
     ("llm-data", "SETS=mahts"): "unknown: mahts",
@@ -234,14 +234,25 @@ def test_the_check_alone_makes_no_environment(make, patched_verl, tmp_path):
     assert ("This run cannot start" in result.stderr) == (not (patched_verl / "recipe/dapo").exists())
 
 
-def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
+def test_the_gpu_environment_is_set_up_last(make, tmp_path):
+    """With programs in the place of the active Python and the environment's."""
+    lacks = '#!/bin/sh\ncase "$*" in *check_gpu_environment*) echo "No vllm here."; exit 1;; esac\necho Python 3.12.0\n'
+    path = f"{executable(tmp_path / 'active/python3', lacks).parent}:{os.environ['PATH']}"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").touch()
+    words = ("llm-eval", f"GPU_VENV={tmp_path}/gpu", f"MODEL_PATH={tmp_path}/model")
+
     executable(tmp_path / "gpu/bin/python", '#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
-    active = executable(tmp_path / "active/python3", '#!/bin/sh\necho "Python 3.12.0"\n')  # one that fits
-    path = f"{active.parent}:{os.environ['PATH']}"
-    result = make(f"GPU_VENV={tmp_path}/gpu", f"{tmp_path}/gpu/installed", PATH=path)
-    assert result.returncode != 0 and not (tmp_path / "gpu/installed").exists()
+    result = make(*words, PATH=path)
+    assert result.returncode != 0 and "No vllm here." in result.stdout and "about 10 GB" in result.stdout
     for part in ("flash-attn could not be installed", "CUDA_HOME", "the same command goes on from there"):
         assert part in result.stderr
+    assert not (tmp_path / "gpu/installed").exists()
+
+    executable(tmp_path / "gpu/bin/python", '#!/bin/sh\necho "$@"\n')
+    result = make(*words, PATH=path)
+    assert result.returncode == 0 and (tmp_path / "gpu/installed").exists(), result.stderr
+    assert f"evaluate.py --model {tmp_path}/model" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
