@@ -40,7 +40,7 @@ def processes(mark):
 
 @pytest.fixture
 def start(images, tmp_path):
-    """start(checkout, flags..., before=words, VARIABLE=...): the launcher's process, on one run in this test's folder."""
+    """start(checkout, flags..., before=words, VARIABLE=...): the launcher, for one run in this test's folder."""
 
     def run(checkout, *added, before=(), **variables):
         given = {"PYTHON": sys.executable, "GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(tmp_path)}
