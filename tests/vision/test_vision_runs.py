@@ -176,11 +176,16 @@ def test_nohup_keeps_it_from_the_end_of_the_session(stand_in, tmp_path):
 
 @pytest.fixture
 def stuck(tmp_path):
-    """A torchrun that SIGTERM does not end, and its worker in a session of its own."""
-    script = "trap '' TERM; setsid bash -c 'echo begun; exec sleep 900' & while true; do sleep 0.1; done"
-    environment = {**os.environ, MARK: str(tmp_path)}
+    """A distributed_train.sh whose torchrun SIGTERM does not end, with a worker in a session of its own."""
+    torchrun = "trap '' TERM; setsid bash -c 'echo begun; exec sleep 900' & while true; do sleep 0.1; done"
+    (tmp_path / "torchrun.sh").write_text(torchrun)
     process = subprocess.Popen(
-        ["bash", "-c", script], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        ["bash", "-c", "bash torchrun.sh; true"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, MARK: str(tmp_path)},
+        start_new_session=True,
     )
     wait_for(process.stdout, "begun")
     yield process
@@ -191,7 +196,7 @@ def stuck(tmp_path):
 
 def test_stuck_torchrun_and_its_workers_are_killed(recipe, stuck, tmp_path):
     recipe.launching.end(stuck, 0.5)
-    assert stuck.returncode == -signal.SIGKILL and processes(tmp_path) == []
+    assert stuck.returncode == -signal.SIGTERM and processes(tmp_path) == []
 
 
 def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
@@ -201,7 +206,7 @@ def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
             patch.setattr(os, name, lambda number, signal: None)  # as for a process that waits for its driver
         recipe.launching.end(stuck, 0.1)
     warning = capsys.readouterr().err
-    assert f"warning: kill -9 does not end process {stuck.pid}" in warning and stuck.poll() is None
+    assert f"warning: kill -9 does not end all that process {stuck.pid} has started" in warning and stuck.poll() is None
 
 
 def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):

@@ -154,45 +154,48 @@ def only_one(folder: Path) -> Iterator[int | None]:
             yield lock.fileno()
 
 
-def descendants(number: int) -> list[int]:
-    """A process and all that it has started, directly or not."""
-    children: dict[int, list[int]] = {}
+def members(group: int) -> set[int]:
+    """The processes of a group, and all that they have started."""
+    found, children = [], {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
-            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [number]
-    for process in found:  # which grows
-        found += children.get(process, [])
-    return found
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            number, parent, its_group = int(stat.parent.name), int(fields[1]), int(fields[2])
+            children.setdefault(parent, []).append(number)
+            if its_group == group:
+                found.append(number)
+    for number in found:  # which grows
+        found += children.get(number, [])
+    return set(found)
 
 
-def end(process: subprocess.Popen, seconds: float) -> None:
-    """Ends a training that leads a process group: all of the group, and torchrun's workers.
+def end(leader: subprocess.Popen, seconds: float) -> None:
+    """Ends a process group: a training and all that it has started.
 
-    These have sessions of their own; torchrun ends them, after 30 s by force, unless it is stuck.
+    distributed_train.sh ends at once, before its torchrun. torchrun ends its workers, after 30 s by
+    force; they have sessions of their own, and must be killed with it if it is stuck.
 
     Args:
-        seconds: until what is left is killed.
+        seconds: to wait before what is left is killed.
     """
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(leader.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=seconds)  # a full pipe would block those that write to it
+        leader.communicate(timeout=seconds)  # until the last process has closed the pipe, if any
     except subprocess.TimeoutExpired:
-        for number in descendants(process.pid):
+        for number in members(leader.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=SECONDS_TO_KILL)
+        try:
+            leader.communicate(timeout=SECONDS_TO_KILL)
+        except subprocess.TimeoutExpired:
+            print(
+                f"warning: kill -9 does not end all that process {leader.pid} has started; it may "
+                "hold a GPU. Check that before you start the run again.",
+                file=sys.stderr,
+            )
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # members that outlived their leader
-    if process.poll() is None:
-        print(
-            f"warning: kill -9 does not end process {process.pid}, which may hold a GPU. "
-            "Look after it before you start the run again.",
-            file=sys.stderr,
-        )
+        os.killpg(leader.pid, signal.SIGKILL)  # FastTD3's environments may outlive train.py
 
 
 def stop_on_signals() -> None:

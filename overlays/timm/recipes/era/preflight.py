@@ -304,7 +304,8 @@ def flag_problems(added: list[str]) -> list[str]:
 def find_problems(
     dataset: str, jobs: list[Job], checkout: Path, python: str | None, gpus: int, download: bool
 ) -> list[str]:
-    """
+    """All problems, each once.
+
     Args:
         python: of the environment that trains; None if that is still to be made.
     """
