@@ -276,10 +276,18 @@ def test_cifar10_downloaded_by_half_is_not_there(recipe, tmp_path):
     assert recipe.preflight.has_cifar10(tmp_path)
 
 
-def test_model_has_an_output_for_each_class_of_cifar10(recipe, tmp_path):
-    assert problems(recipe, "cifar10", tmp_path, about="data", num_classes=10) == []
-    (problem,) = problems(recipe, "cifar10", tmp_path, about="data", num_classes=9)
-    assert "CIFAR-10 has 10 classes, the model 9 outputs" in problem
+@pytest.mark.parametrize(
+    "about, added, settings, said",
+    [
+        ("data", [], {"num_classes": 10}, None),
+        ("data", [], {"num_classes": 9}, "CIFAR-10 has 10 classes, the model 9 outputs"),
+        ("GPUs", ["--device", "cpu"], {"gpus": 1}, None),
+        ("GPUs", ["--device", "cpu"], {"gpus": 2}, "Set GPUS=1 instead of 2."),
+    ],
+)
+def test_cifar10_has_enough_outputs_and_one_process_on_a_cpu(recipe, tmp_path, about, added, settings, said):
+    found = problems(recipe, "cifar10", tmp_path, *added, about=about, **settings)
+    assert found == [] if said is None else len(found) == 1 and said in found[0]
 
 
 def script(file, text):
@@ -323,12 +331,6 @@ def test_environment_that_trains(recipe, tmp_path, text, said):
     assert found == [] if said is None else len(found) == 1 and said in found[0]
 
 
-def test_one_process_on_a_cpu(recipe, tmp_path):
-    assert problems(recipe, "cifar10", tmp_path, "--device", "cpu", about="GPUs", gpus=1) == []
-    (problem,) = problems(recipe, "cifar10", tmp_path, "--device", "cpu", about="GPUs", gpus=2)
-    assert "Set GPUS=1 instead of 2." in problem
-
-
 def test_a_dry_run_warns_of_infeasible_min_entropies(launch):
     said = launch("cifar10-era", SEED="1", H0="9", DRY_RUN="1").stderr
     assert "note: ERA: H0=9 is not feasible for 1000 classes" in said
@@ -364,7 +366,7 @@ def write_checkpoint(folder, name):
     "added, settings, said",
     [
         ([], {"data_dir": "/another place"}, None),
-        (["--lr", "0.1"], {}, "(then: nothing; now: --lr 0.1)"),
+        (["--lr", "0.1", "--notes", "a b"], {}, "(then: nothing; now: --lr 0.1 --notes 'a b')"),
         ([], {"gpus": 8, "data_dir": "/another place"}, "(then: 4; now: 8)"),
     ],
 )
@@ -375,16 +377,16 @@ def test_only_the_data_may_move_when_a_run_is_resumed(recipe, tmp_path, added, s
     assert found == [] if said is None else len(found) == 1 and said in found[0]
 
 
-def test_differing_words(recipe):
-    assert recipe.launching.differing_words(["a", "b", "c", "d"], ["a", "x", "y z", "d"]) == ("b c", "x 'y z'")
-
-
 def test_run_that_lost_its_last_checkpoint_is_not_begun_again(recipe, tmp_path):
     """timm deletes it, and then renames tmp.pth.tar to it."""
 
     def ask(epochs=200):
         return recipe.preflight.folder_problems(run_of(recipe), tmp_path, epochs)
 
+    write_begun_run(recipe, tmp_path, epochs=1)
+    assert ask() == []  # killed before its first checkpoint, so there is nothing to lose
+    write_begun_run(recipe, tmp_path, epochs=2)
+    assert ask() != []
     write_begun_run(recipe, tmp_path, epochs=12)
     assert ask(12) == []
     (problem,) = ask()
@@ -398,12 +400,6 @@ def test_run_that_lost_its_last_checkpoint_is_not_begun_again(recipe, tmp_path):
     assert f"cp {tmp_path}/tmp.pth.tar {tmp_path}/last.pth.tar" in ask()[0]
     (tmp_path / "tmp.pth.tar").rename(tmp_path / "last.pth.tar")
     assert ask() == []
-
-
-@pytest.mark.parametrize("epochs, begins_again", [(1, True), (2, False)])
-def test_run_killed_before_its_first_checkpoint_begins_again(recipe, tmp_path, epochs, begins_again):
-    write_begun_run(recipe, tmp_path, epochs)
-    assert (recipe.preflight.folder_problems(run_of(recipe), tmp_path, 200) == []) == begins_again
 
 
 def test_checkpoint_that_is_cut_off_is_named(recipe, tmp_path):
