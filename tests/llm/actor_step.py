@@ -1,11 +1,10 @@
-"""Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable.
+"""Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable, patched or not.
 
-    python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N,
-                                                         or with "fsdp" FSDP, each rank with its share of the batch)
+    python actor_step.py SETTINGS.json RESULTS.pt
 
-SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
-
-Runs in patched and in unpatched verl alike. Everything is fp64 on CPU, except with "dtype": "float32".
+With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
+batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each. Everything is
+fp64 on CPU, except with "dtype": "float32".
 """
 
 import json
@@ -14,7 +13,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from token_model import PROMPT, RESPONSE, VOCABULARY, build_model
@@ -23,34 +21,7 @@ from verl import DataProto
 from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 from verl.workers.actor import dp_actor
 
-
-def install_padding_functions():
-    """flash-attn's four padding functions in plain torch: the package does not run without a GPU."""
-
-    def index_first_axis(x, indices):
-        return x[indices]
-
-    def unpad_input(x, mask):
-        indices = mask.flatten().nonzero().flatten()
-        lengths = mask.sum(-1, dtype=torch.int32)
-        return x.flatten(0, 1)[indices], indices, F.pad(lengths.cumsum(0), (1, 0)), lengths.max().item()
-
-    def pad_input(hidden_states, indices, batch, seqlen):
-        out = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
-        return out.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
-
-    def rearrange(x, pattern):
-        assert pattern == "b s ... -> (b s) ..."
-        return x.flatten(0, 1)
-
-    for function in (index_first_axis, unpad_input, pad_input, rearrange):
-        setattr(dp_actor, function.__name__, function)
-
-
-def install_memory_counters():
-    """verl's memory log asks torch.cpu for counters that only accelerators have."""
-    for name, value in {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (0, 0)}.items():
-        setattr(torch.cpu, name, lambda value=value: value)
+from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 
 
 def make_batch(bsz, seed, dtype):
@@ -120,9 +91,8 @@ def take_steps(settings):
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     if dist.get_world_size() > 1:
         module = FSDP(model, use_orig_params=True, device_id=torch.device("cpu"))
-        module.clip_grad_norm_ = lambda max_norm: torch.zeros(
-            ()
-        )  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+        # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+        module.clip_grad_norm_ = lambda max_norm: torch.zeros(())
     lr = settings.get("lr", 1.0)
     optimizer = (
         torch.optim.AdamW(module.parameters(), lr=1e-2)
@@ -191,7 +161,7 @@ def main(settings_path, result_path):
     if dist.get_rank() == 0:
         torch.save(results, result_path)
     dist.barrier()
-    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown
+    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
 
 
 if __name__ == "__main__":

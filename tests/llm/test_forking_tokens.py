@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import plain
 import pytest
 import torch
 
@@ -216,30 +215,6 @@ def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
     assert all("those of 1 response tokens are NaN" in rank["error"] for rank in ranks), (
         "both ranks, or one would wait for ever"
     )
-
-
-def test_in_the_real_actor_only_forking_tokens_get_a_gradient(steps, patched_verl):
-    """The update is plain SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
-    base = {"model": "token", "seed": 3, "temperature": 0.9, "remove_padding": False, "bsz": 24, "micro_batch": 8}
-    cases = [{**base, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)]
-    for settings, result in zip(cases, steps(patched_verl, cases)):
-        fraction, batch = settings["policy_loss"]["forking_fraction"], result["batch"]
-        mask = plain.response_mask(batch, settings)
-        model = plain.build_model(settings, torch.double)
-        model.load_state_dict(result["start"])
-        with torch.no_grad():
-            _, entropy = plain.policy(model, batch, settings)
-        keep = plain_keep(entropy, mask, fraction)[0]
-        assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
-        kept = {**result, "batch": {**batch, "advantages": result["advantages"] * keep}}
-        for name, expected in plain.train(kept, settings).items():
-            torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9)
-        (metrics,) = result["metrics"]
-        if fraction < 1:
-            assert metrics[FRACTION] == keep.sum().item() / mask.sum().item()
-            assert metrics[THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
-        else:
-            assert not any(name.startswith("forking/") for name in metrics)
 
 
 def ranks(folder):

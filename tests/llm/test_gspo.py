@@ -1,13 +1,9 @@
-"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64, and inside the real actor.
-
-Run as a script, this file takes the actor's steps: python test_gspo.py RESULTS.pt
-"""
+"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64."""
 
 import math
 import random
 from types import SimpleNamespace
 
-import plain
 import pytest
 import torch
 
@@ -235,29 +231,3 @@ def test_another_aggregation_is_refused(import_verl, mode):
         ValueError, match=f"actor_rollout_ref.actor.loss_agg_mode is {mode}; expected seq-mean-token-mean"
     ):
         compute_policy_loss_gspo(*example(0), mode, CONFIG)
-
-
-def test_in_the_real_actor(steps, patched_verl):
-    """Two epochs of mini-batches without ERA, which test_code_paths.py adds: the parameters of plain SGD on the objective."""
-    settings = {
-        "model": "token",
-        "seed": 3,
-        "temperature": 0.9,
-        "remove_padding": False,
-        "bsz": 24,
-        "mini_batch": 8,
-        "micro_batch": 4,
-        "epochs": 2,
-        "lr": 0.1,
-    }
-    settings |= {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.01}
-    (result,) = steps(patched_verl, [settings])
-    for name, expected in plain.train(result, settings).items():
-        assert not torch.equal(result["parameters"][name], result["start"][name])
-        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-8, atol=1e-11)
-    (metrics,) = result["metrics"]
-    assert (
-        metrics["actor/pg_clipfrac"][0] == 0
-        and max(metrics["actor/pg_clipfrac"]) > 0
-        and set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
-    )

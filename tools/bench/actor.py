@@ -1,6 +1,6 @@
 """Time and peak memory of verl's actor with ERA, without, and with the release's way of scaling, as ratios in one run.
 
-    python tools/bench/actor.py --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
+    python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
 The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers and
 a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with learning
@@ -38,6 +38,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 from tools.bench.tables import cpu_model, print_table, summarise, write_csv
 
 RESPONSES, TOP_K = 8, 20
@@ -47,7 +48,6 @@ SCALED_FRACTION = 2 / RESPONSES
 ADVANTAGES = [1.5, -0.5, 1.5, -0.5, 1.5, -0.5, -0.5, 1.5]
 M_MMAP_THRESHOLD = -3  # of malloc.h
 PASSES = ("old_log_prob", "update")
-TESTS = Path(__file__).resolve().parents[2] / "tests/llm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +91,11 @@ def uses_flash_attention(dtype):
 
 def prepare_verl(checkout):
     """Make `import verl` the checkout, and its actor importable and runnable on this machine, in a group of one process."""
-    sys.path[:0] = [str(Path(checkout).resolve()), str(TESTS)]
+    sys.path.insert(0, str(Path(checkout).resolve()))
     flash_attention = importlib.util.find_spec("flash_attn") is not None
     if device() == "cuda" and not flash_attention:  # dp_actor imports these where there is a GPU
         names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
         sys.modules["flash_attn.bert_padding"] = types.SimpleNamespace(**dict.fromkeys(names))
-    from actor_step import install_memory_counters, install_padding_functions
-
     if not flash_attention or device() == "cpu":
         install_padding_functions()
     if device() == "cpu":
@@ -175,7 +173,7 @@ class Bench:
         if settings.dtype == torch.float32:
             actor.device_name = "cpu" if device() == "cuda" else "cuda"  # no bf16 autocast on the device that is used
         if arm.release:
-            from release_way import ReleaseHooks
+            from tools.bench.release_way import ReleaseHooks
 
             actor.era = ReleaseHooks(actor, **era)
         return actor

@@ -1,6 +1,6 @@
 """Time and peak memory of log-prob + backward in verl's actor update, with ERA and without, as ratios in one run.
 
-    python tools/bench/logprobs.py --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtype float32]
+    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtype float32]
 
 The baseline is what upstream does with the logits: division by the temperature, logprobs_from_logits, backward. "The
 release's way" is re-implemented here from its description: entropy under autograd, rows of the logits rescaled in place
@@ -191,7 +191,8 @@ def peak_memory(args, name):
     """MiB above what the process held before the logits, in a process of its own."""
     command = [
         sys.executable,
-        __file__,
+        "-m",
+        "tools.bench.logprobs",
         "--checkout",
         args.checkout,
         "--tokens",
