@@ -3,13 +3,14 @@
     python actor_step.py SETTINGS.json RESULTS.pt
 
 With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
-batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each. Everything is
-fp64 on CPU, except with "dtype": "float32".
+batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each. All is fp64
+on CPU, except with "dtype": "float32".
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -153,7 +154,7 @@ def main(settings_path, result_path):
     install_padding_functions()
     install_memory_counters()
     results = []
-    for settings in json.load(open(settings_path)):
+    for settings in json.loads(Path(settings_path).read_text()):
         try:
             results.append(take_steps(settings))
         except ValueError as error:

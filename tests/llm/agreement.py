@@ -13,7 +13,7 @@ import torch
 from llm_helpers import largest_difference, take_steps
 from token_model import PROMPT
 
-# The random policies here have H_resp from 1.5 to 3.3 nats, so that these bounds put responses on both sides and between.
+# The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
 ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 1.7}  # no power of 2: rounding differs
 # One micro-batch, and a mean over responses: two ranks with half of them each take the same mean.
 UPDATE = {

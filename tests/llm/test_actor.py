@@ -12,7 +12,7 @@ from llm_helpers import take_steps
 from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
 
 BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
-# The random policies here have H_resp from 1.5 to 3.3 nats, so that these bounds put responses on both sides and between.
+# The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
 ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
 # Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
 OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5, "era": ERA}
@@ -167,7 +167,7 @@ def test_without_era_training_is_upstream_to_the_bit(patched_verl, upstream_verl
 
 @pytest.mark.parametrize("fraction", FORKING)
 def test_only_forking_tokens_get_a_gradient(updates, fraction):
-    """The update is plain SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
+    """The update is SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
     settings, result = FORKING[fraction], updates[fraction]
     mask, entropy = plain.response_mask(result["batch"], settings), entropies(result, settings)
     keep = plain_keep(entropy, mask, fraction)[0]

@@ -1,4 +1,4 @@
-"""The code paths that real clusters use, each against plain fp64 arithmetic and against each other, gradients included."""
+"""The code paths of real clusters, against plain fp64 arithmetic and against each other, gradients included."""
 
 import agreement
 import plain

@@ -2,15 +2,16 @@
 
     python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
-The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers and
-a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with learning
-rate 0, so that each turn meets the same policy. Eight responses; of the positive-advantage ones, the one with the lowest
-and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout; otherwise its padding
-functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
+The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers
+and a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with
+learning rate 0, so that each turn meets the same policy. Eight responses; of the positive-advantage ones, the one with
+the lowest and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout;
+otherwise its padding functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
 
 The arms take turns in one process, in reversed order every other turn; each is compared with its own baseline, turn by
 turn. Memory is what a pass takes beyond what was held before it: on a GPU the allocator's peak, on CPU that of the
-resident set (Linux alone). Before anything is measured, the arms' gradients are compared, and that tokens were scaled is asserted.
+resident set (Linux alone). Before anything is measured, the arms' gradients are compared, and that tokens were scaled
+is asserted.
 """
 
 import argparse
@@ -90,7 +91,7 @@ def uses_flash_attention(dtype):
 
 
 def prepare_verl(checkout):
-    """Make `import verl` the checkout, and its actor importable and runnable on this machine, in a group of one process."""
+    """Make `import verl` the checkout, and its actor run on this machine, in a group of one process."""
     sys.path.insert(0, str(Path(checkout).resolve()))
     flash_attention = importlib.util.find_spec("flash_attn") is not None
     if device() == "cuda" and not flash_attention:  # dp_actor imports these where there is a GPU
@@ -125,7 +126,7 @@ class Bench:
         self.low, self.high = self._decide_bounds()
 
     def _decide_bounds(self):
-        """Give the responses advantages by their rank in H_resp, and bounds between the second and the others at either end."""
+        """Advantages by the responses' rank in H_resp; bounds between the second and the third from either end."""
         from verl.utils.era import response_entropy
 
         _, entropys = self.actor(ARMS["grpo"]).compute_log_prob(self._data(), calculate_entropy=True)
@@ -251,7 +252,7 @@ def with_fused_kernels(model):
 
 
 def make_batch(settings):
-    """Full-length responses. Each repeats a word of its own: its tokens have nearly one entropy, whatever its length."""
+    """Full-length responses. Each repeats one word, so that its tokens have nearly the same entropy at any length."""
     from tensordict import TensorDict
 
     length = settings.tokens // RESPONSES
@@ -271,7 +272,7 @@ def make_batch(settings):
 
 @torch.no_grad()
 def set_label_probabilities(model, batch):
-    """Rows of the head that give the word of each response its probability there: sampled tokens are likely ones, and H_resp lie apart."""
+    """Set rows of the head so that each response's word is likely there, and that the H_resp lie apart."""
     packed = {key: batch[key].view(1, -1) for key in ("input_ids", "position_ids")}
     hidden = (
         model.model(**packed, use_cache=False).last_hidden_state.view(RESPONSES, -1, model.config.hidden_size).mean(1)
@@ -310,7 +311,8 @@ def check_gradients(args):
             f"the gradients of {a} and {b} differ by {distance(a, b):.2g} of their norm, expected less than {tolerance}"
         )
     assert distance("era", "grpo") > 2 * tolerance, (
-        f"the gradients of era and grpo differ by no more than {distance('era', 'grpo'):.2g} of their norm: era does nothing"
+        f"the gradients of era and grpo differ by no more than {distance('era', 'grpo'):.2g} of their norm: era "
+        "does nothing"
     )
 
 
@@ -471,7 +473,9 @@ def report(args, machine, tokens, seconds, memory):
         "turns": args.turns,
     }
     print(
-        f"\n{tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, width {args.width}, {args.layers} layers, k {args.k:g}, temperature {args.temperature:g}; medians of {args.turns} turns, ratios to the arm's own baseline, paired by turn"
+        f"\n{tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, width {args.width}, {args.layers} layers, "
+        f"k {args.k:g}, temperature {args.temperature:g}; medians of {args.turns} turns, ratios to the arm's own "
+        "baseline, paired by turn"
     )
     rows = []
     for pass_ in PASSES:
