@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def era(project_root):
-    """The overlay's era.py by its path: it needs torch and the standard library alone, not verl."""
+    """The overlay's era.py by its path: it needs only torch and the standard library, not verl."""
     return llm_helpers.load(project_root / "overlays/verl/verl/utils/era.py", "era_alone")
 
 

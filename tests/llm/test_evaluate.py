@@ -533,7 +533,7 @@ def test_kill_9_and_resume_equals_an_uninterrupted_run(recipe, run, model, data,
     file.write_bytes(kept + b'{"benchmark": "aime24", "index": 1')  # the end of a line that a kill cut off
     code, _, err = run(data=[data / "aime24.parquet"], out=tmp_path)
     assert code == 0 and "the last line is cut off" in err
-    assert f"{kept.count(10)} of 80 samples are there already" in err
+    assert f"{kept.count(10)} of 80 samples are already there" in err
     assert file.read_bytes() == (finished.out / "aime24.samples.jsonl").read_bytes()
     files = (folder / "summary.json" for folder in (tmp_path, finished.out))
     ours, theirs = (json.loads(file.read_text())["benchmarks"]["aime24"] for file in files)
@@ -545,7 +545,7 @@ def test_a_finished_run_only_reports(run, finished, tmp_path):
     before = (out / "aime24.samples.jsonl").stat().st_mtime_ns
     (out / "summary.json").unlink()
     code, text, err = run()
-    assert code == 0 and "88 of 88 samples are there already" in err
+    assert code == 0 and "88 of 88 samples are already there" in err
     assert text.splitlines()[:4] == finished.stdout.splitlines()[:4]
     assert (out / "aime24.samples.jsonl").stat().st_mtime_ns == before and (out / "summary.json").exists()
 
@@ -573,7 +573,7 @@ def test_damaged_samples_are_made_again(run, data, finished, tmp_path):
     as_it_was = file.read_bytes()
     code, _, err = run()
     assert code == 0 and "3 good samples stay" in err
-    assert "line 2 is no sample" in err and "line 4 repeats a sample" in err
+    assert "line 2 is not a sample" in err and "line 4 repeats a sample" in err
     assert sorted(file.read_text().splitlines()) == sorted(good)
     assert (out / "math500.samples.jsonl.damaged").read_bytes() == as_it_was
 
@@ -640,7 +640,7 @@ def test_everything_wrong_is_said_at_once(run, data, tmp_path):
     files = [data, tmp_path / "eval", tmp_path / "none.parquet"]
     code, out, err = run("--pass-at", 32, model=tmp_path / "half", data=files, out=tmp_path / "file/out")
     assert code == 1 and out == ""
-    needed = ("a tokenizer (tokenizer.json", shards[1], "no *.parquet in", "none.parquet", "file is no folder")
+    needed = ("a tokenizer (tokenizer.json", shards[1], "no *.parquet in", "none.parquet", "file is not a folder")
     for said in (*needed, "pass@32 of aime24", "pass@32 of math500"):
         assert said in err, err
     assert shards[0] not in err

@@ -184,7 +184,7 @@ def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
         assert all(torch.equal(rank["sequence parallel"][i][0], expected) for rank in ranks)
         assert all(rank[kind][i][1] == metrics for rank in ranks for kind in ("data parallel", "sequence parallel"))
     assert all("those of 1 response tokens are NaN" in rank["error"] for rank in ranks), (
-        "both ranks, or one would wait for ever"
+        "both ranks, or one would wait forever"
     )
 
 
@@ -194,7 +194,7 @@ def ranks(folder):
     from verl.utils.forking_tokens import keep_forking_tokens
     from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 
-    # A rank that waits for ever is a failure, not a hang.
+    # A rank that waits forever is a failure, not a hang.
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=900))
     rank = dist.get_rank()
     half = slice(0, ROWS // 2) if rank == 0 else slice(ROWS // 2, ROWS)

@@ -96,7 +96,7 @@ def test_what_is_missing_is_named_and_nothing_is_left(merge, checkpoint, tmp_pat
 
 
 def test_a_merge_that_fails_leaves_nothing(merge, tmp_path):
-    """A program that writes a part of it stands for verl's."""
+    """A program that writes a part of it, in place of verl's."""
     python = tmp_path / "python"
     python.write_text(
         '#!/bin/sh\nwhile [ "$1" != --target_dir ]; do shift; done\ntouch "$2/config.json"\nls -d "$2"\nexit 3\n'

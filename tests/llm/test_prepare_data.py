@@ -423,7 +423,7 @@ def test_a_bad_row_is_named(world, name, change, said):
 @pytest.mark.parametrize("name", ["math500", "gpqa_diamond", "math-3to5", "arc_c", "dapo-math-17k"])
 @pytest.mark.parametrize("content", [b"", b"\0\xff" * 500])
 def test_a_file_in_another_format(world, name, content):
-    """As where a pin was changed to a page that says why there is no file. The other sets are made."""
+    """As when a pin names a page that explains why the file is missing. The other sets are made."""
     world.source(name).write_bytes(content)
     world.sets[name]["pin"]["sha256"] = sha256(world.source(name))
     code, text = world.run(name, "aime24")
@@ -435,7 +435,7 @@ def test_a_problem_that_is_there_twice_is_noted(world):
     rows = FIXTURES["math500"]["rows"]
     world.put("math500", [*rows, {**rows[0], "unique_id": "again"}])
     code, text = world.run("math500")
-    assert code == 0 and "math500: 1 prompts stand in several rows, all kept: [0, 2]" in text
+    assert code == 0 and "math500: 1 prompts are in several rows, all kept: [0, 2]" in text
     assert len(world.rows("math500")) == 3
 
 
@@ -583,7 +583,7 @@ def test_download_from_github(world, server, monkeypatch):
 
 @pytest.mark.parametrize("name", ["aime24", "arc_c"])
 def test_no_network(world, monkeypatch, name):
-    """A port where nobody listens: the file is not said to be gone, and its address is said once."""
+    """A port where nobody listens: the message does not call the file gone, and has its address once."""
     import huggingface_hub
 
     nobody = "http://127.0.0.1:1"

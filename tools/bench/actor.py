@@ -4,13 +4,13 @@
 
 The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers
 and a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with
-learning rate 0, so that each turn meets the same policy. Eight responses; of the positive-advantage ones, the one with
+learning rate 0, so that each turn has the same policy. Eight responses; of the positive-advantage ones, the one with
 the lowest and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout;
 otherwise its padding functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
 
 The arms take turns in one process, in reversed order every other turn; each is compared with its own baseline, turn by
 turn. Memory is what a pass takes beyond what was held before it: on a GPU the allocator's peak, on CPU that of the
-resident set (Linux alone). Before anything is measured, the arms' gradients are compared, and that tokens were scaled
+resident set (only on Linux). Before anything is measured, the arms' gradients are compared, and that tokens were scaled
 is asserted.
 """
 
@@ -342,7 +342,7 @@ def measure_peak_mib(run):
             M_MMAP_THRESHOLD, 2**16
         )  # else glibc keeps freed rows of logits, which then serve this pass and do not count
         libc.malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): the peak of the resident set starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak of the resident set
     except (OSError, AttributeError):
         return run(), None
     before = peak_resident_mib()

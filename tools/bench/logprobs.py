@@ -5,7 +5,7 @@
 The baseline is what upstream does with the logits: division by the temperature, logprobs_from_logits, backward. "The
 release's way" is re-implemented here from its description: entropy under autograd, rows of the logits rescaled in place
 through an index, and a top-k filter that fills a second tensor of the logits' size. The arms take turns, so that a
-drift of the machine meets all of them; each arm's memory is the peak of a process of its own.
+drift of the machine affects all of them; each arm's memory is the peak of a process of its own.
 """
 
 import argparse

@@ -358,7 +358,7 @@ def run(args: argparse.Namespace) -> None:
     total = sum(len(b.problems) * b.protocol.samples for b in benchmarks)
     done = total - sum(map(len, missing.values()))
     if done:
-        say(f"{done} of {total} samples are there already")
+        say(f"{done} of {total} samples are already there")
     if total > done:
         grader = Grader(args.grader_seconds)
         try:

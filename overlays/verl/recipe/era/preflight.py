@@ -211,7 +211,7 @@ def wrong_settings(settings: Settings) -> dict[str, str]:
 def era_problems(config: dict) -> list[str]:
     if importlib.util.find_spec("torch") is None:
         return []
-    # By its path: era.py needs torch alone, while `import verl` loads all of it.
+    # By its path: era.py needs only torch, while `import verl` loads all of it.
     spec = importlib.util.spec_from_file_location("era", CHECKOUT / "verl/utils/era.py")
     era = importlib.util.module_from_spec(spec)
     sys.modules["era"] = era
@@ -332,7 +332,7 @@ def cluster_problems(
 ) -> list[str]:
     if address.startswith(("http://", "https://")):
         return [
-            f"GPUs: RAY_ADDRESS={address} is a dashboard's address, for `ray job submit` alone; "
+            f"GPUs: RAY_ADDRESS={address} is a dashboard's address, only for `ray job submit`; "
             "give that of the cluster, such as auto or HOST:6379."
         ]
     if importlib.util.find_spec("ray") is None:

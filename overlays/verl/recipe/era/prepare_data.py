@@ -249,7 +249,7 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
     if wrong:
         raise Problem(
             f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get "
-            f"{address(pin)} anew."
+            f"{address(pin)} again."
         )
     return None
 
@@ -426,7 +426,7 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
     twice = [indices for indices in places.values() if len(indices) > 1]
     if twice:
         notes.append(
-            f"{name}: {len(twice)} prompts stand in several rows, all kept: "
+            f"{name}: {len(twice)} prompts are in several rows, all kept: "
             f"{', '.join(map(str, twice[:5]))}{' ...' * (len(twice) > 5)}"
         )
     return rows, notes

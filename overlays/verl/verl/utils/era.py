@@ -21,7 +21,7 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-All entropies are in nats. This file needs torch and the standard library alone; what moves these
+All entropies are in nats. This file needs only torch and the standard library; what moves these
 quantities through verl's actor is in verl/utils/era_fsdp.py.
 """
 

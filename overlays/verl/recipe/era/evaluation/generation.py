@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 class Request(NamedTuple):
     prompt_ids: list[int]
-    seed: int  # of this sample alone, in [0, 2**31)
+    seed: int  # of this sample only, in [0, 2**31)
 
 
 class Sampling(NamedTuple):
@@ -111,7 +111,7 @@ class TransformersEngine:
         self.padding = next(
             token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None
         )
-        # The model's own defaults (a repetition penalty, a top-k) are no part of the protocol; vLLM
+        # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM
         # leaves them out too.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None, pad_token_id=self.padding

@@ -169,7 +169,7 @@ def grade_math(text: str, ground_truth: str) -> Grade:
         return Grade(answer, True, "ok")
     try:
         parsed = parse(answer)
-    except Exception:  # whatever latex2sympy meets in a text that is no LaTeX
+    except Exception:  # whatever latex2sympy meets in a text that is not LaTeX
         return Grade(answer, False, "unparsable")
     pairs = list(product(parse(gold), parsed))
     errors = 0

@@ -283,7 +283,7 @@ def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
 def out_problems(out: Path) -> list[str]:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
-        return [f"out: {there} is no folder. Give another --out."]
+        return [f"out: {there} is not a folder. Give another --out."]
     try:
         tempfile.TemporaryDirectory(
             dir=there

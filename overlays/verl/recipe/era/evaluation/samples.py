@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The samples of an evaluation on disk: what they were made with, and how to go on with them."""
+"""The samples of an evaluation on disk: what they were made with, and how to continue them."""
 
 import argparse
 import hashlib
@@ -148,7 +148,7 @@ def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
             sample = json.loads(line)
             bad = [name for name, kind in FIELDS.items() if not isinstance(sample[name], kind)]
         except (ValueError, KeyError, TypeError, RecursionError):
-            wrong.append(f"line {number} is no sample")
+            wrong.append(f"line {number} is not a sample")
             continue
         key = (sample["index"], sample["sample"])
         if (
@@ -157,7 +157,7 @@ def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
             or not 0 <= key[1] < settings["samples"]
             or sample["seed"] != sample_seed(settings["seed"], settings["benchmark"], *key)
         ):
-            wrong.append(f"line {number} is no sample of this run")
+            wrong.append(f"line {number} is not a sample of this run")
         elif key in seen:
             wrong.append(f"line {number} repeats a sample")
         else:
