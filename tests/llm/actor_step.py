@@ -51,6 +51,35 @@ def make_batch(bsz, seed, dtype):
     )
 
 
+def make_data(settings, step, dtype):
+    batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
+    if settings.get("fsdp"):
+        batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+    meta = {
+        "temperature": settings["temperature"],
+        "micro_batch_size": settings["micro_batch"],
+        "use_dynamic_bsz": settings.get("dynamic", False),
+        "max_token_len": 30,
+        "multi_turn": settings.get("multi_turn", False),
+    }
+    return DataProto(batch=batch, meta_info=meta)
+
+
+def old_log_prob_pass(actor, data):
+    """Log-probs and entropies; the batch gets what verl's worker would return."""
+    log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
+    tensors = {"old_log_probs": log_probs}
+    if hasattr(actor, "era"):  # unpatched verl has no such hooks
+        from verl.utils import forking_tokens
+
+        rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
+        tensors = actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
+        tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
+    for key, value in tensors.items():
+        data.batch[key] = value
+    return log_probs, entropys
+
+
 def actor_config(settings):
     config = {
         "use_remove_padding": settings["remove_padding"],
@@ -106,30 +135,11 @@ def take_steps(settings):
     if settings.get("force_off_policy"):
         actor.era._is_off_policy = lambda data: True
 
-    multi_turn = settings.get("multi_turn", False)
     metrics = []
     for step in range(settings.get("steps", 1)):
-        batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-        if settings.get("fsdp"):
-            batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
-        meta = {
-            "temperature": settings["temperature"],
-            "micro_batch_size": settings["micro_batch"],
-            "use_dynamic_bsz": settings.get("dynamic", False),
-            "max_token_len": 30,
-            "multi_turn": multi_turn,
-        }
-        data = DataProto(batch=batch, meta_info=meta)
-        log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
-        tensors = {"old_log_probs": log_probs}
-        if hasattr(actor, "era"):  # unpatched verl has no such hooks
-            from verl.utils import forking_tokens
-
-            tensors = actor.era.old_log_prob_tensors({"multi_turn": {"enable": multi_turn}}, data, log_probs, entropys)
-            tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
-        for key, value in tensors.items():
-            batch[key] = value
-        advantages = batch["advantages"]
+        data = make_data(settings, step, dtype)
+        log_probs, entropys = old_log_prob_pass(actor, data)
+        batch, advantages = data.batch, data.batch["advantages"]
         metrics.append(actor.update_policy(data))
     with FSDP.summon_full_params(module):
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}

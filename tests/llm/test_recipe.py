@@ -355,7 +355,7 @@ FOLLOWED = {  # override: what the check says
     "trainer.nnodes=2": "RAY_ADDRESS names no Ray cluster",
     "trainer.n_gpus_per_node=0": f"trainer.n_gpus_per_node is 0, {COUNT}",
     "trainer.n_gpus_per_node=7": "= 2048 responses do not divide among 7 GPUs",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=3": "do not divide into groups of actor_rollout_ref.rollout.t",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=3": "into groups of actor_rollout_ref.rollout.t",
     f"{ACTOR}ulysses_sequence_parallel_size=3": f"do not divide into groups of {ACTOR}ulysses",
     "data.train_batch_size=32": f"=32 prompts do not divide into mini-batches of {ACTOR}ppo_mini_batch_size=256",
     "data.gen_batch_size=100": "data.gen_batch_size=100 prompts do not divide among 8 GPUs",

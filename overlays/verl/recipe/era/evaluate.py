@@ -202,38 +202,31 @@ def evaluate(
     sampling = Sampling(benchmark.protocol.temperature, benchmark.protocol.top_p, args.max_tokens)
     with (args.out / f"{benchmark.name}.samples.jsonl").open("a") as file:
         for batch in batches(missing, args.batch_size or engine.batch_size):
+            problems = [(benchmark.problems[position], sample) for position, sample in batch]
+            seeds = [
+                sample_seed(args.seed, benchmark.name, problem.index, sample)
+                for problem, sample in problems
+            ]
             requests = [
-                Request(
-                    prompts[position],
-                    sample_seed(
-                        args.seed, benchmark.name, benchmark.problems[position].index, sample
-                    ),
-                )
-                for position, sample in batch
+                Request(prompts[position], seed) for (position, _), seed in zip(batch, seeds)
             ]
             completions = engine.generate(requests, sampling)
-            problems = [benchmark.problems[position] for position, _ in batch]
             grades = grader.grade(
-                (
-                    completion.text,
-                    problem.ground_truth,
-                    problem.choices,
-                    completion.finish_reason == "length",
-                )
-                for completion, problem in zip(completions, problems)
+                (done.text, problem.ground_truth, problem.choices, done.finish_reason == "length")
+                for done, (problem, _) in zip(completions, problems)
             )
             samples = [
                 {
                     "benchmark": benchmark.name,
                     "index": problem.index,
                     "sample": sample,
-                    "seed": request.seed,
+                    "seed": seed,
                     **completion._asdict(),
                     "ground_truth": problem.ground_truth,
                     **grade._asdict(),
                 }
-                for (_, sample), problem, request, completion, grade in zip(
-                    batch, problems, requests, completions, grades
+                for (problem, sample), seed, completion, grade in zip(
+                    problems, seeds, completions, grades
                 )
             ]
             file.write("".join(json.dumps(sample) + "\n" for sample in samples))

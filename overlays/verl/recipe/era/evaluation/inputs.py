@@ -140,41 +140,18 @@ def is_training_file(schema) -> bool:
     return pyarrow.types.is_struct(extra) and extra.get_field_index("benchmark") < 0
 
 
+AGAIN = "Make it again with recipe/era/prepare_data.py."
+
+
 def read_benchmark(
     file: Path, overrides: dict, limit: Optional[int], problems: list[str]
 ) -> Optional[Benchmark]:
     """The benchmark of a file, or None with the reasons added to `problems`."""
-    import pyarrow
-    import pyarrow.parquet
-
-    again = "Make it again with recipe/era/prepare_data.py."
-    try:
-        if is_training_file(pyarrow.parquet.read_schema(file)):
-            problems.append(
-                f"data: {file} is a training file: its extra_info names no benchmark. "
-                f"{where_benchmarks_are(file.parent)}"
-            )
-            return None
-        table = pyarrow.parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        problems.append(
-            f"data: {file} cannot be read as parquet ({str(error).splitlines()[0]}). {again}"
-        )
-        return None
-    missing = [
-        column
-        for column in ("prompt", "reward_model", "extra_info")
-        if column not in table.column_names
-    ]
-    if missing or not table.num_rows:
-        problems.append(
-            f"data: {file} has "
-            + (f"no column {', '.join(missing)}" if missing else "no rows")
-            + f". {again}"
-        )
+    rows = read_rows(file, problems)
+    if rows is None:
         return None
     found, wrong = [], []
-    for number, row in enumerate(table.to_pylist()):
+    for number, row in enumerate(rows):
         try:
             found.append(read_problem(row))
         except (ValueError, AttributeError, TypeError) as error:
@@ -186,11 +163,8 @@ def read_benchmark(
     if len(set(indices)) < len(indices):
         wrong.append("extra_info.index names some problems twice")
     if wrong:
-        problems.append(
-            f"data: {file}: {'; '.join(wrong[:3])}"
-            + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            + f". {again}"
-        )
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        problems.append(f"data: {file}: {'; '.join(wrong[:3])}{more}. {AGAIN}")
         return None
     protocol = protocol_of(names[0], overrides)
     if protocol is None:
@@ -200,6 +174,32 @@ def read_benchmark(
         )
         return None
     return Benchmark(names[0], file, [problem for _, problem in found][:limit], protocol)
+
+
+def read_rows(file: Path, problems: list[str]) -> Optional[list[dict]]:
+    """The rows of a file, or None with the reason added to `problems`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        if is_training_file(pyarrow.parquet.read_schema(file)):
+            problems.append(
+                f"data: {file} is a training file: its extra_info names no benchmark. "
+                f"{where_benchmarks_are(file.parent)}"
+            )
+            return None
+        table = pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"data: {file} cannot be read as parquet ({reason}). {AGAIN}")
+        return None
+    needed = ("prompt", "reward_model", "extra_info")
+    missing = ", ".join(column for column in needed if column not in table.column_names)
+    if missing or not table.num_rows:
+        lacks = f"no column {missing}" if missing else "no rows"
+        problems.append(f"data: {file} has {lacks}. {AGAIN}")
+        return None
+    return table.to_pylist()
 
 
 def has_weights(folder: Path) -> bool:
