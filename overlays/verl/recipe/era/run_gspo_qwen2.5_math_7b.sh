@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GSPO (table:moremodels): the sequence's importance ratio, all responses weigh the same. k = 1 only logs.
+# GSPO (table:moremodels): the sequence's ratio, all responses weigh the same. k = 1 only logs.
 #
 # On-policy like the paper's other runs, so that the clip ratios (those of the GSPO paper) never
 # act; that paper has four mini-batches: actor_rollout_ref.actor.ppo_mini_batch_size=64. 600 steps,
