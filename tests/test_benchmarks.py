@@ -42,10 +42,11 @@ ACTOR_ARMS += ["era-entropy", "era-fused"]
 # What each arm does to the gradients and to the old log-probs, and what happens to arms that fail.
 ACTOR_ARMS_CHECK = """
 import argparse, json, sys
-from tools.bench import actor, release_way
+from tools.bench import actor
 import torch
 
 actor.prepare_verl(sys.argv[1])
+from tools.bench import release_way
 sizes = dict(tokens=128, vocabulary=200, width=32, layers=1)
 settings = argparse.Namespace(**sizes, dtype=torch.float32, k=2.0, temperature=0.8)
 
