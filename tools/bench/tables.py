@@ -55,21 +55,7 @@ def _spread(name, values):
 def print_table(rows):
     width = max(46, *(len(row["arm"]) for row in rows))
     print(f"| {'arm':<{width}} | {'time, s':>8} | {'p20 - p80':>13} | {'ratio':>6} | {'peak, MiB':>9} | {'ratio':>6} |")
-    print(
-        "|"
-        + "-" * (width + 2)
-        + "|"
-        + "-" * 9
-        + ":|"
-        + "-" * 14
-        + ":|"
-        + "-" * 7
-        + ":|"
-        + "-" * 10
-        + ":|"
-        + "-" * 7
-        + ":|"
-    )
+    print("|" + "-" * (width + 2) + "|" + "".join("-" * n + ":|" for n in (9, 14, 7, 10, 7)))
     for row in rows:
         if row["seconds"] is None:
             print(f"| {row['arm']:<{width}} | {'-':>8} | {'out of memory':>13} | {'':6} | {'':9} | {'':6} |")
