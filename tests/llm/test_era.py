@@ -50,7 +50,7 @@ responses = st.integers(1, 12).flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     responses,
     st.sampled_from([0.01, 0.2, 0.25, 0.5, 0.99, 1.0]),
@@ -97,7 +97,7 @@ def test_nan_inside_the_mask_is_not_hidden(era):
     assert scale.tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     responses,
     st.sampled_from([(0.45, 3.0), (0.2, math.inf), (0.0, 0.0), (2.0, 2.0)]),

@@ -148,8 +148,13 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def run(evaluate, recipe, model, data, tmp_path, capsys):
-    """run(...) calls the command in this process: (exit code, stdout, stderr)."""
+def run(evaluate, recipe, grading, grader, model, data, tmp_path, capsys, monkeypatch):
+    """run(...) calls the command in this process: (exit code, stdout, stderr).
+
+    All share one grader, whose processes take seconds to start.
+    """
+    kept = types.SimpleNamespace(grade=grader.grade, are_mathematics=grader.are_mathematics, close=lambda: None)
+    monkeypatch.setattr(grading, "Grader", lambda seconds: kept)
 
     def run(*more, model=model, data=(data,), out=tmp_path / "out", engine="transformers", max_tokens=TOKENS):
         arguments = command(recipe, model, data, out, *more, engine=engine, max_tokens=max_tokens)[2:]

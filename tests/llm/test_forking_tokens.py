@@ -170,6 +170,7 @@ def test_missing_and_nan_entropies_are_refused(forking_tokens):
     assert torch.equal(data.batch["advantages"], advantages)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
     """Data-parallel ranks with unequal numbers of tokens, sequence-parallel ranks with copies, a NaN on one rank."""
     run_in(patched_verl, Path(__file__), tmp_path, processes=2)

@@ -62,6 +62,7 @@ def merge(project_root, patched_verl, checkpoint, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_checkpoint_becomes_the_model_that_was_saved(merge, model, tmp_path):
     result = merge()
     assert result.returncode == 0, result.stderr
