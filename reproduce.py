@@ -7,8 +7,8 @@
     python3 reproduce.py collect [FOLDER ...]
     python3 reproduce.py report
 
-Needs Python 3.11 or newer. collect and report also need the packages of .venv/cpu and switch to it if it is there (`make
-report` sets it up). docs/reproduce.md explains the verbs; the code is in ledger/.
+Needs Python 3.11 or newer. collect and report also need the packages of .venv/cpu and switch to it if it is there
+(`make report` sets it up). docs/reproduce.md explains the verbs; the code is in ledger/.
 """
 
 import os

@@ -134,7 +134,7 @@ def test_without_make_it_says_so(bench, tmp_path):
     assert "make cannot be started: No such file or directory" in err and bench.records()[0]["state"] == "failed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_stopping_reaches_what_was_started(bench, number):
     process = bench.start("cifar10-gain", STUB="subprocess.run(['bash', '-c', 'echo training; sleep 900'])")
     assert any("training" in line for line in process.stdout)
@@ -148,6 +148,7 @@ def test_stopping_reaches_what_was_started(bench, number):
         one.wait(900)
 
 
+@pytest.mark.slow
 def test_what_does_not_end_is_ended_by_force(bench):
     stub = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('training'); time.sleep(900)"
     process = bench.start("cifar10", STUB=stub)
@@ -160,6 +161,7 @@ def test_what_does_not_end_is_ended_by_force(bench):
     assert (process.returncode, record["state"], record["exit_code"]) == (130, "interrupted", 137)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(bench):
     """After kill -9 the record has no end; while what it started continues, a second start is refused."""
     process = bench.start("cifar10", STUB="print('training'); time.sleep(900)")
@@ -201,6 +203,7 @@ def test_what_is_not_the_overlay_is_refused_or_marked(bench, patched_timm, tmp_p
     assert second["modified"] and second["checkouts"]["timm"]["commits"] == [commit]
 
 
+@pytest.mark.slow
 def test_changes_of_this_repository(bench, unpacked, tmp_path):
     bench.project = tmp_path / "clone"
     shutil.copytree(unpacked, bench.project, ignore=shutil.ignore_patterns("__pycache__"))

@@ -3,8 +3,8 @@
 
     python -m tools.bench.ledger [--times 1 10] [--csv FILE]
 
-A grid is all runs of the ledger x 10 seeds x 100,000 steps of log: verl writes a line a step (60 metrics), FastTD3 a row
-for 100 steps, timm a row an epoch. `--times 10` is 100 seeds. Then come 10 verl logs of 100,000 lines and 100 FastTD3
+A grid is all runs of the ledger x 10 seeds x 100,000 steps of log: verl writes a line a step (60 metrics), FastTD3 a
+row for 100 steps, timm a row an epoch. `--times 10` is 100 seeds. Then come 10 verl logs of 100,000 lines and 100 FastTD3
 logs of 100,000 rows. The folders are temporary; the files are read once before, so the time is not the disk's. Each of
 the two verbs has a process of its own; seconds and memory are of all that it starts.
 """
@@ -130,7 +130,7 @@ def make_grid(out: Path, ledger: Ledger, times: int) -> None:
 
 
 def make_long_logs(out: Path, ledger: Ledger) -> None:
-    """Ten seeds of the runs that the ledger takes most from. They have more steps than the ledger's run, so none is used."""
+    """Ten seeds of the runs that the ledger takes most from. They have too many steps, so none is used."""
     needs = needs_of(ledger)
     name = max(needs.steps, key=lambda name: len(needs.metrics("training", name)))
     lines = "\n".join(synthetic.verl_lines(range(1, LONG_LINES + 1))) + "\n"
