@@ -185,7 +185,7 @@ def leave_out_copies(folders: Sequence[RunFolder]) -> None:
     for group in _groups(folders, lambda folder: folder.result.seed):
         label = group[0].result.label
         if len({folder.digest for folder in group}) == 1:
-            # The one that is finished, if a copy lacks what says so.
+            # The finished one, if a copy does not have the file that says so.
             first = next((folder for folder in group if folder.result.finished), group[0])
             for folder in group:
                 if folder is not first:

@@ -28,7 +28,7 @@ RANGES = {
     "seconds": (0, LARGEST),
     "reward": (0, 1),  # of the demo
 }
-LONGEST_STEP = 15  # digits; what is longer is no step
+LONGEST_STEP = 15  # digits; a longer number is not a step
 BLOCK = 4 << 20  # bytes that are read at a time
 PLAIN = b"0123456789.,+-eE\r\n"  # what plain rows are made of: of these letters Arrow and Python read the same numbers
 CUT = "the last line has no end and is left out"

@@ -94,8 +94,8 @@ def test_fewer_seeds_or_metrics_are_partial_and_shown(ledger):
     assert outcome.cells[0].ours == pytest.approx(93.815) and outcome.cells[0].difference == pytest.approx(-0.005)
     assert outcomes["cifar10-gain"].state == "partial"
     whole = of_paper(ledger, entry)
-    lacking = [dataclasses.replace(item, values={"top1": item.values["top1"]}) for item in whole]
-    outcomes, _ = judge(ledger, lacking)
+    incomplete = [dataclasses.replace(item, values={"top1": item.values["top1"]}) for item in whole]
+    outcomes, _ = judge(ledger, incomplete)
     assert outcomes["cifar10-era"].state == "partial" and "top5 is missing" in outcomes["cifar10-era"].notes
 
 
