@@ -1,9 +1,9 @@
 """One model of every family of timm, with and without ERA.
 
-    python tools/searches/timm_families.py CHECKOUT [--out docs/vision/models.md]
+    python -m tools.searches.timm_families CHECKOUT [--out docs/vision/models.md]
 
-prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the smallest
-that can be built without a download. Sides of images are the smallest that the model takes, or nearly so.
+prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the
+smallest that can be built without a download. Image sizes are the smallest that the model accepts, or nearly so.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-FAMILIES = {  # module of timm.models: model, side of its square images, what makes a large one smaller
+FAMILIES = {  # module of timm.models: model, side of its square images, arguments that make a large model smaller
     "beit": ("beit_base_patch16_224", 32, {"depth": 1}),
     "byoanet": ("eca_botnext26ts_256", 64),
     "byobnet": ("test_byobnet", 32),
@@ -110,20 +110,22 @@ MIN_ENTROPY = 0.6
 
 HEAD = """# ERA on every family of timm
 
-`make vision-models` writes this page. One model of every module of `timm.models` that registers models, one of the module's
-smallest, with random weights: {passed} of {all} families pass (timm {timm}, torch {torch}, Python {python}, CPU, fp32).
+`make vision-models` writes this page. {passed} of {all} families pass (timm {timm}, torch {torch}, Python {python},
+CPU, fp32). A family is a module of `timm.models` that registers models; of each, one of the smallest is tested, with
+random weights.
 
-A family passes where its model, made by `create_model(name, num_classes=10, era_min_entropy=0.6)`, beside the same model
-without ERA and with the same weights, the same 2 images of noise and the same random state,
+The model comes from `create_model(name, num_classes=10, era_min_entropy=0.6)` and is compared with the same model
+without ERA, on the same weights, 2 images of noise and random state. The family passes if the model with ERA
 
-- has the same keys in its state_dict, and loads the other's, while the model made without `era_min_entropy` has no activation;
-- returns in fp32, in evaluation and in training, ERA of the other's logits, to the bit, with an entropy of at least the floor;
-- returns the other's logits, to the bit, within `raw_logits`;
-- has the other's gradients, to the bit, after cross-entropy of ERA of the other's logits, all of them finite;
-- after `reset_classifier(7)` returns ERA of 7 classes, and after `reset_classifier(0)` the other's features.
+- has the same keys in its state_dict and loads the other's, while the model without `era_min_entropy` has no ERA;
+- returns ERA of the other's logits, bit for bit and in fp32, in training and in evaluation, with an entropy of at least
+  the floor;
+- returns the other's logits, bit for bit, within `raw_logits`;
+- has the same gradients, bit for bit and all finite, as cross-entropy of ERA of the other's logits;
+- returns ERA of 7 classes after `reset_classifier(7)`, and the other's features after `reset_classifier(0)`.
 
-Sides of images are in pixels. Models that are built for one size of image are built for the one named; where arguments stand
-behind a model's name, they make a large model smaller.
+"Side" is the images' height and width in pixels. Models of a fixed image size were built for this one; arguments after
+a model's name make a large model smaller.
 
 | family | model | side | result |
 |---|---|---|---|"""
@@ -134,7 +136,7 @@ class UpstreamFails(Exception):
 
 
 def check(family):
-    """'pass', or why not, for the family's model. `import timm` must be the patched checkout's."""
+    """'pass', or why the family's model does not. `import timm` must find the patched checkout."""
     import torch
 
     torch.set_num_threads(1)  # as many processes as cores
@@ -174,17 +176,15 @@ def _compare(name, side, smaller=None):
     plain = create_model(name, **keywords)
     model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
 
-    assert not any(isinstance(module, EntropyRegularizingActivation) for module in plain.modules()), (
-        "ERA without being asked"
-    )
+    without = not any(isinstance(module, EntropyRegularizingActivation) for module in plain.modules())
+    assert without, "ERA although it was not asked for"
     assert list(model.state_dict()) == list(plain.state_dict()), "other keys in state_dict"
     model.load_state_dict(plain.state_dict())
 
     with torch.no_grad():
         logits, output = both(lambda m: m.eval()(images))
-        assert output.dtype == torch.float32 and torch.equal(output, activation(logits)), (
-            "eval: the output is not ERA of the logits"
-        )
+        is_era = output.dtype == torch.float32 and torch.equal(output, activation(logits))
+        assert is_era, "eval: the output is not ERA of the logits"
         assert _entropy(output).min() >= activation.floor - 1e-6, "eval: entropy below the floor"
         with raw_logits(model):
             assert torch.equal(*both(lambda m: m(images))), "raw_logits differ from the model without ERA"
@@ -206,9 +206,8 @@ def _compare(name, side, smaller=None):
             model.load_state_dict(plain.state_dict())
             expected, found = both(lambda m: m(images))
             if classes:
-                assert found.shape == (2, classes) and model.era.num_classes == classes, (
-                    "the classes do not follow reset_classifier"
-                )
+                followed = found.shape == (2, classes) and model.era.num_classes == classes
+                assert followed, "the classes do not follow reset_classifier"
                 expected = EntropyRegularizingActivation(classes, MIN_ENTROPY)(expected)
             assert torch.equal(found, expected), f"another output after reset_classifier({classes})"
 
@@ -226,10 +225,9 @@ def _prepare(checkout):
 
 def run(checkout, families=FAMILIES):
     """{family: 'pass' or why not} for the patched checkout."""
-    context = multiprocessing.get_context("spawn")  # not with this process's threads and modules
-    with ProcessPoolExecutor(
-        os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(str(checkout),)
-    ) as pool:
+    context = multiprocessing.get_context("spawn")  # without this process's threads and modules
+    settings = {"mp_context": context, "initializer": _prepare, "initargs": (str(checkout),)}
+    with ProcessPoolExecutor(os.cpu_count(), **settings) as pool:
         return dict(zip(families, pool.map(check, families)))
 
 
@@ -243,10 +241,9 @@ def page(results):
     import torch
 
     rows = "\n".join(f"| {family} | {_described(*FAMILIES[family])} | {result} |" for family, result in results.items())
+    versions = {"timm": timm.__version__, "torch": torch.__version__, "python": platform.python_version()}
     passed = sum(result == "pass" for result in results.values())
-    return f"""{HEAD.format(timm=timm.__version__, torch=torch.__version__, python=platform.python_version(), passed=passed, all=len(results))}
-{rows}
-"""
+    return f"{HEAD.format(**versions, passed=passed, all=len(results))}\n{rows}\n"
 
 
 def main():

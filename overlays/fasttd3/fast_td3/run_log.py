@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The curves of a run in a CSV file, one row per 100 steps, for every agent, with wandb or without."""
+"""The curves of a run in a CSV file, one row per 100 steps: for every agent, also without wandb."""
 
 import csv
 import errno

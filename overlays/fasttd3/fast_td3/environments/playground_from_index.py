@@ -60,7 +60,7 @@ try:
     import jax
     from mujoco_playground import dm_control_suite, registry, wrapper, wrapper_torch
     from mujoco_playground._src.mjx_env import MENAGERIE_PATH, ensure_menagerie_exists
-# The last two: incompatible versions of jax, jaxlib and brax.
+# AttributeError, RuntimeError: versions of jax, jaxlib and brax that do not work together.
 except (ImportError, AttributeError, RuntimeError) as error:
     refuse(
         f"mujoco_playground, for tasks of any other name, cannot be imported in {sys.prefix}: "
