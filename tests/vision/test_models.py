@@ -151,6 +151,7 @@ def ddp_gradients(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ddp_has_the_gradients_of_one_process(timm, images, tmp_path):
     torch.manual_seed(0)
     model = timm.create_model("test_vit", img_size=32, num_classes=10, era_min_entropy=H0)
@@ -187,6 +188,7 @@ def test_layer_decay_groups_stay(timm, pair):
 # Compilers and exporters
 
 
+@pytest.mark.parametrize("pair", ["test_resnet", pytest.param("test_vit", marks=pytest.mark.slow)], indirect=True)
 def test_compile_without_graph_breaks(timm, pair, images):
     model, plain = pair
     torch._dynamo.reset()

@@ -39,7 +39,7 @@ ERA = ["--era-min-entropy", "0.6"]
 WITHOUT_AUG = shlex.split("-b 20 --sched cosine --epochs 2 --lr 0.05 --amp --dist-bn reduce")
 WITH_AUG = shlex.split("-b 10 --sched cosine --epochs 2 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3")
 WITH_AUG += shlex.split("--aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd --dist-bn reduce")
-ONNX_EXPORT = fshlex.split("{MODEL} --img-size 32 --batch-size 40")
+ONNX_EXPORT = shlex.split(f"{MODEL} --img-size 32 --batch-size 40")
 # One-hot probabilities, as nearly as fp64 has them.
 FLOOR = entropy(equation(torch.tensor([1e3] + [0.0] * (CLASSES - 1), dtype=torch.float64))).item()
 

@@ -21,7 +21,7 @@ def test_patches_change_few_lines_of_few_files(project_root):
 
 def test_the_activation_can_be_copied_into_other_trees(project_root):
     tree = ast.parse((project_root / "overlays/timm/timm/layers/era.py").read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {module.split(".")[0] for module in modules} - sys.stdlib_module_names == {"torch"}
 

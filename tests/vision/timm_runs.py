@@ -130,7 +130,7 @@ def leaves(value, path=()) -> dict:
     """All leaves of nested dicts and lists, by their path."""
     if isinstance(value, dict):
         value = value.items()
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, list | tuple):
         value = enumerate(value)
     else:
         return {path: value}

@@ -1,11 +1,14 @@
 """The paper's classifier activation, written again from its equation: what the overlay's code is compared with."""
 
 import math
+import os
 
 import torch
 from scipy.special import lambertw
 
-torch.set_num_threads(1)  # for tensors this small, threads cost more than they save
+# For tensors this small, threads and processes cost more than they save.
+torch.set_num_threads(1)
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 def entropy_range(classes: int, tau: float) -> tuple[float, float]:
