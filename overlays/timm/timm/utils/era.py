@@ -21,6 +21,7 @@ all that distinguishes an ERA checkpoint from another.
 import argparse
 import logging
 import math
+import numbers
 import os
 import sys
 import zipfile
@@ -237,7 +238,7 @@ def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
     for name in ("era_min_entropy", "era_floor", "era_tau"):
         value = getattr(args, name)
         # argparse converts strings; other types come from the YAML file as they are.
-        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
             return f"{name}: {value!r} in the --config is not a number"
     if args.era_min_entropy is not None and args.era_floor is not None:
         return (
@@ -315,8 +316,8 @@ def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> boo
     if not one or not other:
         return not one and not other
     # The H0 of --era-floor may differ in its last digits between machines.
-    numbers = ("min_entropy", "tau")
-    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in numbers)
+    names = ("min_entropy", "tau")
+    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in names)
     return close and one["inverse"] == other["inverse"]
 
 
