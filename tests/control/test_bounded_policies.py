@@ -241,33 +241,6 @@ def test_gradient_of_a_truncated_sample_is_the_implicit_one(monkeypatch):
         torch.testing.assert_close(by_log_std, torch.from_numpy(std * want_std), rtol=1e-9, atol=1e-10)
 
 
-@every_dtype
-def test_gradient_of_an_expectation_is_that_of_quadrature(monkeypatch, dtype):
-    """d/dloc and d/dln sigma of E[sin 3x + x^2]: means over equidistant draws, and differences of scipy's integral."""
-    count = 20_000
-    set_uniform(monkeypatch, ((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None])
-
-    def expectation(loc, log_std):
-        std, density = math.exp(log_std), truncnorm(loc, log_std).pdf
-        points = sorted({min(max(loc + n * std, -1), 1) for n in range(-9, 10)} | {-1, 1})
-
-        def integrand(x):
-            return (numpy.sin(3 * x) + x * x) * density(x)
-
-        return sum(integrate.fixed_quad(integrand, a, b, n=16)[0] for a, b in itertools.pairwise(points))
-
-    for loc, log_std in itertools.product((-0.999, 0.3, 0.9), (-4.0, -1.0, 0.0)):
-        policy = make("truncated", loc, log_std, DTYPES[dtype], count)
-        action = policy.rsample()
-        gradients = torch.autograd.grad(((3 * action).sin() + action.square()).mean(), (policy.loc, policy.log_std))
-        step = 1e-5
-        want = [
-            (expectation(loc + step, log_std) - expectation(loc - step, log_std)) / (2 * step),
-            (expectation(loc, log_std + step) - expectation(loc, log_std - step)) / (2 * step),
-        ]
-        assert [float(g.sum()) for g in gradients] == pytest.approx(want, abs=1e-4 if dtype == "fp64" else 2e-3)
-
-
 def test_residual_loss_raises_delta_where_the_entropy_is_too_low():
     for entropy, sign in ((-6.0, -1), (-4.0, 1)):  # of H0 = -5: a step goes against the gradient
         delta = torch.tensor(0.3, requires_grad=True)

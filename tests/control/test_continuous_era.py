@@ -179,34 +179,6 @@ def test_entropy_is_at_least_the_target_and_equal_without_clipping(problem):
         assert log_std.max() <= rounded_high and log_std.min() >= rounded_low
 
 
-@settings(max_examples=75, deadline=None)
-@given(problems(), st.randoms(use_true_random=False), st.floats(-1e3, 1e3))
-def test_permuting_and_shifting_a_state(problem, random, shift):
-    pre_std, target, low, high = problem
-    pre_std = pre_std.double()
-    log_std = ERA.era_log_std(pre_std, target, low, high)
-    order = random.sample(range(len(pre_std)), len(pre_std))
-    permuted = ERA.era_log_std(pre_std[order], target, low, high)
-    torch.testing.assert_close(permuted, log_std[order], rtol=1e-12, atol=1e-12)
-    # The sum x + shift is rounded to 1e-12, which moves the softmax by at most that times |k|.
-    torch.testing.assert_close(ERA.era_log_std(pre_std + shift, target, low, high), log_std, rtol=1e-9, atol=1e-9)
-    assert (log_std[pre_std.argsort()].diff() <= 1e-12).all()  # the larger pre_std, the smaller sigma
-
-
-def test_batch_level_properties():
-    for dim, fraction in itertools.product((1, 2, 61), (0.5, 0.77, 0.95)):
-        target = feasible(dim, fraction)
-        pre_std = 0.15 * torch.randn(32, dim, generator=torch.Generator().manual_seed(1))
-        log_std = batch_level(pre_std, target)
-        assert float(log_std.min()) > LOW and float(log_std.max()) <= HIGH
-        entropies = gaussian_entropy.entropy(log_std)
-        allowed = gaussian_entropy.batch_tolerance(32, dim, target, float(ERA.log_mean_exp(pre_std)))
-        assert abs(float(entropies.mean()) - target) <= allowed
-        assert float(entropies.std()) > 1e-3  # shared unequally among the states
-        clipped = batch_level(1e4 * pre_std, target)
-        assert float(clipped.min()) == LOW and float(gaussian_entropy.entropy(clipped).mean()) > target
-
-
 # Gradients
 
 
@@ -256,14 +228,7 @@ def test_outputs_and_gradients_are_finite_at_the_extremes(dtype):
                 assert pre_std.grad.isfinite().all()
 
 
-def test_entropy_has_no_gradient_without_clipping():
-    pre_std = 0.2 * torch.randn(8, 19, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    pre_std.requires_grad_()
-    ERA.gaussian_entropy(ERA.era_log_std(pre_std, -9.5, LOW, HIGH)).sum().backward()
-    assert float(pre_std.grad.abs().max()) < 1e-13
-
-
-# torch.compile and torch.func
+# torch.compile
 
 
 def test_compiled_equals_eager_without_a_graph_break():
@@ -285,21 +250,6 @@ def test_compiled_equals_eager_without_a_graph_break():
             output = run(x)
             results.append((output.detach(), torch.autograd.grad((output * weights).sum(), x)[0]))
         torch.testing.assert_close(results[0], results[1], rtol=2e-6, atol=2e-6)
-
-
-def test_functorch_transforms():
-    pre_std, weights = torch.randn(3, 6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
-
-    def loss(x):
-        return (ERA.era_log_std(x, -3.0, LOW, HIGH).exp() * weights).sum()
-
-    x = pre_std.clone().requires_grad_()
-    want = torch.autograd.grad(loss(x), x)[0]
-    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(pre_std), want)
-    _, derivative = torch.func.jvp(loss, (pre_std,), (torch.ones_like(pre_std),))
-    torch.testing.assert_close(derivative, want.sum())
-    hessian = torch.autograd.functional.hessian(loss, pre_std[0])
-    torch.testing.assert_close(torch.func.hessian(loss)(pre_std[0]), hessian)
 
 
 # Feasible range

@@ -119,27 +119,6 @@ def test_copies_and_pickles(timm, pair, images):
         assert copied(images).shape == (4, 7) and model(images).shape == (4, 10)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_weights_give_fp32_logits(pair, images, dtype):
-    model, plain = (m.to(dtype) for m in pair)
-    with torch.no_grad():
-        output = model(images.to(dtype))
-        assert output.dtype == torch.float32
-        assert torch.equal(output, activated(plain(images.to(dtype))))
-
-
-def test_autocast(pair, images):
-    model, plain = (m.train() for m in pair)
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.manual_seed(2)
-        expected = plain(images)
-        torch.manual_seed(2)
-        output = model(images)
-    assert output.dtype == torch.float32 and torch.equal(output, activated(expected))
-    cross_entropy(output, torch.arange(4)).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
 def ddp_gradients(rank, folder):
     """Writes to gradients<rank> what a process with one half of the batch has after the backward pass."""
     torch.set_num_threads(1)
@@ -164,27 +143,6 @@ def test_ddp_has_the_gradients_of_one_process(timm, images, tmp_path):
             torch.testing.assert_close(found, parameter.grad)
 
 
-def test_grad_checkpointing(pair, images):
-    model, plain = (m.train() for m in pair)
-    model.set_grad_checkpointing()
-    for output in (model(images), activated(plain(images))):
-        cross_entropy(output, torch.arange(4)).backward()
-    for found, expected in zip(model.parameters(), plain.parameters()):
-        torch.testing.assert_close(found.grad, expected.grad)
-
-
-def test_layer_decay_groups_stay(timm, pair):
-    settings = {"opt": "adamw", "lr": 1e-3, "weight_decay": 0.05, "layer_decay": 0.7}
-    found, expected = (
-        [
-            (group["lr"], group["lr_scale"], group["weight_decay"], [p.shape for p in group["params"]])
-            for group in timm.optim.create_optimizer_v2(model, **settings).param_groups
-        ]
-        for model in pair
-    )
-    assert found == expected and len(found) > 2
-
-
 # Compilers and exporters
 
 
@@ -205,6 +163,7 @@ def test_compile_without_graph_breaks(timm, pair, images):
         torch.testing.assert_close(parameter.grad, reference.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_model_follows_reset_classifier(resnet, images):
     torch._dynamo.reset()
     compiled = torch.compile(resnet, fullgraph=True, backend="eager")
@@ -272,21 +231,6 @@ def test_onnx(pair, images, tmp_path):
 
 
 # Checkpoints
-
-
-@pytest.mark.parametrize("saved_with_era", [False, True])
-def test_checkpoints_go_both_ways(timm, pair, images, saved_with_era, tmp_path):
-    model, plain = pair
-    source, target = pair if saved_with_era else (plain, model)
-    expected = plain(images)
-    path = str(tmp_path / "checkpoint.pth.tar")
-    torch.save({"state_dict": source.state_dict(), "epoch": 3, "version": 2}, path)
-    for load in (timm.models.load_checkpoint, timm.models.resume_checkpoint):
-        with torch.no_grad():
-            for parameter in target.parameters():
-                parameter.zero_()
-        assert load(target, path) is not None
-        assert torch.equal(target(images), expected if saved_with_era else activated(expected))
 
 
 def test_create_model_from_checkpoint_and_from_a_folder(timm, resnet, images, tmp_path):

@@ -252,14 +252,6 @@ def test_validate_reads_the_setting_back(ours, upstream, work, import_timm):
 
 
 @pytest.mark.slow
-def test_validate_compiled_models(ours):
-    checkpoint = ["--checkpoint", ours.train(*SHORT, *ERA) / "last.pth.tar"]
-    expected = ours.validate(*checkpoint)[:2]
-    for flag in ("--torchcompile=eager", "--aot-autograd", "--channels-last"):
-        assert ours.validate(*checkpoint, flag)[:2] == expected
-
-
-@pytest.mark.slow
 def test_validate_with_labels_and_pooling_of_its_own(ours, work, import_timm):
     folder = ours.train(*SHORT, *ERA)
     checkpoint = ["--checkpoint", folder / "last.pth.tar"]
