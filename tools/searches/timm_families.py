@@ -151,62 +151,90 @@ def check(family):
     return "pass"
 
 
-def _compare(name, side, smaller=None):
-    import torch
-    from timm import create_model
-    from timm.layers import EntropyRegularizingActivation, raw_logits
-    from timm.models import get_pretrained_cfg_value
-    from torch.nn.functional import cross_entropy
+class Pair:
+    """A model without and one with ERA, with the same weights, and two images of noise."""
 
-    def both(call):
+    def __init__(self, name, side, smaller=None):
+        import torch
+        from timm import create_model
+        from timm.models import get_pretrained_cfg_value
+
+        self.images = torch.randn(2, 3, side, side)
+        keywords = {"num_classes": CLASSES, **(smaller or {})}
+        fixed_size = get_pretrained_cfg_value(name, "fixed_input_size")
+        if fixed_size and get_pretrained_cfg_value(name, "input_size")[-1] != side:
+            keywords["img_size"] = side
+        self.plain = create_model(name, **keywords)
+        self.model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
+
+    def both(self, call):
         """call(model) without and with ERA, from the same random state."""
+        import torch
+
         torch.manual_seed(1)
         try:
-            expected = call(plain)
+            expected = call(self.plain)
         except Exception as error:
             raise UpstreamFails(f"{type(error).__name__}: {error}") from error
         torch.manual_seed(1)
-        return expected, call(model)
+        return expected, call(self.model)
 
-    images = torch.randn(2, 3, side, side)
-    activation = EntropyRegularizingActivation(CLASSES, MIN_ENTROPY)
-    keywords = {"num_classes": CLASSES, **(smaller or {})}
-    if get_pretrained_cfg_value(name, "fixed_input_size") and get_pretrained_cfg_value(name, "input_size")[-1] != side:
-        keywords["img_size"] = side
-    plain = create_model(name, **keywords)
-    model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
 
-    without = not any(isinstance(module, EntropyRegularizingActivation) for module in plain.modules())
+def _compare(name, side, smaller=None):
+    from timm.layers import EntropyRegularizingActivation
+
+    pair = Pair(name, side, smaller)
+    without = not any(isinstance(module, EntropyRegularizingActivation) for module in pair.plain.modules())
     assert without, "ERA although it was not asked for"
-    assert list(model.state_dict()) == list(plain.state_dict()), "other keys in state_dict"
-    model.load_state_dict(plain.state_dict())
+    assert list(pair.model.state_dict()) == list(pair.plain.state_dict()), "other keys in state_dict"
+    pair.model.load_state_dict(pair.plain.state_dict())
+    activation = EntropyRegularizingActivation(CLASSES, MIN_ENTROPY)
+    _compare_in_evaluation(pair, activation)
+    _compare_in_training(pair, activation)
+    _compare_after_reset(pair)
+
+
+def _compare_in_evaluation(pair, activation):
+    import torch
+    from timm.layers import raw_logits
 
     with torch.no_grad():
-        logits, output = both(lambda m: m.eval()(images))
+        logits, output = pair.both(lambda m: m.eval()(pair.images))
         is_era = output.dtype == torch.float32 and torch.equal(output, activation(logits))
         assert is_era, "eval: the output is not ERA of the logits"
         assert _entropy(output).min() >= activation.floor - 1e-6, "eval: entropy below the floor"
-        with raw_logits(model):
-            assert torch.equal(*both(lambda m: m(images))), "raw_logits differ from the model without ERA"
+        with raw_logits(pair.model):
+            same = torch.equal(*pair.both(lambda m: m(pair.images)))
+            assert same, "raw_logits differ from the model without ERA"
 
-    logits, output = both(lambda m: m.train()(images))
+
+def _compare_in_training(pair, activation):
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    logits, output = pair.both(lambda m: m.train()(pair.images))
     assert torch.equal(output, activation(logits)), "train: the output is not ERA of the logits"
     assert _entropy(output).min() >= activation.floor - 1e-6, "train: entropy below the floor"
     for result in (activation(logits), output):
         cross_entropy(result, torch.tensor([0, 1])).backward()
-    for (parameter, expected), found in zip(plain.named_parameters(), model.parameters()):
+    for (parameter, expected), found in zip(pair.plain.named_parameters(), pair.model.parameters()):
         assert (expected.grad is None) == (found.grad is None), f"train: only one model has a gradient of {parameter}"
         if found.grad is not None:
             assert found.grad.isfinite().all(), f"train: a gradient of {parameter} is not finite"
             assert torch.equal(found.grad, expected.grad), f"train: another gradient of {parameter}"
 
+
+def _compare_after_reset(pair):
+    import torch
+    from timm.layers import EntropyRegularizingActivation
+
     with torch.no_grad():
         for classes in (7, 0):
-            both(lambda m: m.eval().reset_classifier(classes))
-            model.load_state_dict(plain.state_dict())
-            expected, found = both(lambda m: m(images))
+            pair.both(lambda m: m.eval().reset_classifier(classes))
+            pair.model.load_state_dict(pair.plain.state_dict())
+            expected, found = pair.both(lambda m: m(pair.images))
             if classes:
-                followed = found.shape == (2, classes) and model.era.num_classes == classes
+                followed = found.shape == (2, classes) and pair.model.era.num_classes == classes
                 assert followed, "the classes do not follow reset_classifier"
                 expected = EntropyRegularizingActivation(classes, MIN_ENTROPY)(expected)
             assert torch.equal(found, expected), f"another output after reset_classifier({classes})"
