@@ -1,4 +1,4 @@
-"""python -m demo.llm.record [FOLDER]: the finished demos of a results folder as Markdown tables, as in docs/llm/demo.md."""
+"""python -m demo.llm.markdown [FOLDER]: the finished demos of a results folder as the table in docs/llm/demo.md."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def markdown(summaries: list[dict]) -> str:
 def main(folder: Path) -> int:
     summaries = [json.loads(file.read_text()) for file in folder.glob("*/summary.json")]
     if not summaries:
-        print(f"demo.record: no finished demo in {folder}. Run: make demo", file=sys.stderr)
+        print(f"demo.llm.markdown: no finished demo in {folder}. Run: make demo", file=sys.stderr)
         return 1
     summaries.sort(
         key=lambda summary: (summary["settings"]["task"], summary["settings"]["steps"], summary["settings"]["seed"])
