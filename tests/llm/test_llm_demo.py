@@ -61,8 +61,7 @@ def test_demo_of_both_arms_and_its_reuse(patched_verl, untrained, temporary):
     assert grpo == era  # while no response is below omega_low
     assert [row["step"] for row in era] == [1, 2]
     for row in era:
-        assert 2 < row["response_entropy"] == pytest.approx(row["top_entropy"])
-        assert 0 < row["rest_entropy"] < row["top_entropy"]
+        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 2
         assert row["low_fraction"] == row["scaled_token_fraction"] == 0
     assert "GRPO     step 2/2" in result.stdout and "ERA      step 2/2" in result.stdout
     assert "ERA never acted in these 2 steps" in result.stdout
@@ -94,7 +93,8 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
         monkeypatch.setattr(config.Settings, "omega_low", 2.9)
         training.train_arm(settings, arm, patched_verl, model, tmp_path / arm, {"versions": {}}, lambda rows: None)
     grpo, era = (steps_of(tmp_path / arm) for arm in config.ARMS)
-    assert 0.2 < grpo[0]["reward"] < 0.7 and grpo[0]["response_entropy"] > 1.5 and 1 < grpo[0]["distinct_right"] <= 8
+    assert 0.2 < grpo[0]["reward"] < 0.7 and 1 < grpo[0]["distinct_right"] <= 8
+    assert 1.5 < grpo[0]["response_entropy"] == pytest.approx(grpo[0]["top_entropy"])  # answers of equal length
     assert all(row["low_fraction"] > 0.5 and row["scaled_token_fraction"] > 0.1 for row in era)
     for column in ("response_entropy", "reward", "distinct_right"):
         assert era[0][column] == grpo[0][column]

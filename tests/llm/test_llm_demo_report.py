@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from demo.llm import chain, markdown, report
+from demo.llm import chain, report
 from demo.llm.config import Settings
 
 INFO = {
@@ -66,14 +66,10 @@ def test_equal_steps_counts_to_the_first_difference():
     assert report.equal_steps(one, arm([2.0, 1.9, 1.8], reward=0.8)) == 0
 
 
-def test_table_has_one_row_per_quantity_and_both_arms():
+def test_table_has_a_row_per_quantity_and_averages_the_steps_there_are():
     lines = report.table({"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}).splitlines()
-    assert lines[0].split() == ["GRPO", "ERA"]
+    assert lines[0].split() == ["GRPO", "ERA"] and len({len(line) for line in lines}) == 1
     assert next(line for line in lines if "entropy, last 10" in line).split()[-2:] == ["0.100", "0.700"]
-    assert len({len(line) for line in lines}) == 1
-
-
-def test_short_runs_average_what_they_have():
     short = arm([2.0, 1.0])
     assert short.last("response_entropy") == 1.5 and short.around("response_entropy", 1) == 2.0
     assert "last 2 steps" in report.table({"grpo": short, "era": short})
@@ -105,22 +101,3 @@ def test_short_runs_are_drawn_step_by_step(steps, lines, tmp_path, monkeypatch):
     assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000
     assert len(drawn) == 3 * 2 * lines
     assert any(ys == entropies and "label" in style for ys, style in drawn) == (lines == 1)
-
-
-def test_markdown_has_what_is_in_the_summaries(tmp_path, capsys):
-    assert markdown.main(tmp_path) == 1
-    assert "no finished demo" in capsys.readouterr().err
-    arms = {"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}
-    for seed in (2, 1):
-        settings = Settings(seed=seed, steps=40)
-        (tmp_path / settings.name).mkdir()
-        (tmp_path / settings.name / "summary.json").write_text(json.dumps(report.summary(settings, arms, [])))
-    assert markdown.main(tmp_path) == 0
-    table = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("|")
-    ]
-    assert [row[1:3] for row in table[2:]] == [["1", "GRPO"], ["1", "ERA"], ["2", "GRPO"], ["2", "ERA"]]
-    assert {len(row) for row in table} == {len(markdown.COLUMNS) + 4}
-    assert table[3][3:7] == ["2.200", "0.90", "0.90", "2.0"] and table[3][-2:] == ["60", "3.0"]
