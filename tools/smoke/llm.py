@@ -134,6 +134,25 @@ def mini_batch(tree: Tree, script: str, variables: dict[str, str]) -> int:
     return int(sizes[-1] if sizes else PAPER_BATCH) // SHRINK
 
 
+def environment_of(inputs: Path, folder: Path) -> dict[str, str]:
+    """What every script is told by environment variables."""
+    return {
+        "CPU_PYTHON": sys.executable,
+        "PYTHON": str(ROOT / "demo/llm/cpu_python"),
+        "CUDA_VISIBLE_DEVICES": "0",  # the recipe's check counts this as one GPU
+        "NNODES": "1",
+        "GPUS_PER_NODE": "1",
+        "MODEL_PATH": str((inputs / "model").resolve()),
+        "TRAIN_FILE": str((inputs / "train.parquet").resolve()),
+        "TEST_FILE": str((inputs / "validation.parquet").resolve()),
+        "CKPTS_DIR": str(folder),
+        "VERL_FILE_LOGGER_PATH": str(folder / METRICS_FILE),
+        "LOGGER": "[console,file]",
+        "DRY_RUN": "",
+        "CHECK_ONLY": "",
+    }
+
+
 def run_script(
     tree: Tree,
     script: str,
@@ -155,23 +174,9 @@ def run_script(
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
-    variables = {
-        "CPU_PYTHON": sys.executable,
-        "PYTHON": str(ROOT / "demo/llm/cpu_python"),
-        "CUDA_VISIBLE_DEVICES": "0",  # the recipe's check counts this as one GPU
-        "NNODES": "1",
-        "GPUS_PER_NODE": "1",
-        "MODEL_PATH": str((inputs / "model").resolve()),
-        "TRAIN_FILE": str((inputs / "train.parquet").resolve()),
-        "TEST_FILE": str((inputs / "validation.parquet").resolve()),
-        "CKPTS_DIR": str(folder),
-        "VERL_FILE_LOGGER_PATH": str(folder / METRICS_FILE),
-        "LOGGER": "[console,file]",
-        "TOTAL_STEPS": str(steps),
-        "DRY_RUN": "",
-        "CHECK_ONLY": "",
-        **({"STAGE1_CKPT": str(stage1.resolve())} if stage1 else {}),
-    }
+    variables = environment_of(inputs, folder) | {"TOTAL_STEPS": str(steps)}
+    if stage1:
+        variables["STAGE1_CKPT"] = str(stage1.resolve())
     command = ["bash", str(tree.path / RECIPE / script), *overrides(tree, mini_batch(tree, script, variables)), *added]
     began, finished, killed = time.monotonic(), [], False
     with (folder / LOG_FILE).open("w") as log, training.launch(command, tree.path, log, **variables) as process:
