@@ -94,6 +94,7 @@ def test_checkout_with_dapo_is_used_as_it_is_and_one_without_gets_a_stand_in(tmp
     assert (tmp_path / "b/verl").resolve() == tmp_path / "package/verl"
 
 
+@pytest.mark.slow
 def test_workers_use_the_cpu_where_there_is_a_gpu(patched_verl):
     """Ray may unpickle a class of verl's, which asks for CUDA, before it imports the changes for the CPU."""
     code = (
@@ -174,6 +175,7 @@ def test_stopping_the_command_leaves_no_process(number, stage, patched_verl, tmp
     assert processes_of(temporary) == []
 
 
+@pytest.mark.slow
 def test_failed_script_shows_the_end_of_its_log(patched_verl, tmp_path, temporary):
     """The checkout's own check refuses to start the run."""
     broken = tmp_path / "checkout"
