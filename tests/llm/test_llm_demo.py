@@ -95,7 +95,8 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
     grpo, era = (steps_of(tmp_path / arm) for arm in config.ARMS)
     assert 0.2 < grpo[0]["reward"] < 0.7 and 1 < grpo[0]["distinct_right"] <= 8
     assert 1.5 < grpo[0]["response_entropy"] == pytest.approx(grpo[0]["top_entropy"])  # answers of equal length
-    assert all(row["low_fraction"] > 0.5 and row["scaled_token_fraction"] > 0.1 for row in era)
+    for row in era:  # every right answer has a positive advantage and a low entropy, and all have about the same length
+        assert row["low_fraction"] > 0.5 and row["scaled_token_fraction"] == pytest.approx(row["reward"], abs=0.02)
     for column in ("response_entropy", "reward", "distinct_right"):
         assert era[0][column] == grpo[0][column]
     plain, acting = (metrics(tmp_path / arm) for arm in config.ARMS)
@@ -104,7 +105,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
     assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
     assert len(acting) == STEPS
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
-    assert processes_of(temporary) == os.listdir(temporary) == []
+    assert processes_of(temporary) == [name for name in os.listdir(temporary) if name.startswith("era-ray-")] == []
 
 
 @pytest.mark.slow
