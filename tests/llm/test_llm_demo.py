@@ -17,7 +17,7 @@ from demo.runner import results
 STEPS = 2
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def temporary():
     folder = tempfile.mkdtemp(prefix="e", dir="/tmp")  # short, so that the demo puts Ray's files there
     yield folder
@@ -45,6 +45,10 @@ def untrained(patched_verl, tmp_path_factory):
 
 def arguments(checkout, out, steps):
     return "demo.llm", "--checkout", checkout, "--out", out, "--steps", steps
+
+
+def ray_folders(temporary):
+    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
 
 
 def steps_of(folder):
@@ -105,7 +109,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
     assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
     assert len(acting) == STEPS
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
-    assert processes_of(temporary) == [name for name in os.listdir(temporary) if name.startswith("era-ray-")] == []
+    assert processes_of(temporary) == ray_folders(temporary) == []
 
 
 @pytest.mark.slow
@@ -120,10 +124,10 @@ def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, untrai
         deadline = time.monotonic() + 900
         while processes_of(temporary) and time.monotonic() < deadline:
             time.sleep(0.2)
-        [left] = os.listdir(temporary)
+        [left] = ray_folders(temporary)
         assert left.startswith(f"era-ray-{process.pid}-")
         ray_folder.sweep()
     else:
         assert process.returncode == 128 + number
         assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
-    assert processes_of(temporary) == os.listdir(temporary) == []
+    assert processes_of(temporary) == ray_folders(temporary) == []
