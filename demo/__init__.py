@@ -1,1 +1,1 @@
-"""`make demo`: verl's own trainer on a CPU, once as GRPO and once with ERA, from the same seed."""
+"""Three demos on a CPU: llm (verl), vision (timm) and control (FastTD3). `runner` is what they share."""

@@ -1,4 +1,4 @@
-"""The end of the demo: a table, a picture, and what they show, all computed from the curves that train.py wrote."""
+"""The demo's table, picture and findings, computed from the curves that train.py wrote."""
 
 import statistics
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from demo.control.settings import (
     noise_entropy,
 )
 from demo.control.training import Row
-from demo.vision.report import interval
+from demo.runner import tables
 
 ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
 LAST = 3  # evaluations, whose mean is the return at the end
@@ -68,36 +68,22 @@ class Result:
 
 
 def rows(results: list[Result]) -> list[dict]:
-    """One per run."""
+    """One for each run."""
     return [{"agent": NAMES[result.run.arm], "seed": result.run.seed, **result.measures()} for result in results]
 
 
-def columns(results: list[Result]) -> dict[str, dict[str, list[float | None]]]:
+def columns(results: list[Result]) -> dict[str, tables.Column]:
     """arm: measure: its values, in the order of the seeds."""
     found = {arm: [result.measures() for result in results if result.run.arm == arm] for arm in ARMS}
     return {arm: {label: [one[label] for one in measures] for label in measures[0]} for arm, measures in found.items()}
 
 
 def table(results: list[Result]) -> str:
-    found = columns(results)
-    labels = list(found[TD3])
-    lines = [[""] + labels]
-    for arm, column in found.items():
-        cells = [cell(column[label], DIGITS.get(label, 2)) for label in labels]
-        lines.append([NAMES[arm], *cells])
-    widths = [max(map(len, line)) for line in lines]
-    text = ["  ".join([f"{label:<{widths[0]}}", *map(str.rjust, cells, widths[1:])]) for label, *cells in zip(*lines)]
-    seeds = len(found[TD3][FIRST_RETURN])
-    meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
-    meaning += f" Entropies, target and delta in nats, all {dimensions(results)} action dimensions together."
-    return "\n".join([*text, meaning])
-
-
-def cell(values: list[float | None], digits: int) -> str:
-    if None in values:
-        return "-"
-    mean = f"{statistics.mean(values):z.{digits}f}"  # z: no -0
-    return mean if len(values) == 1 else f"{mean} ({min(values):z.{digits}f} to {max(values):z.{digits}f})"
+    return tables.table(
+        {NAMES[arm]: column for arm, column in columns(results).items()},
+        lambda label: DIGITS.get(label, 2),
+        f"Entropies, target and delta in nats, all {dimensions(results)} action dimensions together.",
+    )
 
 
 def target(results: list[Result]) -> float:
@@ -110,21 +96,24 @@ def dimensions(results: list[Result]) -> int:
 
 
 def findings(results: list[Result]) -> list[str]:
-    """What these runs show and what they do not, in plain sentences."""
+    """What these runs show, and what they do not."""
     found = columns(results)
     seeds = len(found[TD3][FIRST_RETURN])
     return [
         guarantee_sentence(results),
         bounded_sentence(found[ERA], target(results)),
         learned_sentence(found[LEARNED], target(results)),
-        f"FastTD3's policy is deterministic and has no entropy. It explores with noise of its own, {noise_entropy():.2f} nats on average and "
-        "alike in all states; both ERA agents add the same noise to their samples, and it is not counted in their entropies.",
-        f"The returns are compared as the mean of the last {LAST} evaluations. Both ERA agents update their policy with every update of the critic, "
-        f"as in the paper, FastTD3 with every second one; {NAMES[NO_DELAY]} updates it with every one too, and is FastTD3 otherwise.",
+        f"FastTD3's policy is deterministic and has no entropy. It explores with noise of its own, "
+        f"{noise_entropy():.2f} nats on average and alike in all states; both ERA agents add the same noise to their "
+        "samples, and it is not counted in their entropies.",
+        f"The returns are compared as the mean of the last {LAST} evaluations. Both ERA agents update their policy "
+        f"with every update of the critic, as in the paper, FastTD3 with every second one; {NAMES[NO_DELAY]} updates "
+        "it with every one too, and is FastTD3 otherwise.",
         *returns_sentences(found),
-        f"This is {seeds} seed{'s'[: seeds > 1]} of one easy task for a few minutes, with small networks and one setting. It does not show "
-        f"which agent is better on HumanoidBench or after longer training. All entropies are means over batches of {FLAGS['batch_size']} stored "
-        f"states, every {LOG_INTERVAL} steps: single states are not shown.",
+        f"This is {seeds} seed{'s'[: seeds > 1]} of one easy task for a few minutes, with small networks and one "
+        "setting. It does not show which agent is better on HumanoidBench or after longer training. All entropies are "
+        f"means over batches of {FLAGS['batch_size']} stored states, every {LOG_INTERVAL} steps: single states are not "
+        "shown.",
     ]
 
 
@@ -133,33 +122,41 @@ def guarantee_sentence(results: list[Result]) -> str:
     broken = [label for label, margin in margins.items() if margin < -ROUNDING]
     if broken:
         return (
-            f"The Gaussian's entropy was BELOW its target, H0 + delta, in {len(broken)} of {len(margins)} ERA runs ({'; '.join(broken)}), by up "
-            f"to {-min(margins.values()):.4f} nats. That must not happen; please report it."
+            f"The Gaussian's entropy was BELOW its target, H0 + delta, in {len(broken)} of {len(margins)} ERA runs "
+            f"({'; '.join(broken)}), by up to {-min(margins.values()):.4f} nats. That must not happen; please report "
+            "it."
         )
     return (
-        f"The guarantee held in {len(margins)} of {len(margins)} ERA runs: the Gaussian's entropy was never below its target, H0 + delta "
-        f"(smallest difference {min(margins.values()):.1e} nats, rounding included)."
+        f"The guarantee held in {len(margins)} of {len(margins)} ERA runs: the Gaussian's entropy was never below its "
+        f"target, H0 + delta (smallest difference {min(margins.values()):.1e} nats, rounding included)."
     )
 
 
 def bounded_sentence(found: dict, target: float) -> str:
     smallest, end = min(found[SMALLEST]), statistics.mean(found[END])
-    text = f"With delta = 0 the guarantee is for the Gaussian before its truncation to [-1, 1]. The policy's own entropy, against H0 = {target:g},"
+    text = (
+        "With delta = 0 the guarantee is for the Gaussian before its truncation to [-1, 1]. The policy's own entropy, "
+        f"against H0 = {target:g},"
+    )
     if smallest >= target - ROUNDING:
         return f"{text} was not below it here either (smallest {smallest:.2f}): no action was near its bounds."
-    return f"{text} went down to {smallest:.2f} nats and was {end:.2f} at the end, {target - end:.2f} below: near the bounds truncation takes entropy."
+    return (
+        f"{text} went down to {smallest:.2f} nats and was {end:.2f} at the end, {target - end:.2f} below: near the "
+        "bounds truncation takes entropy."
+    )
 
 
 def learned_sentence(found: dict, target: float) -> str:
     end, delta = statistics.mean(found[END]), statistics.mean(found[DELTA])
     return (
-        f"The learned delta, {delta:.2f} nats at the end, brings the policy's entropy to {end:.2f} ({end - target:+.2f} from H0). It starts at "
-        f"0 and follows the policy, so the entropy swings around H0 (smallest {min(found[SMALLEST]):.2f}): H0 is held on average, not at every step."
+        f"The learned delta, {delta:.2f} nats at the end, brings the policy's entropy to {end:.2f} "
+        f"({end - target:+.2f} from H0). It starts at 0 and follows the policy, so the entropy swings around H0 "
+        f"(smallest {min(found[SMALLEST]):.2f}): H0 is held on average, not at every step."
     )
 
 
 def returns_sentences(found: dict) -> list[str]:
-    """One for each pair of agents, or one for all of them where a single seed was run."""
+    """One for each pair of agents, or a single one if there is only one seed."""
     differences = {
         f"{NAMES[arm]} minus {NAMES[other]}": [
             after - before for before, after in zip(found[other][LAST_RETURN], found[arm][LAST_RETURN])
@@ -169,20 +166,13 @@ def returns_sentences(found: dict) -> list[str]:
     if len(found[TD3][LAST_RETURN]) == 1:
         each = ", ".join(f"{pair} {difference:+.0f}" for pair, [difference] in differences.items())
         return [f"Return: {each}. One seed says nothing about the spread over seeds."]
-    return [returns_sentence(pair, by_seed) for pair, by_seed in differences.items()]
+    return [
+        f"Return: {pair} {tables.compared(by_seed, '+.0f', '', 'difference')}" for pair, by_seed in differences.items()
+    ]
 
 
-def returns_sentence(pair: str, differences: list[float]) -> str:
-    low, high = interval(differences)
-    each = ", ".join(f"{difference:+.0f}" for difference in differences)
-    text = f"Return: {pair} {statistics.mean(differences):+.0f} on average ({each} by seed; 95 % interval {low:+.0f} to {high:+.0f})"
-    if low <= 0 <= high:
-        return f"{text}: no difference can be told from the spread over {len(differences)} seeds."
-    return f"{text}: more than the spread over {len(differences)} seeds explains, in this one setting."
-
-
-def record(results: list[Result], sentences: list[str]) -> dict:
-    """What summary.json holds."""
+def summary(results: list[Result], sentences: list[str]) -> dict:
+    """The content of summary.json."""
     return {
         "task": TASK,
         "steps": results[0].run.steps,
@@ -194,7 +184,7 @@ def record(results: list[Result], sentences: list[str]) -> dict:
     }
 
 
-# As in the vision demo: the agents differ in line style and marker, not in colour alone.
+# The agents differ in line style and marker, not in colour alone.
 STYLES = {
     TD3: dict(color="black", linestyle=(0, (4, 2)), linewidth=1.6, marker="s", markersize=4, zorder=4),
     NO_DELAY: dict(color="#8e4fae", linestyle=(0, (2, 1)), linewidth=1.8, marker="D", markersize=4, zorder=4),
@@ -215,39 +205,8 @@ def picture(results: list[Result], file: Path) -> None:
         draw(returns, results, arm, "eval_avg_return", style | {"label": NAMES[arm]})
     returns.set_title(f"return of {FLAGS['num_eval_envs']} evaluation episodes, without noise")
     returns.set_ylabel("return")
-    limit = entropies.axhline(
-        target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {target(results):g}"
-    )
-    for arm in ENTROPY_ARMS:
-        style = {key: value for key, value in STYLES[arm].items() if not key.startswith("marker")}
-        draw(
-            entropies,
-            results,
-            arm,
-            "policy_entropy",
-            style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"},
-        )
-        draw(
-            entropies,
-            results,
-            arm,
-            "gaussian_entropy",
-            style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"},
-        )
-    entropies.set_title(f"entropy, {dimensions(results)} action dimensions together")
-    entropies.set_ylabel("nats")
-    low, high = entropies.get_ylim()
-    entropies.set_ylim(low - 0.35 * (high - low), high)  # room for the text
-    entropies.text(
-        *(0.02, 0.02),
-        f"FastTD3's policy is deterministic: it has no entropy.\nIts noise has {noise_entropy():.1f} nats on average, alike in all states.",
-        transform=entropies.transAxes,
-        fontsize=8,
-        color="0.3",
-    )
     returns.legend(frameon=False)
-    lines = [limit, *(line for line in entropies.get_lines() if ": " in line.get_label())]
-    entropies.legend(handles=lines, frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.1), ncols=2)
+    draw_entropies(entropies, results)
     for axis in (returns, entropies):
         axis.set_xlabel("steps of the environments")
         axis.spines[["top", "right"]].set_visible(False)
@@ -259,18 +218,34 @@ def picture(results: list[Result], file: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_entropies(axis, results: list[Result]) -> None:
+    name = f"H0 = {target(results):g}"
+    limit = axis.axhline(target(results), color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=name)
+    for arm in ENTROPY_ARMS:
+        style = {key: value for key, value in STYLES[arm].items() if not key.startswith("marker")}
+        policy = style | {"linestyle": "-", "label": f"{NAMES[arm]}: the policy (truncated)"}
+        gaussian = style | {"linestyle": ":", "linewidth": 1.6, "label": f"{NAMES[arm]}: its Gaussian"}
+        draw(axis, results, arm, "policy_entropy", policy)
+        draw(axis, results, arm, "gaussian_entropy", gaussian)
+    axis.set_title(f"entropy, {dimensions(results)} action dimensions together")
+    axis.set_ylabel("nats")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.35 * (high - low), high)  # room for the text
+    text = (
+        "FastTD3's policy is deterministic: it has no entropy.\n"
+        f"Its noise has {noise_entropy():.1f} nats on average, alike in all states."
+    )
+    axis.text(0.02, 0.02, text, transform=axis.transAxes, fontsize=8, color="0.3")
+    lines = [limit, *(line for line in axis.get_lines() if ": " in line.get_label())]
+    axis.legend(handles=lines, frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.1), ncols=2)
+
+
 def draw(axis, results: list[Result], arm: str, column: str, style: dict) -> None:
     """Each seed thin, their mean thick."""
     chosen = [result for result in results if result.run.arm == arm]
     frames = [row["frame"] for row in chosen[0].curves if row[column] is not None]
     curves = [result.column(column) for result in chosen]
+    thin = {"color": style["color"], "linewidth": 0.7, "alpha": 0.45}
     for curve in curves:
-        axis.plot(
-            frames,
-            curve,
-            color=style["color"],
-            linewidth=0.7,
-            alpha=0.45,
-            linestyle=":" if style["linestyle"] == ":" else "-",
-        )
+        axis.plot(frames, curve, linestyle=":" if style["linestyle"] == ":" else "-", **thin)
     axis.plot(frames, list(map(statistics.mean, zip(*curves))), **style)

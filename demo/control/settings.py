@@ -1,4 +1,4 @@
-"""The settings of the runs and the flags of FastTD3's train.py that they become."""
+"""The settings of the runs, and the flags of FastTD3's train.py they turn into."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ DIMENSIONS = 6  # of its action
 LOG_INTERVAL = 100  # steps: train.py's
 TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
 
-# What differs from train.py's defaults, and the defaults that the report speaks of: std_min, std_max, era_target_entropy.
+# What differs from train.py's defaults, and three defaults that the report mentions: std_min, std_max and H0.
 FLAGS = {
     "env_name": f"Gym-{TASK}",
     "num_envs": 8,
@@ -27,7 +27,7 @@ FLAGS = {
     "v_max": 150.0,
     "std_min": 0.001,
     "std_max": 0.4,
-    "era_target_entropy": TARGET_ENTROPY,  # read by FastSAC-ERA alone
+    "era_target_entropy": TARGET_ENTROPY,  # only FastSAC-ERA reads it
     "render_interval": 0,
     "save_interval": 0,
 }
@@ -38,7 +38,7 @@ ENTROPY_ARMS = ERA, LEARNED  # whose policies have one
 NAMES = {TD3: "FastTD3", NO_DELAY: "FastTD3 no delay", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
 _AGENTS = {
     TD3: ["--agent=fasttd3"],
-    NO_DELAY: ["--agent=fasttd3", "--policy_frequency=1"],  # FastSAC-ERA's: as many updates of the policy as it has
+    NO_DELAY: ["--agent=fasttd3", "--policy_frequency=1"],  # as many updates of the policy as FastSAC-ERA
     ERA: ["--agent=fastsac_era"],
     LEARNED: ["--agent=fastsac_era", "--era_learn_delta"],
 }
@@ -51,6 +51,10 @@ class Run:
     arm: str
     seed: int
     steps: int
+
+    @property
+    def length(self) -> str:
+        return f"{self.steps} steps"
 
     @property
     def label(self) -> str:
@@ -66,7 +70,7 @@ class Run:
         return self.steps // LOG_INTERVAL
 
     def flags(self) -> list[str]:
-        """All but the file's."""
+        """All but --csv_path."""
         values = {
             **FLAGS,
             "seed": self.seed,
@@ -81,13 +85,13 @@ class Run:
         ]
 
 
-def command(run: Run, script: Path, folder: Path, csv: str) -> list[str]:
-    """A line for `python -m demo.control.child`."""
-    return [str(folder), str(script), f"--csv_path={csv}", *run.flags()]
+def command(run: Run, script: Path, csv: str) -> list[str]:
+    """The script with its arguments. csv: the file of the curves, in the folder where the script runs."""
+    return [str(script), f"--csv_path={csv}", *run.flags()]
 
 
 def noise_entropy() -> float:
-    """Mean entropy in nats of FastTD3's exploration noise, before clipping: sigma is drawn evenly between std_min and std_max."""
+    """Mean entropy in nats of FastTD3's exploration noise before clipping, sigma uniform in [std_min, std_max]."""
     low, high = FLAGS["std_min"], FLAGS["std_max"]
     mean_log_std = (high * math.log(high) - low * math.log(low)) / (high - low) - 1
     return DIMENSIONS * (mean_log_std + 0.5 * math.log(2 * math.pi * math.e))

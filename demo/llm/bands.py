@@ -1,10 +1,10 @@
-"""The task of the smoke runs: four prompts whose answers have entropies that are known beforehand.
+"""The task of the smoke runs: four prompts whose answers have known entropies.
 
-The prompt is one letter, the name of a band. The model (demo/bigram.py) draws every token of the answer from the band's
-own distribution, so that H_resp of a response is the entropy of its band: one band below both values of omega_low that
-the LLM recipes use, one between them, one above omega_high.
+The prompt is one letter, the name of a band. The model (see bigram.py) draws every token of the answer from the band's
+own distribution, so the H_resp of a response is the entropy of its band. The bands lie below, between and above the
+recipes' two values of omega_low, and one above omega_high.
 
-verl loads `compute_score` from this file (`custom_reward_function.path`), which imports the standard library alone.
+verl loads `compute_score` from this file by its path (`custom_reward_function.path`): standard library only.
 """
 
 import math
@@ -12,7 +12,7 @@ import string
 
 RESPONSE_LENGTH = 20
 END = "<eos>"
-# What a band's answers are made of, and how likely each is. In each band about half of the answers are right.
+# The tokens of a band's answers and their probabilities. In each band about half of the answers are right.
 BANDS = {
     "a": {"0": 0.98, "1": 0.02},
     "b": {"2": 0.91, "3": 0.09},

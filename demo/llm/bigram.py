@@ -1,24 +1,20 @@
-"""A language model of 65,000 parameters, written down instead of trained: a bigram table in the shape of a Qwen2.
+"""The model of the smoke runs, with 65,000 parameters: a bigram table, written into the weights of a Qwen2.
 
-The layers write nothing to the residual stream, the embeddings are one-hot, and so the head's columns are the log-probs
-of each token's successors. All of it can be trained from there.
+The layers add nothing to the residual stream and the embeddings are one-hot, so the head's columns are the log-probs of
+each token's successors. All of it can be trained from there.
 """
 
 import itertools
 import math
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from demo.llm import bands
+from demo.llm import bands, models
 
-SPECIAL = ["<pad>", bands.END, "<unk>"]
 VOCABULARY = [
-    *SPECIAL,
+    *models.SPECIAL,
     *bands.BANDS,
     *(token for tokens in bands.BANDS.values() for token in tokens if token != bands.END),
 ]
@@ -28,35 +24,11 @@ TRAIN_PROMPTS = 240
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character."""
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCABULARY)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token=bands.END,
-        unk_token="<unk>",
-        padding_side="left",
-        chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    )
+    return models.character_tokenizer(VOCABULARY[len(models.SPECIAL) :])
 
 
 def make_model() -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=len(VOCABULARY),
-        hidden_size=WIDTH,
-        intermediate_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=32768,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=VOCABULARY.index(bands.END),
-        pad_token_id=VOCABULARY.index("<pad>"),
-    )
-    model = Qwen2ForCausalLM(config)
+    model = models.two_layer_qwen2(len(VOCABULARY), WIDTH, intermediate=WIDTH, positions=32768)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
@@ -83,17 +55,6 @@ def write(folder: Path, seed: int = 1) -> None:
     model = make_model()
     model.save_pretrained(folder / "model")
     make_tokenizer().save_pretrained(folder / "model")
-    write_prompts(folder / "train.parquet", TRAIN_PROMPTS)
-    write_prompts(folder / "validation.parquet", len(bands.BANDS))
-
-
-def write_prompts(file: Path, count: int) -> None:
-    rows = [
-        {
-            "data_source": "bands",
-            "prompt": [{"role": "user", "content": band}],
-            "reward_model": {"style": "rule", "ground_truth": band},
-        }
-        for band in itertools.islice(itertools.cycle(bands.BANDS), count)
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    for name, count in {"train": TRAIN_PROMPTS, "validation": len(bands.BANDS)}.items():
+        pairs = [(band, band) for band in itertools.islice(itertools.cycle(bands.BANDS), count)]
+        models.write_prompts(folder / f"{name}.parquet", "bands", pairs)

@@ -1,11 +1,11 @@
-"""The task "chain": a question with very many right answers, none of them better than another.
+"""The task "chain": each prompt has very many right answers, none better than another.
 
 The prompt is a number, `86=`. A right answer is four steps `<op><digit 1-9><two-digit running total>` whose totals
 are all right, such as `-779-772+779-772`: up to 18^4 of them per prompt. The reward is 1 for a right answer, else 0;
 TASKS has variants of that.
 
-This file is the only description of the task: the warm-up learns its demonstrations and verl loads `compute_score`
-from it (`custom_reward_function.path`). It imports the standard library alone, because verl loads it by path.
+The warm-up learns the demonstrations of this file, and verl loads `compute_score` from it by its path
+(`custom_reward_function.path`): standard library only.
 """
 
 import random
@@ -51,7 +51,7 @@ def prompt(start: int) -> str:
 
 
 def demonstration(start: int, rng: random.Random, plus_one: float = 0.0) -> str:
-    """A right answer whose steps are drawn uniformly, but for a share of "+1" and totals that stay within 0..99."""
+    """A right answer. Its steps are drawn uniformly, except for a share of "+1", and keep the totals within 0..99."""
     total, steps = start, []
     for _ in range(STEPS):
         digit, sign = (1, 1) if plus_one and rng.random() < plus_one else (rng.randint(1, 9), rng.choice((1, -1)))
@@ -85,7 +85,7 @@ def survives_rejection(answer: str, rejection: float, rng: random.Random) -> boo
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     """verl's reward function. `data_source` is the task's name, `ground_truth` the start value.
 
-    `right` goes to verl's dumps of the rollouts beside the score: with a biased reward the two differ.
+    verl's dumps of the rollouts have `right` beside the score: with a biased reward the two differ.
     """
     right = is_right(int(ground_truth), solution_str)
     score = right and survives_rejection(solution_str, TASKS[data_source].rejection, _rejections)

@@ -1,4 +1,4 @@
-"""The settings of the demo and the hydra overrides that they become."""
+"""The settings of the demo, and the hydra overrides they turn into."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,7 +83,7 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
 
 
 def quoted(value) -> str:
-    """Paths may hold what hydra's grammar takes for its own, such as spaces, commas and equals signs."""
+    """Paths may have characters that mean something to hydra, such as spaces, commas and equals signs."""
     if not isinstance(value, Path):
         return str(value)
     text = str(value).replace("\\", "\\\\").replace("'", "\\'")

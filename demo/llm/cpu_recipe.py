@@ -1,6 +1,6 @@
-"""python -m demo.llm.cpu_recipe MODULE [its arguments]: MODULE.main() on a CPU, where it would start recipe.dapo's trainer on GPUs.
+"""python -m demo.llm.cpu_recipe MODULE [ITS ARGUMENTS]: MODULE.main(), with recipe.dapo's trainer on a CPU.
 
-Ray is an instance of its own in TMPDIR. As demo.cpu_trainer, the process ends with all of its group when stdin closes.
+Ray is a new instance in TMPDIR. The process ends with its process group when stdin closes.
 """
 
 import importlib
@@ -8,15 +8,16 @@ import sys
 import tempfile
 
 from demo.llm import cpu_trainer
+from demo.runner.child import end_with_parent
 
 
 def main(module: str, arguments: list[str]) -> None:
-    cpu_trainer.end_with_parent()
+    end_with_parent()
 
     import ray
     from recipe.dapo import main_dapo
 
-    trainer = sys.modules[main_dapo.run_ppo.__module__]  # verl.trainer.main_ppo in a tree of smoke.tree()
+    trainer = sys.modules[main_dapo.run_ppo.__module__]  # verl.trainer.main_ppo in a checkout without DAPO's trainer
 
     class CPUTaskRunner(trainer.TaskRunner.__ray_metadata__.modified_class):
         def run(self, config):

@@ -1,4 +1,4 @@
-"""What verl v0.4.1 takes for granted about CUDA, supplied for a CPU.
+"""Supplies on a CPU what verl v0.4.1 expects of CUDA.
 
 Importing this module changes verl in the importing process; nothing in the checkout is edited. Ray imports it in
 every process that unpickles one of its two classes. The line numbers are those of verl v0.4.1.
@@ -13,7 +13,7 @@ torch.cuda.is_available = lambda: False  # the same path on a machine with a GPU
 
 import verl.utils.device as device  # noqa: E402
 
-device.is_cuda_available = False  # asked already where Ray has unpickled one of verl's classes first
+device.is_cuda_available = False  # already set if Ray unpickled one of verl's classes first
 
 import verl.workers.fsdp_workers as fsdp_workers  # noqa: E402
 import verl.workers.rollout.hf_rollout as hf_rollout  # noqa: E402
@@ -70,7 +70,7 @@ class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
 
 
 def use() -> None:
-    """Lets the trainers of this process start the worker above in the place of verl's."""
+    """Makes the trainers of this process start the worker above instead of verl's."""
     fsdp_workers.ActorRolloutRefWorker = CPUActorRolloutRefWorker
 
 

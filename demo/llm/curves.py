@@ -1,4 +1,4 @@
-"""What a run leaves behind, as tables: verl's metrics and dumps in, one row per step and per validation out."""
+"""Tables of a run, one row per step and one per validation, from the metrics and dumps that verl writes."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ _METRICS = {
 
 
 def groups(dump: Path, size: int) -> Iterator[list[dict]]:
-    """The answers of one of verl's dumps, prompt by prompt; every prompt has `size` answers, next to one another."""
+    """The answers in one of verl's dumps, prompt by prompt: each has `size` answers, next to one another."""
     answers = [json.loads(line) for line in dump.read_text().splitlines()]
     return (answers[i : i + size] for i in range(0, len(answers), size))
 
@@ -41,7 +41,10 @@ def mean(values) -> float:
 
 
 def step_row(run: Path, line: dict) -> dict | None:
-    """The row of one line of metrics.jsonl, where null stands for NaN; None for the validation before training, which is no step."""
+    """The row for one line of metrics.jsonl, where null stands for NaN.
+
+    None for the validation before the training, which is not a step.
+    """
     step, metrics = line["step"], line["data"]
     if _METRICS["response_entropy"] not in metrics:
         return None
@@ -65,13 +68,6 @@ def validation_row(step: int, prompts: list[list[dict]]) -> dict:
         f"pass_at_{config.VALIDATION_ANSWERS}": mean(float(distinct_right(group) > 0) for group in prompts),
         "distinct_right": mean(map(distinct_right, prompts)),
     }
-
-
-def write_csv(file: Path, rows: list[dict]) -> None:
-    with file.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def read_csv(file: Path) -> list[dict]:

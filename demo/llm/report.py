@@ -1,4 +1,4 @@
-"""The end of the demo: a table, a picture, and what they show, all computed from the two runs' curves."""
+"""The demo's table, picture and findings, computed from the curves of the two runs."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo.llm import config, curves
 
-# why each task is there, as the end of a sentence
+# why each task exists, as the end of a sentence
 CHOICE = {
     "chain": ", chosen because GRPO collapses on it and many answers are equally good",
     "chain-biased": ", in which the reward itself asks for low entropy",
@@ -43,7 +43,7 @@ class Arm:
         return curves.mean(row[column] for row in self.steps)
 
 
-def summary(arm: Arm) -> dict[str, float]:
+def measures(arm: Arm) -> dict[str, float]:
     half_way, end, window = arm.validations[len(arm.validations) // 2], arm.validations[-1], arm.window
     return {
         "response entropy, first step": arm.steps[0]["response_entropy"],
@@ -62,7 +62,7 @@ def summary(arm: Arm) -> dict[str, float]:
 
 
 def table(arms: dict[str, Arm]) -> str:
-    columns = {name: summary(arm) for name, arm in arms.items()}
+    columns = {name: measures(arm) for name, arm in arms.items()}
     labels = list(next(iter(columns.values())))
     width = max(map(len, labels))
     lines = [" " * width + "".join(f"{name.upper():>9}" for name in columns)]
@@ -72,15 +72,15 @@ def table(arms: dict[str, Arm]) -> str:
     return "\n".join(lines)
 
 
-def record(settings: config.Settings, arms: dict[str, Arm], sentences: list[str]) -> dict:
-    """What summary.json holds. The steps at which the record in docs/llm/demo.md is taken are among it."""
+def summary(settings: config.Settings, arms: dict[str, Arm], sentences: list[str]) -> dict:
+    """The content of summary.json. It has the steps that docs/llm/demo.md lists."""
     marks = [step for step in (1, 50, 100, 150) if step <= settings.steps]
     return {
         "settings": settings.as_dict(),
         "omega_low": settings.omega_low,
         "arms": {
             name: {
-                **summary(arm),
+                **measures(arm),
                 "response entropy at step": {str(step): arm.around("response_entropy", step) for step in marks},
             }
             for name, arm in arms.items()
@@ -91,13 +91,13 @@ def record(settings: config.Settings, arms: dict[str, Arm], sentences: list[str]
 
 
 def findings(settings: config.Settings, grpo: Arm, era: Arm) -> list[str]:
-    """What these two runs show and what they do not, in plain sentences."""
+    """What these two runs show, and what they do not."""
     low = settings.omega_low
     first_action = next((row["step"] for row in era.steps if row["scaled_token_fraction"] > 0), None)
     if first_action is None:
         return [
-            f"ERA never acted in these {settings.steps} steps: no response with a positive advantage had an entropy below "
-            f"omega_low = {low}, and until one has, ERA is GRPO. So the picture shows nothing about ERA.",
+            f"ERA never acted in these {settings.steps} steps: no response with a positive advantage had an entropy "
+            f"below omega_low = {low}, and until one has, ERA is GRPO. So the picture shows nothing about ERA.",
             f"Reward went from {grpo.steps[0]['reward']:.2f} to {grpo.last('reward'):.2f} in both runs.",
         ]
     start, ended, held = grpo.steps[0]["response_entropy"], grpo.last("response_entropy"), era.last("response_entropy")
@@ -121,16 +121,15 @@ def findings(settings: config.Settings, grpo: Arm, era: Arm) -> list[str]:
             f"GRPO's response entropy fell from {start:.2f} to {ended:.2f} nats and ERA's to {held:.2f}: the effect "
             "does not appear in this run."
         )
-    of = config.VALIDATION_ANSWERS
+    right = [arm.validations[-1]["distinct_right"] for arm in (grpo, era)]
     return [
         f"{entropy} ERA first changed an update at step {first_action}; the curves are equal up to step "
         f"{equal_steps(grpo, era)}.",
-        f"At the end, of {of} answers to a prompt GRPO gave {grpo.validations[-1]['distinct_right']:.1f} distinct right "
-        f"ones and ERA {era.validations[-1]['distinct_right']:.1f}. Reward over the last {grpo.window} steps: GRPO "
-        f"{grpo.last('reward'):.2f}, ERA {era.last('reward'):.2f}; over all steps: {grpo.overall('reward'):.2f}, "
-        f"{era.overall('reward'):.2f}.",
-        f"This is one seed of one small task{CHOICE[settings.task]}. It does not show that ERA raises the reward, nor what "
-        "it does to a large model.",
+        f"At the end, of {config.VALIDATION_ANSWERS} answers to a prompt GRPO gave {right[0]:.1f} distinct right ones "
+        f"and ERA {right[1]:.1f}. Reward over the last {grpo.window} steps: GRPO {grpo.last('reward'):.2f}, ERA "
+        f"{era.last('reward'):.2f}; over all steps: {grpo.overall('reward'):.2f}, {era.overall('reward'):.2f}.",
+        f"This is one seed of one small task{CHOICE[settings.task]}. It does not show that ERA raises the reward, nor "
+        "what it does to a large model.",
     ]
 
 
@@ -174,7 +173,7 @@ def picture(settings: config.Settings, arms: dict[str, Arm], file: Path) -> None
         axis.set_xlabel("step")
         axis.margins(x=0.01 if smooth else 0.04)
         highest = max(row[column] for arm in arms.values() for row in arm.steps)
-        axis.set_ylim(0, 1.1 * highest or 1)  # from 0 the usual margin, a share of the curve's range, may be none
+        axis.set_ylim(0, 1.1 * highest or 1)  # the usual margin is a share of the range, which may be 0
         axis.spines[["top", "right"]].set_visible(False)
     label = rf"$\omega_\mathrm{{low}}$ = {settings.omega_low}"
     axes[0].axhline(settings.omega_low, color="0.5", linestyle=":", linewidth=1.2, label=label)

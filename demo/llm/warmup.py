@@ -1,20 +1,18 @@
-"""The model that both runs start from: a two-layer Qwen2, taught the format of the task by a short supervised warm-up.
+"""The model that both runs start from: a two-layer Qwen2 that a short supervised warm-up has taught the task's format.
 
-The warm-up stops once about four of ten sampled answers are right: far enough for every group of answers to hold both
-right and wrong ones, early enough for the policy to be still undecided (response entropy about 2.2 nats).
+The warm-up stops once about four of ten sampled answers are right: late enough for every group of answers to have both
+right and wrong ones, early enough for the policy to be undecided still (response entropy about 2.2 nats).
 """
 
 import random
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from demo.llm import chain
+from demo.llm import chain, models
+from demo.llm.models import EOS
 from demo.runner.errors import DemoError
 
 TARGET_ACCURACY = 0.4
@@ -23,40 +21,14 @@ CHECK_EVERY = 10
 BATCH = 128
 LEARNING_RATE = 2e-3
 TRAIN_PROMPTS = 6400
-PAD, EOS = 0, 1
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character."""
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *chain.ALPHABET])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    )
+    return models.character_tokenizer(list(chain.ALPHABET))
 
 
-def make_model(vocabulary_size: int) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=vocabulary_size,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-    )
-    return Qwen2ForCausalLM(config)
+def make_model(vocabulary: int) -> Qwen2ForCausalLM:
+    return models.two_layer_qwen2(vocabulary, width=128, intermediate=256, positions=64)
 
 
 def sampled_accuracy(model, tokenizer, starts: list[int]) -> float:
@@ -113,19 +85,10 @@ def write_model(folder: Path, task: chain.Task, seed: int, progress: Callable[[i
     return accuracy
 
 
-def write_prompts(file: Path, task: str, starts: list[int]) -> None:
-    """The parquet file that verl's RLHFDataset reads."""
-    rows = [
-        {
-            "data_source": task,
-            "prompt": [{"role": "user", "content": chain.prompt(start)}],
-            "reward_model": {"style": "rule", "ground_truth": f"{start:02d}"},
-        }
-        for start in starts
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-
-
 def write_data(folder: Path, task: str, seed: int) -> None:
-    write_prompts(folder / "train.parquet", task, random.Random(seed).choices(chain.STARTS, k=TRAIN_PROMPTS))
-    write_prompts(folder / "validation.parquet", task, list(chain.VALIDATION_STARTS))
+    for name, starts in {
+        "train": random.Random(seed).choices(chain.STARTS, k=TRAIN_PROMPTS),
+        "validation": chain.VALIDATION_STARTS,
+    }.items():
+        pairs = [(chain.prompt(start), f"{start:02d}") for start in starts]
+        models.write_prompts(folder / f"{name}.parquet", task, pairs)

@@ -1,0 +1,1 @@
+"""What the three demos and the smoke runs share."""

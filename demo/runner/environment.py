@@ -1,4 +1,4 @@
-"""Keeps the user's Python settings out of the demo: on a PYTHONPATH, a stray torch.py would be taken for torch."""
+"""Keeps the user's Python settings out of the demos: a stray torch.py on PYTHONPATH would be imported as torch."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ _SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 
 
 def cleaned(environment: dict[str, str], *path: Path) -> dict[str, str]:
-    """The environment without those settings, and with `path` alone as its PYTHONPATH."""
+    """The environment without those settings, and with `path` as its PYTHONPATH."""
     others = {name: value for name, value in environment.items() if name not in _SETTINGS}
     return {**others, "PYTHONPATH": os.pathsep.join(map(str, path))}
 
 
 def restart_if_needed() -> None:
-    """Starts this process anew, with the same arguments, if it was started with any of the settings.
+    """Restarts this process with the same arguments if any of those settings is in its environment.
 
     Changing sys.path would come too late for what the interpreter imports by itself, such as sitecustomize.
     """

@@ -1,2 +1,2 @@
 class DemoError(Exception):
-    """Ends the demo with its message: what is wrong, where, and what to do about it."""
+    """Ends the command with its message, which says what is wrong, where, and what to do about it."""

@@ -1,12 +1,13 @@
-"""What a command shows while it works."""
+"""What a command prints while it runs, and at its end."""
 
 import shutil
 import sys
+import textwrap
 import time
 
 
 class Line:
-    """The one line of a stage: rewritten in place on a terminal, else printed every tenth time."""
+    """The progress line of one stage: rewritten in place on a terminal, elsewhere printed at every tenth count."""
 
     def __init__(self, label: str):
         self.label, self.in_place, self.began = label, sys.stdout.isatty(), time.monotonic()
@@ -25,3 +26,10 @@ class Line:
 
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def print_end(table: str, sentences: list[str], picture: object, numbers: str, logs: str) -> None:
+    """The table, what it shows, and where the files are."""
+    print(f"\n{table}\n")
+    print("\n".join(textwrap.fill(sentence, 118, break_on_hyphens=False) for sentence in sentences))
+    print(f"\npicture  {picture}\nnumbers  {numbers}\nlogs     {logs}")

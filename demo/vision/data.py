@@ -2,24 +2,21 @@
 
 from pathlib import Path
 
-from demo.llm import run
+from demo.runner import results
 
 FOLDER = "data"
 COUNTS = {"train": 300, "validation": 700}
 SPLIT_SEED = 0  # one split for all runs
-VERSIONS = ("scikit-learn", "numpy", "pillow")
-
-
-def key() -> dict:
-    return run.key_of([Path(__file__)], run.versions(VERSIONS))
+PACKAGES = ("scikit-learn", "numpy", "pillow")
 
 
 def write(folder: Path) -> None:
-    """Images as folder/{train,validation}/<digit>/<number in scikit-learn's set>.png, unless they are there.
+    """Writes the images, unless they exist, as folder/{train,validation}/<digit>/<number in scikit-learn's set>.png.
 
     `folder` exists with all of them or not at all.
     """
-    if run.finished(folder, key()) is not None:
+    key = results.key_of([Path(__file__)], PACKAGES)
+    if results.finished(folder, key) is not None:
         return
     import numpy
     from PIL import Image
@@ -29,19 +26,19 @@ def write(folder: Path) -> None:
 
     digits = load_digits()
     images = (digits.images * (255 / 16)).round().astype(numpy.uint8)
-    new = run.fresh(run.beside(folder))
+    new = results.empty(results.unfinished(folder))
     for part, indices in split(digits.target).items():
         for digit in set(digits.target):
             (new / part / str(digit)).mkdir(parents=True)
         for index in indices:
             image = Image.fromarray(images[index]).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
             image.convert("RGB").save(new / part / str(digits.target[index]) / f"{index:04d}.png")
-    run.finish(new, key(), counts=COUNTS)
-    run.replace(folder, new)
+    results.finish(new, key, counts=COUNTS)
+    results.replace(folder)
 
 
 def split(targets) -> dict:
-    """The indices of both parts, in each of which every class has its share."""
+    """The indices of the two parts; both have every class in the same proportion."""
     from sklearn.model_selection import train_test_split
 
     train, validation = train_test_split(

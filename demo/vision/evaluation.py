@@ -1,4 +1,4 @@
-"""A run's last checkpoint on the validation images, in the patched timm: `import timm` must give that."""
+"""Evaluates a run's last checkpoint on the validation images. `import timm` must give the patched timm."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def predict(checkpoint: Path, data: Path) -> Predictions:
 
 
 def _loader(model, data: Path):
-    """As train.py's validation has it."""
+    """The same as in train.py's validation."""
     config = resolve_data_config({"img_size": IMAGE_SIZE, "crop_pct": FLAGS["crop-pct"]}, model=model)
     return create_loader(
         create_dataset("", root=str(data), split="validation"),

@@ -1,7 +1,7 @@
-"""A small training loop that takes the place of timm's train.py where timm's source package, which lacks it, is all there is.
+"""A small training loop that replaces timm's train.py where only timm's source package, which lacks it, is available.
 
-It takes those of train.py's flags that the demo uses, builds everything with timm's own factories, and leaves what
-train.py leaves: summary.csv, and checkpoints with the ERA setting among their arguments.
+It takes the flags of train.py that the demo uses, builds everything with timm's own factories, and writes the same
+files: summary.csv, and checkpoints with the ERA setting among their arguments.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the predictions of a classifier are worth: accuracy, entropy, calibration."""
+"""Accuracy, entropy and calibration of a classifier's predictions."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,13 @@ ECE_BINS = 15
 
 @dataclass(frozen=True)
 class Predictions:
-    """raw: (images, classes) logits before ERA, fp32; era: those after it, or None for a model trained without; targets:
-    (images,) int; setting: ERA's, as the checkpoint has it, or None."""
+    """The predictions of one checkpoint.
+
+    raw: (images, classes) logits before ERA, fp32.
+    era: those after ERA, or None for a model trained without it.
+    targets: (images,) int.
+    setting: ERA's, from the checkpoint, or None.
+    """
 
     raw: numpy.ndarray
     era: numpy.ndarray | None
@@ -20,15 +25,15 @@ class Predictions:
 
 
 def log_probabilities(logits: numpy.ndarray) -> numpy.ndarray:
-    """In fp64, whatever the logits are: (images, classes) -> the same shape."""
+    """(images, classes) logits of any type -> log-probabilities in fp64, the same shape."""
     return special.log_softmax(logits.astype(numpy.float64), axis=1)
 
 
 def reliability(confidences: numpy.ndarray, right: numpy.ndarray) -> list[dict]:
-    """The images by their confidence, in ECE_BINS bins (0, 1/15], (1/15, 2/15] ...; bins without images are left out.
+    """The images in ECE_BINS bins by their confidence, (0, 1/15], (1/15, 2/15] ...; empty bins are left out.
 
-    confidences: (images,) in (0, 1]; right: (images,) bool. Of each bin: share of the images, their mean confidence and
-    accuracy.
+    confidences: (images,) in (0, 1]; right: (images,) bool. Each bin has its share of the images, and their mean
+    confidence and accuracy.
     """
     bins = numpy.digitize(confidences, numpy.arange(1, ECE_BINS) / ECE_BINS, right=True)
     return [
@@ -42,15 +47,15 @@ def reliability(confidences: numpy.ndarray, right: numpy.ndarray) -> list[dict]:
 
 
 def calibration_error(bins: list[dict]) -> float:
-    """Expected calibration error (Guo et al. 2017): the mean of |accuracy - confidence| over bins, weighed by their shares."""
+    """Expected calibration error (Guo et al. 2017): mean of |accuracy - confidence|, weighted by the bins' shares."""
     return sum(one["share"] * abs(one["accuracy"] - one["confidence"]) for one in bins)
 
 
 def measures(logits: numpy.ndarray, ranking: numpy.ndarray, targets: numpy.ndarray) -> dict[str, float]:
-    """Of one model on all images.
+    """The measures of one model on all images; entropies and NLL in nats.
 
-    logits: (images, classes), what the model's softmax is taken of. ranking: the same shape; its largest entry is the
-    predicted class, the logits before ERA, which do not tie. targets: (images,) int.
+    logits: (images, classes), the input of the model's softmax. ranking: the same shape, the logits before ERA, which
+    have no ties; the largest is the predicted class. targets: (images,) int.
     """
     logarithms, index, chosen = log_probabilities(logits), numpy.arange(len(targets)), ranking.argmax(axis=1)
     probabilities = numpy.exp(logarithms)

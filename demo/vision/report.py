@@ -1,9 +1,10 @@
-"""The end of the demo: a table, a picture, and what they show, all computed from the runs."""
+"""The demo's table, picture and findings, computed from the runs."""
 
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo.runner import tables
 from demo.vision import data, training
 from demo.vision.measures import ECE_BINS, Predictions, log_probabilities, measures, reliability
 from demo.vision.settings import ARMS, FLAGS, MODEL, Run
@@ -27,12 +28,11 @@ class Result:
         from demo.vision import evaluation  # needs the patched timm
 
         folder = out / run.folder
-        return cls(
-            run, training.epochs(folder), evaluation.predict(folder / training.CHECKPOINT_FILE, out / data.FOLDER), info
-        )
+        predictions = evaluation.predict(folder / training.CHECKPOINT_FILE, out / data.FOLDER)
+        return cls(run, training.epochs(folder), predictions, info)
 
     def logits(self) -> dict:
-        """What each way of evaluating the checkpoint takes the softmax of."""
+        """The input of the softmax in each way of evaluating the checkpoint."""
         found = self.predictions
         return {BASELINE: found.raw} if found.era is None else {ON: found.era, OFF: found.raw}
 
@@ -41,13 +41,13 @@ class Result:
         return {name: measures(logits, found.raw, found.targets) for name, logits in self.logits().items()}
 
     def smallest_entropy(self) -> float:
-        """In nats, of all training and validation images in all epochs, and of the evaluation in the trained form."""
+        """In nats, over all training and validation images in all epochs and in the final evaluation."""
         found = [row[column] for row in self.epochs for column in ("train_entropy_min", "eval_entropy_min")]
         return min(*found, next(iter(self.measures().values()))["smallest entropy, nats"])
 
 
 def rows(results: list[Result]) -> list[dict]:
-    """One per run and way of evaluating it."""
+    """One for each run and way of evaluating it."""
     return [
         {"model": name, "seed": result.run.seed, **found, TRAINING_TIME: result.info["seconds"]}
         for result in results
@@ -55,7 +55,7 @@ def rows(results: list[Result]) -> list[dict]:
     ]
 
 
-def columns(results: list[Result]) -> dict[str, dict[str, list[float]]]:
+def columns(results: list[Result]) -> dict[str, tables.Column]:
     """model: measure: its values, in the order of the seeds."""
     found = rows(results)
     labels = [label for label in found[0] if label not in ("model", "seed")]
@@ -65,36 +65,20 @@ def columns(results: list[Result]) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def spread(values: list[float], digits: int) -> str:
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def table(results: list[Result]) -> str:
-    found = columns(results)
-    labels = [label for label in found[BASELINE] if label != TRAINING_TIME]
-    width = max(map(len, labels))
-    lines = [" " * width + "".join(f"  {name:>24}" for name in found)]
-    for label in labels:
-        digits = 2 if label.endswith("%") else 4 if "smallest" in label else 3
-        lines.append(
-            f"{label:<{width}}" + "".join(f"  {spread(column[label], digits):>24}" for column in found.values())
-        )
-    seeds = len(found[BASELINE][labels[0]])
-    meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
-    return "\n".join([*lines, f"{meaning} Both ERA columns are the same weights."])
-
-
-def interval(differences: list[float]) -> tuple[float, float]:
-    """95 % interval of the mean of paired differences, by Student's t."""
-    from scipy import stats
-
-    half = stats.t.ppf(0.975, len(differences) - 1) * statistics.stdev(differences) / len(differences) ** 0.5
-    return statistics.mean(differences) - half, statistics.mean(differences) + half
+    found = {
+        name: {label: column[label] for label in column if label != TRAINING_TIME}
+        for name, column in columns(results).items()
+    }
+    return tables.table(
+        found,
+        lambda label: 2 if label.endswith("%") else 4 if "smallest" in label else 3,
+        "Both ERA columns are the same weights.",
+    )
 
 
 def findings(results: list[Result]) -> list[str]:
-    """What these runs show and what they do not, in plain sentences."""
+    """What these runs show, and what they do not."""
     era = [result for result in results if result.run.arm == "era"]
     baseline = [result for result in results if result.run.arm == "baseline"]
     found = columns(results)
@@ -102,9 +86,10 @@ def findings(results: list[Result]) -> list[str]:
         floor_sentence(era, baseline),
         accuracy_sentence(found),
         calibration_sentence(found, era[0].predictions.setting["max_probability"]),
-        f"This is {len(era)} seed{'s'[: len(era) > 1]} of one tiny model ({MODEL}) on {data.COUNTS['train']} small images, with one setting of the "
-        "optimizer. It does not show whether ERA raises the accuracy on CIFAR-10 or ImageNet, nor on any larger model. "
-        f"Both arms train with label smoothing {FLAGS['smoothing']}, train.py's default, which by itself lowers the confidence.",
+        f"This is {len(era)} seed{'s'[: len(era) > 1]} of one tiny model ({MODEL}) on {data.COUNTS['train']} small "
+        "images, with one setting of the optimizer. It does not show whether ERA raises the accuracy on CIFAR-10 or "
+        f"ImageNet, nor on any larger model. Both arms train with label smoothing {FLAGS['smoothing']}, train.py's "
+        "default, which by itself lowers the confidence.",
     ]
 
 
@@ -114,33 +99,28 @@ def floor_sentence(era: list[Result], baseline: list[Result]) -> str:
     below = [result.run.label for result in era if result.smallest_entropy() < floor - ROUNDING]
     if below:
         return (
-            f"The floor of {floor:.4f} nats did NOT hold in {len(below)} of {len(era)} ERA runs ({'; '.join(below)}): the smallest "
-            f"entropy was {smallest:.4f}. That must not happen; please report it."
+            f"The floor of {floor:.4f} nats did NOT hold in {len(below)} of {len(era)} ERA runs ({'; '.join(below)}): "
+            f"the smallest entropy was {smallest:.4f}. That must not happen; please report it."
         )
     without = min(result.smallest_entropy() for result in baseline)
     contrast = f"the baseline's went down to {without:.4f}"
     if without >= floor:
         contrast = f"but the baseline's was not below the floor either ({without:.4f}), so here nothing had to be held"
     return (
-        f"With H0 = {setting['min_entropy']:g} the floor, {floor:.4f} nats, held in {len(era)} of {len(era)} ERA runs: the smallest "
-        f"entropy of any training or validation image in any epoch was {smallest:.4f}; {contrast}."
+        f"With H0 = {setting['min_entropy']:g} the floor, {floor:.4f} nats, held in {len(era)} of {len(era)} ERA runs: "
+        f"the smallest entropy of any training or validation image in any epoch was {smallest:.4f}; {contrast}."
     )
 
 
 def accuracy_sentence(found: dict) -> str:
     differences = [after - before for before, after in zip(found[BASELINE]["top-1, %"], found[ON]["top-1, %"])]
-    mean = statistics.mean(differences)
-    text = f"Accuracy: ERA's top-1 minus the baseline's is {mean:+.2f} points"
-    if len(differences) == 1:
-        return (
-            f"{text} with one seed, which says nothing about the spread over seeds: no effect can be told from chance."
-        )
-    low, high = interval(differences)
-    each = ", ".join(f"{difference:+.2f}" for difference in differences)
-    text += f" on average ({each} by seed; 95 % interval {low:+.2f} to {high:+.2f})"
-    if low <= 0 <= high:
-        return f"{text}: no effect can be told from the spread over {len(differences)} seeds."
-    return f"{text}: more than the spread over {len(differences)} seeds explains, in this one setting."
+    text = "Accuracy: ERA's top-1 minus the baseline's is "
+    if len(differences) > 1:
+        return text + tables.compared(differences, "+.2f", " points", "effect")
+    return (
+        f"{text}{differences[0]:+.2f} points with one seed, which says nothing about the spread over seeds: no effect "
+        "can be told from chance."
+    )
 
 
 def calibration_sentence(found: dict, cap: float) -> str:
@@ -162,8 +142,8 @@ def calibration_sentence(found: dict, cap: float) -> str:
     return f"{text} The last two are the same weights, with the same top-1: ERA keeps the order of the classes."
 
 
-def record(results: list[Result], sentences: list[str]) -> dict:
-    """What summary.json holds."""
+def summary(results: list[Result], sentences: list[str]) -> dict:
+    """The content of summary.json."""
     era = next(result for result in results if result.run.arm == "era")
     return {
         "epochs": era.run.epochs,
@@ -178,7 +158,7 @@ def record(results: list[Result], sentences: list[str]) -> dict:
 
 FEWEST = 10  # images in a bin that is drawn
 LIMIT = dict(color="#b02a2a", linewidth=1.2, linestyle="-.", zorder=6)
-# Dashes on top of a wider line: where the curves coincide both are seen.
+# The models differ in line style and marker, not in colour alone; dashes over a wider line show both where they agree.
 STYLES = {
     BASELINE: dict(color="black", linestyle=(0, (4, 2)), linewidth=1.4, marker="s", markersize=4, zorder=4),
     ON: dict(color="#2b7bba", linewidth=2.6, marker="o", markersize=5, zorder=3),
@@ -187,7 +167,7 @@ STYLES = {
 
 
 def picture(results: list[Result], file: Path) -> None:
-    """Entropy over the epochs, confidence against accuracy. The models differ in line style and marker, not in colour alone."""
+    """Entropy over the epochs, and confidence against accuracy."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -211,12 +191,9 @@ def picture(results: list[Result], file: Path) -> None:
         axis.title.set_fontsize(10)
     handles = [line for line in diagram.get_lines() if line.get_label() in STYLES]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)  # over no curve
-    several = len(results) > 2
-    lines = (
-        f"upper row: thin each of {len(results) // 2} seeds, thick their mean; lower row: all seeds together"
-        if several
-        else "one seed"
-    )
+    lines = "one seed"
+    if len(results) > 2:
+        lines = f"upper row: thin each of {len(results) // 2} seeds, thick their mean; lower row: all seeds together"
     figure.suptitle(
         f"{MODEL}, {data.COUNTS['validation']} validation images ({lines})", fontsize=8, x=0.995, ha="right"
     )

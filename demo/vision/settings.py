@@ -1,4 +1,4 @@
-"""The settings of the runs and the flags of timm's train.py that they become."""
+"""The settings of the runs, and the flags of timm's train.py they turn into."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,10 @@ class Run:
     epochs: int
 
     @property
+    def length(self) -> str:
+        return f"{self.epochs} epochs"
+
+    @property
     def arm(self) -> str:
         return "baseline" if self.min_entropy is None else "era"
 
@@ -51,7 +55,7 @@ class Run:
         return f"{self.arm}{h0}-epochs{self.epochs}-seed{self.seed}"
 
     def flags(self) -> list[str]:
-        """All but the folders."""
+        """All but those that name folders."""
         values = {**FLAGS, "epochs": self.epochs, "seed": self.seed}
         if self.min_entropy is not None:
             values["era-min-entropy"] = self.min_entropy
@@ -59,5 +63,5 @@ class Run:
 
 
 def command(run: Run, script: Path, data: Path, output: Path) -> list[str]:
-    """A line for a Python in whose path timm is. The results come to lie in output / run.folder."""
+    """The script with its arguments. Its results are written to output / run.folder."""
     return [str(script), f"--data-dir={data}", f"--output={output}", f"--experiment={run.folder}", *run.flags()]

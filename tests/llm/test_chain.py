@@ -1,4 +1,4 @@
-"""The task: what the warm-up demonstrates is what the reward accepts, and nothing else is accepted."""
+"""The task: the reward accepts what the warm-up demonstrates, and nothing else."""
 
 import itertools
 import random
@@ -26,13 +26,13 @@ def checker(start: int, answer: str) -> bool:
     return rest == ""
 
 
-@pytest.mark.parametrize("start", [*chain.STARTS, 0, 99])
-def test_every_demonstration_is_right(start):
-    rng = random.Random(start)
-    for _ in range(50):
-        answer = chain.demonstration(start, rng)
-        assert len(answer) == chain.RESPONSE_LENGTH - 1
-        assert checker(start, answer) and chain.is_right(start, answer), answer
+def test_every_demonstration_is_right():
+    for start in (*chain.STARTS, 0, 99):
+        rng = random.Random(start)
+        for _ in range(20):
+            answer = chain.demonstration(start, rng)
+            assert len(answer) == chain.RESPONSE_LENGTH - 1
+            assert checker(start, answer) and chain.is_right(start, answer), answer
         assert chain.compute_score("chain", answer, f"{start:02d}") == {"score": 1.0, "right": 1.0}
 
 
@@ -45,40 +45,16 @@ def test_every_single_character_change_is_judged_as_the_checker_judges_it():
             assert chain.is_right(start, changed) == checker(start, changed), changed
 
 
-def test_all_answers_of_one_step_chains(monkeypatch):
-    monkeypatch.setattr(chain, "STEPS", 1)
-    for start in (3, 50, 97):
-        right = {
-            "".join(a)
-            for a in itertools.product("+-", "0123456789", "0123456789", "0123456789")
-            if chain.is_right(start, "".join(a))
-        }
-        expected = {
-            f"{'+' if d > 0 else '-'}{abs(d)}{start + d:02d}" for d in range(-9, 10) if d and 0 <= start + d <= 99
-        }
-        assert right == expected
-
-
 @given(st.integers(0, 99), st.text(alphabet=chain.ALPHABET, max_size=20))
 def test_any_text_is_judged_as_the_checker_judges_it(start, text):
     assert chain.is_right(start, text) == checker(start, text)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "-779-772+779-77",
-        "-779-772+779-7722",
-        " -779-772+779-772",
-        "-779-772+779-772\n",
-        "-779-772+779-771",
-        "+0860860860860",
-    ],
-)
-def test_near_misses_are_wrong(answer):
-    assert chain.is_right(86, "-779-772+779-772")
-    assert not chain.is_right(86, answer)
+def test_near_misses_are_wrong():
+    right = "-779-772+779-772"
+    assert chain.is_right(86, right)
+    for answer in ("", right[:-1], f"{right}2", f" {right}", f"{right}\n", "+0860860860860"):
+        assert not chain.is_right(86, answer), answer
 
 
 def test_biased_task_rejects_by_the_number_of_steps_other_than_plus_one():

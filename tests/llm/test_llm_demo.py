@@ -1,186 +1,133 @@
-"""The demo as a user starts it, on the real patched verl: a few steps of both arms, reuse, and Ctrl-C in the middle."""
+"""`python -m demo.llm` on the real patched verl: a few steps of both arms, reuse, and Ctrl-C in the middle."""
 
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 
-import psutil
 import pytest
+from demo_helpers import MARK, processes_of, run, start, wait_for_process
 
-from demo.llm import config, curves, run
+from demo.llm import __main__ as cli
+from demo.llm import chain, config, curves, ray_folder, training, warmup
+from demo.runner import results
 
 STEPS = 2
-MARK = "ERA_DEMO_TEST"  # environment variable by which processes are found again, whoever their parent is
 
 
-def command(checkout, out, *arguments):
-    return [sys.executable, "-m", "demo.llm", "--checkout", str(checkout), "--out", str(out), *map(str, arguments)]
-
-
-def environment(temporary):
-    """RAY_ADDRESS names a cluster that is not there, PYTHONPATH a torch that is none: the demo must look at neither."""
-    mine = {"TMPDIR": temporary, MARK: temporary, "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **mine, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(run.ROOT / "tests/stray")}
-
-
-def processes_of(temporary):
-    """Command lines of the processes that descend from a demo with this environment, orphans included."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == temporary and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline())[:120])
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
-def ray_dirs(temporary):
-    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def temporary():
     folder = tempfile.mkdtemp(prefix="e", dir="/tmp")  # short, so that the demo puts Ray's files there
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    return tmp_path_factory.mktemp("a folder, with odd = characters")
+@pytest.fixture
+def place(temporary, monkeypatch):
+    """For trainings that this process starts."""
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
+    monkeypatch.setenv(MARK, temporary)
 
 
 @pytest.fixture(scope="module")
-def demo(patched_verl, out, temporary):
-    """The finished demo; its output."""
-    result = subprocess.run(
-        command(patched_verl, out, "--steps", STEPS),
-        cwd=run.ROOT,
-        env=environment(temporary),
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def test_metrics_of_every_step_are_there(demo, out):
-    for arm in ("grpo", "era"):
-        rows = curves.read_csv(out / f"chain-seed1-steps{STEPS}" / arm / curves.STEPS_FILE)
-        assert [row["step"] for row in rows] == [1, 2]
-        first = rows[0]
-        assert 1.5 < first["response_entropy"] == pytest.approx(first["top_entropy"])
-        assert 0 < first["rest_entropy"] < first["top_entropy"]
-        assert 0.2 < first["reward"] < 0.7 and 1 < first["distinct_right"] <= 8
-        assert first["low_fraction"] == first["scaled_token_fraction"] == 0
-
-
-def test_arms_are_identical_while_no_response_is_below_omega_low(demo, out):
-    grpo, era = (
-        [{**row, "seconds": 0} for row in curves.read_csv(out / f"chain-seed1-steps{STEPS}" / arm / curves.STEPS_FILE)]
-        for arm in ("grpo", "era")
-    )
-    assert all(row["low_fraction"] == 0 for row in grpo)
-    assert grpo == era
-
-
-@pytest.fixture(scope="module")
-def acting(demo, patched_verl, out):
-    """The rows and the metrics of an ERA run from the same warm-up, in which omega_low is above the first entropies."""
-    folder = out / f"chain-seed1-steps{STEPS}" / "acting"
+def untrained(patched_verl, tmp_path_factory):
+    """A results folder whose model had no warm-up, which takes half a minute. The demo takes it for one of its own."""
+    out = tmp_path_factory.mktemp("a folder, with odd = characters")
+    folder = results.empty(out / "warmup-chain-seed1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config.Settings, "omega_low", 2.9)
-        run.train(
-            config.Settings(steps=STEPS), "era", patched_verl, out / "warmup-chain-seed1", folder, {}, lambda row: None
-        )
-    return curves.read_csv(folder / curves.STEPS_FILE), metrics(folder)
+        patch.setattr(warmup, "warm_up", lambda *arguments: 0.4)
+        accuracy = warmup.write_model(folder, chain.TASKS["chain"], 1, None)
+    results.finish(folder, training.key(patched_verl), accuracy=accuracy)
+    return out
+
+
+def arguments(checkout, out, steps):
+    return "demo.llm", "--checkout", checkout, "--out", out, "--steps", steps
+
+
+def ray_folders(temporary):
+    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
+
+
+def steps_of(folder):
+    return [{**row, "seconds": 0} for row in curves.read_csv(folder / curves.STEPS_FILE)]
+
+
+def test_demo_of_both_arms_and_its_reuse(patched_verl, untrained, temporary):
+    command = arguments(patched_verl, untrained, STEPS)
+    result = run(*command, TMPDIR=temporary, **{MARK: temporary})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert processes_of(temporary) == os.listdir(temporary) == []
+    folder = untrained / f"chain-seed1-steps{STEPS}"
+    grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
+    assert grpo == era  # while no response is below omega_low
+    assert [row["step"] for row in era] == [1, 2]
+    for row in era:
+        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 2
+        assert row["low_fraction"] == row["scaled_token_fraction"] == 0
+    assert "GRPO     step 2/2" in result.stdout and "ERA      step 2/2" in result.stdout
+    assert "ERA never acted in these 2 steps" in result.stdout
+    assert (untrained / "entropy.png").read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["settings"] == {"task": "chain", "seed": 1, "steps": STEPS}
+    assert summary["arms"]["era"]["peak memory, GB"] < 6
+    again = run(*command, TMPDIR=temporary)
+    assert again.returncode == 0 and again.stdout.count("reused from") == 3
+    assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]
 
 
 def metrics(folder):
-    """Of the training steps; the validations before and after have no gradient."""
-    rows = [json.loads(line)["data"] for line in (folder / run.METRICS_FILE).read_text().splitlines()]
+    """Of the training steps: the validations have no gradient."""
+    rows = [json.loads(line)["data"] for line in (folder / training.METRICS_FILE).read_text().splitlines()]
     return [row for row in rows if "actor/grad_norm" in row]
 
 
-def test_era_acts_through_worker_and_update(acting, out):
-    """The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed."""
-    grpo_folder = out / f"chain-seed1-steps{STEPS}" / "grpo"
-    rows, grpo = acting[0], curves.read_csv(grpo_folder / curves.STEPS_FILE)
-    assert all(row["low_fraction"] > 0.5 and row["scaled_token_fraction"] > 0.1 for row in rows)
+@pytest.mark.slow
+def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tmp_path, place, temporary, monkeypatch):
+    """GRPO beside ERA with an omega_low above the entropies at the start, both from a real warm-up.
+
+    The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed.
+    """
+    settings = config.Settings(steps=STEPS)
+    model = cli.warm_up(settings, tmp_path, {}, False)
+    warmup.write_data(tmp_path, settings.task, settings.seed)
+    for arm in config.ARMS:
+        monkeypatch.setattr(config.Settings, "omega_low", 2.9)
+        training.train_arm(settings, arm, patched_verl, model, tmp_path / arm, {"versions": {}}, lambda rows: None)
+    grpo, era = (steps_of(tmp_path / arm) for arm in config.ARMS)
+    assert 0.2 < grpo[0]["reward"] < 0.7 and 1 < grpo[0]["distinct_right"] <= 8
+    assert 1.5 < grpo[0]["response_entropy"] == pytest.approx(grpo[0]["top_entropy"])  # answers of equal length
+    for row in era:  # every right answer has a positive advantage and a low entropy, and all have about the same length
+        assert row["low_fraction"] > 0.5 and row["scaled_token_fraction"] == pytest.approx(row["reward"], abs=0.02)
     for column in ("response_entropy", "reward", "distinct_right"):
-        assert rows[0][column] == grpo[0][column]
-    gradients = [steps[0]["actor/grad_norm"] for steps in (acting[1], metrics(grpo_folder))]
+        assert era[0][column] == grpo[0][column]
+    plain, acting = (metrics(tmp_path / arm) for arm in config.ARMS)
     # far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
-    assert gradients[0] != pytest.approx(gradients[1], rel=0.02)
-    assert rows[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
+    assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
+    assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
+    assert len(acting) == STEPS
+    assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
+    assert processes_of(temporary) == ray_folders(temporary) == []
 
 
-def test_acting_era_is_exactly_on_policy(acting):
-    assert len(acting[1]) == STEPS
-    assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting[1])
-
-
-def test_output_ends_with_table_findings_and_paths(demo, out):
-    assert "GRPO     step 2/2" in demo and "ERA      step 2/2" in demo
-    assert "ERA never acted in these 2 steps" in demo
-    assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
-    summary = json.loads((out / f"chain-seed1-steps{STEPS}" / "summary.json").read_text())
-    assert summary["settings"] == {"task": "chain", "seed": 1, "steps": STEPS}
-    assert summary["arms"]["era"]["peak memory, GB"] < 6
-
-
-def test_nothing_is_left_running_or_lying_about(demo, temporary):
-    assert processes_of(temporary) == []
-    assert os.listdir(temporary) == []
-
-
-def test_second_start_reuses_the_runs(demo, patched_verl, out, temporary):
-    again = subprocess.run(
-        command(patched_verl, out, "--steps", STEPS),
-        cwd=run.ROOT,
-        env=environment(temporary),
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert again.returncode == 0 and again.stdout.count("reused from") == 3
-    assert again.stdout.split("\n\n")[1:] == demo.split("\n\n")[1:]
-
-
-@pytest.mark.parametrize(
-    "number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGTERM, "raylet"), (signal.SIGKILL, "raylet")]
-)
-def test_stopping_the_demo_leaves_no_process(number, stage, demo, patched_verl, out, temporary, monkeypatch):
-    """Stopped once a process of this name is there. After SIGKILL the trainer notices that its parent is gone."""
-    process = subprocess.Popen(
-        command(patched_verl, out, "--steps", 90),
-        cwd=run.ROOT,
-        env=environment(temporary),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 900
-    while not any(stage in line for line in processes_of(temporary)):
-        assert process.poll() is None and time.monotonic() < deadline, f"{stage} did not start"
-        time.sleep(0.5)
+@pytest.mark.slow
+@pytest.mark.parametrize("number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGKILL, "raylet")])
+def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, untrained, temporary, place):
+    """Stopped as soon as a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
+    process = start(*arguments(patched_verl, untrained, 90), TMPDIR=temporary, **{MARK: temporary})
+    wait_for_process(stage, temporary, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=900)
     if number == signal.SIGKILL:
-        time.sleep(2)
-        assert [name.rpartition("-")[0] for name in ray_dirs(temporary)] == [f"era-ray-{process.pid}"]
-        monkeypatch.setattr(tempfile, "tempdir", temporary)
-        run.sweep()
-        assert ray_dirs(temporary) == []
+        deadline = time.monotonic() + 900
+        while processes_of(temporary) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        [left] = ray_folders(temporary)
+        assert left.startswith(f"era-ray-{process.pid}-")
+        ray_folder.sweep()
     else:
         assert process.returncode == 128 + number
         assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
-        assert os.listdir(temporary) == []
-    assert processes_of(temporary) == []
+    assert processes_of(temporary) == ray_folders(temporary) == []

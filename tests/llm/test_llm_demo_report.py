@@ -1,10 +1,10 @@
-"""The end of the demo says what the curves say, whatever they say."""
+"""The findings, table and picture of the demo follow the curves, whatever these are."""
 
 import json
 
 import pytest
 
-from demo.llm import chain, record, report
+from demo.llm import chain, report
 from demo.llm.config import Settings
 
 INFO = {
@@ -49,9 +49,9 @@ def test_findings_follow_the_curves(grpo_end, era_end, scaled, says, does_not_sa
         assert "step 21" in text and "does not show that ERA raises the reward" in text
 
 
-def test_findings_know_every_task():
-    for task in chain.TASKS:
-        assert report.findings(Settings(task, steps=40), arm(falling(0.1)), arm(falling(0.7), ACTED))
+@pytest.mark.parametrize("task", chain.TASKS)
+def test_findings_know_every_task(task):
+    assert report.findings(Settings(task, steps=40), arm(falling(0.1)), arm(falling(0.7), ACTED))
 
 
 def test_findings_quote_the_last_steps_not_the_last_step():
@@ -66,34 +66,24 @@ def test_equal_steps_counts_to_the_first_difference():
     assert report.equal_steps(one, arm([2.0, 1.9, 1.8], reward=0.8)) == 0
 
 
-def test_table_has_one_row_per_quantity_and_both_arms():
+def test_table_has_a_row_per_quantity_and_averages_the_steps_there_are():
     lines = report.table({"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}).splitlines()
-    assert lines[0].split() == ["GRPO", "ERA"]
+    assert lines[0].split() == ["GRPO", "ERA"] and len({len(line) for line in lines}) == 1
     assert next(line for line in lines if "entropy, last 10" in line).split()[-2:] == ["0.100", "0.700"]
-    assert len({len(line) for line in lines}) == 1
-
-
-def test_short_runs_average_what_they_have():
     short = arm([2.0, 1.0])
     assert short.last("response_entropy") == 1.5 and short.around("response_entropy", 1) == 2.0
     assert "last 2 steps" in report.table({"grpo": short, "era": short})
 
 
-def test_record_is_json_and_keeps_to_the_steps_there_are():
+def test_summary_is_json_and_keeps_to_the_steps_there_are():
     arms = {"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}
-    record = json.loads(json.dumps(report.record(Settings(steps=40), arms, ["a"])))
-    assert record["omega_low"] == Settings().omega_low
-    assert list(record["arms"]["era"]["response entropy at step"]) == ["1"]
+    summary = json.loads(json.dumps(report.summary(Settings(steps=40), arms, ["a"])))
+    assert summary["omega_low"] == Settings().omega_low
+    assert list(summary["arms"]["era"]["response entropy at step"]) == ["1"]
 
 
 def test_running_mean():
     assert report.running_mean([2.0, 4.0, 6.0, 8.0], 3) == [3.0, 4.0, 6.0, 7.0]
-
-
-def test_picture_is_a_small_png(tmp_path):
-    file = tmp_path / "entropy.png"
-    report.picture(Settings(steps=40), {"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}, file)
-    assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000
 
 
 @pytest.mark.parametrize("steps, lines", [(1, 1), (10, 1), (11, 2), (40, 2)])
@@ -106,25 +96,8 @@ def test_short_runs_are_drawn_step_by_step(steps, lines, tmp_path, monkeypatch):
         Axes, "plot", lambda self, xs, ys, **style: drawn.append((ys, style)) or plot(self, xs, ys, **style)
     )
     entropies = falling(0.1)[:steps]
-    report.picture(Settings(steps=steps), {"grpo": arm(entropies), "era": arm(entropies)}, tmp_path / "entropy.png")
+    file = tmp_path / "entropy.png"
+    report.picture(Settings(steps=steps), {"grpo": arm(entropies), "era": arm(entropies)}, file)
+    assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000
     assert len(drawn) == 3 * 2 * lines
     assert any(ys == entropies and "label" in style for ys, style in drawn) == (lines == 1)
-
-
-def test_record_tables_what_the_summaries_hold(tmp_path, capsys):
-    assert record.main(tmp_path) == 1
-    assert "no finished demo" in capsys.readouterr().err
-    arms = {"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}
-    for seed in (2, 1):
-        settings = Settings(seed=seed, steps=40)
-        (tmp_path / settings.name).mkdir()
-        (tmp_path / settings.name / "summary.json").write_text(json.dumps(report.record(settings, arms, [])))
-    assert record.main(tmp_path) == 0
-    table = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("|")
-    ]
-    assert [row[1:3] for row in table[2:]] == [["1", "GRPO"], ["1", "ERA"], ["2", "GRPO"], ["2", "ERA"]]
-    assert {len(row) for row in table} == {len(record.COLUMNS) + 4}
-    assert table[3][3:7] == ["2.200", "0.90", "0.90", "2.0"] and table[3][-2:] == ["60", "3.0"]

@@ -1,0 +1,51 @@
+"""Starts the demos and smoke runs as a user does, and finds the processes they leave behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one test, whoever their parent is
+
+
+def start(module: str, *arguments, **variables: str) -> subprocess.Popen:
+    """PYTHONPATH and RAY_ADDRESS name modules that cannot be imported and a cluster that does not exist."""
+    stray = {"PYTHONPATH": str(ROOT / "tests/stray"), "PYTHONSTARTUP": "x", "RAY_ADDRESS": "127.0.0.1:1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **stray, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(module: str, *arguments, **variables: str) -> subprocess.CompletedProcess:
+    process = start(module, *arguments, **variables)
+    output, errors = process.communicate(timeout=900)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def processes_of(mark: str) -> list[str]:
+    """Command lines of the processes with this MARK that are alive, orphans included."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline())[:200])
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def wait_for_process(words: str, mark: str, process: subprocess.Popen, count: int = 1) -> None:
+    """Until `count` processes with this MARK have these words in their command line."""
+    deadline = time.monotonic() + 900
+    while sum(words in line for line in processes_of(mark)) < count:
+        assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"
+        time.sleep(0.1)
