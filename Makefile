@@ -31,6 +31,8 @@ $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/insta
 VENV_READY := $(VENV)/installed
 # What the user's shell adds to Python's path is not part of this environment.
 CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
+# Two test files at a time; inductor would start a pool of compilers for each.
+TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2
 
 # Upstream, folder and size of each GPU environment.
 VERL_GPU := verl $(GPU_VENV) "10 GB"
@@ -94,14 +96,14 @@ lint: $(VENV_READY)  ## ruff's checks of our files
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 
 test: lint  ## lint, and every contract on every real upstream once: 8 minutes on two cores
-	@$(CPU) -m pytest tests -q -n 2 --dist loadfile -m "not slow"
+	@$(TESTS) tests --dist loadfile -m "not slow"
 
 test-all: lint  ## the same and the slow rest: kills, every script, every model family: 20 minutes
-	@$(CPU) -m pytest tests -q -n 2 --dist loadfile
+	@$(TESTS) tests --dist loadfile
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
-	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal; \
+	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(TESTS) tests/engine --dist worksteal; \
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
