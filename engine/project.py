@@ -185,6 +185,17 @@ def read_list(file: str) -> list[str]:
     return found
 
 
+def read_series(name: str, label: str) -> list[str]:
+    file = series_file(name, label)
+    series = read_list(file)
+    for entry in series:
+        if not NAME.fullmatch(entry):
+            raise Stop(
+                USAGE, f"{file}: expected a name such as 0001-what.patch, found {entry!r}", "nothing was changed"
+            )
+    return series
+
+
 def compare_list(file: str, listed: set[str], present: set[str]) -> None:
     """A file that is missing or not listed is a mistake, and must not silently become a different overlay."""
     missing, unlisted = sorted(listed - present), sorted(present - listed)
@@ -205,10 +216,7 @@ def compare_list(file: str, listed: set[str], present: set[str]) -> None:
 
 def read_overlay(up: Upstream, label: str) -> Overlay:
     name, folder = up.name, f"patches/{up.name}/{label}"
-    series = read_list(series_file(name, label))
-    for file in series:
-        if not NAME.fullmatch(file):
-            raise Stop(USAGE, f"{series_file(name, label)}: expected a name such as 0001-what.patch, found {file!r}")
+    series = read_series(name, label)
     present = {f"{folder}/{path.name}" for path in (ROOT / folder).glob("*.patch") if not JUNK.search(path.name)}
     compare_list(series_file(name, label), {f"{folder}/{file}" for file in series}, present)
     patches = [read_patch(file, (ROOT / folder / file).read_bytes()) for file in series]

@@ -23,7 +23,7 @@ from engine.project import (
     check_no_overwrite,
     list_file,
     read_file,
-    read_list,
+    read_series,
     read_sources,
     series_file,
 )
@@ -294,7 +294,7 @@ def fold_edits(layers: list[Layer], base: dict, final: dict, notes: list[str]) -
 def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[Layer]) -> dict[str, Content]:
     """The patch files and their series. A patch that keeps its subject keeps its name."""
     folder = f"patches/{up.name}/{label}"
-    series = read_list(series_file(up.name, label)) if (ROOT / series_file(up.name, label)).exists() else []
+    series = read_series(up.name, label) if (ROOT / series_file(up.name, label)).exists() else []
     subjects: dict[str, list[str]] = {}
     for file in (name for name in series if (ROOT / folder / name).exists()):
         subjects.setdefault(read_patch(file, (ROOT / folder / file).read_bytes()).subject, []).append(file)

@@ -191,12 +191,12 @@ def write_port(run: Run, name: str) -> int:
         if checkout.git is None or checkout.head is None:
             hint = f"run `{run.context.command('apply', name)}` first. Nothing was changed"
             raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout to make a worktree of", hint)
-        refuse_busy(checkout, ())
         target = find_target(run, up, onto)
         new_label = port_label(onto, target.base)
         suffix = "era" if checkout.given and not onto else new_label
         path = checkout.path.parent / f"{checkout.path.name}-{suffix}"
         branch = PORT_BRANCHES + new_label
+        refuse_busy(checkout, [branch])
         refuse_left_over(checkout, path, branch)
         check_no_overwrite(name, overlay.files, target.git.tree(target.base))
         bring_blobs(checkout, source, target, overlay)
