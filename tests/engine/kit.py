@@ -320,27 +320,27 @@ def follow(text: str) -> None:
         git(words[2], *words[3:])
 
 
-def before_git(patch, folder: Path, verb: str, act) -> None:
-    """While `patch` lasts, `act()` is called before every `git VERB` of apply.py in the repository of `folder`."""
+def before_git(patch, git_dir: Path, word: str, act) -> None:
+    """While `patch` lasts, `act()` is called before every git of apply.py with that word in the repository."""
     real = subprocess.Popen.__init__
 
     def start(self, args, *more, **options):
-        if verb in args and f"--git-dir={folder}/.git" in args:
+        if word in args and f"--git-dir={git_dir}" in args:
             act()
         real(self, args, *more, **options)
 
     patch.setattr(subprocess.Popen, "__init__", start)
 
 
+def fail() -> None:
+    raise OSError(28, "No space left on device")
+
+
 def interrupt(project: Project, monkeypatch, *args: str, folder: Path | None = None) -> None:
     """A run that fails in the middle of its switch, before it moves branches and HEAD."""
-
-    def fail():
-        raise OSError(5, "broken")
-
     with monkeypatch.context() as patch:
-        before_git(patch, folder or project.checkout(), "update-ref", fail)
-        project.run(*args, code=7)
+        before_git(patch, (folder or project.checkout()) / ".git", "update-ref", fail)
+        assert "to complete the switch" in project.run(*args, code=7).err
 
 
 def content(folder: Path, skip: tuple[str, ...] = ()) -> dict[str, tuple[bool, bytes]]:

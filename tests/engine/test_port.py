@@ -30,10 +30,11 @@ def rows(project, onto: str, code: int, *more: str) -> dict[str, str]:
         (OTHER, "conflict", "clean", 4),
         (LANDED, "landed", "clean", 0),
         (lambda up: (LANDED(up), replace_in("src/core.py", "line 1 of", "zero\nline 1 of")(up)), "landed", "offset", 0),
-        (lambda up: (up / "src/util.py").rename(up / "helpers.py"), "clean", "gone", 4),
+        (lambda up: (up / "src/util.py").rename(up / "helpers.py"), "clean", "offset", 0),
+        (lambda up: (up / "src/util.py").unlink(), "clean", "gone", 4),
         (lambda up: (up / "src/core.py").write_bytes(b"\0\1\2" * 50), "conflict", "conflict", 4),
     ],
-    ids=["elsewhere", "moved", "near", "same line", "landed", "landed lower", "gone", "binary"],
+    ids=["elsewhere", "moved", "near", "same line", "landed", "landed lower", "renamed", "gone", "binary"],
 )
 def test_results(project, edit, first, second, code):
     branch(project, "other", edit)
@@ -53,8 +54,8 @@ def test_details(project):
     assert hinted(found.out)[-1][:5] == ["port", "alpha", "--onto", "other", "--write"]
 
     def move(up):
-        (up / "lib").mkdir()
-        (up / "src/util.py").rename(up / "lib/util.py")
+        (up / "src/util.py").unlink()
+        write_tree(up, {"lib/util.py": "something = 'else'\n"})
 
     branch(project, "moved-away", move)
     assert "lib/util.py" in project.run("port", "alpha", "--onto", "moved-away", code=4).out
@@ -65,8 +66,8 @@ def test_details(project):
 
 def test_revisions(project):
     """A version, a commit, a tag, a branch below the name of another one; from outside, from a path, from the cache."""
-    assert rows(project, "v2", 4) == {"0001": "offset", "0002": "gone"}
-    assert rows(project, project.ids["v2"], 4)["0002"] == "gone"
+    assert rows(project, "v2", 0) == {"0001": "offset", "0002": "offset"}
+    assert rows(project, project.ids["v2"], 0)["0001"] == "offset"
     git(project.up / "alpha", "branch", "x/y", "v1")
     git(project.up / "alpha", "tag", "x", "v1")
     for onto in ("x", "x/y"):
@@ -75,11 +76,11 @@ def test_revisions(project):
     git(project.up / "alpha", "tag", "file", "v1:README.md")
     assert "no version, tag, branch or commit 'file'" in project.run("port", "alpha", "--onto", "file", code=6).err
     project.run("port", "alpha", "--onto=--evil", code=2)
-    project.run("port", "alpha", "--onto", "main", "--source", str(project.up / "alpha"), code=4)
+    project.run("port", "alpha", "--onto", "main", "--source", str(project.up / "alpha"))
     archive = str(project.index / "alpha-1.0.tar.gz")
     assert rows(project, "1.0", 0, "--source", archive) == {"0001": "clean", "0002": "clean"}
     shutil.move(project.up / "alpha", project.up / "away")
-    assert rows(project, "main", 4, "--offline")["0002"] == "gone"
+    assert rows(project, "main", 0, "--offline")["0001"] == "offset"
     project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
 
 

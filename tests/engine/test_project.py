@@ -134,7 +134,7 @@ def test_the_series_says_the_order(listed):
 def test_lines_that_are_refused(listed, file, line):
     with open(listed.root / file, "a") as out:
         out.write(line + "\n")
-    assert file in listed.run("apply", "alpha", code=2).err and not listed.checkouts.exists()
+    assert file in listed.run("apply", "alpha", code=2).err and not listed.checkout().exists()
 
 
 def test_a_shared_overlay_file(listed):

@@ -26,12 +26,16 @@ def source_of(project) -> str:
 
 
 @pytest.fixture
-def refuses_ids(project, tmp_path):
-    """A server that gives out only what its branches and tags point to: the one protocol that old servers speak."""
-    (tmp_path / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")
-    project.env["GIT_CONFIG_GLOBAL"] = str(tmp_path / ".gitconfig")
-    git(project.up / "beta", "tag", "-d", "only")
-    git(project.up / "beta", "commit", "-q", "--allow-empty", "-m", "later")
+def refuses_ids(project, monkeypatch):
+    """A server that gives out only what its branches and tags point to."""
+    module = project.engine.source.git
+    real = module.fetch_ref
+
+    def fetch_ref(git_, url, wanted, *more, **options):
+        refused = not wanted.startswith("refs/")
+        return "remote error: not our ref" if refused else real(git_, url, wanted, *more, **options)
+
+    monkeypatch.setattr(module, "fetch_ref", fetch_ref)
     return project
 
 
