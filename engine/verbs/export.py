@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.checkout import Checkout, edits, find_git_dir, lock_checkout, snapshot, untracked, write_record
 from engine.errors import DRIFT, LOCAL, OK, USAGE, WRONG_BASE, Stop, some
-from engine.files import check_path, sha256, write_file
+from engine.files import JUNK, check_path, sha256, write_file
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, blob_id
 from engine.patches import read_patch
 from engine.project import (
@@ -21,8 +21,8 @@ from engine.project import (
     Upstream,
     check_no_overwrite,
     list_file,
+    read_file,
     read_list,
-    read_overlay_files,
     read_sources,
     series_file,
 )
@@ -45,18 +45,35 @@ class Layer:
         return self.message.split("\n")[0]
 
 
+@dataclasses.dataclass
+class Export:
+    """What one upstream's export would write; None for a file that goes."""
+
+    up: Upstream
+    checkout: Checkout
+    record: dict
+    present: dict[str, Content]
+    wanted: dict[str, Content]
+    changes: dict[str, Content | None]
+    notes: list[str]
+
+
 def verb_export(run: Run) -> int:
-    differs = False
-    for up in map(run.upstreams.get, run.names):
-        reads = run.options.check or run.options.dry_run
-        lock = lock_checkout(run.context, run.path(up.name), given=run.checkout is not None)
-        with contextlib.nullcontext() if reads else lock:
-            differs = export(run, up, run.look(up.name), write=not reads) or differs
-    return DRIFT if differs and run.options.check else OK
+    reads = run.options.check or run.options.dry_run
+    with contextlib.ExitStack() as locks:
+        for name in [] if reads else run.names:
+            locks.enter_context(lock_checkout(run.context, run.path(name), given=run.checkout is not None))
+        exports = [plan_export(run, up, checkout) for up, checkout in run.each()]
+        for export in [] if reads else exports:
+            run.context.interruptible = False
+            write_files(export.changes, export.present)
+            keep_known(export.checkout, export.record, export.wanted)
+    for export in exports:
+        report(run, export)
+    return DRIFT if run.options.check and any(export.changes for export in exports) else OK
 
 
-def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
-    """Whether patches/, overlays/ or upstreams.json differ from the checkout, after writing them if asked to."""
+def plan_export(run: Run, up: Upstream, checkout: Checkout) -> Export:
     record = applied_record(up, checkout)
     if record is None:
         raise Stop(
@@ -65,42 +82,44 @@ def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
             f"run `{run.context.command('apply', up.name)}` first; nothing was changed",
         )
     refuse_busy(checkout, ())
-    present = project_files(up.name, record["version"])
+    present = project_files(up, record["version"])
     wanted, notes = export_files(up, checkout, record)
     changes = {path: item for path, item in wanted.items() if present.get(path) != item}
     changes.update({path: None for path in present if path not in wanted})
     refuse_unsaved(checkout, record, present, changes)
     if record["version"] not in up.versions:
         changes["upstreams.json"] = with_version(up, record)
-    if write:
-        write_files(changes)
-        keep_known(checkout, record, wanted)
-    run.result[up.name] = {"version": record["version"], "changes": sorted(changes), "notes": notes}
-    for note in notes:
-        run.context.say(f"{up.name}: {note}")
+    return Export(up, checkout, record, present, wanted, changes, notes)
+
+
+def report(run: Run, export: Export) -> None:
+    name, changes = export.up.name, export.changes
+    run.result[name] = {"version": export.record["version"], "changes": sorted(changes), "notes": export.notes}
+    for note in export.notes:
+        run.context.say(f"{name}: {note}")
     for path in sorted(changes):
         done = "removed" if changes[path] is None else "written"
-        verb = done if write else "differs" if run.options.check else "would change"
-        run.context.say(f"{up.name}: {verb}: {path}")
+        verb = "differs" if run.options.check else "would change" if run.options.dry_run else done
+        run.context.say(f"{name}: {verb}: {path}")
     if not changes:
-        run.context.say(f"{up.name} {record['version']}: patches/ and overlays/ equal the checkout {checkout.path}")
-    return bool(changes)
+        where = f"the checkout {export.checkout.path}"
+        run.context.say(f"{name} {export.record['version']}: patches/ and overlays/ equal {where}")
 
 
 # --- what is there, and what may be overwritten ---
 
 
-def project_files(name: str, label: str) -> dict[str, Content]:
-    """Series, patches, overlay list and overlay files as they are now, by their paths in the project."""
-    found = {}
-    folder = ROOT / "patches" / name / label
-    plain = [*folder.glob("*.patch"), folder / "series", ROOT / list_file(name)]
-    for path in plain:
-        if path.is_file():
-            found[path.relative_to(ROOT).as_posix()] = (MODES[0], path.read_bytes())
-    sources = read_sources(name)
-    found.update({sources[path]: item for path, item in read_overlay_files(name, sources).items()})
-    return found
+def project_files(up: Upstream, label: str) -> dict[str, Content]:
+    """Series, patches, overlay list and overlay files as they are now, by their paths in the project.
+
+    Listed or not: an export that was killed leaves files and lists that do not agree, and the next one completes it.
+    """
+    paths = [ROOT / series_file(up.name, label), ROOT / list_file(up.name)]
+    paths += (ROOT / "patches" / up.name / label).glob("*.patch")
+    paths += (ROOT / "overlays" / up.name).rglob("*")
+    paths += (ROOT / source for source in read_sources(up.name).values())
+    names = {path.relative_to(ROOT).as_posix() for path in paths if path.is_file()}
+    return {name: read_file(name) for name in names if not JUNK.search(name)}
 
 
 def refuse_unsaved(checkout: Checkout, record: dict, present: dict[str, Content], changes: dict) -> None:
@@ -150,18 +169,23 @@ def with_version(up: Upstream, record: dict) -> Content:
     return MODES[0], (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def write_files(changes: dict[str, Content | None]) -> None:
+def write_files(changes: dict[str, Content | None], present: dict[str, Content]) -> None:
     """Removals first, so that a file can give way to a folder. After a kill, the same command goes on."""
     for path, item in sorted(changes.items(), key=lambda entry: entry[1] is not None):
         target = ROOT / path
+        if item is not None:
+            with contextlib.suppress(OSError):
+                target.rmdir()  # an empty folder that gives way to a file
+        found = read_file(path) if target.is_file() else None
+        if path != "upstreams.json" and found != present.get(path):
+            again = "it is left as it is; run the command again to go on"
+            raise Stop(LOCAL, f"{path} was changed while apply.py was running", again)
         if item is None:
             target.unlink()
             with contextlib.suppress(OSError):  # not empty
                 target.parent.rmdir()
-            continue
-        with contextlib.suppress(OSError):
-            target.rmdir()  # an empty folder that gives way to a file
-        write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644)
+        else:
+            write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644)
 
 
 def keep_known(checkout: Checkout, record: dict, wanted: dict[str, Content]) -> None:
@@ -266,7 +290,7 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
     folder = f"patches/{up.name}/{label}"
     series = read_list(series_file(up.name, label)) if (ROOT / series_file(up.name, label)).exists() else []
     subjects: dict[str, list[str]] = {}
-    for file in series:
+    for file in (name for name in series if (ROOT / folder / name).exists()):
         subjects.setdefault(read_patch(file, (ROOT / folder / file).read_bytes()).subject, []).append(file)
     number = max((int(file[:4]) for file in series), default=0)
     git("read-tree", record["base"])
