@@ -296,10 +296,10 @@ def unreachable(project: Project, name: str = "alpha") -> None:
     project.save()
 
 
-def branch(project: Project, name: str, edit, start: str = "v1") -> None:
-    """A branch of alpha's repository with one commit, `edit(folder)`, on a version."""
+def branch(project: Project, name: str, edit) -> None:
+    """A branch of alpha's repository with one commit, `edit(folder)`, on v1."""
     up = project.up / "alpha"
-    git(up, "checkout", "-q", "-b", name, start)
+    git(up, "checkout", "-q", "-b", name, "v1")
     edit(up)
     git(up, "add", "-A")
     git(up, "commit", "-q", "-m", name)
@@ -397,3 +397,44 @@ def make_template(folder: Path) -> dict:
         },
     )
     return {"v1": commits["v1"], "v2": commits["v2"], "beta": plain["only"], "sha256": sha256}
+
+
+def make_project(tmp_path: Path, template: tuple[Path, dict]) -> Project:
+    """A project and its upstreams in a folder, copied from the template."""
+    folder, ids = template
+    shutil.copytree(folder / "project", tmp_path / "project")
+    for part in ("up", "index"):
+        shutil.copytree(folder / part, tmp_path / part)
+    sdist = {
+        "project": "alpha",
+        "version": "1.0",
+        "sha256": ids["sha256"],
+        "lacks": ["extra/"],
+        "adds": list(SDIST_ONLY),
+    }
+    made = Project(
+        tmp_path / "project",
+        {
+            "alpha": {
+                "git": f"file://{tmp_path}/up/alpha",
+                "license": "Apache-2.0",
+                "default": "v1",
+                "versions": {
+                    "v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist},
+                    "v2": {"tag": "v2", "commit": ids["v2"]},
+                },
+            },
+            "beta": {
+                "git": f"file://{tmp_path}/up/beta",
+                "license": "MIT",
+                "default": "b1",
+                "versions": {"b1": {"commit": ids["beta"]}},
+            },
+        },
+    )
+    made.ids = ids
+    made.index = tmp_path / "index"
+    made.up = tmp_path / "up"
+    # pip looks into a folder instead of an index, and builds without fetching anything.
+    made.env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made.index), "PIP_CONFIG_FILE": os.devnull}
+    return made

@@ -108,7 +108,7 @@ def test_a_port_without_conflicts(project):
     project.run("export", "alpha", "--checkout", str(tree))
     project.pinning = False
     versions = json.loads((project.root / "upstreams.json").read_text())["alpha"]["versions"]
-    assert versions["v1.5"]["commit"] == base and set(versions) == {"v1", "v2", "v1.5"}
+    assert versions["v1.5"] == {"tag": "v1.5", "commit": base} and set(versions) == {"v1", "v2", "v1.5"}
     assert (project.root / "patches/alpha/v1.5/series").read_text().split() == [
         path.name for path in sorted(project.root.glob("patches/alpha/v1.5/*.patch"))
     ]

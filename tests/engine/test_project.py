@@ -71,7 +71,6 @@ def listed(project):
     [
         ("patches/alpha/v1/0002-hook-core-and-util.patch", SERIES),
         ("patches/alpha/v1/series", SERIES),
-        ("patches/alpha", SERIES),
         ("overlays/alpha/src/era.py", LIST),
         ("overlays/alpha.list", LIST),
         ("overlays/alpha", LIST),

@@ -279,15 +279,11 @@ def fetch_pinned(project, path, code: int | None = 3) -> str:
     [
         member("/etc/passwd"),
         member("p-1/../../up.py"),
-        member("../p-1/up.py"),
-        member("p-1/.git/config"),
         member("p-1/a/.GIT/hooks/x"),
         member("p-1/link", kind=tarfile.SYMTYPE, link="/etc"),
         member("p-1/hard", kind=tarfile.LNKTYPE, link="p-1/a.py"),
-        member("p-1/pipe", kind=tarfile.FIFOTYPE),
         member("p-1/device", kind=tarfile.CHRTYPE),
         member("q-1/b.py"),
-        member("top-level"),
         member("p-1/new\nline"),
     ],
     ids=lambda item: repr(item[0].name),
@@ -305,10 +301,3 @@ def test_files_that_are_not_archives(project, tmp_path, data):
     path = tmp_path / "bad.tar.gz"
     path.write_bytes(data)
     fetch_pinned(project, path)
-
-
-def test_archives_that_are_cut_short(project, tmp_path):
-    whole, path = (project.index / PACKAGE).read_bytes(), tmp_path / "cut.tar.gz"
-    for size in (len(whole) // 3, len(whole) * 2 // 3):
-        path.write_bytes(whole[:size])
-        fetch_pinned(project, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -83,8 +82,3 @@ def test_a_commit_of_the_overlay_that_git_collected(project):
     follow(said)
     project.run("apply", "alpha", "--offline")
     assert project.state() == "applied" and git(checkout, "rev-parse", "my-work") == mine
-
-
-def test_the_json_of_every_verb_is_one_object_on_stdout(project):
-    for args in (("fetch",), ("apply",), ("status",), ("diff",), ("export", "--check"), ("revert",)):
-        assert set(json.loads(project.run(*args, "--json").out)) == {"alpha", "beta"}
