@@ -72,7 +72,7 @@ def test_the_table(project, tmp_path):
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     assert {"release", "0001", "0002"} <= {*table[0]} and len(table) == 8
     assert table[5][0] == "v1.10" and conflict["commit"][:12] in table[5] and "conflict" in table[5]
-    assert page in out and written["date"] in page and "- 0001 src/core.py: conflict (v1.10)\n" in page
+    assert page in out and written["date"] in page
 
 
 def test_the_shape_of_the_json(project):

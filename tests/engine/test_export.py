@@ -215,7 +215,9 @@ def test_only_committed_files_are_overwritten(project):
     (project.checkout() / "src/era.py").write_text("ERA = 5\n")
     project.pinning = False
     error = project.run("export", "alpha", code=5).err
-    assert "is not a git repository" in error and (project.root / "overlays/alpha/src/era.py").read_text() == "ERA = 1\n"
+    assert (
+        "is not a git repository" in error and (project.root / "overlays/alpha/src/era.py").read_text() == "ERA = 1\n"
+    )
     project.commit()
     project.run("export", "alpha")
     (project.checkout() / "src/era.py").write_text("ERA = 6\n")
