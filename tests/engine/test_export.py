@@ -259,7 +259,7 @@ LINES = st.lists(st.sampled_from(["a", "", "-- ", "diff --git a/f b/f", "@@ -1 +
 TEXTS = st.tuples(LINES, st.sampled_from(["", "\n"])).map(lambda made: "\n".join(made[0]) + made[1])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(edits=st.dictionaries(st.sampled_from(PATHS), TEXTS | st.none() | st.booleans(), min_size=1, max_size=5))
 def test_any_edits_come_back(any_project, edits):
     project, checkout = any_project, any_project.checkout()

@@ -18,6 +18,11 @@ from kit import FIRST, SDIST_ONLY, content, git, make_archive, make_patch, make_
 PACKAGE = "alpha-1.0.tar.gz"
 
 
+def package(project) -> str:
+    """The source package as a file: pip, which takes seconds, is asked only where it is what is tested."""
+    return str(project.index / PACKAGE)
+
+
 def source_of(project) -> str:
     return project.run("status", "alpha", "--json").json["alpha"]["source"]
 
@@ -121,7 +126,7 @@ def test_the_source_package_stands_in_and_stays(project):
 def test_the_commit_of_a_package_is_the_same_everywhere(project, tmp_path):
     project.run("apply", "alpha", "--source", "pypi")
     project.cache = tmp_path / "another cache"
-    project.run("apply", "alpha", "--source", str(project.index / PACKAGE), "--checkouts", str(tmp_path / "b"))
+    project.run("apply", "alpha", "--source", package(project), "--checkouts", str(tmp_path / "b"))
     assert git(tmp_path / "b/alpha", "rev-parse", "era") == git(project.checkout(), "rev-parse", "era")
 
 
@@ -149,7 +154,7 @@ def hook_recipe(project, file: str, edit) -> None:
 
 def test_a_patch_for_what_the_package_lacks_is_skipped_and_kept(project):
     hook_recipe(project, "0003-hook-the-recipe.patch", replace_in("extra/recipe.py", "1", "2"))
-    out = project.run("apply", "alpha", "--source", "pypi").out
+    out = project.run("apply", "alpha", "--source", package(project)).out
     assert "skipped" in out and "0003-hook-the-recipe.patch" in out and project.state() == "applied"
     project.run("export", "alpha", "--check")
     (project.checkout() / "README.md").write_text("more\n")
@@ -168,7 +173,7 @@ def test_a_patch_that_mixes_lacking_and_present_files(project):
         replace_in("README.md", "alpha", "beta")(work)
 
     hook_recipe(project, "0003-mix.patch", both)
-    error = project.run("apply", "alpha", "--source", "pypi", code=6).err
+    error = project.run("apply", "alpha", "--source", package(project), code=6).err
     assert "0003-mix.patch" in error and "--source git" in error and not project.checkout().exists()
 
 
@@ -197,7 +202,7 @@ def test_a_local_repository_and_a_local_package(project, tmp_path):
 
 
 def test_an_altered_archive_in_the_cache_is_fetched_again(project):
-    project.run("fetch", "alpha", "--source", "pypi")
+    project.run("fetch", "alpha", "--source", package(project))
     archive = next((project.cache / "archives").glob("*/*.tar.gz"))
     archive.write_bytes(archive.read_bytes()[:100])
     assert "altered or cut short" in project.run("apply", "alpha", "--source", "pypi").out
@@ -227,7 +232,7 @@ def test_a_half_made_repository_in_the_cache(project):
 @pytest.mark.parametrize("source", ["git", "pypi"])
 def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
     """Another commit under the pin's name: not the pinned id, or not what the archive unpacks to."""
-    project.run("fetch", "alpha", "--source", source)
+    project.run("fetch", "alpha", "--source", source if source == "git" else package(project))
     repository = project.cache / "git/alpha.git"
     (pin,) = git(repository, "for-each-ref", "--format=%(refname)").split()
     evil = make_upstream(tmp_path / "evil", [("v1", {**FIRST, "README.md": "evil\n"})])["v1"]
