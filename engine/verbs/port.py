@@ -15,7 +15,7 @@ from engine.patches import Patch
 from engine.project import LABELS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_path, sdist
-from engine.source.git import fetch_ref, quarantine, take_commit
+from engine.source.git import fetch_revision, take_commit
 from engine.switch import refuse_busy
 
 AM = ("am", "--3way", "--keep-cr", "--whitespace=nowarn")
@@ -89,22 +89,11 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
             if not found:
                 raise Stop(SOURCE, f"{up.name} {onto} is not in the cache, and --offline forbids fetching it")
             return Source("git", found, git, (), False)
-        return Source("git", fetch_revision(git, str(path or up.url), onto, kept), git, (), True)
-
-
-def fetch_revision(git: Git, url: str, onto: str, kept: str) -> str:
-    names = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
-    said = None
-    for name in names:
-        with quarantine(git.context) as outside:
-            said = fetch_ref(outside, url, name, "refs/onto")
-            found = None if said else outside.commit("refs/onto")
-            if found:
-                take_commit(git, outside, found)
-                git("update-ref", kept, found)
-                return found
-    detail = f"git said: {said}" if said else "what it has under that name is not a commit"
-    raise Stop(SOURCE, f"{url} has no version, tag, branch or commit {onto!r}", detail)
+        refs = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
+        found = fetch_revision(git, str(path or up.url), refs, kept)
+        if not found:
+            raise Stop(SOURCE, f"{path or up.url} has no version, tag, branch or commit {onto!r}")
+        return Source("git", found, git, (), True)
 
 
 # --- the table ---
@@ -218,7 +207,7 @@ def write_port(run: Run, name: str) -> int:
             files = [str(ROOT / "patches" / name / label / patch.file) for patch in overlay.patches]
             number, detail = carry(git, overlay, files) if files else (0, [])
         except BaseException:
-            checkout.git.run("worktree", "remove", "--force", str(path), ok=(0, 1, 128))
+            checkout.git.run("worktree", "remove", "--force", "--force", str(path), ok=(0, 1, 128))
             checkout.git.run("branch", "-D", branch.removeprefix("refs/heads/"), ok=(0, 1, 128))
             raise
         title = f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})"
@@ -245,7 +234,7 @@ def port_label(onto: str | None, commit: str) -> str:
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
     name, git = branch.removeprefix("refs/heads/"), f"git -C {checkout.path}"
     known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
-    steps = [f"`{git} worktree remove --force {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
+    steps = [f"`{git} worktree remove -f -f {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
     steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
     if steps:
         raise Stop(
