@@ -1,13 +1,12 @@
-"""Fixtures: a project and a clone per test, and a git that knows nothing of the user's configuration."""
+"""Fixtures: a project and a clone per test, and a git that reads no configuration of the user."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from kit import SDIST_ONLY, Project, git, make_template
+from kit import Project, git, make_project, make_template
 
 
 @pytest.fixture(autouse=True)
@@ -34,49 +33,25 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path, template) -> Project:
-    folder, ids = template
-    shutil.copytree(folder / "project", tmp_path / "project")
-    for part in ("up", "index"):
-        shutil.copytree(folder / part, tmp_path / part)
-    sdist = {
-        "project": "alpha",
-        "version": "1.0",
-        "sha256": ids["sha256"],
-        "lacks": ["extra/"],
-        "adds": list(SDIST_ONLY),
-    }
-    made = Project(
-        tmp_path / "project",
-        {
-            "alpha": {
-                "git": f"file://{tmp_path}/up/alpha",
-                "license": "Apache-2.0",
-                "default": "v1",
-                "versions": {
-                    "v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist},
-                    "v2": {"tag": "v2", "commit": ids["v2"]},
-                },
-            },
-            "beta": {
-                "git": f"file://{tmp_path}/up/beta",
-                "license": "MIT",
-                "default": "b1",
-                "versions": {"b1": {"commit": ids["beta"]}},
-            },
-        },
-    )
-    made.ids = ids
-    made.index = tmp_path / "index"
-    made.up = tmp_path / "up"
-    # pip looks into a folder instead of an index, and builds without fetching anything.
-    made.env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made.index), "PIP_CONFIG_FILE": os.devnull}
-    return made
+    return make_project(tmp_path, template)
 
 
 @pytest.fixture
 def clone(project, tmp_path) -> Path:
-    """A user's own clone of alpha, on a branch of his at the pinned commit."""
+    """A user's own clone of alpha, on the branch `mine` at the pinned commit."""
     folder = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(project.up / "alpha"), str(folder))
     git(folder, "checkout", "-q", "-b", "mine", project.ids["v1"])
     return folder
+
+
+@pytest.fixture(scope="module")
+def any_project(template, tmp_path_factory) -> Project:
+    """One project for all examples of a property; they put it back to its commit `first`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        made = make_project(tmp_path_factory.mktemp("any"), template)
+        made.run("fetch")
+        made.commit()
+        git(made.root, "tag", "first")
+        yield made

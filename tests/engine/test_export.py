@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from kit import content, git
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit import content, git, write_tree
 
 
 def files(project) -> dict:
     return {**content(project.root / "patches"), **content(project.root / "overlays")}
 
 
+def series(project) -> list[str]:
+    return (project.root / "patches/alpha/v1/series").read_text().split()
+
+
 def round_trip(project) -> None:
-    """What was exported, applied from nothing, is the edited checkout."""
+    """What was exported, applied to a fresh checkout, is the edited checkout."""
     edited = content(project.checkout())
+    project.pinning = False  # the series and the lists are those that export wrote
     project.run("apply", "alpha")
-    assert content(project.checkout()) == edited
-    assert project.state() == "applied"
+    assert content(project.checkout()) == edited and project.state() == "applied"
+    project.commit()
     project.run("export", "alpha", "--check")
-    project.run("apply", "alpha", "--checkouts", str(project.root / "again"))
-    fresh = content(project.root / "again" / "alpha")
-    assert fresh == {path: item for path, item in edited.items() if path in fresh} and len(fresh) == len(edited)
+    again = Path(tempfile.mkdtemp(dir=project.root.parent))
+    project.run("apply", "alpha", "--checkouts", str(again))
+    assert content(again / "alpha") == edited
+    project.pinning = True
 
 
 def test_export_right_after_apply_changes_nothing(project):
@@ -50,36 +62,35 @@ def test_a_file_without_a_patch_gets_a_new_one_whose_header_must_be_filled_in(pr
     text = project.patch(3).read_text()
     for field in ("What", "Why", "Paper", "Upstream-Status", "Drop-When"):
         assert f"\n{field}: FILL-IN\n" in text
+    assert series(project)[2] == project.patch(3).name
     round_trip(project)
 
 
 def test_new_deleted_and_executable_overlay_files(project):
     project.run("apply", "alpha")
     checkout = project.checkout()
-    (checkout / "src/new.py").write_text("NEW = 1\n")
+    write_tree(checkout, {"src/new.py": "NEW = 1\n", "src/new.sh": "#!/bin/sh\n", "data.bin": "\0\1"})
+    write_tree(checkout, {"src/__pycache__/x.pyc": "1"})
     (checkout / "src/era.py").unlink()
-    (checkout / "src/new.sh").write_text("#!/bin/sh\n")
-    (checkout / "src/new.sh").chmod(0o755)
-    (checkout / "data.bin").write_bytes(b"\0\1")
-    (checkout / "src/__pycache__").mkdir()
-    (checkout / "src/__pycache__/x.pyc").write_bytes(b"1")
     out = project.run("export", "alpha").out
-    assert "removed: overlays/alpha/src/era.py" in out and "no small text file: data.bin" in out
+    assert "removed: overlays/alpha/src/era.py" in out and "not a small text file: data.bin" in out
     overlays = content(project.root / "overlays/alpha")
     assert overlays["src/new.py"] == (False, b"NEW = 1\n") and overlays["src/new.sh"][0]
     assert "data.bin" not in overlays and "src/era.py" not in overlays
+    listed = (project.root / "overlays/alpha.list").read_text().splitlines()
+    assert sorted(listed) == ["src/new.py", "src/new.sh", "tools/go.sh"]
     (checkout / "data.bin").unlink()
     (checkout / "src/__pycache__/x.pyc").unlink()
     round_trip(project)
 
 
-def test_a_patch_whose_every_change_is_undone_disappears_and_the_rest_is_renumbered(project):
+def test_a_patch_without_changes_disappears(project):
     project.run("apply", "alpha")
     git(project.checkout(), "checkout", "-q", "upstream/v1", "--", "src/util.py")
     core = project.checkout() / "src/core.py"
     core.write_text(core.read_text().replace("line 40, hooked, of", "line 40 of"))
     project.run("export", "alpha")
-    assert [path.name for path in sorted((project.root / "patches/alpha/v1").iterdir())] == ["0001-hook-the-core.patch"]
+    assert series(project) == ["0001-hook-the-core.patch"] and len(list(project.root.glob("patches/alpha/v1/*"))) == 2
     git(project.checkout(), "reset", "-q")
     round_trip(project)
 
@@ -87,58 +98,33 @@ def test_a_patch_whose_every_change_is_undone_disappears_and_the_rest_is_renumbe
 def test_commits_on_era_become_patches_with_their_messages(project):
     project.run("apply", "alpha")
     checkout = project.checkout()
-    (checkout / "README.md").write_text("# alpha\ncommitted\n")
-    (checkout / "src/side.py").write_text("SIDE = 1\n")
+    write_tree(checkout, {"README.md": "# alpha\ncommitted\n", "src/side.py": "SIDE = 1\n"})
     git(checkout, "add", "-A")
     git(checkout, "commit", "-q", "-m", "Say more: in the readme\n\nWhat: more text\nWhy: it was short\n")
     head = git(checkout, "rev-parse", "HEAD")
     project.run("export", "alpha")
-    patch = project.patch(3)
-    assert patch.name == "0003-say-more-in-the-readme.patch"
-    text = patch.read_text()
-    assert (
-        "Subject: [PATCH] Say more: in the readme\n" in text
-        and "What: more text\n" in text
-        and "Paper: FILL-IN\n" in text
-    )
+    text = project.patch(3).read_text()
+    assert project.patch(3).name.lower() == "0003-say-more-in-the-readme.patch"
+    assert "Subject: [PATCH] Say more: in the readme\n" in text
+    assert "What: more text\n" in text and "Paper: FILL-IN\n" in text
     assert (project.root / "overlays/alpha/src/side.py").exists()
+    (checkout / "crlf.txt").write_text("edited since\n")
+    assert "your edits are kept: crlf.txt" in project.run("apply", "alpha").out
+    assert (checkout / "crlf.txt").read_text() == "edited since\n" and project.state() == "modified"
+    git(checkout, "checkout", "-q", "crlf.txt")
     round_trip(project)
     assert git(checkout, "rev-parse", f"era-backup-{head[:12]}") == head
 
 
-def test_edits_made_after_the_export_of_commits_are_carried(project):
+def test_an_amended_commit_is_exported_too(project):
     project.run("apply", "alpha")
-    checkout = project.checkout()
-    (checkout / "README.md").write_text("# alpha\ncommitted\n")
-    git(checkout, "commit", "-q", "-am", "Mine")
-    project.run("export", "alpha")
-    (checkout / "crlf.txt").write_text("edited since\n")
-    assert "your edits are kept: crlf.txt" in project.run("apply", "alpha").out
-    assert (checkout / "crlf.txt").read_text() == "edited since\n" and project.state() == "modified"
-
-
-def test_a_rewritten_stack_is_exported_too(project):
-    project.run("apply", "alpha")
-    checkout = project.checkout()
-    util = checkout / "src/util.py"
+    util = project.checkout() / "src/util.py"
     util.write_text(util.read_text() + "# amended\n")
-    git(checkout, "commit", "-q", "-a", "--amend", "--no-edit")
+    git(project.checkout(), "commit", "-q", "-a", "--amend", "--no-edit")
     assert project.state() == "modified"
     project.run("export", "alpha")
-    assert (
-        b"# amended" in project.patch(2).read_bytes() and len(list((project.root / "patches/alpha/v1").iterdir())) == 2
-    )
+    assert b"# amended" in project.patch(2).read_bytes() and len(series(project)) == 2
     round_trip(project)
-
-
-def test_commits_that_were_not_exported_stop_a_stale_apply(project):
-    project.run("apply", "alpha")
-    (project.checkout() / "README.md").write_text("mine\n")
-    git(project.checkout(), "commit", "-q", "-am", "Mine")
-    (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
-    before = content(project.checkout())
-    assert "commits that are not ours" in project.run("apply", "alpha", code=5).err
-    assert content(project.checkout()) == before
 
 
 def test_merges_are_refused(project):
@@ -152,34 +138,55 @@ def test_merges_are_refused(project):
     assert "is a merge" in project.run("export", "alpha", code=5).err
 
 
-def test_export_never_overwrites_what_changed_meanwhile(project):
+def test_modes_line_ends_and_deletions_survive(project):
     project.run("apply", "alpha")
-    (project.checkout() / "src/era.py").write_text("from = checkout\n")
-    (project.root / "overlays/alpha/src/era.py").write_text("from = project\n")
-    assert "changed in this project" in project.run("export", "alpha", code=5).err
-    assert (project.root / "overlays/alpha/src/era.py").read_text() == "from = project\n"
-
-
-def test_edit_export_edit_export_without_an_apply_between(project):
-    project.run("apply", "alpha")
-    for step in range(3):
-        (project.checkout() / "src/era.py").write_text(f"ERA = {step + 5}\n")
-        (project.checkout() / "README.md").write_text(f"step {step}\n")
-        project.run("export", "alpha")
-        assert (project.root / "overlays/alpha/src/era.py").read_text() == f"ERA = {step + 5}\n"
+    checkout = project.checkout()
+    (checkout / "crlf.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
+    (checkout / "bare.txt").write_bytes(b"no newline\nat the end")
+    (checkout / "README.md").chmod(0o755)
+    (checkout / "src/old.py").unlink()
+    project.run("export", "alpha")
+    round_trip(project)
+    # A file that the overlay deletes, and that the user brought back.
+    (checkout / "src/old.py").write_text("gone = False\n")
+    assert "the edit of src/old.py goes into" in project.run("export", "alpha").out
     round_trip(project)
 
 
-def test_export_is_deterministic(project):
+def test_a_folder_of_overlay_files_that_became_a_file_and_back(project):
     project.run("apply", "alpha")
-    (project.checkout() / "README.md").write_text("# alpha\nera\n")
+    tools = project.checkout() / "tools"
+    (tools / "go.sh").unlink()
+    tools.rmdir()
+    tools.write_text("a file now\n")
     project.run("export", "alpha")
-    once = files(project)
-    git(project.checkout(), "config", "diff.context", "7")
-    git(project.checkout(), "config", "diff.algorithm", "patience")
-    git(project.checkout(), "config", "diff.noprefix", "true")
+    assert (project.root / "overlays/alpha/tools").read_text() == "a file now\n"
+    round_trip(project)
+    tools.unlink()
+    write_tree(tools, {"go.py": "GO = 1\n"})
     project.run("export", "alpha")
-    assert files(project) == once
+    assert (project.root / "overlays/alpha/tools/go.py").read_text() == "GO = 1\n"
+
+
+def test_without_exec_bits_an_edit_does_not_change_a_mode(project, tmp_path):
+    project.run("apply", "alpha")
+    checkout = project.checkout()
+    git(checkout, "config", "core.fileMode", "false")
+    for path, text in {"README.md": "# mine\n", "new.txt": "new\n", "new.sh": "#!/bin/sh\n"}.items():
+        (checkout / path).write_text(text)
+        (checkout / path).chmod(0o755)
+    assert "mode" not in project.run("diff", "alpha", "--local", "README.md").out
+    project.run("export", "alpha")
+    assert "mode" not in project.patch(3).read_text()
+    modes = {name: (project.root / "overlays/alpha" / name).stat().st_mode & 0o111 for name in ("new.txt", "new.sh")}
+    assert modes == {"new.txt": 0, "new.sh": 0o111}
+    project.run("apply", "alpha")
+    (checkout / "README.md").write_text("# mine again\n")
+    project.run("revert", "alpha", "--keep-edits", str(tmp_path / "saved.patch"))
+    assert "mode" not in (tmp_path / "saved.patch").read_text()
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_export_needs_an_applied_overlay(project):
@@ -189,70 +196,85 @@ def test_export_needs_an_applied_overlay(project):
     assert "nothing to export" in project.run("export", "alpha", code=3).err
 
 
-def test_binary_edits_are_refused(project):
+def test_binary_edits_and_overwritten_upstream_files_are_refused(project):
     project.run("apply", "alpha")
+    before = files(project)
     (project.checkout() / "README.md").write_bytes(b"\0\1\2")
-    before = files(project)
-    error = project.run("export", "alpha", code=2).err
-    assert "not supported" in error and files(project) == before
-
-
-def test_mode_change_and_crlf_and_missing_newline_survive(project):
-    project.run("apply", "alpha")
-    (project.checkout() / "crlf.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
-    (project.checkout() / "bare.txt").write_bytes(b"no newline\nat the end")
-    (project.checkout() / "README.md").chmod(0o755)
-    (project.checkout() / "src/old.py").unlink()
-    project.run("export", "alpha")
-    round_trip(project)
-    project.run("revert", "alpha")
-    assert (project.checkout() / "src/old.py").exists()
-
-
-def test_a_folder_of_new_files_that_became_a_file_and_back(project):
-    project.run("apply", "alpha")
-    checkout = project.checkout()
-    (checkout / "tools/go.sh").unlink()
-    (checkout / "tools").rmdir()
-    (checkout / "tools").write_text("no folder any more\n")
-    junk = project.root / "overlays/alpha/tools/__pycache__/go.pyc"
-    junk.parent.mkdir()
-    junk.write_bytes(b"junk")
-    before = files(project)
-    assert "move them away; nothing was changed" in project.run("export", "alpha", code=5).err
-    assert files(project) == before
-    junk.unlink()
-    project.run("export", "alpha")
-    assert (project.root / "overlays/alpha/tools").read_text() == "no folder any more\n"
-    project.run("apply", "alpha", "--checkouts", str(project.root / "fresh"))
-    fresh = project.root / "fresh/alpha/tools"
-    assert fresh.read_text() == "no folder any more\n"
-    fresh.unlink()
-    fresh.mkdir()
-    (fresh / "go.py").write_text("GO = 1\n")
-    project.run("export", "alpha", "--checkouts", str(project.root / "fresh"))
-    assert (project.root / "overlays/alpha/tools/go.py").read_text() == "GO = 1\n"
-
-
-def test_a_file_that_the_overlay_deletes_and_the_user_made_again_is_exported(project):
-    project.run("apply", "alpha")
-    (project.checkout() / "src/old.py").unlink()
-    project.run("export", "alpha")
-    project.run("apply", "alpha")
-    (project.checkout() / "src/old.py").write_text("gone = False\n")
-    assert "the edit of src/old.py goes into" in project.run("export", "alpha").out
-    project.run("apply", "alpha", "--checkouts", str(project.root / "fresh"))
-    assert (project.root / "fresh/alpha/src/old.py").read_text() == "gone = False\n"
-
-
-def test_what_apply_would_refuse_is_not_exported(project):
-    project.run("apply", "alpha")
+    assert "binary file (README.md)" in project.run("export", "alpha", code=2).err
+    git(project.checkout(), "checkout", "-q", "README.md")
     util = project.checkout() / "src/util.py"
     util.unlink()
-    util.mkdir()
-    (util / "inside.py").write_text("x = 1\n")
-    before = files(project)
-    assert (
-        "overlays/alpha/src/util.py/inside.py would overwrite src/util.py" in project.run("export", "alpha", code=3).err
-    )
+    write_tree(util, {"inside.py": "x = 1\n"})
+    assert "inside.py would overwrite" in project.run("export", "alpha", code=3).err
     assert files(project) == before
+
+
+def test_only_committed_files_are_overwritten(project):
+    """git has them; whatever it has not, is somebody's work."""
+    project.run("apply", "alpha")
+    (project.checkout() / "src/era.py").write_text("ERA = 5\n")
+    project.pinning = False
+    error = project.run("export", "alpha", code=5).err
+    assert (
+        "is not a git repository" in error and (project.root / "overlays/alpha/src/era.py").read_text() == "ERA = 1\n"
+    )
+    project.commit()
+    project.run("export", "alpha")
+    (project.checkout() / "src/era.py").write_text("ERA = 6\n")
+    assert "overlays/alpha/src/era.py" in project.run("export", "alpha", code=5).err
+    project.commit()
+    project.run("export", "alpha")
+    assert (project.root / "overlays/alpha/src/era.py").read_text() == "ERA = 6\n"
+    (project.checkout() / "tools/go.sh").unlink()
+    (project.root / "overlays/alpha/tools/go.sh").write_text("#!/bin/sh\n# mine\n")
+    assert "overlays/alpha/tools/go.sh" in project.run("export", "alpha", code=5).err
+    assert (project.root / "overlays/alpha/tools/go.sh").read_text() == "#!/bin/sh\n# mine\n"
+
+
+def test_what_changed_in_the_project_since_the_apply_is_not_overwritten(project):
+    project.run("apply", "alpha")
+    (project.checkout() / "src/era.py").write_text("from = checkout\n")
+    (project.root / "overlays/alpha/src/era.py").write_text("from = project\n")
+    error = project.run("export", "alpha", code=5).err  # although it is committed
+    assert "overlays/alpha/src/era.py" in error
+    assert (project.root / "overlays/alpha/src/era.py").read_text() == "from = project\n"
+
+
+def test_an_export_that_was_taken_back_can_be_repeated(project):
+    project.run("apply", "alpha")
+    project.commit()
+    write_tree(project.checkout(), {"src/util.py": "mine = 1\n", "src/era.py": "ERA = 2\n"})
+    project.run("export", "alpha")
+    after = files(project)
+    git(project.root, "checkout", "-q", "--", "patches", "overlays")
+    assert files(project) != after
+    project.run("export", "alpha")
+    assert files(project) == after
+
+
+# --- any edit --------------------------------------------------------------------------------------------------------
+
+PATHS = ("README.md", "src/core.py", "src/util.py", "src/old.py", "src/era.py", "crlf.txt", "new/file.py", "x.sh")
+LINES = st.lists(st.sampled_from(["a", "", "-- ", "diff --git a/f b/f", "@@ -1 +1 @@", "é\r", "\\ x"]), max_size=6)
+TEXTS = st.tuples(LINES, st.sampled_from(["", "\n"])).map(lambda made: "\n".join(made[0]) + made[1])
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(edits=st.dictionaries(st.sampled_from(PATHS), TEXTS | st.none() | st.booleans(), min_size=1, max_size=5))
+def test_any_edits_come_back(any_project, edits):
+    project, checkout = any_project, any_project.checkout()
+    git(project.root, "reset", "-q", "--hard", "first")
+    git(project.root, "clean", "-f", "-d", "-q", "patches", "overlays")
+    shutil.rmtree(project.checkouts, ignore_errors=True)
+    project.run("apply", "alpha")
+    for path, edit in edits.items():
+        target = checkout / path
+        if isinstance(edit, str):
+            write_tree(checkout, {path: edit})
+        elif target.exists():
+            target.unlink() if edit is None else target.chmod(0o755 if edit else 0o644)
+    edited = content(checkout)
+    project.run("export", "alpha")
+    shutil.rmtree(project.checkouts)
+    project.run("apply", "alpha")
+    assert content(checkout) == edited

@@ -1,13 +1,16 @@
-"""port: what becomes of each patch on another revision, without touching a checkout."""
+"""port: what becomes of each patch on another revision; and with --write, a worktree in which to resolve it."""
 
 from __future__ import annotations
 
+import json
 import shutil
-import subprocess
-import sys
 
 import pytest
-from kit import content, git, git_state, make_patch, replace_in, write_tree
+from kit import branch, content, git, git_state, hinted, replace_in, write_tree
+
+MOVED = replace_in("src/core.py", "line 1 of", "zero\nzero\nline 1 of")
+OTHER = replace_in("src/core.py", "line 20 of", "line twenty of")
+LANDED = replace_in("src/core.py", "line 20 of", "line 20, hooked, of")
 
 
 def rows(project, onto: str, code: int, *more: str) -> dict[str, str]:
@@ -15,167 +18,157 @@ def rows(project, onto: str, code: int, *more: str) -> dict[str, str]:
     return {row["patch"][:4]: row["result"] for row in found["patches"]}
 
 
-def branch(project, name: str, edit) -> None:
-    """A branch of alpha's repository that starts at v1."""
-    up = project.up / "alpha"
-    git(up, "checkout", "-q", "-b", name, "v1")
-    edit(up)
-    git(up, "add", "-A")
-    git(up, "commit", "-q", "-m", name)
-    git(up, "checkout", "-q", "main")
+# --- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_clean_offset_conflict_already_and_gone(project):
-    project.run("apply", "alpha")
-    before, state = content(project.checkout()), git_state(project.checkout())
-    branch(project, "same", replace_in("README.md", "alpha", "gamma"))
-    assert rows(project, "same", 0) == {"0001": "clean", "0002": "clean"}
-    branch(project, "moved", replace_in("src/core.py", "line 1 of", "zero\nzero\nline 1 of"))
-    assert rows(project, "moved", 0) == {"0001": "offset", "0002": "offset"}
-    assert "stands at line 19 (+2)" in project.run("port", "alpha", "--onto", "moved").out
-    branch(project, "other", replace_in("src/core.py", "line 20 of", "line twenty of"))
-    assert rows(project, "other", 4) == {"0001": "conflict", "0002": "clean"}
-    out = project.run("port", "alpha", "--onto", "other", code=4).out
-    assert (
-        "src/core.py: hunk 1" in out
-        and "'line 20 of the core'" in out
-        and "nearest match: line 20: 'line twenty of the core'" in out
-    )
-    branch(project, "landed", replace_in("src/core.py", "line 20 of", "line 20, hooked, of"))
-    assert rows(project, "landed", 0) == {"0001": "already upstream", "0002": "clean"}
-    assert rows(project, "v2", 4) == {"0001": "offset", "0002": "target gone"}
-    assert content(project.checkout()) == before and git_state(project.checkout()) == state
-
-
-def test_gone_target_names_files_that_bear_its_name(project):
-    def move(up):
-        (up / "lib").mkdir()
-        (up / "src/util.py").rename(up / "lib/util.py")
-
-    branch(project, "moved-away", move)
-    out = project.run("port", "alpha", "--onto", "moved-away", code=4).out
-    assert "target gone" in out and "lib/util.py" in out
-
-
-def test_overlay_file_that_upstream_has_now(project):
-    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
-    assert "upstream has a file of this name" in project.run("port", "alpha", "--onto", "has-era", code=4).out
-
-
-def test_landed_further_down_is_already_upstream(project):
-    def both(up):
-        replace_in("src/core.py", "line 20 of", "line 20, hooked, of")(up)
-        replace_in("src/core.py", "line 1 of", "zero\nline 1 of")(up)
-
-    branch(project, "landed-lower", both)
-    assert rows(project, "landed-lower", 0)["0001"] == "already upstream"
-
-
-def test_sources_of_the_target(project):
-    assert rows(project, project.ids["v2"], 4)["0002"] == "target gone"
-    assert "has no version, tag, branch or commit" in project.run("port", "alpha", "--onto", "nowhere", code=6).err
-    project.run("port", "alpha", "--onto=--evil", code=2)
-    project.run("port", "alpha", "--onto", "main", "--source", str(project.up / "alpha"), code=4)
-    archive = str(project.index / "alpha-1.0.tar.gz")
-    assert rows(project, "1.0", 0, "--source", archive) == {"0001": "clean", "0002": "clean"}
-    shutil.move(project.up / "alpha", project.up / "away")
-    assert rows(project, "main", 4, "--offline")["0002"] == "target gone"
-    project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
+@pytest.mark.parametrize(
+    ("edit", "first", "second", "code"),
+    [
+        (replace_in("README.md", "alpha", "gamma"), "clean", "clean", 0),
+        (MOVED, "offset", "offset", 0),
+        (replace_in("src/core.py", "line 18 of", "line eighteen of"), "offset", "clean", 0),
+        (OTHER, "conflict", "clean", 4),
+        (LANDED, "landed", "clean", 0),
+        (lambda up: (LANDED(up), replace_in("src/core.py", "line 1 of", "zero\nline 1 of")(up)), "landed", "offset", 0),
+        (lambda up: (up / "src/util.py").rename(up / "helpers.py"), "clean", "offset", 0),
+        (lambda up: (up / "src/util.py").unlink(), "clean", "gone", 4),
+        (lambda up: (up / "src/core.py").write_bytes(b"\0\1\2" * 50), "conflict", "conflict", 4),
+    ],
+    ids=["elsewhere", "moved", "near", "same line", "landed", "landed lower", "renamed", "gone", "binary"],
+)
+def test_results(project, edit, first, second, code):
+    branch(project, "other", edit)
+    assert rows(project, "other", code) == {"0001": first, "0002": second}
     assert not project.checkouts.exists()
 
 
-def test_patch_that_does_not_fit_its_own_version(project):
-    """What the message of an apply that ended in a conflict asks for: a report, not a traceback."""
-    (patch,) = project.root.glob("patches/alpha/*/0001*")
-    patch.write_text(patch.read_text().replace("-line 20 of", "-line twenty of"))
-    project.run("apply", "alpha", code=4)
-    assert "does not even fit the version it was made for" in project.run("port", "alpha", "--onto", "v2", code=4).out
+def test_details(project):
+    project.run("apply", "alpha")
+    before, state = content(project.checkout()), git_state(project.checkout())
+    branch(project, "moved", MOVED)
+    out = project.run("port", "alpha", "--onto", "moved").out
+    assert "src/core.py: 1 hunk moved by +2 lines" in out
+    branch(project, "other", OTHER)
+    found = project.run("port", "alpha", "--onto", "other", code=4)
+    assert "src/core.py: conflict at line 20" in found.out
+    assert hinted(found.out)[-1][:5] == ["port", "alpha", "--onto", "other", "--write"]
+
+    def move(up):
+        (up / "src/util.py").unlink()
+        write_tree(up, {"lib/util.py": "something = 'else'\n"})
+
+    branch(project, "moved-away", move)
+    assert "lib/util.py" in project.run("port", "alpha", "--onto", "moved-away", code=4).out
+    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
+    out = project.run("port", "alpha", "--onto", "has-era", code=4).out
+    assert "upstream has files of these names there: src/era.py" in out
+    assert content(project.checkout()) == before and git_state(project.checkout()) == state
 
 
-def test_source_that_is_a_loop_of_links(project, tmp_path):
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    refused = 6 if sys.version_info >= (3, 13) else 2  # where Path.resolve no longer raises, it is a path to nothing
-    project.run("apply", "alpha", "--source", str(tmp_path / "a"), code=refused)
-
-
-def test_a_conflict_names_the_hunks_that_do_not_merge_and_where(project):
-    """Of three hunks the first one's context changed, which merges; the third one meets a change of upstream's, lower down."""
-
-    def hooks(up):
-        for number in (10, 30, 50):
-            replace_in("src/core.py", f"line {number} of", f"line {number}, changed, of")(up)
-
-    def theirs(up):
-        replace_in("src/core.py", "line 8 of", "line eight of")(up)
-        replace_in("src/core.py", "line 50 of", "line fifty of")(up)
-        replace_in("src/core.py", "line 1 of", "zero\n" * 20 + "line 1 of")(up)
-
-    text, _ = make_patch(project.up / "alpha", "v1", hooks, "Three hunks")
-    for patch in project.root.glob("patches/alpha/v1/*"):
-        patch.unlink()
-    (project.root / "patches/alpha/v1/0001-three-hunks.patch").write_text(text)
-    branch(project, "theirs", theirs)
-    (row,) = project.run("port", "alpha", "--onto", "theirs", "--json", code=4).json["alpha"]["patches"]
-    (file,) = row["files"]
-    assert file["hunks"] == [3]
-    assert file["detail"] == [
-        "src/core.py: hunk 3 conflicts at line 70",
-        "expected at line 70: 'line 50 of the core'",
-        "found there:          'line fifty of the core'",
-        "nearest match: line 70: 'line fifty of the core'",
-    ]
-
-
-def test_lines_that_upstream_took_away_or_added(project):
-    branch(project, "fewer", replace_in("src/core.py", "line 20 of the core\n", ""))
-    out = project.run("port", "alpha", "--onto", "fewer", code=4).out
-    assert "expected at line 20: 'line 20 of the core'" in out and "no line: upstream took it away" in out
-    branch(
-        project,
-        "many-fewer",
-        lambda up: replace_in("src/core.py", "".join(f"line {n} of the core\n" for n in range(10, 50)), "")(up),
-    )
-    out = project.run("port", "alpha", "--onto", "many-fewer", code=4).out
-    assert "hunk 1 conflicts at line 10" in out and "expected at line 10: 'line 20 of the core'" in out
-    branch(project, "more", replace_in("src/core.py", "line 20 of the core\n", "line 20 of the core\nanother\n"))
-    out = project.run("port", "alpha", "--onto", "more", code=4).out
-    assert "expected at line 21: no line here" in out and "'another'" in out
-
-
-def test_a_file_that_is_binary_now_is_a_conflict(project):
-    branch(project, "binary", lambda up: (up / "src/core.py").write_bytes(b"\0\1\2" * 50))
-    assert rows(project, "binary", 4) == {"0001": "conflict", "0002": "conflict"}
-
-
-@pytest.mark.parametrize("status", [255, 129, -9])
-def test_an_error_of_git_is_no_conflict(project, monkeypatch, status):
-    module = project.engine.port
-    branch(project, "moved", replace_in("src/core.py", "line 1 of", "zero\nline 1 of"))
-    monkeypatch.setattr(
-        module, "run_git", lambda *_: subprocess.CompletedProcess([], status, b"", b"error: no space\n")
-    )
-    error = project.run("port", "alpha", "--onto", "moved", code=5).err
-    assert "git merge-file failed" in error and "git said: error: no space" in error and "nothing was changed" in error
-
-
-def test_a_package_that_lacks_what_the_pinned_one_lacks(project):
-    text, _ = make_patch(project.up / "alpha", "v1", replace_in("extra/recipe.py", "1", "2"), "Hook the recipe")
-    (project.root / "patches/alpha/v1/0003-hook-the-recipe.patch").write_text(text)
-    archive = str(project.index / "alpha-1.0.tar.gz")
-    assert rows(project, "1.0", 4, "--source", archive)["0003"] == "not in the package"
-    shutil.move(project.up / "alpha", project.up / "away")
-    shutil.rmtree(project.cache)
-    assert rows(project, "1.0", 4, "--source", archive)["0003"] == "not in the package"
-
-
-def test_a_tag_of_a_file_is_no_revision(project):
-    git(project.up / "alpha", "tag", "file", "v1:README.md")
-    assert "no version, tag, branch or commit 'file'" in project.run("port", "alpha", "--onto", "file", code=6).err
-
-
-def test_a_branch_below_another_one_that_was_tried(project):
+def test_revisions(project):
+    """A version, a commit, a tag, a branch below the name of another one; from outside, from a path, from the cache."""
+    assert rows(project, "v2", 0) == {"0001": "offset", "0002": "offset"}
+    assert rows(project, project.ids["v2"], 0)["0001"] == "offset"
     git(project.up / "alpha", "branch", "x/y", "v1")
     git(project.up / "alpha", "tag", "x", "v1")
     for onto in ("x", "x/y"):
         project.run("port", "alpha", "--onto", onto)
+    assert "no version, tag, branch or commit" in project.run("port", "alpha", "--onto", "nowhere", code=6).err
+    git(project.up / "alpha", "tag", "file", "v1:README.md")
+    assert "no version, tag, branch or commit 'file'" in project.run("port", "alpha", "--onto", "file", code=6).err
+    project.run("port", "alpha", "--onto=--evil", code=2)
+    project.run("port", "alpha", "--onto", "main", "--source", str(project.up / "alpha"))
+    archive = str(project.index / "alpha-1.0.tar.gz")
+    assert rows(project, "1.0", 0, "--source", archive) == {"0001": "clean", "0002": "clean"}
+    shutil.move(project.up / "alpha", project.up / "away")
+    assert rows(project, "main", 0, "--offline")["0001"] == "offset"
+    project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
+
+
+# --- a worktree to finish it in --------------------------------------------------------------------------------------
+
+
+def test_a_port_without_conflicts(project):
+    project.run("apply", "alpha")
+    before, head = content(project.checkout()), git(project.checkout(), "rev-parse", "HEAD")
+    branch(project, "moved", MOVED)
+    git(project.up / "alpha", "tag", "v1.5", "moved")
+    out = project.run("port", "alpha", "--onto", "v1.5", "--write").out
+    tree = project.checkouts / "alpha-v1.5"
+    assert str(tree) in out and git(tree, "symbolic-ref", "HEAD") == "refs/heads/era-port/v1.5"
+    base = git(project.up / "alpha", "rev-parse", "v1.5")
+    assert git(tree, "log", "--format=%s", f"{base}..HEAD").splitlines() == [
+        "Hook core and util",
+        "Hook the core",
+        "New files of the ERA overlay for alpha",
+    ]
+    assert content(project.checkout()) == before and git(project.checkout(), "rev-parse", "HEAD") == head
+    assert project.state() == "applied"
+    again = project.run("port", "alpha", "--onto", "v1.5", "--write", code=5).err
+    assert "exists already" in again and content(tree)["src/era.py"] == (False, b"ERA = 1\n")
+    project.run("export", "alpha", "--checkout", str(tree))
+    project.pinning = False
+    versions = json.loads((project.root / "upstreams.json").read_text())["alpha"]["versions"]
+    assert versions["v1.5"] == {"tag": "v1.5", "commit": base} and set(versions) == {"v1", "v2", "v1.5"}
+    assert (project.root / "patches/alpha/v1.5/series").read_text().split() == [
+        path.name for path in sorted(project.root.glob("patches/alpha/v1.5/*.patch"))
+    ]
+    project.run("apply", "alpha", "--version", "v1.5", "--checkouts", str(project.root / "new"))
+    assert content(project.root / "new/alpha") == content(tree)
+    project.run("apply", "alpha", "--checkouts", str(project.root / "old"))
+    assert content(project.root / "old/alpha") == before
+
+
+def test_a_port_with_conflicts(project):
+    """The first patch conflicts, the second one merges; resolved with plain git, then exported."""
+    project.run("apply", "alpha")
+    branch(project, "other", lambda up: (OTHER(up), MOVED(up)))
+    found = project.run("port", "alpha", "--onto", "other", "--write", code=4)
+    tree = project.checkouts / "alpha-other"
+    core = (tree / "src/core.py").read_text()
+    assert "<<<<<<< " in core and "line twenty of" in core and "line 20, hooked, of" in core
+    assert "src/core.py: conflict" in found.out and "am --continue" in found.out
+    assert git(tree, "status", "--porcelain").startswith("UU src/core.py")
+    start, end = core.index("<<<<<<< "), core.index(">>>>>>> ")
+    resolved = core[:start] + "line twenty, hooked, of the core\n" + core[core.index("\n", end) + 1 :]
+    (tree / "src/core.py").write_text(resolved)
+    project.run("export", "alpha", "--checkout", str(tree), code=5)  # in the middle of git am
+    git(tree, "add", "-A")
+    git(tree, "-c", "core.editor=true", "am", "--continue")
+    project.run("export", "alpha", "--checkout", str(tree))
+    project.pinning = False
+    project.run("apply", "alpha", "--version", "other", "--checkouts", str(project.root / "new"))
+    fresh = content(project.root / "new/alpha")
+    assert fresh == content(tree) and b"line twenty, hooked, of" in fresh["src/core.py"][1]
+    assert b"line 40, hooked, of" in fresh["src/core.py"][1] and fresh["src/era.py"] == (False, b"ERA = 1\n")
+
+
+@pytest.mark.parametrize("conflict", [False, True])
+def test_a_fork_of_the_user(project, clone, conflict):
+    """Changes in the files that we patch, on top of the pinned commit: the overlay goes onto them."""
+    (OTHER if conflict else MOVED)(clone)
+    git(clone, "commit", "-q", "-am", "My fork")
+    state, before = git_state(clone), content(clone)
+    error = project.run("apply", "alpha", "--checkout", str(clone), code=3).err
+    (words,) = [words for words in hinted(error) if words[0] == "port"]
+    project.run(*words, code=4 if conflict else 0)
+    tree = clone.with_name("clone-era")
+    log = git(tree, "log", "--format=%s").splitlines()
+    assert "New files of the ERA overlay for alpha" in log and "My fork" in log
+    assert ("<<<<<<< " in (tree / "src/core.py").read_text()) == conflict
+    assert content(clone) == before and (tree / "src/era.py").read_text() == "ERA = 1\n"
+    after = git_state(clone)
+    assert {key: after[key] for key in after if key != "refs"} == {key: state[key] for key in state if key != "refs"}
+
+
+def test_nothing_to_make_a_worktree_of(project):
+    error = project.run("port", "alpha", "--onto", "v2", "--write", code=3).err
+    assert hinted(error)[0][:2] == ["apply", "alpha"] and not project.checkout().exists()
+
+
+def test_an_overlay_file_that_upstream_has_now_stops_it(project):
+    project.run("apply", "alpha")
+    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
+    assert "src/era.py" in project.run("port", "alpha", "--onto", "has-era", "--write", code=3).err
+    assert not (project.checkouts / "alpha-has-era").exists()
+    assert git(project.checkout(), "branch", "--list", "era-port/*") == ""

@@ -1,0 +1,48 @@
+"""The engine on the real upstreams, where they can be fetched (tests/conftest.py skips with the reason where not)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from kit import APPLY, git
+
+# The lines of upstream files that the patches may change; everything else is in new files.
+HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80)}
+
+
+@pytest.fixture(params=HOOKS)
+def checkout(request) -> Path:
+    return request.getfixturevalue(f"patched_{request.param}")
+
+
+def call(checkout: Path, *args: str) -> str:
+    command = [sys.executable, str(APPLY), *args, "--checkouts", str(checkout.parent)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_status_and_export_agree_with_the_project(checkout):
+    name = checkout.name
+    assert json.loads(call(checkout, "status", name, "--json"))[name]["state"] == "applied"
+    call(checkout, "export", name, "--check")
+
+
+def test_patches_are_small_hooks(checkout):
+    version, limit = HOOKS[checkout.name]
+    rows = git(checkout, "diff", "--numstat", "--diff-filter=MD", f"upstream/{version}", "era").splitlines()
+    assert 0 < sum(int(added) + int(removed) for added, removed, _ in (row.split("\t") for row in rows)) < limit
+
+
+def test_no_overlay_file_meets_another_where_case_or_accents_do_not_count(checkout):
+    """macOS and Windows have one file for both; upstream's own names are upstream's."""
+    version, _ = HOOKS[checkout.name]
+    new = git(checkout, "diff", "--name-only", "--diff-filter=A", f"upstream/{version}", "era").splitlines()
+    names = git(checkout, "ls-tree", "-r", "-t", "--name-only", "era").splitlines()
+    plain = [unicodedata.normalize("NFC", name).casefold() for name in names]
+    assert new and all(plain.count(unicodedata.normalize("NFC", name).casefold()) == 1 for name in new)
