@@ -1,4 +1,4 @@
-"""Fixtures: a project and a clone per test, and a git that knows nothing of the user's configuration."""
+"""Fixtures: a project and a clone per test, and a git that reads no configuration of the user."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def template(tmp_path_factory):
     return folder, ids
 
 
-@pytest.fixture
-def project(tmp_path, template) -> Project:
+def make_project(tmp_path: Path, template) -> Project:
     folder, ids = template
     shutil.copytree(folder / "project", tmp_path / "project")
     for part in ("up", "index"):
@@ -74,8 +73,13 @@ def project(tmp_path, template) -> Project:
 
 
 @pytest.fixture
+def project(tmp_path, template) -> Project:
+    return make_project(tmp_path, template)
+
+
+@pytest.fixture
 def clone(project, tmp_path) -> Path:
-    """A user's own clone of alpha, on a branch of his at the pinned commit."""
+    """A user's own clone of alpha, on the branch `mine` at the pinned commit."""
     folder = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(project.up / "alpha"), str(folder))
     git(folder, "checkout", "-q", "-b", "mine", project.ids["v1"])

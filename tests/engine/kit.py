@@ -1,4 +1,4 @@
-"""A made-up project with tiny upstreams, so that every verb can be tried without a network."""
+"""A small project with tiny upstreams, on which every verb can be tried without a network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import importlib
 import io
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -167,8 +169,24 @@ class Result:
         return json.loads(self.out)
 
 
+LEAVINGS = re.compile(r"(^|/)__pycache__/|\.pyc$|(^|/)\.era-new-")
+
+
+def is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def write_list(path: Path, names: set[str]) -> None:
+    """A series or an overlay list of these files; lines that name a source elsewhere (`path <- source`) stay."""
+    lines = path.read_text().splitlines() if path.is_file() else None
+    shared = [line for line in lines or [] if " <- " in line]
+    if lines is None or {line for line in lines if line not in shared} != names:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in [*sorted(names), *shared]))
+
+
 class Project:
-    """A copy of apply.py and engine/ with its own upstreams.json, patches/ and overlays/."""
+    """A copy of apply.py and engine/ with an upstreams.json, patches/ and overlays/ of its own."""
 
     def __init__(self, root: Path, upstreams: dict):
         self.root = root
@@ -179,27 +197,44 @@ class Project:
         root.mkdir(parents=True, exist_ok=True)
         shutil.copy(APPLY, root / "apply.py")
         shutil.copytree(ENGINE, root / "engine", ignore=shutil.ignore_patterns("__pycache__"))
-        self.pinning = True  # a test of the numbers themselves turns it off
+        self.pinning = True  # a test of the series and lists themselves turns it off
         self.save()
-        self.pin_numbers()
+        self.write_lists()
         self.engine = load_engine(root)
 
     def save(self) -> None:
         (self.root / "upstreams.json").write_text(json.dumps(self.upstreams, indent=2))
 
-    def pin_numbers(self) -> None:
-        """upstreams.json says how many patches and overlay files are there; most tests change them by hand."""
-        path = self.root / "upstreams.json"
+    def write_lists(self) -> None:
+        """Every patch in its series and every overlay file in its list; most tests add and remove some by hand."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            data = json.loads(path.read_text())
-            for name, up in data.items():
-                files = [p for p in (self.root / "overlays" / name).rglob("*") if not p.is_dir() or p.is_symlink()]
-                up["overlay_files"] = sum("__pycache__" not in p.parts and ".era-new-" not in p.name for p in files)
-                for label, version in up["versions"].items():
-                    version["patches"] = len(list((self.root / "patches" / name / label).glob("[!.]*.patch")))
-            text = json.dumps(data, indent=2)
-            if text != path.read_text():
-                path.write_text(text)
+            for name, up in json.loads((self.root / "upstreams.json").read_text()).items():
+                for label in up["versions"]:
+                    folder = self.root / "patches" / name / label
+                    write_list(folder / "series", {path.name for path in folder.glob("[!.]*.patch")})
+                top = self.root / "overlays" / name
+                files = {path.relative_to(top).as_posix() for path in top.rglob("*") if not is_folder(path)}
+                write_list(top.with_name(f"{name}.list"), {path for path in files if not LEAVINGS.search(path)})
+
+        if (ENGINE / "index.py").exists():  # SHIM
+            path = self.root / "upstreams.json"
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                data = json.loads(path.read_text())
+                for name, up in data.items():
+                    files = [p for p in (self.root / "overlays" / name).rglob("*") if not p.is_dir() or p.is_symlink()]
+                    up["overlay_files"] = sum("__pycache__" not in p.parts and ".era-new-" not in p.name for p in files)
+                    for label, version in up["versions"].items():
+                        version["patches"] = len(list((self.root / "patches" / name / label).glob("[!.]*.patch")))
+                text = json.dumps(data, indent=2)
+                if text != path.read_text():
+                    path.write_text(text)
+
+    def commit(self) -> None:
+        """The project as a git repository in which everything is committed, which export asks for."""
+        if not (self.root / ".git").exists():
+            git(self.root, "init", "-q")
+        git(self.root, "add", "-A", "upstreams.json", "patches", "overlays")
+        git(self.root, "commit", "-q", "--allow-empty", "-m", "The project as it is")
 
     def checkout(self, name: str = "alpha") -> Path:
         return self.checkouts / name
@@ -248,7 +283,9 @@ class Project:
 
     def with_cache(self, args: tuple[str, ...]) -> list[str]:
         if self.pinning:
-            self.pin_numbers()
+            self.write_lists()
+            if "export" in args:
+                self.commit()
         return ["--cache", str(self.cache), *args]
 
     def judge(self, args: tuple[str, ...], result: Result, code: int | None) -> Result:
@@ -262,6 +299,61 @@ class Project:
 
     def patch(self, number: int, name: str = "alpha", label: str = "v1") -> Path:
         return next((self.root / "patches" / name / label).glob(f"{number:04d}-*.patch"))
+
+
+# What several test files share.
+
+
+def unreachable(project: Project, name: str = "alpha") -> None:
+    project.upstreams[name]["git"] = f"file://{project.up}/nowhere"
+    project.save()
+
+
+def branch(project: Project, name: str, edit, start: str = "v1") -> None:
+    """A branch of alpha's repository with one commit, `edit(folder)`, on a version."""
+    up = project.up / "alpha"
+    git(up, "checkout", "-q", "-b", name, start)
+    edit(up)
+    git(up, "add", "-A")
+    git(up, "commit", "-q", "-m", name)
+    git(up, "checkout", "-q", "main")
+
+
+def hinted(text: str) -> list[list[str]]:
+    """The apply.py commands that a message tells the user to run, as words."""
+    return [
+        shlex.split(found) for found in re.findall(r"python apply\.py ([^`\n]*?)(?:`|\. Nothing|, then|\n|$)", text)
+    ]
+
+
+def follow(text: str) -> None:
+    """Run the git commands of a message as they are printed."""
+    for command in re.findall(r"`(git -C [^`]+)`", text):
+        words = shlex.split(command)
+        git(words[2], *words[3:])
+
+
+def before_git(patch, folder: Path, verb: str, act) -> None:
+    """While `patch` lasts, `act()` is called before every `git VERB` of apply.py in the repository of `folder`."""
+    real = subprocess.Popen.__init__
+
+    def start(self, args, *more, **options):
+        if verb in args and f"--git-dir={folder}/.git" in args:
+            act()
+        real(self, args, *more, **options)
+
+    patch.setattr(subprocess.Popen, "__init__", start)
+
+
+def interrupt(project: Project, monkeypatch, *args: str, folder: Path | None = None) -> None:
+    """A run that fails in the middle of its switch, before it moves branches and HEAD."""
+
+    def fail():
+        raise OSError(5, "broken")
+
+    with monkeypatch.context() as patch:
+        before_git(patch, folder or project.checkout(), "update-ref", fail)
+        project.run(*args, code=7)
 
 
 def content(folder: Path, skip: tuple[str, ...] = ()) -> dict[str, tuple[bool, bytes]]:
@@ -290,7 +382,7 @@ def git_state(folder: Path) -> dict[str, str]:
 
 
 def make_template(folder: Path) -> dict:
-    """Upstreams, patches and overlays of the made-up project; made once, copied for each test."""
+    """Upstreams, patches and overlays of the small project; made once, copied for each test."""
     alpha, beta = folder / "up" / "alpha", folder / "up" / "beta"
     commits = make_upstream(alpha, [("v1", FIRST), ("v2", SECOND)])
     plain = make_upstream(beta, [("only", {"main.py": "print(1)\nprint(2)\nprint(3)\n"})])
