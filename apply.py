@@ -6,7 +6,7 @@ Needs Python 3.10 or newer and git 2.30 or newer, nothing else. The work is done
 
 import sys
 
-if sys.version_info < (3, 10):  # before anything is imported that an older Python cannot read
+if sys.version_info < (3, 10):  # noqa: UP036  before anything is imported that an older Python cannot read
     sys.stderr.write(
         "error: apply.py needs Python 3.10 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3])
     )
@@ -15,8 +15,9 @@ if sys.version_info < (3, 10):  # before anything is imported that an older Pyth
 import _signal  # noqa: E402  the C part of signal, which itself would first load other modules: Ctrl-C could land there
 import os  # noqa: E402
 
-if hasattr(_signal, "pthread_sigmask"):  # Ctrl-C waits until main() can tell its end; imports take a moment
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
+if not hasattr(_signal, "pthread_sigmask"):
+    sys.exit("error: apply.py needs a POSIX system: Linux, macOS, or WSL on Windows")
+_signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})  # Ctrl-C waits until the engine looks at it
 
 if sys.getfilesystemencoding() != "utf-8":  # file names are bytes for git; they must read the same in every locale
     os.execv(sys.executable, [sys.executable, "-X", "utf8"] + sys.orig_argv[1:])

@@ -1,6 +1,1 @@
-"""The engine behind apply.py, one room per file; docs/engine/usage.md says what each is for.
-
-Imports go one way, from the right to the left:
-
-    common < git < patches < project < sources < index < checkout < switch < apply, verbs, export, port < drift < cli
-"""
+"""The engine behind apply.py. docs/engine/design.md says what each file is for."""

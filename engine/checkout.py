@@ -1,11 +1,7 @@
-"""A checkout as it is found: what stands there, what apply.py wrote about it, and the state that follows.
-
-Here too: Run, the one call of apply.py that is handed to every verb.
-"""
+"""A checkout as it is found: its files, what apply.py recorded about it, and the state that follows."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -14,7 +10,9 @@ import re
 import stat
 from pathlib import Path
 
-from engine.common import INTERRUPTED, LOCAL, OK, SOURCE, WRONG_BASE, Stop, command, locked, scratch_folder, write_file
+from engine.context import Context
+from engine.errors import LOCAL, WRONG_BASE, Stop
+from engine.files import JUNK_PATTERNS, locked, write_file
 from engine.git import (
     MODES,
     QUIET_CONFIG,
@@ -25,14 +23,13 @@ from engine.git import (
     changed_paths,
     is_ancestor,
     scratch_index,
-    sha256,
     unmarked_mode,
 )
-from engine.patches import DOT_GIT
-from engine.project import JUNK_PATTERNS, Upstream, project_files, read_overlay
-from engine.sources import Cache
+from engine.patches import NAME
+from engine.project import Upstream, read_overlay
 
 BRANCH = "refs/heads/era"
+PORT_BRANCHES = "refs/heads/era-port/"  # of worktrees that `port --write` made
 LOCK_WAIT = 20.0  # seconds a second apply waits for the first one
 
 
@@ -40,6 +37,7 @@ LOCK_WAIT = 20.0  # seconds a second apply waits for the first one
 class Checkout:
     """A folder as it was found. `record` is what apply wrote about it, None where it never did."""
 
+    context: Context
     name: str
     path: Path
     given: bool  # the user's own clone (--checkout)
@@ -71,12 +69,12 @@ def find_git_dir(path: Path) -> Path | None:
     return dot.resolve() if (dot / "HEAD").is_file() else None
 
 
-def lock_checkout(path: Path, given: bool):
+def lock_checkout(context: Context, path: Path, given: bool):
     """One apply.py at a time. In the user's clone the lock leaves no trace: it is on the repository's folder."""
     if not given:
-        return locked(path.parent / f".{path.name}.lock", LOCK_WAIT, str(path))
+        return locked(context, path.parent / f".{path.name}.lock", LOCK_WAIT, str(path))
     git_dir = find_git_dir(path)
-    return locked(git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
+    return locked(context, git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
 
 
 # What apply.py wrote into .git/era, by type. A given clone may come with anything there, so it is read like any input.
@@ -101,16 +99,10 @@ def read_own(path: Path, shape: dict[str, type]) -> dict | None:
         return None
     except (ValueError, RecursionError, IsADirectoryError):
         found = None
-    if (
-        not has_shape(found, shape)
-        or path.parent.is_symlink()
-        or not (is_journal if shape is JOURNAL else is_record)(found)
-    ):
-        raise Stop(
-            LOCAL,
-            f"{path} was altered and cannot be read",
-            "move it away to have this checkout treated as a plain clone",
-        )
+    known = has_shape(found, shape) and (is_journal if shape is JOURNAL else is_record)(found)
+    if not known or path.parent.is_symlink():
+        advice = "move it away to have this checkout treated as a plain clone"
+        raise Stop(LOCAL, f"{path} was altered and cannot be read", advice)
     return found
 
 
@@ -120,27 +112,27 @@ def has_shape(found: object, shape: dict[str, type]) -> bool:
 
 def is_record(found: dict) -> bool:
     ids = [found["base"], *([found["tip"]] if found.get("tip") is not None else [])]
-    files = all(re.fullmatch(r"[0-9]{4}-[A-Za-z0-9._-]+\.patch", str(file)) for file in found["skipped"])
-    return "tip" in found and files and all(re.fullmatch("[0-9a-f]{40}", str(oid)) for oid in ids)
+    skipped = all(NAME.fullmatch(str(file)) for file in found["skipped"])
+    return "tip" in found and skipped and all(re.fullmatch("[0-9a-f]{40}", str(oid)) for oid in ids)
 
 
 def is_journal(found: dict) -> bool:
     parts = [part for place in found["plan"] for part in place.split("/")]
-    inside = not any(part in ("", ".", "..") or DOT_GIT.fullmatch(part) for part in parts)
+    inside = not any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
     record = found.get("record")
-    return inside and (has_shape(record, RECORD) and is_record(record) if record or found["verb"] == "apply" else True)
+    return inside and (has_shape(record, RECORD) and is_record(record) if record else found["verb"] == "revert")
 
 
 def write_record(folder: Path, record: dict) -> None:
     write_file(folder / "record.json", json.dumps(record, indent=1).encode())
 
 
-def look(name: str, path: Path, given: bool) -> Checkout:
-    found = Checkout(name, path, given)
+def look(context: Context, name: str, path: Path, given: bool) -> Checkout:
+    found = Checkout(context, name, path, given)
     git_dir = find_git_dir(path) if found.exists else None
     if git_dir is None:
         return found
-    found.git = git = Git(git_dir, path)
+    found.git = git = Git(context, git_dir, path)
     found.journal = read_own(found.own_folder / "journal.json", JOURNAL)
     found.record = read_own(found.own_folder / "record.json", RECORD)
     found.refs = git.refs("refs/heads", "refs/tags/upstream")
@@ -202,7 +194,7 @@ def loose_modes(checkout: Checkout) -> set[str]:
 
 
 def mode_to_store(checkout: Checkout, found: str, known: Entry | None, content: bytes) -> str:
-    """The mode of a file to save. Where the file system does not keep it, an edit of the content is no change of the mode."""
+    """The mode of a file to save: the known one, where the file system does not keep modes."""
     if known and {found, known[0]} <= loose_modes(checkout):
         return known[0]
     return unmarked_mode(content) if found in MODES and checkout.config.get("core.filemode") == "false" else found
@@ -225,7 +217,8 @@ def edits(checkout: Checkout, tree: Tree) -> list[str]:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path} is a sparse checkout: not all of its files are there to be verified",
-            f"run `git -C {checkout.path} sparse-checkout disable`, or let apply.py make its own checkout; nothing was changed",
+            f"run `git -C {checkout.path} sparse-checkout disable`, or let apply.py make its own checkout",
+            "nothing was changed",
         )
     return sorted(changed)
 
@@ -242,7 +235,7 @@ def snapshot(checkout: Checkout, files: list[str]):
     """The work tree's content of some paths on top of HEAD, as a tree; objects go to a folder that is thrown away."""
     objects = Path(checkout.git("rev-parse", "--git-path", "objects").strip())
     objects = objects if objects.is_absolute() else checkout.path / objects
-    with scratch_folder("objects") as folder:
+    with checkout.context.scratch_folder("objects") as folder:
         quoted = '"' + str(objects).replace("\\", "\\\\").replace('"', '\\"') + '"'
         git = checkout.git.with_env(GIT_OBJECT_DIRECTORY=str(folder), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
         changes: dict[str, Entry | None] = {}
@@ -255,7 +248,7 @@ def snapshot(checkout: Checkout, files: list[str]):
             elif entry is not None and entry[0] == "other":
                 raise Stop(
                     LOCAL,
-                    f"{checkout.path / path} is no plain file, so it cannot be saved",
+                    f"{checkout.path / path} is not a plain file, so it cannot be saved",
                     "move it away; nothing was changed",
                 )
             if entry is not None:
@@ -285,10 +278,10 @@ class Status:
 DRIFTED = ("stale", "modified", "wrong-base", "interrupted")
 
 
-def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
-    """The state of a checkout, read from hashes only."""
+def evaluate(up: Upstream, checkout: Checkout, requested: str | None) -> Status:
+    """The state of a checkout, read from hashes only. `requested` is what --version says."""
     record = checkout.record
-    label = wish or (record["version"] if record and record["version"] in up.versions else up.default)
+    label = requested or (record["version"] if record and record["version"] in up.versions else up.default)
     if not checkout.exists and os.path.lexists(checkout.path) and not checkout.path.is_dir():
         return Status("wrong-base", label, note="there is a file, or a link that leads nowhere, in its place")
     if not checkout.exists:
@@ -296,12 +289,9 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
     if checkout.git is None:
         return Status("wrong-base", label, note="it is not a git tree")
     if checkout.journal:
-        return Status(
-            "interrupted",
-            label,
-            commit=checkout.head,
-            note=f"{checkout.journal['verb']} was cut short; `{command('apply', up.name)}` completes it",
-        )
+        completes = checkout.context.command("apply", up.name)
+        note = f"{checkout.journal['verb']} was cut short; `{completes}` completes it"
+        return Status("interrupted", label, commit=checkout.head, note=note)
     if checkout.head is None:
         return Status("wrong-base", label, note="it has no commit")
     if in_force(checkout):
@@ -310,16 +300,13 @@ def evaluate(up: Upstream, checkout: Checkout, wish: str | None) -> Status:
     bases[up.version(label).commit] = label  # where two versions pin one commit
     if record:
         bases.setdefault(record["base"], record["version"])
-    if checkout.head in bases and (wish in (None, bases[checkout.head]) or not checkout.given):
+    if checkout.head in bases and (requested in (None, bases[checkout.head]) or not checkout.given):
         files = edits(checkout, checkout.git.tree(checkout.head))
         source = record["source"] if record and record["base"] == checkout.head else "git"
-        return Status(
-            "modified" if files else "clean", bases[checkout.head], source, checkout.head, files, untracked(checkout)
-        )
-    wanted = up.version(label).commit
-    return Status(
-        "wrong-base", label, commit=checkout.head, note=f"HEAD is {checkout.head}, expected {wanted} ({label})"
-    )
+        state = "modified" if files else "clean"
+        return Status(state, bases[checkout.head], source, checkout.head, files, untracked(checkout))
+    note = f"HEAD is {checkout.head}, expected {up.version(label).commit} ({label})"
+    return Status("wrong-base", label, commit=checkout.head, note=note)
 
 
 def in_force(checkout: Checkout) -> dict | None:
@@ -327,7 +314,8 @@ def in_force(checkout: Checkout) -> dict | None:
     record, head = checkout.record, checkout.head
     if not record or not record["tip"] or not head or head == record["base"] != record["tip"]:
         return None
-    start = record["base"] if checkout.ref == BRANCH else record["tip"]
+    ours = checkout.ref and (checkout.ref == BRANCH or checkout.ref.startswith(PORT_BRANCHES))
+    start = record["base"] if ours else record["tip"]
     return record if is_ancestor(checkout.git, start, head) else None
 
 
@@ -337,126 +325,35 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
     if not git.commit(record["tip"]):
         found.state = "wrong-base"
         found.note = (
-            f"git has thrown away the overlay's own commit {record['tip'][:12]}, which your rewritten history no longer leads to. To go on: "
-            f"`git -C {checkout.path} branch -m era my-work`, `git -C {checkout.path} checkout {record['base'][:12]}`, "
-            f"`{command('apply', up.name)}`, and cherry-pick your commits from my-work"
+            f"git has thrown away the overlay's own commit {record['tip'][:12]}, which your rewritten history lacks. "
+            f"To go on: `git -C {checkout.path} branch -m era my-work`, "
+            f"`git -C {checkout.path} checkout {record['base'][:12]}`, "
+            f"`{checkout.context.command('apply', up.name)}`, and cherry-pick your commits from my-work"
         )
         return found
     if checkout.head != record["tip"]:
         found.commits = git("rev-list", "--reverse", f"{record['tip']}..{checkout.head}").split()
     tip_tree = git.tree(record["tip"])
     head_tree = tip_tree if checkout.head == record["tip"] else git.tree(checkout.head)
-    found.files = edits(checkout, head_tree)
-    if head_tree is not tip_tree:
-        found.files = sorted({*found.files, *changed_paths(head_tree, tip_tree)})
+    found.files = sorted({*edits(checkout, head_tree), *changed_paths(head_tree, tip_tree)})
     found.untracked = untracked(checkout)
-    version = up.versions.get(label)
-    if export_cut_short(up, record):
-        found.state = "interrupted"
-        found.note = f"export was cut short; `{command('export', up.name)}` completes it"
-    elif version is None or label != record["version"]:
-        found.state, found.note = "stale", f"{record['version']} is applied"
-    elif record["source"] == "git" and record["base"] != version.commit:
-        found.state, found.note = "stale", "upstreams.json pins another commit now"
-    elif read_overlay(up, label, complete=False).digest(record["base"]) != record["digest"]:
-        found.state, found.note = "stale", "patches or overlay files changed since"
+    found.note = why_stale(up, record, label)
+    if found.note:
+        found.state = "stale"
     elif found.files or found.commits:
         found.state = "modified"
     return found
 
 
-def export_cut_short(up: Upstream, record: dict) -> bool:
-    """An export was begun, and some of the files that it changes are as before it, others as it makes them."""
-    if "exporting" not in record or record["version"] not in up.versions:
-        return False
-    found = {path: sha256(content) for path, (_, content) in project_files(up.name, record["version"]).items()}
-    patches = sum(path.startswith("patches/") for path in found)
-    numbers = (up.version(record["version"]).patches, up.overlay_files)
-    before, after = record["exporting"]
-    changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
-    half = all(any(found.get(path) == side.get(path) for path in changed) for side in (before, after))
-    return half or numbers != (patches, len(found) - patches)  # what somebody changed since is neither
-
-
-@dataclasses.dataclass
-class Run:
-    """One call of apply.py."""
-
-    verb: str
-    upstreams: dict[str, Upstream]
-    names: list[str]
-    named: bool  # by the user; else the names are all upstreams that concern a verb without names
-    paths: list[str]
-    cache: Cache
-    checkouts: Path
-    checkout: Path | None
-    version: str | None
-    source: str | None
-    dry_run: bool
-    options: argparse.Namespace
-    result: dict = dataclasses.field(default_factory=dict)
-    left_out: dict[str, Stop] = dataclasses.field(default_factory=dict)
-
-    @property
-    def code(self) -> int:
-        return SOURCE if self.left_out else OK
-
-    @contextlib.contextmanager
-    def or_left_out(self, name: str):
-        """An upstream that nobody named is left out where its source cannot be had; main() tells that at the end."""
-        try:
-            yield
-        except Stop as stop:
-            if self.named or stop.code != SOURCE:
-                raise
-            self.left_out[name] = stop
-            self.result[name]["error"] = "\n".join(stop.lines)
-
-    def path(self, name: str) -> Path:
-        return self.checkout or self.checkouts / name
-
-    def look(self, name: str) -> Checkout:
-        return look(name, self.path(name), given=self.checkout is not None)
-
-    def each(self):
-        for name in self.names:
-            yield self.upstreams[name], self.look(name)
-
-    @contextlib.contextmanager
-    def held(self):
-        """The locks of all checkouts of this run, taken in one order so that two runs cannot block each other."""
-        with contextlib.ExitStack() as stack:
-            paths = sorted({self.path(name) for name in self.names})
-            for path in [] if self.dry_run else paths:
-                stack.enter_context(lock_checkout(path, given=self.checkout is not None))
-            yield set(paths)
-
-
-def refuse_interrupted(checkout: Checkout) -> None:
-    if checkout.journal:
-        raise Stop(
-            INTERRUPTED,
-            f"{checkout.path}: an earlier {checkout.journal['verb']} was cut short",
-            f"run `{command('apply', checkout.name)}` first: it completes what was begun. Nothing was changed",
-        )
-
-
-def refuse_half_exported(up: Upstream, status: Status) -> None:
-    """Where a switch has been completed, "interrupted" is an export."""
-    if status.state == "interrupted":
-        raise Stop(
-            INTERRUPTED,
-            f"{up.name}: {status.note}",
-            f"or bring patches/{up.name}, overlays/{up.name} and upstreams.json back with git, as they were before it. Nothing was changed",
-        )
-
-
-def applied_record(run: Run, up: Upstream, checkout: Checkout) -> dict | None:
-    """The record of an applied overlay, None where there is none (absent or clean)."""
-    refuse_interrupted(checkout)
-    status = evaluate(up, checkout, run.version if checkout.git is None else None)
-    if status.state == "wrong-base":
-        raise Stop(WRONG_BASE, f"{checkout.path}: {status.note}", "nothing was changed")
-    if run.verb == "revert":
-        refuse_half_exported(up, status)
-    return in_force(checkout)
+def why_stale(up: Upstream, record: dict, label: str) -> str:
+    """Why the overlay of a checkout is not that of this project any more; empty where it is."""
+    version = up.versions.get(label)
+    if version is None or label != record["version"]:
+        return f"{record['version']} is applied"
+    if record["source"] == "git" and record["base"] != version.commit:
+        return "upstreams.json pins another commit now"
+    try:
+        digest = read_overlay(up, label).digest(record["base"])
+    except Stop as stop:  # revert and diff need no patches
+        return stop.lines[0]
+    return "" if digest == record["digest"] else "patches or overlay files changed since"

@@ -1,4 +1,4 @@
-"""git, deaf to everything but its arguments, and the ids of its objects as plain Python computes them."""
+"""git, isolated from every configuration except what is passed to it, and object ids computed without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.common import LOCAL, USAGE, WRONG_BASE, Stop, inherited, interrupts_held, scratch_folder, screen, write_file
+from engine.context import Context
+from engine.errors import USAGE, WRONG_BASE, Damaged, GitFailed, Stop
+from engine.files import write_file
 
 # A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
 # change bytes is overridden; the user's and the system's files are not read at all (see environment()).
@@ -106,31 +108,9 @@ Tree = dict[str, Entry]
 Content = tuple[str, bytes]  # mode and bytes
 
 
-class GitFailed(Stop):
-    """A git command that should have worked did not."""
-
-    def __init__(self, args: list[str], stderr: str, git_dir: Path | None = None):
-        lines = stderr.strip().splitlines() or ["(git printed nothing)"]
-        reasons = [line for line in lines if line.startswith(("fatal:", "error:"))]
-        super().__init__(LOCAL, f"git {args[0]} failed", *(f"git said: {line}" for line in (reasons or lines)[-6:]))
-        self.git_dir = git_dir
-
-
 def unmarked_mode(content: bytes) -> str:
-    """The mode of a file where the file system keeps no exec bits: a script is to be run."""
+    """The mode of a file where the file system keeps no exec bits: scripts are executable."""
     return MODES[content.startswith(b"#!")]
-
-
-class Damaged(Stop):
-    """An object of a repository is missing, or is not what its id says."""
-
-    def __init__(self, git_dir: Path, what: str):
-        advice = f"`git --git-dir={git_dir} fsck` tells more; a repository in the cache is mended by the verb fetch"
-        super().__init__(WRONG_BASE, f"{git_dir}: {what}: the repository is damaged", advice)
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def blob_id(content: bytes) -> str:
@@ -165,41 +145,44 @@ def tree_id(tree: Tree) -> str:
     return identify(nested)
 
 
-def run_git(command: list[str], data: bytes, env: dict[str, str], folder: Path | None) -> subprocess.CompletedProcess:
-    """A git that works on files here. Ctrl-C waits for its end, and it does not get it.
-
-    subprocess.run kills its child at Ctrl-C without waiting for its end: git would go on writing where we clean up, and
-    leave its lock files in the user's clone.
-    """
-    with interrupts_held():
-        return subprocess.run(command, input=data, capture_output=True, env=env, cwd=folder, pass_fds=inherited)
+def committer() -> dict[str, str]:
+    """The environment for commits that come out the same on every machine."""
+    who = {}
+    for role in ("AUTHOR", "COMMITTER"):
+        who.update({f"GIT_{role}_NAME": AUTHOR[0], f"GIT_{role}_EMAIL": AUTHOR[1], f"GIT_{role}_DATE": DATE_RAW})
+    return who
 
 
 class Git:
     """One repository. `--git-dir` is always given, so git never goes looking for a repository around us."""
 
-    def __init__(self, git_dir: Path, work_tree: Path | None = None, extra: dict[str, str] | None = None):
-        self.git_dir, self.work_tree = git_dir, work_tree
-        self.extra = extra or {}
+    def __init__(self, context: Context, git_dir: Path, work_tree: Path | None = None, extra: dict | None = None):
+        self.context, self.git_dir, self.work_tree = context, git_dir, work_tree
+        self.extra: dict[str, str] = extra or {}
         self.config = QUIET_CONFIG
 
-    def run(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)):
+    def run(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess:
+        """A git that works on files here. It never gets Ctrl-C: it inherits our blocked SIGINT."""
+        context = self.context
+        context.check_interrupt()
         command = ["git", *settings(self.config), f"--git-dir={self.git_dir}"]
         if self.work_tree:
             command.append(f"--work-tree={self.work_tree}")
-        screen.trace(["git", f"--git-dir={self.git_dir}", *args])
-        done = run_git(
-            [*command, *args], data, {**environment(network=False), **self.extra}, self.work_tree or self.git_dir
+        context.trace(["git", f"--git-dir={self.git_dir}", *args])
+        env = {**environment(network=False), **self.extra}
+        folder = self.work_tree or self.git_dir
+        done = subprocess.run(
+            [*command, *args], input=data, capture_output=True, env=env, cwd=folder, pass_fds=context.locks
         )
         if done.returncode not in ok:
-            raise GitFailed(list(args), os.fsdecode(done.stderr), self.git_dir)
+            raise GitFailed(args[0], os.fsdecode(done.stderr), self.git_dir)
         return done
 
     def __call__(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> str:
         return os.fsdecode(self.run(*args, data=data, ok=ok).stdout)
 
     def with_env(self, **extra: str) -> Git:
-        other = Git(self.git_dir, self.work_tree, {**self.extra, **extra})
+        other = Git(self.context, self.git_dir, self.work_tree, {**self.extra, **extra})
         other.config = self.config
         return other
 
@@ -282,11 +265,18 @@ class Git:
             self("fast-import", "--quiet", "--done", data=stream + b"done\n")
 
     def commit_tree(self, tree: str, parents: list[str], message: str) -> str:
-        who = {}
-        for role in ("AUTHOR", "COMMITTER"):
-            who.update({f"GIT_{role}_NAME": AUTHOR[0], f"GIT_{role}_EMAIL": AUTHOR[1], f"GIT_{role}_DATE": DATE_RAW})
         flags = [word for parent in parents for word in ("-p", parent)]
-        return self.with_env(**who)("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
+        git = self.with_env(**committer())
+        return git("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
+
+    def changes(self, old: str, new: str) -> dict[str, tuple[Entry, Entry]]:
+        """Path to (entry before, entry after) of what differs; a missing side has the mode 000000 and the null id."""
+        rows = self("diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", old, new).split("\0")[:-1]
+        found = {}
+        for info, path in zip(rows[::2], rows[1::2]):
+            mode, new_mode, oid, new_id, _ = info[1:].split(" ")
+            found[path] = ((mode, oid), (new_mode, new_id))
+        return found
 
     def import_objects(self, source: Git, objects: str) -> None:
         """Copy objects (lines of `rev-list --objects`). The receiving git computes every id anew.
@@ -309,7 +299,7 @@ class Git:
 @contextlib.contextmanager
 def scratch_index(git: Git):
     """The same repository with an index of its own, so that nobody's real index is touched."""
-    with scratch_folder("index") as folder:
+    with git.context.scratch_folder("index") as folder:
         yield git.with_env(GIT_INDEX_FILE=str(folder / "index"))
 
 
@@ -321,32 +311,24 @@ def index_lines(changes: dict[str, Entry | None]) -> bytes:
 
 
 def check_git() -> None:
+    advice = "install git 2.30 or newer and run the command again; nothing was changed"
     try:
-        text = subprocess.run(
-            ["git", "--version"], capture_output=True, text=True, env=environment(network=False)
-        ).stdout
+        text = subprocess.run(["git", "--version"], capture_output=True, text=True, env=environment(False)).stdout
     except OSError:
-        raise Stop(
-            USAGE,
-            "git was not found on the PATH",
-            "install git 2.30 or newer and run the command again; nothing was changed",
-        ) from None
+        raise Stop(USAGE, "git was not found on the PATH", advice) from None
     found = re.search(r"(\d+)\.(\d+)", text)
     if found and (int(found[1]), int(found[2])) < (2, 30):
-        raise Stop(
-            USAGE,
-            f"git {found[0]} is too old",
-            "install git 2.30 or newer and run the command again; nothing was changed",
-        )
+        raise Stop(USAGE, f"git {found[0]} is too old", advice)
 
 
-def init_repository(path: Path, bare: bool) -> None:
+def init_repository(context: Context, path: Path, bare: bool) -> Git:
     command = ["git", *settings(QUIET_CONFIG), "init", "--quiet", "--template=", "--object-format=sha1"]
-    command += ["--bare"] if bare else []
-    screen.trace(["git", "init", str(path)])
-    done = run_git([*command, str(path)], b"", environment(network=False), None)
+    command += [*(["--bare"] if bare else []), str(path)]
+    context.trace(["git", "init", str(path)])
+    done = subprocess.run(command, capture_output=True, env=environment(False), pass_fds=context.locks)
     if done.returncode:
-        raise GitFailed(["init"], os.fsdecode(done.stderr))
+        raise GitFailed("init", os.fsdecode(done.stderr))
+    return Git(context, path) if bare else Git(context, path / ".git", path)
 
 
 def add_shallow(git: Git, commit: str) -> None:
@@ -371,16 +353,8 @@ def store_files(git: Git, files: dict[str, Content], parent: str | None, message
             scratch("read-tree", parent)
         scratch.stage(entries)
         tree = scratch.write_tree()
-    expected = tree_id({**(git.tree(parent) if parent else {}), **entries})
-    if tree != expected:
-        raise Stop(
-            WRONG_BASE, f"git wrote the tree {tree}, expected {expected}", "nothing was changed; please report this"
-        )
+    expected = {**(git.tree(parent) if parent else {}), **entries}
+    refused = sorted(changed_paths(git.tree(tree), expected))  # update-index leaves out paths that it does not like
+    if refused:
+        raise Stop(WRONG_BASE, f"git does not store the path {refused[0]!r}", "nothing was changed")
     return git.commit_tree(tree, [parent] if parent else [], message)
-
-
-def read_contents(git: Git, tree: Tree, paths: set[str]) -> dict[str, Content]:
-    """Mode and content of those paths that are plain files in the tree."""
-    entries = {path: tree[path] for path in paths if path in tree and tree[path][0] in MODES}
-    blobs = git.blobs({oid for _, oid in entries.values()})
-    return {path: (mode, blobs[oid]) for path, (mode, oid) in entries.items()}

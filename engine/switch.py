@@ -1,4 +1,4 @@
-"""Changing a checkout: a journal first, then files, index and refs; every step can be done again after a kill."""
+"""Changing a checkout: a journal first, then files, index and refs. After a kill, every step can be done again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from engine.checkout import (
     RECORD,
     Checkout,
-    Run,
     edits,
     find_git_dir,
     in_force,
@@ -19,33 +18,13 @@ from engine.checkout import (
     look,
     on_disk,
     read_own,
-    refuse_interrupted,
     same_entry,
     write_record,
 )
-from engine.common import (
-    INTERRUPTED,
-    LOCAL,
-    WRONG_BASE,
-    Stop,
-    command,
-    new_name,
-    put_in_place,
-    say,
-    some,
-    take_away,
-    unfinished,
-    uninterrupted,
-    write_file,
-)
+from engine.errors import INTERRUPTED, LOCAL, WRONG_BASE, Stop, some
+from engine.files import parents, temporary_name, write_file
 from engine.git import NULL_ID, Entry, Tree, blob_id, changed_paths, is_ancestor
-from engine.patches import parents
-
-
-def temp_name(path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/{new_name(name)}" if folder else new_name(name)
-
+from engine.run import Run, refuse_interrupted
 
 HALF_WAY = {
     "rebase-merge": "rebase",
@@ -57,7 +36,7 @@ HALF_WAY_HEADS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REV
 
 
 def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
-    """git at work, or half-way through something that its user will go on with: the rest would land on another branch."""
+    """A running git, or an unfinished merge or rebase, whose rest would land on another branch."""
     git = checkout.git
     locks = git.locks(refs)
     if locks:
@@ -69,7 +48,8 @@ def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
         raise Stop(
             LOCAL,
             f"{checkout.path} is in the middle of a {found[0]}",
-            f"`git -C {checkout.path} status` tells how to finish it or to give it up; then run the command again. Nothing was changed",
+            f"`git -C {checkout.path} status` says how to finish it or give it up; then run the command again.",
+            "Nothing was changed",
         )
 
 
@@ -98,7 +78,8 @@ def plan_switch(
             LOCAL,
             f"{checkout.path}: local edits are in the way: {some(in_the_way)}",
             *crlf_hint(checkout, in_the_way, old),
-            f"see them with `{command('diff', checkout.name, '--local')}`;{export_hint(checkout, 'save them with')}",
+            f"see them with `{checkout.context.command('diff', checkout.name, '--local')}`;"
+            + export_hint(checkout, "save them with"),
             "commit them elsewhere or move them away, then run the command again. Nothing was changed",
         )
     return plan
@@ -120,8 +101,8 @@ def other_worktree(checkout: Checkout, era: str) -> Path | None:
 
 
 def export_hint(checkout: Checkout, words: str) -> str:
-    """What export could do about edits; it works only where an overlay is applied."""
-    return f" {words} `{command('export', checkout.name)}`," if in_force(checkout) else ""
+    """Suggest export, which works only where an overlay is applied."""
+    return f" {words} `{checkout.context.command('export', checkout.name)}`," if in_force(checkout) else ""
 
 
 def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
@@ -133,7 +114,8 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
             if b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == tree[path][1]:
                 return [
                     f"{path} differs by CRLF line ends only: git's core.autocrlf converted it. If that is all, run",
-                    f"`git -C {checkout.path} config core.autocrlf false` and `git -C {checkout.path} checkout-index -f -a`",
+                    f"`git -C {checkout.path} config core.autocrlf false`",
+                    f"and `git -C {checkout.path} checkout-index -f -a`",
                 ]
     return []
 
@@ -168,7 +150,7 @@ def locked_by_git(code: int, locks: list[Path], then: str) -> Stop:
     """Whose lock it is cannot be told: of a git that was killed with us, or of one that the user runs."""
     return Stop(
         code,
-        f"{some([str(path) for path in locks])} exists: another git process is at work there, or died",
+        f"{some([str(path) for path in locks])} exists: another git process is running there, or died",
         f"wait for it, or remove the file if no git runs; then {then}",
     )
 
@@ -179,18 +161,18 @@ def stage_files(checkout: Checkout, plan: dict) -> None:
     for path, (_, entry) in plan.items():
         if entry is None or same_entry(checkout, on_disk(checkout.path, path), tuple(entry)):
             continue
-        target = checkout.path / temp_name(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
+        part = temporary_name(checkout.path / path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
         if entry[0] == "120000":
-            target.symlink_to(os.fsdecode(blobs[entry[1]]))
+            part.symlink_to(os.fsdecode(blobs[entry[1]]))
             continue
-        with open(target, "xb") as out:
+        with open(part, "xb") as out:
             out.write(blobs[entry[1]])
             out.flush()
             os.fsync(out.fileno())
         if entry[0] == "100755":
-            target.chmod(target.stat().st_mode | 0o111 & ~current_umask())
+            part.chmod(part.stat().st_mode | 0o111 & ~current_umask())
 
 
 def current_umask() -> int:
@@ -201,7 +183,7 @@ def current_umask() -> int:
 
 def unstage_files(checkout: Checkout, plan: dict) -> None:
     for path in plan:
-        part = checkout.path / temp_name(path)
+        part = temporary_name(checkout.path / path)
         if os.path.lexists(part):  # False too where its path is longer than the system takes
             part.unlink(missing_ok=True)
         remove_empty_folders(checkout, path)
@@ -217,50 +199,30 @@ def remove_empty_folders(checkout: Checkout, path: str) -> None:
 
 def finish_switch(checkout: Checkout, journal: dict) -> None:
     """Carry out a journal, from the start or from wherever an earlier run was cut short."""
+    completes = checkout.context.command("apply", checkout.name)
     refuse_moved(checkout, journal)
     plan = {
         path: ([tuple(item) for item in fine], entry and tuple(entry))
         for path, (fine, entry) in journal["plan"].items()
     }
     foreign = [path for path, (fine, entry) in plan.items() if not may_replace(checkout, path, fine, entry)]
-    foreign += [
-        temp_name(path) for path, (fine, entry) in plan.items() if not is_part(checkout, temp_name(path), fine, entry)
-    ]
     if foreign:
         raise Stop(
             INTERRUPTED,
-            f"{checkout.path}: {journal['verb']} was cut short, and since then these files were changed: {some(foreign)}",
+            f"{checkout.path}: {journal['verb']} was cut short, and these files were changed since: {some(foreign)}",
             "they are left as they are. Move your versions away, run",
-            f"`{command('apply', checkout.name)}` to complete it, and bring them back",
+            f"`{completes}` to complete it, and bring them back",
         )
     stage_files(checkout, plan)
     for path, (fine, entry) in sorted(plan.items(), key=lambda item: item[1][1] is not None):
-        target = checkout.path / path
-        found = on_disk(checkout.path, path)
-        if same_entry(checkout, found, entry):
-            continue
-        part = checkout.path / temp_name(path)
-
-        def may_go(place: Path) -> bool:
-            return may_replace(checkout, place.relative_to(checkout.path).as_posix(), fine, entry)
-
-        if not (take_away(target, part, may_go) if entry is None else put_in_place(part, target, may_go)):
-            raise Stop(
-                INTERRUPTED,
-                f"{target} was changed while apply.py was at work; it is left as it is",
-                f"move your version away and run `{command('apply', checkout.name)}` to complete the switch",
-            )
-        if entry is None:
-            remove_empty_folders(checkout, path)
+        replace(checkout, path, fine, entry)
     unstage_files(checkout, plan)
     git = checkout.git
     locks = git.locks(journal["refs"])
     if locks:
-        raise locked_by_git(
-            INTERRUPTED, locks, f"run `{command('apply', checkout.name)}` to complete the switch; nothing is lost"
-        )
+        raise locked_by_git(INTERRUPTED, locks, f"run `{completes}` to complete the switch; nothing is lost")
     git.stage({path: entry for path, (_, entry) in plan.items()})
-    git.set_flags({path: letter for path, letter in journal.get("flags", {}).items() if plan[path][1]})
+    git.set_flags({path: letter for path, letter in journal["flags"].items() if plan[path][1]})
     move_refs(checkout, journal)
     git("update-index", "-q", "--refresh", ok=(0, 1))
     if journal["record"]:
@@ -270,27 +232,33 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
     (checkout.own_folder / "journal.json").unlink()
 
 
-def may_replace(checkout: Checkout, path: str, fine: list, entry: tuple | None) -> bool:
+def replace(checkout: Checkout, path: str, fine: list, entry: Entry | None) -> None:
+    """Bring one file to its new content, after a last look at what stands in its place."""
+    target = checkout.path / path
+    if same_entry(checkout, on_disk(checkout.path, path), entry):
+        return
+    if not may_replace(checkout, path, fine, entry):
+        raise Stop(
+            INTERRUPTED,
+            f"{target} was changed while apply.py was running; it is left as it is",
+            f"move your version away and run `{checkout.context.command('apply', checkout.name)}` to go on",
+        )
+    if entry is None:
+        target.unlink()
+        remove_empty_folders(checkout, path)
+    else:
+        temporary_name(target).replace(target)
+
+
+def may_replace(checkout: Checkout, path: str, fine: list, entry: Entry | None) -> bool:
     found = on_disk(checkout.path, path)
     return found is None or any(same_entry(checkout, found, item) for item in [*fine, entry] if item)
 
 
-def is_part(checkout: Checkout, part: str, fine: list, entry: tuple | None) -> bool:
-    """Nothing, a content of the plan, or the beginning of the new one; else a kill came between an exchange and the look."""
-    place = checkout.path / part
-    if not os.path.lexists(place) or may_replace(checkout, part, fine, entry):
-        return True
-    return (
-        entry is not None
-        and place.is_file()
-        and checkout.git.blobs({entry[1]})[entry[1]].startswith(place.read_bytes())
-    )
-
-
 def refuse_moved(checkout: Checkout, journal: dict) -> None:
-    """Branches, tags and HEAD must be where the switch found them, or where it brings them: else somebody committed there."""
+    """Branches, tags and HEAD must be where the switch found them or brings them; else somebody committed there."""
     git, place, current = checkout.git, checkout.path, checkout.git.refs()
-    then = f"run `{command('apply', checkout.name)}` to complete the switch"
+    then = f"run `{checkout.context.command('apply', checkout.name)}` to complete the switch"
     for ref, (old, new) in journal["refs"].items():
         found = current.get(ref)
         if found not in (old, new, None):
@@ -307,7 +275,8 @@ def refuse_moved(checkout: Checkout, journal: dict) -> None:
         back = f"symbolic-ref HEAD {journal['from']}" if branch else f"update-ref --no-deref HEAD {journal['from']}"
         raise Stop(
             INTERRUPTED,
-            f"{place}: HEAD is {head}, expected {journal['from']} or {journal['head']}: someone committed or checked out something there",
+            f"{place}: HEAD is {head}, expected {journal['from']} or {journal['head']}:",
+            "someone committed or checked out something there",
             f"keep what is there under a name (`git -C {place} branch my-work HEAD`),",
             f"move HEAD back, which changes no file (`git -C {place} {back}`), and {then}",
         )
@@ -333,36 +302,38 @@ def move_refs(checkout: Checkout, journal: dict) -> None:
 
 
 def complete_earlier(run: Run, held: set[Path]) -> None:
-    """What stands before every verb that switches checkouts."""
+    """Before a verb that switches checkouts: complete what an earlier run began."""
     for _, checkout in run.each():
-        if checkout.journal and run.dry_run:
+        if checkout.journal and run.options.dry_run:
             refuse_interrupted(checkout)
         if checkout.journal:
-            resume(checkout, held, f"run `{command(run.verb)}` again")
+            with run.context.uninterrupted():
+                resume(checkout, held)
+            again = f"run `{run.context.command(run.verb)}` again"
+            run.context.advice, run.context.done = (
+                "",
+                f"only an earlier {checkout.journal['verb']} is complete; {again}",
+            )
 
 
-def resume(checkout: Checkout, held: set[Path], again: str) -> None:
-    """Complete what an earlier run began, in this checkout and in those that were to change with it."""
-    done = f"only an earlier {checkout.journal['verb']} is complete; {again}"
-    with uninterrupted(done, INTERRUPTED):
-        for other in checkout.journal["together"]:
-            path = Path(other)
-            if path != checkout.path and find_git_dir(path):
-                with contextlib.nullcontext() if path in held else lock_checkout(path, given=False):
-                    mate = look(path.name, path, given=False)
-                    if mate.journal:
-                        complete(mate)
-        complete(checkout)
+def resume(checkout: Checkout, held: set[Path]) -> None:
+    """Complete an earlier switch, in this checkout and in those that were to change with it."""
+    context = checkout.context
+    for other in checkout.journal["together"]:
+        path = Path(other)
+        if path != checkout.path and find_git_dir(path):
+            with contextlib.nullcontext() if path in held else lock_checkout(context, path, given=False):
+                mate = look(context, path.name, path, given=False)
+                if mate.journal:
+                    complete(mate)
+    complete(checkout)
 
 
 def complete(checkout: Checkout) -> None:
-    unfinished.advice = f"run `{command('apply')}` again to complete the switch; nothing is lost"
+    context = checkout.context
+    context.advice = f"run `{context.command('apply')}` again to complete the switch; nothing is lost"
     finish_switch(checkout, checkout.journal)
-    say_completed(checkout)
-
-
-def say_completed(checkout: Checkout) -> None:
-    say(f"{checkout.name}: completed the {checkout.journal['verb']} that was cut short")
+    context.say(f"{checkout.name}: completed the {checkout.journal['verb']} that was cut short")
 
 
 def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
@@ -372,7 +343,7 @@ def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path}: after the switch these files are not what they should be: {some(wrong)}",
-            f"was something else writing there? `{command('status', checkout.name)}` shows the state",
+            f"was something else writing there? `{checkout.context.command('status', checkout.name)}` shows the state",
         )
     return len(tree) - len(carried)
 
@@ -380,11 +351,12 @@ def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
 def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
     """Write all journals and all new contents, then carry them out. Up to the first replaced file, all is undone.
 
-    To be called with Ctrl-C held back (uninterrupted), and followed by nothing that can fail.
+    From here on Ctrl-C waits, to the end of the run.
     """
     begun = []
     try:
         for checkout, order in jobs:
+            checkout.context.interruptible = False
             begun.append((checkout, order["plan"]))
             order["journal"] = begin_switch(checkout, together=[str(mate.path) for mate, _ in jobs], **order)
         for checkout, order in jobs:
@@ -396,5 +368,6 @@ def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
                 (checkout.own_folder / "journal.json").unlink(missing_ok=True)
         raise
     for checkout, order in jobs:
-        unfinished.advice = f"run `{command('apply')}` to complete the switch; nothing is lost"
+        checkout.context.advice = f"run `{checkout.context.command('apply')}` to complete the switch; nothing is lost"
         finish_switch(checkout, order["journal"])
+        checkout.context.advice = ""

@@ -1,0 +1,1 @@
+"""The verbs of apply.py, a file each."""

@@ -1,0 +1,290 @@
+"""The verb port: try every patch on another upstream revision, or, with --write, carry them there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from engine.build import build
+from engine.checkout import PORT_BRANCHES, Checkout, find_git_dir, write_record
+from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, Stop, some
+from engine.git import Git, add_shallow, committer, init_repository, store_files
+from engine.patches import Patch
+from engine.project import LABELS, REFS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
+from engine.run import Run
+from engine.source import Source, find_source, requested_path, sdist
+from engine.source.git import fetch_ref, quarantine, take_commit
+from engine.switch import refuse_busy
+
+AM = ("am", "--3way", "--keep-cr", "--whitespace=nowarn")
+RESULTS = ("landed", "clean", "offset", "conflict", "gone")  # of a patch, the best first
+BAD = RESULTS[3:]
+RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9})*)(?:[.-]?post([0-9]{1,9}))?")  # a tag that is a version number
+
+
+def verb_port(run: Run) -> int:
+    codes = [write_port(run, name) if run.options.write else print_port(run, name) for name in run.names]
+    return CONFLICT if CONFLICT in codes else OK
+
+
+def print_port(run: Run, name: str) -> int:
+    up, onto = run.upstreams[name], run.options.onto
+    label, overlay, source = pinned(run, up)
+    target = find_target(run, up, onto)
+    with trial(run, up, [source.git, target.git]) as git:
+        rows = try_patches(git, up, overlay, target.base)
+    run.context.say(f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})")
+    for row in rows:
+        run.context.say(f"  {row['result']:9} {row['patch']}")
+        for line in row["detail"]:
+            run.context.say(f"            {line}")
+    if not rows:
+        run.context.say("  no patches")
+    run.result[name] = {"version": label, "onto": onto or "HEAD", "commit": target.base, "patches": rows}
+    bad = any(row["result"] in BAD for row in rows)
+    if bad:
+        write = run.context.command("port", name, *(["--onto", onto] if onto else []), "--write")
+        run.context.say(f"to resolve it in a worktree: {write}")
+    return CONFLICT if bad else OK
+
+
+def pinned(run: Run, up: Upstream) -> tuple[str, Overlay, Source]:
+    """What is ported: a version's patches and overlay files, and the source that they were made for.
+
+    Building the overlay there leaves every blob in the cache that a three-way merge of the patches needs.
+    """
+    label = run.options.version or up.default
+    overlay = read_overlay(up, label)
+    source = find_source(run.cache, up, up.version(label), None, run.look(up.name).git, None)
+    build(up, label, overlay, source)
+    return label, overlay, source
+
+
+def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
+    """The revision to port onto. Unless it is a pinned version, it is not verified."""
+    if run.checkout:
+        git = run.look(up.name).git
+        commit = git.commit(onto or "HEAD") if git else None
+        if not commit:
+            fetch = f"`git -C {run.checkout} fetch {up.url} {onto}` may bring it. " if git and onto else ""
+            raise Stop(WRONG_BASE, f"{run.checkout} has no commit {onto or 'HEAD'}", f"{fetch}Nothing was changed")
+        return Source("git", commit, git, (), False)
+    if onto in up.versions:
+        return find_source(run.cache, up, up.version(onto), run.options.source, None, None)
+    check("--onto", onto, REFS, "a version, tag, branch or commit")
+    path = requested_path(run.options.source)
+    with run.cache.lock(up.name):
+        git = run.cache.repository(up.name)
+        if path and path.is_file():
+            return Source("pypi", store_files(git, sdist.unpack(path), None, f"{onto}\n"), git, (), True)
+        kept = f"refs/onto/{onto.replace('/', '%')}"  # so that a branch x and a branch x/y do not exclude each other
+        if run.cache.offline:
+            found = git.commit(kept)
+            if not found:
+                raise Stop(SOURCE, f"{up.name} {onto} is not in the cache, and --offline forbids fetching it")
+            return Source("git", found, git, (), False)
+        return Source("git", fetch_revision(git, str(path or up.url), onto, kept), git, (), True)
+
+
+def fetch_revision(git: Git, url: str, onto: str, kept: str) -> str:
+    names = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
+    said = None
+    for name in names:
+        with quarantine(git.context) as outside:
+            said = fetch_ref(outside, url, name, "refs/onto")
+            found = None if said else outside.commit("refs/onto")
+            if found:
+                take_commit(git, outside, found)
+                git("update-ref", kept, found)
+                return found
+    detail = f"git said: {said}" if said else "what it has under that name is not a commit"
+    raise Stop(SOURCE, f"{url} has no version, tag, branch or commit {onto!r}", detail)
+
+
+# --- the table ---
+
+
+@contextlib.contextmanager
+def trial(run: Run, up: Upstream, owners: list[Git]):
+    """A scratch work tree in which patches are tried; it reads the objects of the other repositories where they are."""
+    places = [Path(git("rev-parse", "--git-path", "objects").strip()) for git in owners]
+    roots = [git.work_tree or git.git_dir for git in owners]
+    quoted = [str(root / place).replace("\\", "\\\\").replace('"', '\\"') for root, place in zip(roots, places)]
+    with run.context.scratch_folder("port") as folder:
+        git = init_repository(run.context, folder / up.name, bare=False)
+        alternates = os.pathsep.join(f'"{place}"' for place in quoted)
+        yield git.with_env(GIT_ALTERNATE_OBJECT_DIRECTORIES=alternates, **committer())
+
+
+def try_patches(git: Git, up: Upstream, overlay: Overlay, target: str) -> list[dict]:
+    """Each patch in order, on what those before it left. One that conflicts leaves nothing."""
+    add_shallow(git, target)
+    git("checkout", "--quiet", "--force", "--detach", target)
+    rows = []
+    tree = git.tree(target)
+    for path in sorted(overlay.files.keys() & tree.keys()):
+        detail = [f"{path}: upstream has a file of this name there"]
+        rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
+    for patch in overlay.patches:
+        result, detail = try_patch(git, patch, tree)
+        rows.append({"patch": patch.file, "result": result, "detail": detail})
+    return rows
+
+
+def try_patch(git: Git, patch: Patch, tree: dict) -> tuple[str, list[str]]:
+    before = git.commit("HEAD")
+    plain = git.run("apply", "--cached", "--check", "--verbose", "-", data=patch.raw, ok=(0, 1, 128))
+    done = git.run(*AM, data=patch.raw, ok=(0, 1, 128))
+    if done.returncode == 0:
+        if git.commit("HEAD") == before:
+            return "landed", []
+        said = os.fsdecode(plain.stderr)
+        if plain.returncode == 0 and "(offset " not in said:
+            return "clean", []
+        return "offset", moved_hunks(said) if plain.returncode == 0 else ["merges three-way: lines around it changed"]
+    detail = conflicts(git, tree, patch) or [line for line in os.fsdecode(done.stderr).splitlines()[:3] if line]
+    git.run("am", "--abort", ok=(0, 1, 128))
+    git("reset", "--hard", "--quiet", before)
+    return "gone" if any(path not in tree for path in patch.ids) else "conflict", detail
+
+
+def moved_hunks(said: str) -> list[str]:
+    """From `git apply --verbose`: which hunks stand where."""
+    found, path = [], ""
+    for line in said.splitlines():
+        if line.startswith("Checking patch "):
+            path = line.removeprefix("Checking patch ").removesuffix("...")
+        elif "(offset " in line:
+            found.append(f"{path}: {line[0].lower()}{line[1:].rstrip('.')}")
+    return found
+
+
+def conflicts(git: Git, tree: dict, patch: Patch) -> list[str]:
+    """The files in which a patch stopped, with the lines of git's conflict markers."""
+    found = []
+    for path in patch.ids:
+        if path not in tree:
+            same = [other for other in tree if other.rsplit("/", 1)[-1] == path.rsplit("/", 1)[-1]]
+            found.append(f"{path}: does not exist there" + (f"; files of that name: {some(same, 3)}" if same else ""))
+    unmerged = {path for path, entry in git.index().items() if entry[0] == "conflict"}
+    for path in sorted(unmerged & tree.keys()):
+        target = git.work_tree / path
+        lines = target.read_bytes().split(b"\n") if target.is_file() else []
+        places = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
+        found.append(f"{path}: conflict" + (f" at line {', '.join(places)}" if places else ""))
+    return found
+
+
+# --- with --write ---
+
+
+def write_port(run: Run, name: str) -> int:
+    """A worktree of the checkout, on a branch of its own, with the overlay on top of another revision."""
+    up, onto = run.upstreams[name], run.options.onto
+    label, overlay, source = pinned(run, up)
+    with run.held():
+        checkout = run.look(name)
+        if checkout.git is None or checkout.head is None:
+            hint = f"run `{run.context.command('apply', name)}` first. Nothing was changed"
+            raise Stop(WRONG_BASE, f"{checkout.path}: there is no checkout to make a worktree of", hint)
+        refuse_busy(checkout, ())
+        target = find_target(run, up, onto)
+        new_label = port_label(onto, target.base)
+        suffix = "era" if checkout.given and not onto else new_label
+        path = checkout.path.parent / f"{checkout.path.name}-{suffix}"
+        branch = PORT_BRANCHES + new_label
+        refuse_left_over(checkout, path, branch)
+        check_no_overwrite(name, overlay.files, target.git.tree(target.base))
+        bring_blobs(checkout, source, target, overlay)
+        try:
+            git, tip = make_worktree(checkout, overlay, target.base, path, branch)
+            write_record(git.git_dir / "era", port_record(overlay, new_label, onto, target.base, tip))
+            run.context.interruptible = False  # from here on the worktree is worth keeping
+            files = [str(ROOT / "patches" / name / label / patch.file) for patch in overlay.patches]
+            done = git.with_env(**committer()).run(*AM, *files, ok=(0, 1, 128)) if files else None
+        except BaseException:
+            checkout.git.run("worktree", "remove", "--force", str(path), ok=(0, 1, 128))
+            checkout.git.run("branch", "-D", branch.removeprefix("refs/heads/"), ok=(0, 1, 128))
+            raise
+        title = f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})"
+        stopped = done is not None and done.returncode != 0
+        return report(run, checkout, title, git, branch, overlay.patches, stopped)
+
+
+def port_label(onto: str | None, commit: str) -> str:
+    """The name of the new version: the tag or branch, or the beginning of the commit id."""
+    if onto and re.fullmatch(LABELS, onto) and not re.fullmatch(r"[0-9a-f]{40}", onto):
+        return onto
+    return commit[:7]
+
+
+def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
+    if os.path.lexists(path) or branch in checkout.refs:
+        git = f"git -C {checkout.path}"
+        raise Stop(
+            LOCAL,
+            f"{path}, or the branch {branch.removeprefix('refs/heads/')}, exists already, perhaps from an earlier port",
+            f"go on there, or remove both: `{git} worktree remove --force {path}`; `{git} worktree prune`;",
+            f"`{git} branch -D {branch.removeprefix('refs/heads/')}`. Nothing was changed",
+        )
+
+
+def bring_blobs(checkout: Checkout, source: Source, target: Source, overlay: Overlay) -> None:
+    """The target, and what a three-way merge needs: the contents that the patches start from and lead to."""
+    if not checkout.git.commit(target.base):
+        take_commit(checkout.git, target.git, target.base)
+    ids = {oid for patch in overlay.patches for pair in patch.ids.values() if pair for oid in pair}
+    names = "".join(f"{oid}\n" for oid in sorted(ids))
+    rows = source.git("cat-file", "--batch-check", data=names.encode()).splitlines()
+    checkout.git.import_objects(source.git, "".join(f"{row.split()[0]}\n" for row in rows if " blob " in row))
+
+
+def make_worktree(checkout: Checkout, overlay: Overlay, base: str, path: Path, branch: str) -> tuple[Git, str]:
+    """The worktree with the overlay's new files committed, and that commit."""
+    tip = base
+    if overlay.files:
+        tip = store_files(checkout.git, overlay.files, base, f"New files of the ERA overlay for {checkout.name}\n")
+    checkout.git("worktree", "add", "--quiet", "-b", branch.removeprefix("refs/heads/"), str(path), tip)
+    git = Git(checkout.context, find_git_dir(path), path)
+    git.config = checkout.git.config
+    return git, tip
+
+
+def port_record(overlay: Overlay, label: str, onto: str | None, base: str, tip: str) -> dict:
+    """What export needs in order to make the patches of the new version."""
+    files = {*overlay.sources.values()}
+    inputs = {path: [digest] for path, digest in overlay.inputs.items() if path in files or path.endswith(".list")}
+    record = {"version": label, "source": "git", "base": base, "tip": tip, "digest": "", "inputs": inputs}
+    tag = onto if onto and RELEASE.fullmatch(onto) else None
+    return {**record, "skipped": [], "before": base, "made": [], "tag": tag}
+
+
+def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, patches: list[Patch], stopped: bool) -> int:
+    context, path = run.context, git.work_tree
+    name = branch.removeprefix("refs/heads/")
+    in_place = set(git("log", "--format=%s", f"-{len(patches) + 1}", "HEAD").splitlines())
+    context.say(f"{title}: {path}, on the branch {name}")
+    rows = []
+    for patch in patches:
+        result = "committed" if patch.subject in in_place else "to come" if stopped else "landed"
+        rows.append({"patch": patch.file, "result": result, "detail": []})
+    if stopped:
+        first = next(row for row in rows if row["result"] == "to come")
+        patch = next(patch for patch in patches if patch.file == first["patch"])
+        first.update(result="conflict", detail=conflicts(git, git.tree("HEAD"), patch))
+    for row in rows:
+        context.say(f"  {row['result']:9} {row['patch']}")
+        for line in row["detail"]:
+            context.say(f"            {line}")
+    resolve = f"resolve the conflict there, `git -C {path} add -A` and `git -C {path} am --continue`, until all are in"
+    steps = [resolve] if stopped else []
+    if checkout.given:
+        steps += [f"take it over: `git -C {checkout.path} merge {name}`"]
+    steps += [f"make patches of it: `{context.command('export', checkout.name, checkout=path)}`"]
+    for step in steps:
+        context.say(f"next: {step}" if step is steps[0] else f"then: {step}")
+    commit = git("rev-parse", "HEAD").strip()
+    run.result[checkout.name] = {"path": str(path), "branch": name, "commit": commit, "patches": rows}
+    return CONFLICT if stopped else OK

@@ -1,0 +1,55 @@
+"""The verb status: one line, or one JSON object, per upstream."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from engine.checkout import DRIFTED, Status, evaluate, lock_checkout
+from engine.errors import DRIFT, OK, Damaged, GitFailed, count, some
+from engine.project import Upstream, read_overlay
+from engine.run import Run
+
+
+def verb_status(run: Run) -> int:
+    drift = False
+    for up in map(run.upstreams.get, run.names):
+        path = run.path(up.name)
+        status = examine(run, up, path)
+        if status.version in up.versions and status.state != "interrupted":
+            read_overlay(up, status.version)  # a patch or overlay file that is missing is an error here too
+        drift = drift or status.state in DRIFTED
+        run.result[up.name] = {**dataclasses.asdict(status), "path": str(path)}
+        if not run.context.json:
+            run.context.say(status_line(up, path, status))
+    return DRIFT if drift else OK
+
+
+def examine(run: Run, up: Upstream, path: Path) -> Status:
+    """The state of one checkout, also of one that git itself cannot read."""
+    requested = run.options.version
+    try:
+        checkout = run.look(up.name)
+        if checkout.journal:  # perhaps only because another apply.py is switching it right now
+            with lock_checkout(run.context, path, checkout.given):
+                checkout = run.look(up.name)
+        return evaluate(up, checkout, requested)
+    except (GitFailed, Damaged) as failed:
+        said = failed.lines[1].removeprefix("git said: ") if isinstance(failed, GitFailed) else failed.lines[0]
+        again = f"move the folder away, then `{run.context.command('apply', up.name)}`"
+        advice = "repair it (`git fsck`), or clone again" if run.checkout else again
+        return Status("wrong-base", requested or up.default, note=f"its .git is damaged ({said}); {advice}")
+
+
+def status_line(up: Upstream, path: Path, status: Status) -> str:
+    text = f"{up.name} {status.version}: {status.state}"
+    if status.state not in ("absent", "wrong-base", "interrupted"):
+        text += f" ({status.source}, {(status.commit or '')[:12]})"
+    parts = [status.note] if status.note else []
+    if status.files:
+        parts.append(f"edited: {some(status.files)}")
+    if status.commits:
+        parts.append(f"{count(len(status.commits), 'commit')} of yours on top")
+    if status.untracked:
+        parts.append(count(len(status.untracked), "untracked file"))
+    return text + f" in {path}" + "".join(f"; {part}" for part in parts)
