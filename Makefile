@@ -23,6 +23,7 @@ VENV := .venv/cpu
 # What the user's shell adds to Python's path is not part of this environment.
 CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
 VENV_READY := $(VENV)/installed
+LINT := $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet .
 GPU_VENV := .venv/verl-gpu
 GPU_VENV_READY := $(GPU_VENV)/installed
 TIMM_GPU_VENV := .venv/timm-gpu
@@ -43,7 +44,7 @@ VISION_RUNS := $(shell sed -nE 's/^(vision-[^:]*): RUN = .*/\1/p' $(lastword $(M
 # And `control-<name>: RUN = <experiment of FastTD3's recipes/era/runs.py>  ## ...`.
 CONTROL_RUNS := $(shell sed -nE 's/^(control-[^:]*): RUN = .*/\1/p' $(lastword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report test test-engine apply status diff revert drift llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
+.PHONY: help demo demo-vision demo-control report test test-all test-engine format apply status diff revert drift llm-smoke llm-data llm-merge llm-eval $(LLM_RUNS) vision-smoke vision-results $(VISION_RUNS) \
 	control-smoke control-results $(CONTROL_RUNS) \
 	agreement bench bench-actor bench-ledger bench-engine floor-search vision-models bench-vision bench-control entropy-search learned-delta clean
 
@@ -86,13 +87,19 @@ report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOL
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py collect "$${folders[@]}"
 	@$(CPU) reproduce.py report
 
-test: $(VENV_READY)  ## run all tests
-	@$(CPU) -m pytest tests -q -ra -n 2 --dist loadfile
+test: $(VENV_READY)  ## lint, and every contract on every real upstream once: 8 minutes on two cores
+	@$(LINT)
+	@$(CPU) -m pytest tests -q -n 2 --dist loadfile -m "not slow"
+
+test-all: $(VENV_READY)  ## the same and the slow rest: kills, every script, every model family: 20 minutes
+	@$(LINT)
+	@$(CPU) -m pytest tests -q -n 2 --dist loadfile
+
+format: $(VENV_READY)  ## bring our files into ruff's format
+	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
-	@$(CPU) -m pip install --disable-pip-version-check -q -r requirements/fuzz.txt || \
-		echo "atheris cannot be had for this Python or system, so the fuzzer's tests are skipped." >&2
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(CPU) -m pytest tests/engine -q -ra -n 2 --dist worksteal; status=$$?; \
 		$(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
@@ -109,7 +116,7 @@ revert:  ## back to the pinned upstreams; refuses over local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
 drift:  ## each patch on every newer release of its upstream; the table goes to docs/engine/drift.md
-	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs
+	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs/engine
 
 ##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..." adds to it; docs/llm/recipes.md)
 llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.checkout import Checkout
 from engine.context import Context
-from engine.errors import INTERRUPTED, LOCAL, OK, SOURCE, USAGE, GitFailed, Stop, some
+from engine.errors import INTERRUPTED, LOCAL, OK, SOURCE, STOPPED, USAGE, GitFailed, Stop, some
 from engine.files import absolute
 from engine.git import check_git
 from engine.project import ROOT, Upstream, read_upstreams
@@ -231,7 +231,7 @@ def main(argv: list[str]) -> int:
     except Stop as stop:
         return end_with(context, stop)
     except KeyboardInterrupt:
-        return show_stop(*context.interrupted)
+        return show_stop(INTERRUPTED if context.done else STOPPED, (f"stopped; {context.left}",))
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.errors import INTERRUPTED, STOPPED
 from engine.files import try_lock
 
 
@@ -69,11 +68,6 @@ class Context:
             yield
         finally:
             self.interruptible = True
-
-    @property
-    def interrupted(self) -> tuple[int, tuple[str, ...]]:
-        """Exit code and lines for Ctrl-C."""
-        return INTERRUPTED if self.done else STOPPED, (f"stopped; {self.left}",)
 
     # --- locks and scratch folders ---
 

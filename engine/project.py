@@ -54,61 +54,67 @@ class Upstream:
 
 # --- upstreams.json ---
 
-NAMES = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 LABELS = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
 REFS = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,199}"
-# Each checkout's git configuration gets the URL as it is: no white space, quote, comment or control character.
-URLS = r"(https|ssh|file)://[^\s\-\"#;\\\x00-\x1f\x7f-\x9f][^\s\"#;\\\x00-\x1f\x7f-\x9f]*"
+BAD_REF = re.compile(r"\.\.|//|/\.|\.lock(/|$)|[/.]$")  # what git refuses beyond the characters
+# What a value must look like, and in which words that is said.
+SHAPES = {
+    "name": (r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "a name of letters, digits, _ and -"),
+    "label": (LABELS, "a version label"),
+    # Each checkout's git configuration gets the URL as it is: no white space, quote, comment or control character.
+    "git": (
+        r"(https|ssh|file)://[^\s\-\"#;\\\x00-\x1f\x7f-\x9f][^\s\"#;\\\x00-\x1f\x7f-\x9f]*",
+        "an https, ssh or file URL",
+    ),
+    "license": (r".+", "a licence"),
+    "default": (LABELS, "a version label"),
+    "commit": (r"[0-9a-f]{40}", "40 hex digits in lower case"),
+    "tag": (REFS, "a tag name"),
+    "project": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "a project name"),
+    "version": (r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", "a version"),
+    "sha256": (r"[0-9a-f]{64}", "64 hex digits in lower case"),
+}
+TYPES = {"versions": dict, "sdist": dict, "lacks": list, "adds": list, "on_request": bool}
 
 
-def check(where: str, value: str, pattern: str, meaning: str) -> str:
+def check(where: str, value: object, key: str) -> str:
+    pattern, meaning = SHAPES[key]
     fine = isinstance(value, str) and re.fullmatch(pattern, value)
-    if not fine or (pattern in (LABELS, REFS) and not is_ref(value)):
-        raise Stop(USAGE, f"{where}: expected {meaning}, found {value!r}")
+    if not fine or (pattern in (LABELS, REFS) and BAD_REF.search(value)):
+        raise Stop(USAGE, f"{where}: expected {meaning}, found {json.dumps(value)[:80]}")
     return value
 
 
-def is_ref(name: str) -> bool:
-    """What `git check-ref-format` asks, beyond the characters that the patterns allow."""
-    bad = ".." in name or "//" in name or name.endswith(("/", "."))
-    return not bad and not any(part.startswith(".") or part.endswith(".lock") for part in name.split("/"))
-
-
-def check_keys(where: str, value: dict, required: dict[str, type], optional: dict[str, type]) -> None:
-    allowed = {**required, **optional}
+def read_object(where: str, value: object, required: str, optional: str = "") -> dict:
+    """A JSON object with these keys, each of the shape or type that belongs to it."""
+    allowed = f"{required} {optional}".split()
     if not isinstance(value, dict):
-        raise Stop(USAGE, f"{where}: expected an object, found {type(value).__name__}")
-    problems = [f"unknown key {key!r}" for key in value if key not in allowed]
-    problems += [f"the key {key!r} is missing" for key in required if key not in value]
-    problems += [
-        f"{key}: expected a non-empty {allowed[key].__name__}, found {json.dumps(item)[:60]}"
-        for key, item in value.items()
-        if key in allowed and (type(item) is not allowed[key] or item in ("", {}))
-    ]
-    if problems:
-        raise Stop(USAGE, f"{where}: {problems[0]}", f"expected keys: {', '.join(allowed)}")
+        raise Stop(USAGE, f"{where}: expected an object, found {json.dumps(value)[:80]}")
+    unknown = [key for key in value if key not in allowed]
+    missing = [key for key in required.split() if key not in value]
+    if unknown or missing:
+        problem = f"unknown key {unknown[0]!r}" if unknown else f"the key {missing[0]!r} is missing"
+        raise Stop(USAGE, f"{where}: {problem}", f"expected keys: {', '.join(allowed)}")
+    for key, item in value.items():
+        if key in SHAPES:
+            check(f"{where}.{key}", item, key)
+        elif type(item) is not TYPES[key] or item == {}:
+            problem = f"expected a non-empty {TYPES[key].__name__}, found {json.dumps(item)[:80]}"
+            raise Stop(USAGE, f"{where}.{key}: {problem}")
+        elif TYPES[key] is list:
+            for path in item:
+                check_path(str(path).rstrip("/"), f"{where}.{key}")
+    return value
 
 
-def read_sdist(where: str, value: dict) -> Sdist:
-    check_keys(where, value, {"project": str, "version": str, "sha256": str, "lacks": list}, {"adds": list})
-    check(f"{where}.project", value["project"], r"[A-Za-z0-9][A-Za-z0-9._-]*", "a project name")
-    check(f"{where}.version", value["version"], r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", "a version")
-    check(f"{where}.sha256", value["sha256"], r"[0-9a-f]{64}", "64 hex digits in lower case")
-    lists = {key: value.get(key, []) for key in ("lacks", "adds")}
-    for key, paths in lists.items():
-        for path in paths:
-            check_path(check(f"{where}.{key}", path, r".+", "a path").rstrip("/"), f"{where}.{key}")
-    return Sdist(value["project"], value["version"], value["sha256"], tuple(lists["lacks"]), tuple(lists["adds"]))
-
-
-def read_version(where: str, label: str, value: dict) -> Version:
-    check(where, label, LABELS, "a version label")
-    check_keys(where, value, {"commit": str}, {"tag": str, "sdist": dict})
-    check(f"{where}.commit", value["commit"], r"[0-9a-f]{40}", "40 hex digits in lower case")
-    if "tag" in value:
-        check(f"{where}.tag", value["tag"], REFS, "a tag name")
-    sdist = read_sdist(f"{where}.sdist", value["sdist"]) if "sdist" in value else None
-    return Version(label, value["commit"], value.get("tag"), sdist)
+def read_version(where: str, label: str, value: object) -> Version:
+    check(where, label, "label")
+    found = read_object(where, value, "commit", "tag sdist")
+    sdist = None
+    if "sdist" in found:
+        package = read_object(f"{where}.sdist", found["sdist"], "project version sha256 lacks", "adds")
+        sdist = Sdist(**{**package, "lacks": tuple(package["lacks"]), "adds": tuple(package.get("adds", ()))})
+    return Version(label, found["commit"], found.get("tag"), sdist)
 
 
 def read_upstreams() -> dict[str, Upstream]:
@@ -124,16 +130,13 @@ def read_upstreams() -> dict[str, Upstream]:
     found = {}
     for name, value in data.items():
         where = f"upstreams.json: {name}"
-        check(where, name, NAMES, "a name of letters, digits, _ and -")
-        check_keys(where, value, {"git": str, "license": str, "default": str, "versions": dict}, {"on_request": bool})
-        check(f"{where}.git", value["git"], URLS, "an https, ssh or file URL")
-        versions = {
-            label: read_version(f"{where}.versions.{label}", label, item) for label, item in value["versions"].items()
-        }
-        if value["default"] not in versions:
-            raise Stop(USAGE, f"{where}.default: {value['default']!r} is not among versions: {', '.join(versions)}")
-        on_request = value.get("on_request", False)
-        found[name] = Upstream(name, value["git"], value["license"], value["default"], on_request, versions)
+        check(where, name, "name")
+        up = read_object(where, value, "git license default versions", "on_request")
+        versions = {label: read_version(f"{where}.versions.{label}", label, v) for label, v in up["versions"].items()}
+        if up["default"] not in versions:
+            raise Stop(USAGE, f"{where}.default: {up['default']!r} is not among versions: {', '.join(versions)}")
+        on_request = up.get("on_request", False)
+        found[name] = Upstream(name, up["git"], up["license"], up["default"], on_request, versions)
     if all(up.on_request for up in found.values()):
         raise Stop(USAGE, f"{path}: expected an upstream without on_request, for verbs without names")
     return found
@@ -234,15 +237,19 @@ def read_overlay_files(name: str, sources: dict[str, str]) -> dict[str, Content]
     present = {path for path in present if not JUNK.search(path)}
     outside = {source for source in sources.values() if not source.startswith(f"overlays/{name}/")}
     compare_list(list_file(name), {*sources.values()}, present | {path for path in outside if (ROOT / path).is_file()})
-    marked = keeps_exec_bits()
-    files = {}
-    for path, source in sources.items():
-        info = (ROOT / source).lstat()
-        if not stat.S_ISREG(info.st_mode):
+    for source in sources.values():
+        if not stat.S_ISREG((ROOT / source).lstat().st_mode):
             raise Stop(USAGE, f"{source} is not a plain file", "overlays hold plain files only; nothing was changed")
-        content = (ROOT / source).read_bytes()
-        files[path] = (MODES[bool(info.st_mode & stat.S_IXUSR)] if marked else unmarked_mode(content), content)
-    return files
+    return {path: read_file(source) for path, source in sources.items()}
+
+
+def read_file(path: str) -> Content:
+    """A file of this project, with its mode; patches and lists have no exec bit."""
+    content = (ROOT / path).read_bytes()
+    if path.endswith((".patch", "/series", ".list")):
+        return MODES[0], content
+    marked = (ROOT / path).stat().st_mode & stat.S_IXUSR
+    return (MODES[bool(marked)] if keeps_exec_bits() else unmarked_mode(content)), content
 
 
 def keeps_exec_bits() -> bool:

@@ -17,11 +17,12 @@ from engine.project import Upstream, Version, read_overlay
 from engine.run import Run
 from engine.source import requested_path
 from engine.source.git import fetch_ref, network_git, quarantine, take_commit
-from engine.verbs.port import BAD, RELEASE, RESULTS, pinned, trial, try_patches
+from engine.verbs.port import RELEASE, RESULTS, pinned, trial, try_patches
 
 INTRODUCTION = """\
 How the patches fare on every release of their upstreams since the pinned one, as git sees it: a patch that merges may
-still not run. `drift.json` beside this page has the details. Written by `make drift` on """
+still not run. `drift.json` beside this page
+has the details, with the lines of each conflict. Written by `make drift` on """
 LEGEND = """\
 `clean`: every hunk stands at its line. `offset`: git's three-way merge succeeds, hunks or their context moved.
 `landed`: the change is upstream already. `conflict`: at least one hunk does not merge. `gone`: a file to patch does not
@@ -176,8 +177,7 @@ def markdown(result: dict) -> str:
         if found["releases"]:
             parts.append(table(found))
             parts.append("\n".join(f"- {file[:4]}: `{file}`" for file in found["patches"]))
-        notes = misfits(found)
-        parts += ["What does not fit:", "\n".join(notes)] if notes else []
+        parts += [f"{row['release']} was not read: {row['problem']}." for row in found["releases"] if row["problem"]]
     return "\n\n".join(parts) + "\n"
 
 
@@ -194,30 +194,3 @@ def table(found: dict) -> str:
     widths = [max(map(len, column)) for column in zip(*rows)]
     rows.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows)
-
-
-def misfits(found: dict) -> list[str]:
-    """Per patch and file the releases in which it is in conflict or gone. The lines are in the JSON."""
-    releases = [row["release"] for row in found["releases"]]
-    lines = [f"- {row['release']} was not read: {row['problem']}" for row in found["releases"] if row["problem"]]
-    seen: dict[tuple[str, str], list[int]] = {}
-    for at, row in enumerate(found["releases"]):
-        for patch in row["patches"]:
-            for detail in patch["detail"] if patch["result"] in BAD else []:
-                what = re.sub(r" at line .*", "", detail)
-                seen.setdefault((patch["patch"], what), []).append(at)
-    for (patch, what), places in sorted(seen.items()):
-        number = patch[:4] if patch in found["patches"] else "files"
-        lines.append(f"- {number} {what} ({ranges(releases, places)})")
-    return lines
-
-
-def ranges(names: list[str], places: list[int]) -> str:
-    """v1, v3 to v5: neighbours in the list of names are joined."""
-    spans: list[list[int]] = []
-    for place in places:
-        if spans and place == spans[-1][-1] + 1:
-            spans[-1].append(place)
-        else:
-            spans.append([place])
-    return ", ".join(names[span[0]] if len(span) == 1 else f"{names[span[0]]} to {names[span[-1]]}" for span in spans)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.checkout import Checkout, edits, find_git_dir, lock_checkout, snapshot, untracked, write_record
 from engine.errors import DRIFT, LOCAL, OK, USAGE, WRONG_BASE, Stop, some
-from engine.files import check_path, sha256, write_file
+from engine.files import JUNK, check_path, sha256, write_file
 from engine.git import AUTHOR, MODES, NULL_ID, Content, Entry, Git, blob_id
 from engine.patches import read_patch
 from engine.project import (
@@ -21,8 +21,8 @@ from engine.project import (
     Upstream,
     check_no_overwrite,
     list_file,
+    read_file,
     read_list,
-    read_overlay_files,
     read_sources,
     series_file,
 )
@@ -65,7 +65,7 @@ def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
             f"run `{run.context.command('apply', up.name)}` first; nothing was changed",
         )
     refuse_busy(checkout, ())
-    present = project_files(up.name, record["version"])
+    present = project_files(up, record["version"])
     wanted, notes = export_files(up, checkout, record)
     changes = {path: item for path, item in wanted.items() if present.get(path) != item}
     changes.update({path: None for path in present if path not in wanted})
@@ -73,7 +73,7 @@ def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
     if record["version"] not in up.versions:
         changes["upstreams.json"] = with_version(up, record)
     if write:
-        write_files(changes)
+        write_files(changes, present)
         keep_known(checkout, record, wanted)
     run.result[up.name] = {"version": record["version"], "changes": sorted(changes), "notes": notes}
     for note in notes:
@@ -90,17 +90,17 @@ def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
 # --- what is there, and what may be overwritten ---
 
 
-def project_files(name: str, label: str) -> dict[str, Content]:
-    """Series, patches, overlay list and overlay files as they are now, by their paths in the project."""
-    found = {}
-    folder = ROOT / "patches" / name / label
-    plain = [*folder.glob("*.patch"), folder / "series", ROOT / list_file(name)]
-    for path in plain:
-        if path.is_file():
-            found[path.relative_to(ROOT).as_posix()] = (MODES[0], path.read_bytes())
-    sources = read_sources(name)
-    found.update({sources[path]: item for path, item in read_overlay_files(name, sources).items()})
-    return found
+def project_files(up: Upstream, label: str) -> dict[str, Content]:
+    """Series, patches, overlay list and overlay files as they are now, by their paths in the project.
+
+    Listed or not: an export that was killed leaves files and lists that do not agree, and the next one completes it.
+    """
+    paths = [ROOT / series_file(up.name, label), ROOT / list_file(up.name)]
+    paths += (ROOT / "patches" / up.name / label).glob("*.patch")
+    paths += (ROOT / "overlays" / up.name).rglob("*")
+    paths += (ROOT / source for source in read_sources(up.name).values())
+    names = {path.relative_to(ROOT).as_posix() for path in paths if path.is_file()}
+    return {name: read_file(name) for name in names if not JUNK.search(name)}
 
 
 def refuse_unsaved(checkout: Checkout, record: dict, present: dict[str, Content], changes: dict) -> None:
@@ -150,18 +150,23 @@ def with_version(up: Upstream, record: dict) -> Content:
     return MODES[0], (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def write_files(changes: dict[str, Content | None]) -> None:
+def write_files(changes: dict[str, Content | None], present: dict[str, Content]) -> None:
     """Removals first, so that a file can give way to a folder. After a kill, the same command goes on."""
     for path, item in sorted(changes.items(), key=lambda entry: entry[1] is not None):
         target = ROOT / path
+        if item is not None:
+            with contextlib.suppress(OSError):
+                target.rmdir()  # an empty folder that gives way to a file
+        found = read_file(path) if target.is_file() else None
+        if path != "upstreams.json" and found != present.get(path):
+            again = "it is left as it is; run the command again to go on"
+            raise Stop(LOCAL, f"{path} was changed while apply.py was running", again)
         if item is None:
             target.unlink()
             with contextlib.suppress(OSError):  # not empty
                 target.parent.rmdir()
-            continue
-        with contextlib.suppress(OSError):
-            target.rmdir()  # an empty folder that gives way to a file
-        write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644)
+        else:
+            write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644)
 
 
 def keep_known(checkout: Checkout, record: dict, wanted: dict[str, Content]) -> None:
@@ -266,7 +271,7 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
     folder = f"patches/{up.name}/{label}"
     series = read_list(series_file(up.name, label)) if (ROOT / series_file(up.name, label)).exists() else []
     subjects: dict[str, list[str]] = {}
-    for file in series:
+    for file in (name for name in series if (ROOT / folder / name).exists()):
         subjects.setdefault(read_patch(file, (ROOT / folder / file).read_bytes()).subject, []).append(file)
     number = max((int(file[:4]) for file in series), default=0)
     git("read-tree", record["base"])

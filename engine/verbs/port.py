@@ -9,10 +9,10 @@ from pathlib import Path
 
 from engine.build import build
 from engine.checkout import PORT_BRANCHES, Checkout, find_git_dir, write_record
-from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, Stop, some
+from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, Stop, count, some
 from engine.git import Git, add_shallow, committer, init_repository, store_files
 from engine.patches import Patch
-from engine.project import LABELS, REFS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
+from engine.project import LABELS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_path, sdist
 from engine.source.git import fetch_ref, quarantine, take_commit
@@ -73,7 +73,7 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
         return Source("git", commit, git, (), False)
     if onto in up.versions:
         return find_source(run.cache, up, up.version(onto), run.options.source, None, None)
-    check("--onto", onto, REFS, "a version, tag, branch or commit")
+    check("--onto", onto, "tag")
     path = requested_path(run.options.source)
     with run.cache.lock(up.name):
         git = run.cache.repository(up.name)
@@ -124,8 +124,9 @@ def try_patches(git: Git, up: Upstream, overlay: Overlay, target: str) -> list[d
     git("checkout", "--quiet", "--force", "--detach", target)
     rows = []
     tree = git.tree(target)
-    for path in sorted(overlay.files.keys() & tree.keys()):
-        detail = [f"{path}: upstream has a file of this name there"]
+    taken = sorted(overlay.files.keys() & tree.keys())
+    if taken:
+        detail = [f"upstream has files of these names there: {some(taken)}"]
         rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
     for patch in overlay.patches:
         result, detail = try_patch(git, patch, tree)
@@ -151,14 +152,14 @@ def try_patch(git: Git, patch: Patch, tree: dict) -> tuple[str, list[str]]:
 
 
 def moved_hunks(said: str) -> list[str]:
-    """From `git apply --verbose`: which hunks stand where."""
-    found, path = [], ""
-    for line in said.splitlines():
-        if line.startswith("Checking patch "):
-            path = line.removeprefix("Checking patch ").removesuffix("...")
-        elif "(offset " in line:
-            found.append(f"{path}: {line[0].lower()}{line[1:].rstrip('.')}")
-    return found
+    """From `git apply --verbose`: per file, how many hunks moved and by how many lines."""
+    moves: dict[str, list[int]] = {}
+    for block in re.split(r"^Checking patch ", said, flags=re.M)[1:]:
+        offsets = [int(number) for number in re.findall(r"\(offset (-?\d+) lines?\)", block)]
+        if offsets:
+            moves[block.partition("...")[0]] = offsets
+    shown = {path: ", ".join(f"{offset:+d}" for offset in sorted({*offsets})) for path, offsets in moves.items()}
+    return [f"{path}: {count(len(moves[path]), 'hunk')} moved by {lines} lines" for path, lines in shown.items()]
 
 
 def conflicts(git: Git, tree: dict, patch: Patch) -> list[str]:
@@ -281,8 +282,8 @@ def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, patc
     resolve = f"resolve the conflict there, `git -C {path} add -A` and `git -C {path} am --continue`, until all are in"
     steps = [resolve] if stopped else []
     if checkout.given:
-        steps += [f"take it over: `git -C {checkout.path} merge {name}`"]
-    steps += [f"make patches of it: `{context.command('export', checkout.name, checkout=path)}`"]
+        steps += [f"merge it into your branch: `git -C {checkout.path} merge {name}`"]
+    steps += [f"to keep it as patches here: `{context.command('export', checkout.name, checkout=path)}`"]
     for step in steps:
         context.say(f"next: {step}" if step is steps[0] else f"then: {step}")
     commit = git("rev-parse", "HEAD").strip()

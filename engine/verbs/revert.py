@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.checkout import BRANCH, Checkout, edits, on_disk, snapshot
 from engine.errors import LOCAL, OK, Stop, count, some
-from engine.files import absolute, write_file
+from engine.files import absolute, temporary_name, write_file
 from engine.git import Entry
 from engine.project import Upstream
 from engine.run import Run, applied_record
@@ -141,8 +141,15 @@ def refuse_existing(target: Path) -> None:
 
 
 def keep_patch(checkout: Checkout, patch: bytes, target: Path) -> None:
-    refuse_existing(target)
-    write_file(target, patch)
+    part = temporary_name(target)
+    write_file(part, patch)
+    try:
+        os.link(part, target)  # unlike a rename it does not replace a file that has just appeared
+    except FileExistsError:
+        refuse_existing(target)
+    except OSError:  # no hard links here
+        part.rename(target)
+    part.unlink(missing_ok=True)
     checkout.context.saved = str(target)
     back = shlex.join(["git", "-C", str(checkout.path), "apply", str(target)])
     saved = f"{checkout.name}: your edits are saved in {target}"
