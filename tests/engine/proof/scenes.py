@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kit import Project, content, git
+from kit import Project, branch, content, git, replace_in
 
 HERE = Path(__file__).resolve().parent
 SAVED = ("project", "cache", "clone", "kept")  # what a run may change
 MINE = "mine, and nobody else's\n"
-PORTED = "era-port/v2"
+PORTED = "era-port/other"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,8 @@ SCENES = (
         "revert, own clone, edits kept", ("revert", "alpha", "--keep-edits", "{kept}/edits.patch"), ALPHA, given=True
     ),
     Scene("export", ("export", "alpha"), ALPHA),
-    Scene("port", ("port", "alpha", "--onto", "v2"), ALPHA, code=4),
-    Scene("port --write", ("port", "alpha", "--onto", "v2", "--write", "--offline"), ALPHA, code=4),
+    Scene("port", ("port", "alpha", "--onto", "other"), ALPHA, code=4),
+    Scene("port --write", ("port", "alpha", "--onto", "other", "--write", "--offline"), ALPHA, code=4),
 )
 
 
@@ -53,8 +53,8 @@ def prepare(world: World, scene: Scene) -> None:
     if kind.startswith("fetch"):
         return
     project.run("fetch")
-    if kind.startswith("port"):
-        project.run("fetch", "alpha", "--version", "v2")
+    if kind.startswith("port"):  # the first patch fits there, the second does not
+        branch(project, "other", replace_in("src/core.py", "line 40 of", "line 40, another, of"))
     if kind in ("apply, no checkout yet", "port"):
         return
     if scene.given:
@@ -63,6 +63,8 @@ def prepare(world: World, scene: Scene) -> None:
         return
     project.run("apply", *(("alpha", *world.place(scene)) if scene.given else ()))
     checkout = world.checkout("alpha", scene)
+    if kind == "port --write":
+        project.run("port", "alpha", "--onto", "other", code=4)
     if kind in ("apply, stale, with edits", "port --write"):
         world.write(checkout / "README.md")
         world.write(checkout / "notes.txt")
@@ -117,7 +119,7 @@ class World:
         self.before, self.told_before = self.picture(), self.status()
         done = self.shoot(None, 0)
         assert done["code"] == scene.code, done
-        self.calls = done["calls"]
+        self.calls, self.said = done["calls"], done["out"]
         self.after, self.told_after = self.picture(), self.status()
         self.reset()
 
@@ -184,7 +186,7 @@ class World:
             checkout = self.checkout(name, self.scene)
             found[name] = {"files": content(checkout), **git_parts(checkout)} if checkout.exists() else None
         if self.scene.title == "port --write":
-            ported = self.project.checkouts / "alpha-v2"
+            ported = self.project.checkouts / "alpha-other"
             there = ported.exists() and git(ported, "rev-parse", "HEAD^{tree}", check=False)
             found["ported"] = {"files": content(ported), "tree": there} if there else None
         return found

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
-from kit import follow
+from kit import git
 from scenes import SCENES, World
 from supervisor import FAULTS, INTERRUPT, KILLS
 from tally import LONG
@@ -72,6 +74,7 @@ def check_end(world: World, fault: str, done: dict) -> None:
     assert code in ((world.scene.code, 130) if fault == INTERRUPT else (world.scene.code, 3, 5, 6, 7)), code
     if code == world.scene.code:
         assert now == world.after
+        assert done["out"] == world.said or not world.scene.title.startswith("port"), "another result than undisturbed"
     if "othing was changed" in said or code == 130:
         but = {"kept": world.after["kept"]} if "except that your edits are saved in" in said else {}
         assert without_parts(now) == without_parts({**world.before, **but})
@@ -155,8 +158,13 @@ def follow_advice(world: World, done) -> list[str]:
         Path(exists[1]).rename(exists[1] + ".first")
     if locks or exists:
         return world.argv()
-    if "`git -C " in done.err:
-        follow(done.err)
+    commands = [shlex.split(line) for line in re.findall(r"`((?:git -C|rm -r) [^`]+)`", done.err)]
+    for program, *words in commands:  # one of them may have nothing to do
+        if program == "rm":
+            shutil.rmtree(words[-1])
+        else:
+            git(Path(words[1]), *words[2:], check=False)
+    if commands:
         return world.argv()
     assert command, done.err
     return [command[1], *world.scene.names, *world.place(world.scene)]

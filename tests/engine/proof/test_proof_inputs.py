@@ -99,7 +99,7 @@ def test_mutated_patches(tally, scale, project, clone, tmp_path, chunk):
             assert view(project) == before
             return "refused"
         try:
-            assert git(folder, "rev-parse", "HEAD^{tree}") == tree_by_git(clone, "v1", raw, tmp_path / "index")
+            assert git(folder, "rev-parse", "HEAD^{tree}") == tree_by_git(clone, "v1", raw, tmp_path / "an-index")
             assert git(folder, "status", "--porcelain") == ""
         finally:
             shutil.rmtree(project.checkouts)
@@ -412,7 +412,7 @@ def test_hostile_git_settings(tally, scale, project, clone, tmp_path, chunk):
 
     def same_diff(mine: bytes, other: bytes) -> bool:
         """Attributes and core.abbrev have a say in how a diff looks, but not in what it does."""
-        trees = [tree_by_git(tmp_path / "fresh", "v1", raw, tmp_path / "index") for raw in (mine, other)]
+        trees = [tree_by_git(tmp_path / "fresh", "v1", raw, tmp_path / "an-index") for raw in (mine, other)]
         return mine == other or trees[0] == trees[1] is not None
 
     def check(chance: random.Random) -> str:

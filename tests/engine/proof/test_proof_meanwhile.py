@@ -38,7 +38,7 @@ FILES = {
         "project",
         (
             "patches/alpha/v1/0002-hook-core-and-util.patch",
-            "patches/alpha/v1/0003-describe-this-change.patch",
+            "patches/alpha/v1/0003-Describe-this-change.patch",
             "patches/alpha/v1/series",
             "overlays/alpha.list",
             "overlays/alpha/src/era.py",
