@@ -1,7 +1,8 @@
-"""Mutated and hostile inputs: patches, overlay files and lists, upstreams.json, records, command lines, git settings.
+"""Mutated and hostile inputs: upstreams.json, records in a given clone, command lines, git settings of a given clone.
 
 Each is refused in words, with everything as it was, or accepted and then equal to the byte to what plain git or a plain
-walk over the files gives. Nothing is written elsewhere, and nothing ends in a traceback.
+walk over the files gives. Nothing is written elsewhere, and nothing ends in a traceback. (Patches, series and lists are
+mutated in tests/engine/test_patches.py and test_project.py.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from kit import content, git, git_state
-from mutations import mutate_json, mutate_patch
 from tally import LONG
 
 PART = "inputs"
@@ -65,130 +65,59 @@ def differing(old: dict, new: dict) -> set:
     return {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
 
 
-# --- patches ---------------------------------------------------------------------------------------------------------
-
-
-def tree_by_git(clone: Path, start: str, raw: bytes, index: Path) -> str | None:
-    """The tree that plain git makes of a commit and a patch."""
-    env = {**os.environ, "GIT_INDEX_FILE": str(index)}
-    subprocess.run(["git", "read-tree", start], cwd=clone, env=env, check=True)
-    command = ["git", "apply", "--cached", "--whitespace=nowarn", "-"]
-    if raw and subprocess.run(command, cwd=clone, env=env, input=raw, capture_output=True).returncode:
-        return None
-    return subprocess.run(["git", "write-tree"], cwd=clone, env=env, capture_output=True, text=True).stdout.strip()
-
-
-@chunks(6)
-def test_mutated_patches(tally, scale, project, clone, tmp_path, chunk):
-    """Spoilt patches are refused, or make the checkout that git makes of the same bytes."""
-    seeds = [path.read_bytes() for path in sorted((project.root / "patches/alpha/v1").glob("*.patch"))]
-    for path in (project.root / "patches/alpha/v1").iterdir():
-        path.unlink()
-    shutil.rmtree(project.root / "overlays/alpha")
-    project.run("fetch", "alpha")
-
-    def check(chance: random.Random) -> str:
-        raw = seeds[0] if chance.random() < 0.1 else mutate_patch(seeds[0], chance, seeds)
-        (project.root / "patches/alpha/v1/0001-x.patch").write_bytes(raw)
-        project.write_lists()
-        before = view(project)
-        result = project.run("apply", "alpha", code=None)
-        folder = project.checkout()
-        if result.code:
-            assert result.code in (2, 3, 4) and result.err.startswith("error: ") and not folder.exists(), result.text
-            assert view(project) == before
-            return "refused"
-        try:
-            assert git(folder, "rev-parse", "HEAD^{tree}") == tree_by_git(clone, "v1", raw, tmp_path / "an-index")
-            assert git(folder, "status", "--porcelain") == ""
-        finally:
-            shutil.rmtree(project.checkouts)
-        return "completed"
-
-    explore(tally, "patch, mutated", chunk, scale(12, 100), check)
-
-
-# --- overlay files and their lists -----------------------------------------------------------------------------------
-
-NAMES = [
-    b"new.py", b"new.sh", b"dir/a", b"dir", b"main.py", b"main.py/x", b".git", b".git/x", b"sub/.git", b".GIT/x",
-    b"GIT~1", b".git. .", b".git::$DATA", b"tail.", b"-x", b"--help", b"n" * 255, b"d" * 200 + b"/" + b"e" * 200,
-    b"nl\nnl", b"tab\tx", b"\x80", "\u00e9.py".encode(), "e\u0301.py".encode(), "\u202e.py".encode(), b"a:b", b"*",
-    b"$(x)", b"%s", b"{}", b"'", b"__pycache__/x", b"x.pyc", b".gitattributes", b".gitmodules", b"x;y", b"`x`", b"#",
-    b"!", b"~", b" lead", b"a <- b",
-]  # fmt: skip
-LISTED = ["../x", "/etc/passwd", "gone.py", "x <- ../../x", "x <- /etc/passwd", "x <- upstreams.json", "a//b", "./a",
-          ".git/config <- upstreams.json", "main.py <- upstreams.json", "x <- .", "x <-", "<- x", "x <- y <- z", "\0",
-          "x <- patches", "# a comment", "", "dir/../x <- upstreams.json"]  # fmt: skip
-
-
-def put_overlay(top: Path, chance: random.Random) -> None:
-    """Files of odd names and kinds."""
-    shutil.rmtree(top, ignore_errors=True)
-    top.mkdir(parents=True)
-    for _ in range(chance.choice([1, 1, 1, 2, 2, 3, 5])):
-        path = Path(os.fsdecode(os.path.join(os.fsencode(top), chance.choice(NAMES))))
-        kind = chance.choice(["file"] * 10 + ["link", "dangling", "folder", "fifo"])
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.parent.resolve() != path.parent:
-                continue  # behind one of the links
-            if kind == "file":
-                path.write_bytes(chance.choice([b"", b"x\n", b"\r\n", b"\0\xff", b"* filter=evil\n", b"x" * 70000]))
-                path.chmod(chance.choice([0o644, 0o755, 0o600]))
-            elif kind == "folder":
-                path.mkdir()
-            elif kind == "fifo":
-                os.mkfifo(path)
-            else:
-                path.symlink_to(__file__ if kind == "link" else "nowhere")
-        except OSError:  # the file system does not take this one
-            continue
-
-
-@chunks(3)
-def test_overlay_files(tally, scale, project, chunk):
-    """Into a new checkout and into an old one: to the byte, or nothing at all."""
-    shutil.rmtree(project.root / "patches/beta")
-    project.run("apply", "beta")
-    base = content(project.checkout("beta"))
-    project.run("revert", "beta")
-    kept = project.root.parent / "kept"
-    shutil.copytree(project.checkouts, kept, symlinks=True)
-    top, listed = project.root / "overlays/beta", project.root / "overlays/beta.list"
-    project.pinning = False
-
-    def check(chance: random.Random) -> str:
-        shutil.rmtree(project.checkouts, ignore_errors=True)
-        if chance.random() < 0.5:
-            shutil.copytree(kept, project.checkouts, symlinks=True)
-        put_overlay(top, chance)
-        listed.unlink(missing_ok=True)
-        project.write_lists()
-        extra = chance.choice(LISTED) if chance.random() < 0.3 else ""
-        listed.write_text(listed.read_text(errors="surrogateescape") + f"{extra}\n", errors="surrogateescape")
-        before = view(project)
-        result = project.run("apply", "beta", code=None)
-        after = view(project)
-        if result.code:
-            assert result.code in (2, 3, 4, 5) and result.err.startswith("error: "), result.text
-            assert after == before
-            return "refused"
-        inside = os.fsencode(project.checkout("beta")) + b"/"
-        assert all(path.startswith(inside) for path in differing(before, after))
-        found = {path: item for path, item in content(project.checkout("beta")).items()}
-        wanted = {
-            path: item for path, item in content(top).items() if "__pycache__" not in path and path[-4:] != ".pyc"
-        }
-        if extra == "x <- upstreams.json":
-            wanted["x"] = (False, (project.root / "upstreams.json").read_bytes())
-        assert found == {**base, **wanted}
-        return "completed"
-
-    explore(tally, "overlay files and lists", chunk, scale(10, 80), check)
-
-
 # --- upstreams.json, and the record of a given clone -----------------------------------------------------------------
+
+ODD = [
+    None, True, 0, 1, -1, 1.5, 1e400, 10**30, "", " ", "x", "-x", "--upload-pack=x", "ext::sh -c x", "http://x/y",
+    "https://-x/y", "https://x/y\nz", "https://x/y\0", "https://x/\x1b[2J", 'https://x/"y', "https://x/\\y",
+    "https://x/\ud800", "file:///x y", "ssh://-oProxyCommand=x/y", "git://x/y", "https://x/\u202ey", "..", "a..b",
+    "x.lock", ".x", "a/b", "a//b", "a/.b", "@{", "@", "HEAD", ".", "x~1", "x:y", "*", "x y", "x\\y", "\u0661", "v1\n",
+    "e\u0301", "0" * 40, "0" * 64, "A" * 40, "v" * 300, "src/", "/src", "../x", ".git/", "a/.GIT/b", [], {}, [[]],
+    {"x": 1}, ["src/", "src/"], [1], ["../x"], ["\ud800"], "../../mine.txt", "/etc/passwd", "refs/heads/mine",
+]  # fmt: skip
+
+
+def mutate_json(data: object, chance: random.Random) -> bytes:
+    """A changed object as text that is mostly JSON."""
+    data = json.loads(json.dumps(data))
+    for _ in range(chance.choice([0, 1, 1, 1, 2, 3])):
+        node, key = chance.choice(places(data))
+        what = chance.choice(["value", "value", "value", "drop", "rename", "add", "copy"])
+        if what == "value":
+            node[key] = chance.choice(ODD)
+        elif what == "drop":
+            del node[key]
+        elif isinstance(node, dict):
+            words = [item for item in ODD if isinstance(item, str)] + [str(key).upper(), "on_request", "tag", "patches"]
+            value = {"rename": node.pop, "copy": node.get}.get(what, lambda _: chance.choice(ODD))(key)
+            node[chance.choice(words)] = value
+        if not places(data):
+            break
+    raw = json.dumps(data, indent=2, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
+    what = chance.choice(["as it is"] * 12 + ["bom", "cut", "byte", "twice", "deep", "digits"])
+    if what == "bom":
+        return b"\xef\xbb\xbf" + raw
+    if what == "cut":
+        return raw[: chance.randrange(len(raw) + 1)]
+    if what == "byte":
+        at = chance.randrange(len(raw))
+        return raw[:at] + bytes([chance.randrange(256)]) + raw[at + 1 :]
+    if what == "twice":
+        keys = re.findall(rb'"[a-z_]+":', raw)
+        return raw.replace(b"{", b"{" + chance.choice(keys or [b'"x":']) + b" 1,", chance.randint(1, 3))
+    if what == "deep":
+        depth = chance.choice([10, 900, 100000])
+        return re.sub(rb'"[^"]*"([,\n])', lambda found: b"[" * depth + b"]" * depth + found[1], raw, count=1)
+    if what == "digits":
+        return re.sub(rb"\b\d+\b", b"9" * chance.choice([20, 4301, 20000]), raw, count=1)
+    return raw
+
+
+def places(node: object) -> list[tuple]:
+    found = []
+    for key, item in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        found += [(node, key), *places(item)]
+    return found
 
 
 @chunks(4)
@@ -207,35 +136,16 @@ def test_upstreams(tally, scale, project, chunk):
         if result.code:
             assert result.code == 2 and result.err.startswith("error: "), result.text
             return "refused"
-        check_upstreams(json.loads(raw))
+        for name, up in json.loads(raw).items():
+            assert re.fullmatch(r"\w[\w-]*", name, re.A) and re.match(r"(https|ssh|file)://[^-]", up["git"])
+            assert up["git"].isprintable() and not set(' "\\') & set(up["git"])
+            refs = [f"refs/tags/upstream/{label}" for label in up["versions"]]
+            refs += [f"refs/tags/{version['tag']}" for version in up["versions"].values() if "tag" in version]
+            for ref in refs:
+                assert subprocess.run(["git", "check-ref-format", ref]).returncode == 0, ref
         return "completed"
 
     explore(tally, "upstreams.json, mutated", chunk, scale(40, 400), check)
-
-
-def check_upstreams(data: dict) -> None:
-    assert len({name.lower() for name in data}) == len(data), "two names, one folder"
-    for name, up in data.items():
-        assert re.fullmatch(r"\w[\w-]*", name, re.A) and len(name) <= 200
-        assert is_sound_url(up["git"]) and up["default"] in up["versions"]
-        for label, version in up["versions"].items():
-            assert is_sound_ref(f"refs/tags/upstream/{label}") and "/" not in label and len(label) <= 200, label
-            tag = version.get("tag")
-            assert tag is None or (is_sound_ref(f"refs/tags/{tag}") and tag[0] != "-"), tag
-            assert re.fullmatch(r"[0-9a-f]{40}", version["commit"], re.A)
-            sdist = version.get("sdist") or {}
-            for path in (*sdist.get("lacks", ()), *sdist.get("adds", ())):
-                assert os.path.normpath(path) == path.rstrip("/") and not path.startswith(("/", "..")), path
-
-
-def is_sound_ref(ref: str) -> bool:
-    return ref.isprintable() and subprocess.run(["git", "check-ref-format", ref]).returncode == 0
-
-
-def is_sound_url(url: str) -> bool:
-    """One word that is no option and asks for no program."""
-    plain = url.isprintable() and " " not in url and '"' not in url and "\\" not in url
-    return plain and bool(re.match(r"(https|ssh|file)://[^-]", url))
 
 
 @chunks(3)
@@ -376,6 +286,16 @@ def spoil(clone: Path, folder: Path, canary: Path, chance: random.Random) -> Non
             (dot / "refs/replace" / old).write_text(f"{new}\n")
     if chance.random() < 0.2:
         (dot / "objects/info/alternates").write_text(chance.choice(["/nowhere\n", f"{dot}/objects\n", "# x\n\n"]))
+
+
+def tree_by_git(clone: Path, start: str, raw: bytes, index: Path) -> str | None:
+    """The tree that plain git makes of a commit and a patch."""
+    env = {**os.environ, "GIT_INDEX_FILE": str(index)}
+    subprocess.run(["git", "read-tree", start], cwd=clone, env=env, check=True)
+    command = ["git", "apply", "--cached", "--whitespace=nowarn", "-"]
+    if raw and subprocess.run(command, cwd=clone, env=env, input=raw, capture_output=True).returncode:
+        return None
+    return subprocess.run(["git", "write-tree"], cwd=clone, env=env, capture_output=True, text=True).stdout.strip()
 
 
 def play(project, clone: Path) -> list[tuple]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import random
-import re
 import shutil
 from pathlib import Path
 
@@ -158,7 +157,7 @@ class Player:
         start = self.chance.choice(["nothing", "ours", "ours", "clone", "clone", "both", "beta"])
         self.here = start if start in self.places else "ours"
         for on in {"nothing": [], "both": ["ours", "clone"]}.get(start, [start]):
-            self.apply(on, None, None, [])
+            self.apply(on)
         for _ in range(steps):
             name, choices = self.chance.choice(STEPS)
             drawn = {key: self.chance.choice(values) for key, values in choices.items()}
@@ -306,26 +305,22 @@ class Player:
 
     @step(7, on=SIDE, version=[None, None, None, None, "v1", "v2"], source=[None, None, None, "git", "pypi", "file"])
     def v_apply(self, on, version, source):
-        self.apply(on, version, source, [])
+        self.apply(on, version, source)
 
-    @step(on=SIDE, version=[None, "v1", "v2"])
-    def v_apply_dry(self, on, version):
-        self.apply(on, version, None, ["--dry-run"])
-
-    def apply(self, on, version, source, more):
+    def apply(self, on, version=None, source=None):
         place = self.places[on]
         if on == "beta":
             version = source = None
         elif on == "clone" and source in ("pypi", "file"):
             source = None
-        words = ["apply", *place.words, *more]
+        words = ["apply", *place.words]
         words += ["--version", version] if version else []
         if source == "file" and (version or place.state(place.see(), None)[1]) == "v2":
             source = "git"
         archive = str(self.project.index / "alpha-1.0.tar.gz")
         words += ["--source", archive if source == "file" else source] if source else []
         want = place.want_apply(place.see(), version, "pypi" if source == "file" else source)
-        self.run("apply --dry-run" if more else "apply", words, {on: want}, looks=bool(more))
+        self.run("apply", words, {on: want})
 
     @step(2, dry=[False, False, True])
     def v_apply_all(self, dry):
@@ -376,26 +371,6 @@ class Player:
                 files |= differing(tree, place.tree(place.record.tip))
             assert found["files"] == sorted(files) and found["untracked"] == seen.untracked, found
             assert found["commit"] == seen.head, found
-
-    @step(2, on=SIDE, how=[[], ["--local"], ["--stat"], ["--local", "--stat"]])
-    def v_diff(self, on, how):
-        place = self.places[on]
-        seen = place.see()
-        want = Want({3}) if place.state(seen, None)[0] in ("absent", "wrong-base") else Want()
-        record = place.applied(seen)
-        if seen and not want.codes and "--local" in how and place.behind_something(seen):
-            want.codes.add(5)
-        result = self.run("diff " + " ".join(how), ["diff", *place.words, *how], {on: want}, looks=True)
-        if result.code == 0 and not how:
-            shown = plain(place.path, "diff", "--binary", record.base, record.tip) if record else ""
-            assert result.raw.decode() == shown
-        if result.code == 0 and how == ["--local"]:
-            tree, final = place.tree(record.tip if record else seen.head), dict(place.tree(seen.head))
-            for path in [*seen.edits(final), *seen.untracked]:
-                final.pop(path, None)
-                if seen.stands(path) not in (None, "other"):
-                    final[path] = seen.stands(path)
-            assert set(re.findall(r"^diff --git a/(.*) b/", result.out, re.M)) == differing(tree, final), result.out
 
     @step(5, on=SIDE, how=[[], [], ["--check"], ["--dry-run"]])
     def v_export(self, on, how):
@@ -452,12 +427,7 @@ class Player:
     @step(2, on=SIDE)
     def v_export_and_apply(self, on):
         self.v_export(on, [])
-        self.apply(on, None, None, [])
-
-    @step(onto=["v1", "v2", "main"], version=[None, "v1", "v2"])
-    def v_port(self, onto, version):
-        words = ["port", "alpha", "--onto", onto, *(["--version", version] if version else [])]
-        self.run("port", words, {"ours": Want(may={4})}, looks=True)
+        self.apply(on)
 
     # --- what users do in a checkout ---
 
