@@ -16,7 +16,8 @@ import _signal  # noqa: E402  the C part of signal, which itself would first loa
 import os  # noqa: E402
 
 if not hasattr(_signal, "pthread_sigmask"):
-    sys.exit("error: apply.py needs a POSIX system: Linux, macOS, or WSL on Windows")
+    sys.stderr.write("error: apply.py needs a POSIX system: Linux, macOS, or WSL on Windows\n")
+    sys.exit(2)
 _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})  # Ctrl-C waits until the engine looks at it
 
 if sys.getfilesystemencoding() != "utf-8":  # file names are bytes for git; they must read the same in every locale

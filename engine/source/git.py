@@ -89,6 +89,19 @@ def take_commit(git: Git, owner: Git, commit: str) -> None:
     add_shallow(git, commit)
 
 
+def fetch_revision(git: Git, url: str, refs: list[str], kept: str) -> str | None:
+    """The commit of the first of these refs that the repository has, kept in the cache; None where it has none."""
+    for ref in refs:
+        with quarantine(git.context) as outside:
+            said = fetch_ref(outside, url, ref, "refs/found")
+            found = None if said else outside.commit("refs/found")
+            if found:
+                take_commit(git, outside, found)
+                git("update-ref", kept, found)
+                return found
+    return None
+
+
 def fetch_pin(git: Git, url: str, version: Version) -> None:
     """Bring the pinned commit into the cache: by its id, or by its tag where a server refuses ids."""
     with quarantine(git.context) as outside:

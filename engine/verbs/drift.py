@@ -16,7 +16,7 @@ from engine.git import Git
 from engine.project import Upstream, Version, read_overlay
 from engine.run import Run
 from engine.source import requested_path
-from engine.source.git import fetch_ref, network_git, quarantine, take_commit
+from engine.source.git import fetch_revision, network_git, quarantine
 from engine.verbs.port import RELEASE, RESULTS, pinned, trial, try_patches
 
 INTRODUCTION = """\
@@ -150,14 +150,10 @@ def read_release(run: Run, git: Git, up: Upstream, release: Release, url: str) -
     kept = release.ref.replace("refs/", "refs/drift/", 1)
     if git.commit(kept) != release.commit:
         run.context.say(f"{up.name} {release.label}: fetching {release.commit[:12]} ...")
-        with quarantine(run.context) as outside:
-            said = fetch_ref(outside, url, release.ref, "refs/drift")
-            found = outside.commit("refs/drift")  # a branch may have moved meanwhile
-            if said or not found:
-                raise Stop(SOURCE, f"{url} does not give {release.label}")
-            release.commit = found
-            take_commit(git, outside, found)
-        git("update-ref", kept, found)
+        found = fetch_revision(git, url, [release.ref], kept)
+        if not found:
+            raise Stop(SOURCE, f"{url} does not give {release.label}")
+        release.commit = found  # a branch may have moved meanwhile
     release.date = git("show", "-s", "--format=%cs", release.commit).strip()
 
 

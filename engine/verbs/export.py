@@ -45,18 +45,35 @@ class Layer:
         return self.message.split("\n")[0]
 
 
+@dataclasses.dataclass
+class Export:
+    """What one upstream's export would write; None for a file that goes."""
+
+    up: Upstream
+    checkout: Checkout
+    record: dict
+    present: dict[str, Content]
+    wanted: dict[str, Content]
+    changes: dict[str, Content | None]
+    notes: list[str]
+
+
 def verb_export(run: Run) -> int:
-    differs = False
-    for up in map(run.upstreams.get, run.names):
-        reads = run.options.check or run.options.dry_run
-        lock = lock_checkout(run.context, run.path(up.name), given=run.checkout is not None)
-        with contextlib.nullcontext() if reads else lock:
-            differs = export(run, up, run.look(up.name), write=not reads) or differs
-    return DRIFT if differs and run.options.check else OK
+    reads = run.options.check or run.options.dry_run
+    with contextlib.ExitStack() as locks:
+        for name in [] if reads else run.names:
+            locks.enter_context(lock_checkout(run.context, run.path(name), given=run.checkout is not None))
+        exports = [plan_export(run, up, checkout) for up, checkout in run.each()]
+        for export in [] if reads else exports:
+            run.context.interruptible = False
+            write_files(export.changes, export.present)
+            keep_known(export.checkout, export.record, export.wanted)
+    for export in exports:
+        report(run, export)
+    return DRIFT if run.options.check and any(export.changes for export in exports) else OK
 
 
-def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
-    """Whether patches/, overlays/ or upstreams.json differ from the checkout, after writing them if asked to."""
+def plan_export(run: Run, up: Upstream, checkout: Checkout) -> Export:
     record = applied_record(up, checkout)
     if record is None:
         raise Stop(
@@ -72,19 +89,21 @@ def export(run: Run, up: Upstream, checkout: Checkout, write: bool) -> bool:
     refuse_unsaved(checkout, record, present, changes)
     if record["version"] not in up.versions:
         changes["upstreams.json"] = with_version(up, record)
-    if write:
-        write_files(changes, present)
-        keep_known(checkout, record, wanted)
-    run.result[up.name] = {"version": record["version"], "changes": sorted(changes), "notes": notes}
-    for note in notes:
-        run.context.say(f"{up.name}: {note}")
+    return Export(up, checkout, record, present, wanted, changes, notes)
+
+
+def report(run: Run, export: Export) -> None:
+    name, changes = export.up.name, export.changes
+    run.result[name] = {"version": export.record["version"], "changes": sorted(changes), "notes": export.notes}
+    for note in export.notes:
+        run.context.say(f"{name}: {note}")
     for path in sorted(changes):
         done = "removed" if changes[path] is None else "written"
-        verb = done if write else "differs" if run.options.check else "would change"
-        run.context.say(f"{up.name}: {verb}: {path}")
+        verb = "differs" if run.options.check else "would change" if run.options.dry_run else done
+        run.context.say(f"{name}: {verb}: {path}")
     if not changes:
-        run.context.say(f"{up.name} {record['version']}: patches/ and overlays/ equal the checkout {checkout.path}")
-    return bool(changes)
+        where = f"the checkout {export.checkout.path}"
+        run.context.say(f"{name} {export.record['version']}: patches/ and overlays/ equal {where}")
 
 
 # --- what is there, and what may be overwritten ---

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from engine.build import build
 from engine.checkout import PORT_BRANCHES, Checkout, find_git_dir, write_record
-from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, Stop, count, some
+from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, GitFailed, Stop, count, some
 from engine.git import Git, add_shallow, committer, init_repository, store_files
 from engine.patches import Patch
 from engine.project import LABELS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_path, sdist
-from engine.source.git import fetch_ref, quarantine, take_commit
+from engine.source.git import fetch_revision, take_commit
 from engine.switch import refuse_busy
 
 AM = ("am", "--3way", "--keep-cr", "--whitespace=nowarn")
@@ -36,10 +36,7 @@ def print_port(run: Run, name: str) -> int:
     with trial(run, up, [source.git, target.git]) as git:
         rows = try_patches(git, up, overlay, target.base)
     run.context.say(f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})")
-    for row in rows:
-        run.context.say(f"  {row['result']:9} {row['patch']}")
-        for line in row["detail"]:
-            run.context.say(f"            {line}")
+    print_rows(run, rows)
     if not rows:
         run.context.say("  no patches")
     run.result[name] = {"version": label, "onto": onto or "HEAD", "commit": target.base, "patches": rows}
@@ -48,6 +45,13 @@ def print_port(run: Run, name: str) -> int:
         write = run.context.command("port", name, *(["--onto", onto] if onto else []), "--write")
         run.context.say(f"to resolve it in a worktree: {write}")
     return CONFLICT if bad else OK
+
+
+def print_rows(run: Run, rows: list[dict]) -> None:
+    for row in rows:
+        run.context.say(f"  {row['result']:9} {row['patch']}")
+        for line in row["detail"]:
+            run.context.say(f"            {line}")
 
 
 def pinned(run: Run, up: Upstream) -> tuple[str, Overlay, Source]:
@@ -85,22 +89,11 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
             if not found:
                 raise Stop(SOURCE, f"{up.name} {onto} is not in the cache, and --offline forbids fetching it")
             return Source("git", found, git, (), False)
-        return Source("git", fetch_revision(git, str(path or up.url), onto, kept), git, (), True)
-
-
-def fetch_revision(git: Git, url: str, onto: str, kept: str) -> str:
-    names = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
-    said = None
-    for name in names:
-        with quarantine(git.context) as outside:
-            said = fetch_ref(outside, url, name, "refs/onto")
-            found = None if said else outside.commit("refs/onto")
-            if found:
-                take_commit(git, outside, found)
-                git("update-ref", kept, found)
-                return found
-    detail = f"git said: {said}" if said else "what it has under that name is not a commit"
-    raise Stop(SOURCE, f"{url} has no version, tag, branch or commit {onto!r}", detail)
+        refs = [onto] if re.fullmatch(r"[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]
+        found = fetch_revision(git, str(path or up.url), refs, kept)
+        if not found:
+            raise Stop(SOURCE, f"{path or up.url} has no version, tag, branch or commit {onto!r}")
+        return Source("git", found, git, (), True)
 
 
 # --- the table ---
@@ -144,8 +137,9 @@ def try_patch(git: Git, patch: Patch, tree: dict) -> tuple[str, list[str]]:
         said = os.fsdecode(plain.stderr)
         if plain.returncode == 0 and "(offset " not in said:
             return "clean", []
-        return "offset", moved_hunks(said) if plain.returncode == 0 else ["merges three-way: lines around it changed"]
-    detail = conflicts(git, tree, patch) or [line for line in os.fsdecode(done.stderr).splitlines()[:3] if line]
+        renamed = [f"{path}: renamed there; the merge follows" for path in patch.ids if path not in tree]
+        return "offset", moved_hunks(said) or renamed or ["merges three-way: lines around it changed"]
+    detail = conflicts(git, tree, patch, os.fsdecode(done.stderr))
     git.run("am", "--abort", ok=(0, 1, 128))
     git("reset", "--hard", "--quiet", before)
     return "gone" if any(path not in tree for path in patch.ids) else "conflict", detail
@@ -162,8 +156,11 @@ def moved_hunks(said: str) -> list[str]:
     return [f"{path}: {count(len(moves[path]), 'hunk')} moved by {lines} lines" for path, lines in shown.items()]
 
 
-def conflicts(git: Git, tree: dict, patch: Patch) -> list[str]:
-    """The files in which a patch stopped, with the lines of git's conflict markers."""
+def conflicts(git: Git, tree: dict, patch: Patch, said: str) -> list[str]:
+    """The files in which a patch stopped, with the lines of git's conflict markers.
+
+    Where there are none, `git am` itself failed, on a full disk for example: that is not a conflict.
+    """
     found = []
     for path in patch.ids:
         if path not in tree:
@@ -175,6 +172,10 @@ def conflicts(git: Git, tree: dict, patch: Patch) -> list[str]:
         lines = target.read_bytes().split(b"\n") if target.is_file() else []
         places = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
         found.append(f"{path}: conflict" + (f" at line {', '.join(places)}" if places else ""))
+    if not found and re.search("lacks necessary blobs|lacking or useless|build fake ancestor", said):
+        found.append("the source that it was made for lacks its files, so that it cannot be merged: use --source git")
+    if not found:
+        raise GitFailed("am", said, git.git_dir)
     return found
 
 
@@ -204,14 +205,23 @@ def write_port(run: Run, name: str) -> int:
             write_record(git.git_dir / "era", port_record(overlay, new_label, onto, target.base, tip))
             run.context.interruptible = False  # from here on the worktree is worth keeping
             files = [str(ROOT / "patches" / name / label / patch.file) for patch in overlay.patches]
-            done = git.with_env(**committer()).run(*AM, *files, ok=(0, 1, 128)) if files else None
+            number, detail = carry(git, overlay, files) if files else (0, [])
         except BaseException:
             checkout.git.run("worktree", "remove", "--force", str(path), ok=(0, 1, 128))
             checkout.git.run("branch", "-D", branch.removeprefix("refs/heads/"), ok=(0, 1, 128))
             raise
         title = f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})"
-        stopped = done is not None and done.returncode != 0
-        return report(run, checkout, title, git, branch, overlay.patches, stopped)
+        return report(run, checkout, title, git, branch, rows_of(git, overlay.patches, number, detail))
+
+
+def carry(git: Git, overlay: Overlay, files: list[str]) -> tuple[int, list[str]]:
+    """`git am` of all patches: how many went in, and where the next one conflicts."""
+    done = git.with_env(**committer()).run(*AM, *files, ok=(0, 1, 128))
+    if done.returncode == 0:
+        return len(files), []
+    following = git.git_dir / "rebase-apply" / "next"
+    number = int(following.read_text()) - 1 if following.exists() else 0
+    return number, conflicts(git, git.tree("HEAD"), overlay.patches[number], os.fsdecode(done.stderr))
 
 
 def port_label(onto: str | None, commit: str) -> str:
@@ -222,13 +232,15 @@ def port_label(onto: str | None, commit: str) -> str:
 
 
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
-    if os.path.lexists(path) or branch in checkout.refs:
-        git = f"git -C {checkout.path}"
+    name, git = branch.removeprefix("refs/heads/"), f"git -C {checkout.path}"
+    known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
+    steps = [f"`{git} worktree remove --force {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
+    steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
+    if steps:
         raise Stop(
             LOCAL,
-            f"{path}, or the branch {branch.removeprefix('refs/heads/')}, exists already, perhaps from an earlier port",
-            f"go on there, or remove both: `{git} worktree remove --force {path}`; `{git} worktree prune`;",
-            f"`{git} branch -D {branch.removeprefix('refs/heads/')}`. Nothing was changed",
+            f"{path} or the branch {name} exists already, perhaps from an earlier port",
+            f"go on there, or remove it: {', '.join(steps)}. Nothing was changed",
         )
 
 
@@ -262,30 +274,31 @@ def port_record(overlay: Overlay, label: str, onto: str | None, base: str, tip: 
     return {**record, "skipped": [], "before": base, "made": [], "tag": tag}
 
 
-def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, patches: list[Patch], stopped: bool) -> int:
+def rows_of(git: Git, patches: list[Patch], number: int, detail: list[str]) -> list[dict]:
+    """What became of each patch; `number` of them went in before the conflict, if there was one."""
+    subjects = git("log", "--format=%s", f"-{len(patches) + 1}", "HEAD").splitlines()
+    rows = []
+    for at, patch in enumerate(patches):
+        done = "committed" if patch.subject in subjects else "landed"
+        result = done if at < number else "conflict" if at == number else "to come"
+        rows.append({"patch": patch.file, "result": result, "detail": detail if at == number else []})
+    return rows
+
+
+def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, rows: list[dict]) -> int:
     context, path = run.context, git.work_tree
     name = branch.removeprefix("refs/heads/")
-    in_place = set(git("log", "--format=%s", f"-{len(patches) + 1}", "HEAD").splitlines())
     context.say(f"{title}: {path}, on the branch {name}")
-    rows = []
-    for patch in patches:
-        result = "committed" if patch.subject in in_place else "to come" if stopped else "landed"
-        rows.append({"patch": patch.file, "result": result, "detail": []})
-    if stopped:
-        first = next(row for row in rows if row["result"] == "to come")
-        patch = next(patch for patch in patches if patch.file == first["patch"])
-        first.update(result="conflict", detail=conflicts(git, git.tree("HEAD"), patch))
-    for row in rows:
-        context.say(f"  {row['result']:9} {row['patch']}")
-        for line in row["detail"]:
-            context.say(f"            {line}")
+    print_rows(run, rows)
+    stopped = any(row["result"] == "conflict" for row in rows)
     resolve = f"resolve the conflict there, `git -C {path} add -A` and `git -C {path} am --continue`, until all are in"
     steps = [resolve] if stopped else []
     if checkout.given:
         steps += [f"merge it into your branch: `git -C {checkout.path} merge {name}`"]
     steps += [f"to keep it as patches here: `{context.command('export', checkout.name, checkout=path)}`"]
-    for step in steps:
-        context.say(f"next: {step}" if step is steps[0] else f"then: {step}")
+    context.say(f"next: {steps[0]}")
+    for step in steps[1:]:
+        context.say(f"then: {step}")
     commit = git("rev-parse", "HEAD").strip()
     run.result[checkout.name] = {"path": str(path), "branch": name, "commit": commit, "patches": rows}
     return CONFLICT if stopped else OK
