@@ -1,8 +1,8 @@
-"""Mutated and hostile inputs: upstreams.json, records in a given clone, command lines, git settings of a given clone.
+"""Mutated and hostile inputs: upstreams.json, and of a given clone the record, git settings, hooks and attributes.
 
 Each is refused in words, with everything as it was, or accepted and then equal to the byte to what plain git or a plain
-walk over the files gives. Nothing is written elsewhere, and nothing ends in a traceback. (Patches, series and lists are
-mutated in tests/engine/test_patches.py and test_project.py.)
+walk over the files gives. Nothing is written elsewhere, and nothing ends in a traceback. (Patches, series, lists and
+command lines have tests/engine/test_patches.py, test_project.py and test_command_line.py.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from kit import content, git, git_state
+from kit import content, git
 from tally import LONG
 
 PART = "inputs"
@@ -120,7 +120,7 @@ def places(node: object) -> list[tuple]:
     return found
 
 
-@chunks(4)
+@chunks(2)
 def test_upstreams(tally, scale, project, chunk):
     """upstreams.json with anything in it: refused with 2, or harmless to git and to the file system."""
     project.pinning = False
@@ -145,10 +145,10 @@ def test_upstreams(tally, scale, project, chunk):
                 assert subprocess.run(["git", "check-ref-format", ref]).returncode == 0, ref
         return "completed"
 
-    explore(tally, "upstreams.json, mutated", chunk, scale(40, 400), check)
+    explore(tally, "upstreams.json, mutated", chunk, scale(25, 400), check)
 
 
-@chunks(3)
+@chunks(2)
 def test_records_of_a_given_clone(tally, scale, project, clone, tmp_path, chunk):
     """.git/era of a clone that somebody else prepared: no verb writes outside the clone, or into the user's files."""
     where = ("--checkout", str(clone))
@@ -174,44 +174,7 @@ def test_records_of_a_given_clone(tally, scale, project, clone, tmp_path, chunk)
         assert git(clone, "rev-parse", "mine") == project.ids["v1"]
         return "refused" if max(codes) > 1 and codes[0] > 1 else "completed"
 
-    explore(tally, "record of a given clone, mutated", chunk, scale(6, 60), check)
-
-
-# --- command lines ---------------------------------------------------------------------------------------------------
-
-WORDS = [
-    "apply", "status", "diff", "revert", "export", "fetch", "port", "drift", "alpha", "beta", "gamma", "--",
-    "--version", "v1", "v2", "--source", "git", "pypi", "nowhere", "--offline", "--checkouts", "--checkout", "--cache",
-    "--dry-run", "--json", "-v", "--stat", "--local", "--keep-edits", "--check", "--onto", "--write", "main", "", " ",
-    "-", "--x", "--version=v1", "--version=", "--version=-x", "--onto=--upload-pack=x", "--source=ext::sh -c x",
-    "--checkout=.", "--ver", "\udcff", "x" * 5000, "/" + "y" * 300, "a\nb", "\x1b[2J", "é", "~nobody-there/x", "../..",
-    "..", "/dev/null", "/", "README.md", ":(top)x", "-h", "--help", "@argsfile", "%s", "{}", "-vx", "--json=1",
-]  # fmt: skip
-
-
-@chunks(2)
-def test_command_lines(tally, scale, project, clone, monkeypatch, chunk):
-    """Any words: an exit code of the table, no traceback, and after a refusal everything as it was."""
-    monkeypatch.chdir(project.root.parent)
-    monkeypatch.setenv("COLUMNS", "80")
-    project.run("apply", "beta")
-    project.run("fetch", "alpha")
-    project.commit()
-
-    def check(chance: random.Random) -> str:
-        words = chance.choices(WORDS, k=chance.randint(0, 6))
-        before, state = view(project), git_state(clone)
-        try:
-            code = project.run(*words, code=None).code
-        finally:
-            shutil.rmtree(project.checkout("alpha"), ignore_errors=True)
-        changed = differing(before, view(project))
-        assert code in CODES and git_state(clone) == state, code
-        inside = os.fsencode(project.checkouts) + b"/"
-        assert all(path.startswith(inside) for path in changed) if code in (0, 1, 6) else not changed, changed
-        return "completed" if code < 2 else "refused"
-
-    explore(tally, "command line", chunk, scale(15, 150), check)
+    explore(tally, "record of a given clone, mutated", chunk, scale(4, 50), check)
 
 
 # --- git's own settings, hooks, attributes and tables in a given clone ------------------------------------------------
@@ -355,7 +318,7 @@ def test_hostile_git_settings(tally, scale, project, clone, tmp_path, chunk):
         assert left == ours, f"left in .git: {sorted(differing(left, ours))}"
         return "completed"
 
-    explore(tally, "git settings, hooks, attributes of a given clone", chunk, scale(5, 30), check)
+    explore(tally, "git settings, hooks, attributes of a given clone", chunk, scale(3, 25), check)
 
 
 def users_files(dot: Path) -> dict[str, bytes]:

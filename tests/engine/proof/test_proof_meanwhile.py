@@ -62,7 +62,7 @@ def title_of(scene) -> str:
 def test_somebody_saves_a_file(world: World, how: str, scale, tally):
     chance = random.Random(f"{world.scene.title} {how}")
     lost = []
-    for _ in range(scale(2, 25)):
+    for _ in range(scale(2, 12)):
         path, at = chance.choice(watched(world)), chance.randint(1, len(world.calls))
         save(world, how, path, at, tally, lost)
     assert not lost, "\n\n".join(lost[:5])
@@ -156,7 +156,7 @@ def test_a_second_process(world: World, seconds: tuple[str, ...], scale, tally):
         seconds = chance.sample(seconds, 1)
     lost = []
     for second in seconds:
-        for at in chance.sample(range(1, len(world.calls) + 1), min(scale(1, 4), len(world.calls))):
+        for at in chance.sample(range(1, len(world.calls) + 1), min(scale(1, 2), len(world.calls))):
             world.reset()
             more = [str(world.project.root / "apply.py"), "--cache", str(world.project.cache), *second.split()]
             done = world.shoot(SECOND, at, more)
