@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from kit import SDIST_ONLY, Project, git, make_template
+from kit import Project, git, make_project, make_template
 
 
 @pytest.fixture(autouse=True)
@@ -32,46 +31,6 @@ def template(tmp_path_factory):
     return folder, ids
 
 
-def make_project(tmp_path: Path, template) -> Project:
-    folder, ids = template
-    shutil.copytree(folder / "project", tmp_path / "project")
-    for part in ("up", "index"):
-        shutil.copytree(folder / part, tmp_path / part)
-    sdist = {
-        "project": "alpha",
-        "version": "1.0",
-        "sha256": ids["sha256"],
-        "lacks": ["extra/"],
-        "adds": list(SDIST_ONLY),
-    }
-    made = Project(
-        tmp_path / "project",
-        {
-            "alpha": {
-                "git": f"file://{tmp_path}/up/alpha",
-                "license": "Apache-2.0",
-                "default": "v1",
-                "versions": {
-                    "v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist},
-                    "v2": {"tag": "v2", "commit": ids["v2"]},
-                },
-            },
-            "beta": {
-                "git": f"file://{tmp_path}/up/beta",
-                "license": "MIT",
-                "default": "b1",
-                "versions": {"b1": {"commit": ids["beta"]}},
-            },
-        },
-    )
-    made.ids = ids
-    made.index = tmp_path / "index"
-    made.up = tmp_path / "up"
-    # pip looks into a folder instead of an index, and builds without fetching anything.
-    made.env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made.index), "PIP_CONFIG_FILE": os.devnull}
-    return made
-
-
 @pytest.fixture
 def project(tmp_path, template) -> Project:
     return make_project(tmp_path, template)
@@ -84,3 +43,15 @@ def clone(project, tmp_path) -> Path:
     git(tmp_path, "clone", "-q", str(project.up / "alpha"), str(folder))
     git(folder, "checkout", "-q", "-b", "mine", project.ids["v1"])
     return folder
+
+
+@pytest.fixture(scope="module")
+def any_project(template, tmp_path_factory) -> Project:
+    """One project for all examples of a property; they put it back to its commit `first`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        made = make_project(tmp_path_factory.mktemp("any"), template)
+        made.run("fetch")
+        made.commit()
+        git(made.root, "tag", "first")
+        yield made

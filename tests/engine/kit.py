@@ -216,19 +216,6 @@ class Project:
                 files = {path.relative_to(top).as_posix() for path in top.rglob("*") if not is_folder(path)}
                 write_list(top.with_name(f"{name}.list"), {path for path in files if not LEAVINGS.search(path)})
 
-        if (ENGINE / "index.py").exists():  # SHIM
-            path = self.root / "upstreams.json"
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                data = json.loads(path.read_text())
-                for name, up in data.items():
-                    files = [p for p in (self.root / "overlays" / name).rglob("*") if not p.is_dir() or p.is_symlink()]
-                    up["overlay_files"] = sum("__pycache__" not in p.parts and ".era-new-" not in p.name for p in files)
-                    for label, version in up["versions"].items():
-                        version["patches"] = len(list((self.root / "patches" / name / label).glob("[!.]*.patch")))
-                text = json.dumps(data, indent=2)
-                if text != path.read_text():
-                    path.write_text(text)
-
     def commit(self) -> None:
         """The project as a git repository in which everything is committed, which export asks for."""
         if not (self.root / ".git").exists():
@@ -309,10 +296,10 @@ def unreachable(project: Project, name: str = "alpha") -> None:
     project.save()
 
 
-def branch(project: Project, name: str, edit, start: str = "v1") -> None:
-    """A branch of alpha's repository with one commit, `edit(folder)`, on a version."""
+def branch(project: Project, name: str, edit) -> None:
+    """A branch of alpha's repository with one commit, `edit(folder)`, on v1."""
     up = project.up / "alpha"
-    git(up, "checkout", "-q", "-b", name, start)
+    git(up, "checkout", "-q", "-b", name, "v1")
     edit(up)
     git(up, "add", "-A")
     git(up, "commit", "-q", "-m", name)
@@ -333,27 +320,27 @@ def follow(text: str) -> None:
         git(words[2], *words[3:])
 
 
-def before_git(patch, folder: Path, verb: str, act) -> None:
-    """While `patch` lasts, `act()` is called before every `git VERB` of apply.py in the repository of `folder`."""
+def before_git(patch, git_dir: Path, word: str, act) -> None:
+    """While `patch` lasts, `act()` is called before every git of apply.py with that word in the repository."""
     real = subprocess.Popen.__init__
 
     def start(self, args, *more, **options):
-        if verb in args and f"--git-dir={folder}/.git" in args:
+        if word in args and f"--git-dir={git_dir}" in args:
             act()
         real(self, args, *more, **options)
 
     patch.setattr(subprocess.Popen, "__init__", start)
 
 
+def fail() -> None:
+    raise OSError(28, "No space left on device")
+
+
 def interrupt(project: Project, monkeypatch, *args: str, folder: Path | None = None) -> None:
     """A run that fails in the middle of its switch, before it moves branches and HEAD."""
-
-    def fail():
-        raise OSError(5, "broken")
-
     with monkeypatch.context() as patch:
-        before_git(patch, folder or project.checkout(), "update-ref", fail)
-        project.run(*args, code=7)
+        before_git(patch, (folder or project.checkout()) / ".git", "update-ref", fail)
+        assert "to complete the switch" in project.run(*args, code=7).err
 
 
 def content(folder: Path, skip: tuple[str, ...] = ()) -> dict[str, tuple[bool, bytes]]:
@@ -410,3 +397,44 @@ def make_template(folder: Path) -> dict:
         },
     )
     return {"v1": commits["v1"], "v2": commits["v2"], "beta": plain["only"], "sha256": sha256}
+
+
+def make_project(tmp_path: Path, template: tuple[Path, dict]) -> Project:
+    """A project and its upstreams in a folder, copied from the template."""
+    folder, ids = template
+    shutil.copytree(folder / "project", tmp_path / "project")
+    for part in ("up", "index"):
+        shutil.copytree(folder / part, tmp_path / part)
+    sdist = {
+        "project": "alpha",
+        "version": "1.0",
+        "sha256": ids["sha256"],
+        "lacks": ["extra/"],
+        "adds": list(SDIST_ONLY),
+    }
+    made = Project(
+        tmp_path / "project",
+        {
+            "alpha": {
+                "git": f"file://{tmp_path}/up/alpha",
+                "license": "Apache-2.0",
+                "default": "v1",
+                "versions": {
+                    "v1": {"tag": "v1", "commit": ids["v1"], "sdist": sdist},
+                    "v2": {"tag": "v2", "commit": ids["v2"]},
+                },
+            },
+            "beta": {
+                "git": f"file://{tmp_path}/up/beta",
+                "license": "MIT",
+                "default": "b1",
+                "versions": {"b1": {"commit": ids["beta"]}},
+            },
+        },
+    )
+    made.ids = ids
+    made.index = tmp_path / "index"
+    made.up = tmp_path / "up"
+    # pip looks into a folder instead of an index, and builds without fetching anything.
+    made.env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made.index), "PIP_CONFIG_FILE": os.devnull}
+    return made
