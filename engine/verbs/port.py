@@ -207,7 +207,7 @@ def write_port(run: Run, name: str) -> int:
             files = [str(ROOT / "patches" / name / label / patch.file) for patch in overlay.patches]
             number, detail = carry(git, overlay, files) if files else (0, [])
         except BaseException:
-            checkout.git.run("worktree", "remove", "--force", str(path), ok=(0, 1, 128))
+            checkout.git.run("worktree", "remove", "--force", "--force", str(path), ok=(0, 1, 128))
             checkout.git.run("branch", "-D", branch.removeprefix("refs/heads/"), ok=(0, 1, 128))
             raise
         title = f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})"
@@ -234,7 +234,7 @@ def port_label(onto: str | None, commit: str) -> str:
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
     name, git = branch.removeprefix("refs/heads/"), f"git -C {checkout.path}"
     known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
-    steps = [f"`{git} worktree remove --force {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
+    steps = [f"`{git} worktree remove -f -f {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
     steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
     if steps:
         raise Stop(
