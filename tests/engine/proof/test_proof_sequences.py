@@ -605,11 +605,11 @@ class Player:
             shutil.copytree(archives, self.project.cache / "archives")
 
 
-@pytest.mark.parametrize("chunk", range(8 if LONG else 1))
+@pytest.mark.parametrize("chunk", range(12 if LONG else 1))
 def test_sequences(chunk, scale, project, tmp_path, tally):
     field = Field(project, tmp_path, tally)
     lost = []
-    for case in range(scale(4, 10)):
+    for case in range(scale(4, 12)):
         player = Player(field, random.Random(f"{chunk} {case}"))
         try:
             player.play(scale(12, 20))
