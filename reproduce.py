@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What of the paper can be run, and did it come out: list, show, run, collect and report the experiments of experiments.toml.
+"""List, run and check the paper's experiments (experiments.toml).
 
     python3 reproduce.py list [--domain llm] [--place tab:main_results] [--state "not run"]
     python3 reproduce.py show main-era
@@ -7,8 +7,8 @@
     python3 reproduce.py collect [FOLDER ...]
     python3 reproduce.py report
 
-Needs Python 3.11 or newer; collect and report also the packages of .venv/cpu, which they use if it is there (`make report`
-makes it). The work is done in ledger/; see docs/reproduce.md.
+Needs Python 3.11 or newer. collect and report also need the packages of .venv/cpu and switch to it if it is there
+(`make report` sets it up). docs/reproduce.md explains the verbs; the code is in ledger/.
 """
 
 import os
@@ -25,5 +25,5 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from ledger.cli import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # where the terminal is not of UTF-8
+    sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that is not UTF-8
     sys.exit(main(sys.argv[1:]))

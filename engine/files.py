@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.errors import INTERRUPTED, USAGE, Stop
@@ -69,8 +70,8 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(name)
 
 
-def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write the whole file or nothing: its content is on disk before it gets its name."""
+def write_file(path: Path, content: bytes, mode: int | None = None, check: Callable[[], None] = lambda: None) -> None:
+    """Write the whole file or nothing: its content is on disk before it gets its name, right after `check`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_name(path)
     part.unlink(missing_ok=True)  # it could be a link, or a second name of another file
@@ -81,6 +82,7 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
             os.fsync(out.fileno())
         if mode is not None:
             part.chmod(mode)
+        check()
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -1,17 +1,17 @@
-"""What of the paper was run, and did it come out: the rooms behind reproduce.py.
+"""List, run and check the paper's experiments: what reproduce.py does.
 
     cli          its verbs
-    errors       what a user is told in place of a traceback
-    experiments  the ledger, read from experiments.toml
+    errors       what a user is told instead of a traceback
+    ledger       experiments.toml
     commands     the commands of an experiment, with their environment
-    execute      running them
-    record       what each run leaves beside its results
-    results      what is collected, and the states of what came out
-    collect      finds the folders of runs and checks them
-    readers/     reads what verl, its evaluation, timm, FastTD3 and the demos write into them
+    run          starts them
+    run_record   what each start leaves beside its results
+    results      what was collected, and the states of its verdicts
+    collect      finds the folders of results and checks them
+    readers/     read what verl, its evaluation, timm, FastTD3 and the demos write there
     statistics   intervals and aggregates over seeds
     verdicts     what counts as reproduced
     report/      the pages
 
-`list`, `show` and `run` (cli, experiments, commands, execute, record, results) need the standard library alone.
+`list`, `show` and `run` (all modules up to results) need the standard library alone.
 """

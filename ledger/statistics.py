@@ -1,8 +1,8 @@
-"""Means, intervals and aggregates over seeds. All intervals are of 95 %.
+"""Means, intervals and aggregates over seeds. All intervals are 95 %.
 
-Over the seeds of one run: Student's t. Between two runs: Welch's. Over tasks and seeds: the interquartile mean with percentile
-bootstrap intervals, stratified by task, as Agarwal et al. (2021, "Deep RL at the edge of the statistical precipice") propose;
-scipy.stats computes both (docs/reproduce.md compares it with their rliable).
+Over seeds: Student's t. Between two experiments: Welch's. Over tasks and seeds: the interquartile mean with percentile
+bootstrap intervals, stratified by task, as Agarwal et al. (2021, "Deep RL at the edge of the statistical precipice")
+propose; scipy.stats computes both (docs/reproduce.md compares it with their rliable).
 """
 
 import math
@@ -32,7 +32,7 @@ class MeanCurve:
 
 @dataclass(frozen=True)
 class IqmCurve:
-    """x: share of the training, 0 to 1. low, high: None where a task has one run alone, which cannot be resampled."""
+    """x: share of the training, 0 to 1. low, high: None where a task has a single run, which cannot be resampled."""
 
     x: list[float]
     iqm: list[float]
@@ -61,8 +61,8 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float | 
 
 
 def end(curve: Curve, until: float = math.inf) -> float:
-    """Mean over the last tenth of its steps, or of those that are not behind `until`: of the log's rows, and not of the points
-    that stand for several."""
+    """Mean over the last tenth of its steps, or of those up to `until`: of the log's rows, and not of the points, which
+    stand for several."""
     count = max(1, int(np.searchsorted(curve.x, until, side="right")))
     start = int(np.searchsorted(curve.x, curve.x[count - 1] - LAST * (curve.x[count - 1] - curve.x[0])))
     return float(np.average(curve.y[start:count], weights=_rows_of(curve)[start:count]))
@@ -75,7 +75,7 @@ def _rows_of(curve: Curve) -> np.ndarray:
 
 
 def extremes(curve: Curve, after: float, window: int) -> tuple[float, float]:
-    """Smallest and largest value behind the share `after` of the steps, of the running mean over `window` rows."""
+    """Smallest and largest value after the share `after` of the steps, of the running mean over `window` rows."""
     start = int(np.searchsorted(curve.x, curve.x[0] + after * (curve.x[-1] - curve.x[0])))
     if window == 1:
         return min(curve.low[start:]), max(curve.high[start:])
@@ -137,7 +137,7 @@ def _over_training(curve: Curve, x: np.ndarray) -> np.ndarray:
 def iqm_difference(
     ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
 ) -> tuple[float, float | None, float | None]:
-    """Difference of two interquartile means over tasks (each a list of its runs' values), and the bounds of its interval."""
+    """Difference of two interquartile means over tasks (each a list of its runs' values), and its interval's bounds."""
     values = [np.asarray(task, dtype=float) for task in (*ones, *others)]
 
     def difference(*tasks: np.ndarray, axis: int) -> np.ndarray:
@@ -149,6 +149,7 @@ def iqm_difference(
 
 
 def share_half_width(percent: float, answers: int, runs: int) -> float:
-    """Half-width, in points, of the interval of the difference between a share of `answers` answers and the mean of `runs` such shares."""
+    """Half-width, in points, of the interval of the difference between one share of `answers` answers and the mean of
+    `runs` such shares."""
     share = percent / 100
     return float(100 * stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs)))

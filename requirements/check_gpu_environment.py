@@ -1,44 +1,39 @@
-"""python check_gpu_environment.py FRAMEWORK: exit code 0 if this environment has what verl v0.4.1, timm v1.0.20 or FastTD3 2d83b6a needs on GPUs, else a line on what it lacks.
+"""python check_gpu_environment.py FRAMEWORK: does this environment have what verl, timm or fasttd3 needs on GPUs?
 
-The bounds for verl are those of its own setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. timm asks for no
-version; below torch 2.4 the names that the ERA overlay uses are not all there. The bounds for FastTD3, with the tasks of
-HumanoidBench, are those of both projects' requirements. Nothing is imported.
+Exit code 0 if it does, else a line on what it lacks. Only installed versions are read; nothing is imported.
+
+The bounds for verl are those of its setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. timm sets no bounds;
+torch below 2.4 lacks names that the ERA overlay uses. The bounds for FastTD3 are those of its and HumanoidBench's
+requirements.
 """
 
 import re
 import sys
 from importlib import metadata
 
-# package: (least version, first version that is too new)
+ANY = ((0,), None)
+
+
+def any_version(*names):
+    return dict.fromkeys(names, ANY)
+
+
+# package: (lowest version, first version that is too new)
 NEEDED = {
     "verl v0.4.1": {
         "torch": ((2, 6), (2, 7)),
         "vllm": ((0, 8), (0, 9)),
-        "flash-attn": ((2, 4, 3), None),  # cross_entropy_loss returns a tuple since
+        "flash-attn": ((2, 4, 3), None),  # from here on cross_entropy_loss returns a tuple
         "ray": ((2, 41), None),
         "tensordict": ((0,), (0, 6, 3)),
         "pyarrow": ((19,), None),
-        **{
-            name: ((0,), None)
-            for name in [
-                "transformers",
-                "accelerate",
-                "peft",
-                "torchdata",
-                "hydra-core",
-                "codetiming",
-                "datasets",
-                "pandas",
-                "dill",
-                "pylatexenc",
-                "tensorboard",
-            ]
-        },
+        **any_version("transformers", "accelerate", "peft", "torchdata", "hydra-core", "codetiming", "datasets"),
+        **any_version("pandas", "dill", "pylatexenc", "tensorboard"),
     },
     "timm v1.0.20": {
         "torch": ((2, 4), None),
         "safetensors": ((0, 2), None),
-        **{name: ((0,), None) for name in ["torchvision", "pyyaml", "huggingface-hub", "numpy", "pillow"]},
+        **any_version("torchvision", "pyyaml", "huggingface-hub", "numpy", "pillow"),
     },
     "fasttd3 2d83b6a": {
         "torch": ((2, 6), None),
@@ -47,10 +42,7 @@ NEEDED = {
         "gymnasium": ((0, 29), (1,)),
         "mujoco": ((3, 1), (3, 2)),
         "dm-control": ((1, 0, 20), (1, 0, 21)),
-        **{
-            name: ((0,), None)
-            for name in ["stable-baselines3", "jax", "tyro", "wandb", "moviepy", "imageio", "tqdm", "loguru"]
-        },
+        **any_version("stable-baselines3", "jax", "tyro", "wandb", "moviepy", "imageio", "tqdm", "loguru"),
     },
 }
 
@@ -60,14 +52,14 @@ def parse(version):
 
 
 def problems(needed):
-    for name, (least, too_new) in needed.items():
+    for name, (lowest, too_new) in needed.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield f"no {name}"
             continue
-        if parse(version) < least:
-            yield f"{name} {version}, at least {'.'.join(map(str, least))} needed"
+        if parse(version) < lowest:
+            yield f"{name} {version}, at least {'.'.join(map(str, lowest))} needed"
         if too_new and parse(version) >= too_new:
             yield f"{name} {version}, below {'.'.join(map(str, too_new))} needed"
 

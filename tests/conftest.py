@@ -1,4 +1,4 @@
-"""Fixtures that every test folder shares: the project's root and, made once per run, patched and unpatched trees of the upstreams."""
+"""Fixtures for all test folders. Upstreams with and without the overlays are made once per pytest process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and all processes inherit that; tests send Ctrl-C to some.
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit that. Some tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -20,8 +20,22 @@ def project_root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """For small models, where a second thread costs torch more than it gains. For a whole file:
+
+    pytestmark = pytest.mark.usefixtures("one_thread")
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def patched(name: str, checkouts: Path) -> Path:
-    """A checkout with the overlay, made by apply.py in a folder of its own: never the user's checkouts/."""
+    """The checkout that apply.py makes, in a folder of the tests' own: never the user's checkouts/."""
     result = subprocess.run(
         [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts],
         capture_output=True,
@@ -29,13 +43,13 @@ def patched(name: str, checkouts: Path) -> Path:
         timeout=900,
     )
     if result.returncode == 6:
-        pytest.skip(f"{name} can be had neither from git nor from the Python index: {result.stderr.strip()}")
+        pytest.skip(f"{name} could be fetched neither with git nor from the Python index: {result.stderr.strip()}")
     assert result.returncode == 0, result.stdout + result.stderr
     return checkouts / name
 
 
 def unpatched(checkout: Path, version: str, tree: Path, *paths: str) -> Path:
-    """The pinned upstream of a checkout, or these paths of it, in the folder `tree`."""
+    """Writes the pinned upstream of a checkout, or only these paths of it, into the folder `tree`."""
     archive = subprocess.run(
         ["git", "-C", checkout, "archive", f"upstream/{version}", *paths], capture_output=True, check=True
     )
@@ -50,65 +64,49 @@ def patched_verl(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def upstream_verl(patched_verl, tmp_path_factory) -> Path:
-    """The same pinned verl without the overlay."""
     return unpatched(patched_verl, "v0.4.1", tmp_path_factory.mktemp("upstream"), "verl")
 
 
 @pytest.fixture(scope="session")
 def patched_timm(tmp_path_factory) -> Path:
-    """From the source package it has no train.py."""
+    """Without train.py if it comes from the source package."""
     return patched("timm", tmp_path_factory.mktemp("checkouts"))
 
 
 @pytest.fixture(scope="session")
 def upstream_timm(patched_timm, tmp_path_factory) -> Path:
-    """The same pinned timm without the overlay."""
     return unpatched(patched_timm, "v1.0.20", tmp_path_factory.mktemp("upstream"))
 
 
 @pytest.fixture(scope="session")
 def timm_scripts(patched_timm) -> Path:
-    """The patched checkout, where it has train.py, validate.py, inference.py and onnx_export.py."""
+    """The patched checkout, if it has train.py, validate.py, inference.py and onnx_export.py."""
     if not (patched_timm / "train.py").exists():
-        pytest.skip(
-            "timm's source package lacks train.py, validate.py, inference.py and onnx_export.py; git could not be reached"
-        )
+        pytest.skip("timm's source package has no train.py or other scripts, and git could not reach timm's repository")
     return patched_timm
 
 
 @pytest.fixture(scope="session")
 def patched_fasttd3(tmp_path_factory) -> Path:
-    """To be had by git only."""
+    """Comes from git only."""
     return patched("fasttd3", tmp_path_factory.mktemp("checkouts"))
 
 
 @pytest.fixture(scope="session")
 def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
-    """The same pinned FastTD3 without the overlay."""
     return unpatched(patched_fasttd3, "2d83b6a", tmp_path_factory.mktemp("upstream"))
 
 
 @pytest.fixture(scope="session")
 def run_in():
-    """run_in(tree, script, *args): a Python script in a process of its own in which `import verl` is the tree's."""
+    """run_in(tree, script, *args): what a Python script prints in a process whose `import verl` finds the tree's."""
 
     def run(tree: Path, script: Path, *args, processes: int = 1, timeout: int = 900) -> str:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [sys.executable, *(launcher if processes > 1 else []), script, *map(str, args)]
         env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, script, *map(str, args)]
-        if processes > 1:
-            command = [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                f"--nproc-per-node={processes}",
-                script,
-                *map(str, args),
-            ]
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-        assert result.returncode == 0, (
-            f"{script} {args} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
-        )
+        assert result.returncode == 0, f"{script} {args} ended with {result.returncode}\n{result.stdout}{result.stderr}"
         return result.stdout
 
     return run

@@ -3,249 +3,214 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+ODD = "/tmp/a\"b'c`d$e $(f) \\g"
+MAKEFILE = (Path(__file__).parent.parent / "Makefile").read_text()
+RUNS = {
+    subject: dict(re.findall(rf"^({subject}-[^:]+): RUN = (\S+)", MAKEFILE, re.MULTILINE))
+    for subject in ("llm", "vision", "control")
+}
+
 
 @pytest.fixture
 def make(project_root, patched_verl, tmp_path):
-    def run(*args, **env):
-        # The test's own environment stands for the user's active one.
-        env = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "HOME": str(tmp_path), **env}
+    """make(*targets and variables, **environment). This test's Python environment is the user's active one."""
+
+    def run(*words, **environment):
+        path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         return subprocess.run(
-            ["make", "--no-print-directory", *args], cwd=project_root, env=env, capture_output=True, text=True
+            ["make", "--no-print-directory", "--keep-going", *words],
+            cwd=project_root,
+            env={"PATH": path, "HOME": str(tmp_path), "CHECKOUTS": str(patched_verl.parent), **environment},
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
 
-    return lambda *args, **env: run(f"CHECKOUTS={patched_verl.parent}", *args, **env)
+    return run
 
 
-@pytest.fixture(scope="module")
-def runs(project_root):
-    """Target and script of each of the paper's runs."""
-    return dict(re.findall(r"^(llm-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
+def printed(result):
+    """The words of each command that make printed."""
+    assert result.returncode == 0, result.stderr
+    return [shlex.split(line, comments=True) for line in result.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def vision_runs(project_root):
-    """Target and experiment of each of the paper's runs for image classification."""
-    return dict(re.findall(r"^(vision-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
-@pytest.fixture(scope="module")
-def control_runs(project_root):
-    """Target and experiment of each of the paper's runs of FastTD3 and FastSAC-ERA."""
-    return dict(re.findall(r"^(control-[^:]+): RUN = (\S+)", (project_root / "Makefile").read_text(), re.MULTILINE))
-
-
-@pytest.fixture
-def vision_checkouts(project_root, tmp_path):
-    """CHECKOUTS=... of a folder with the vision recipe alone, which is enough to print its commands."""
-    (tmp_path / "vision checkouts/timm").mkdir(parents=True)
-    shutil.copytree(project_root / "overlays/timm/recipes", tmp_path / "vision checkouts/timm/recipes")
-    return f"CHECKOUTS={tmp_path}/vision checkouts"
-
-
-def test_help_lists_every_public_target(make, project_root, runs, vision_runs, control_runs):
-    public = (
-        re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", (project_root / "Makefile").read_text(), re.MULTILINE)
-        .group(1)
-        .replace("\\\n", " ")
-    )
+def test_help_lists_every_public_target(make):
+    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE).group(1).replace("\\\n", " ")
+    public = {name for name in phony.split() if not name.startswith("$")}.union(*RUNS.values())
     lines = make("help").stdout.splitlines()
-    listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    for name, targets in (("LLM", runs), ("VISION", vision_runs), ("CONTROL", control_runs)):
-        public = public.replace(f"$({name}_RUNS)", " ".join(targets))
-    assert sorted(listed) == sorted(public.split())
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == public
     assert max(map(len, lines)) <= 120
 
 
-def test_every_run_script_has_a_target(project_root, runs):
+def documented(subject, project_root):
+    """The targets in the first column of the page's table."""
+    page = (project_root / f"docs/{subject}/recipes.md").read_text()
+    cells = re.findall(rf"^\| (`{subject}-[^|]*)\|", page, re.MULTILINE)
+    return sorted(re.findall(r"`([^`]+)`", " ".join(cells)))
+
+
+def test_every_llm_script_has_a_target_and_a_row_in_the_documentation(project_root):
     scripts = [script.name for script in (project_root / "overlays/verl/recipe/era").glob("run_*.sh")]
-    assert sorted(runs.values()) == sorted(scripts)
+    assert sorted(RUNS["llm"].values()) == sorted(scripts)
+    assert documented("llm", project_root) == sorted(RUNS["llm"])
 
 
-def test_the_documentation_has_every_run(project_root, runs):
-    table = (project_root / "docs/llm/recipes.md").read_text().split("\n\n")[1]
-    assert sorted(re.findall(r"`(llm-[a-z0-9.-]+)`", table)) == sorted(runs)
+def test_every_vision_experiment_has_a_target_and_a_row_in_the_documentation(project_root, patched_timm):
+    command = [sys.executable, "-c", "import runs; print(*runs.EXPERIMENTS)"]
+    experiments = subprocess.run(command, cwd=patched_timm / "recipes/era", capture_output=True, text=True, check=True)
+    assert RUNS["vision"] == {f"vision-{name}": name for name in experiments.stdout.split()}
+    assert documented("vision", project_root) == sorted(RUNS["vision"])
 
 
-def test_every_vision_experiment_has_a_target_and_a_row_in_the_documentation(project_root, vision_runs):
-    code = "import runs; print(*runs.EXPERIMENTS)"
-    experiments = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project_root / "overlays/timm/recipes/era",
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert vision_runs == {f"vision-{name}": name for name in experiments}
-    table = (project_root / "docs/vision/recipes.md").read_text().split("\n\n")[1]
-    assert sorted(re.findall(r"`(vision-[a-z0-9-]+)`", table)) == sorted(vision_runs)
+def test_every_llm_target_prints_its_command(make, patched_verl, tmp_path):
+    (tmp_path / "my checkouts").symlink_to(patched_verl.parent)
+    checkouts = f"CHECKOUTS={tmp_path}/my checkouts"
+    added = "ARGS=trainer.save_freq=5 'data.prompt_key=a b' trainer.logger=[console]"
+    commands = printed(make(*RUNS["llm"], checkouts, "DRY_RUN=1", added))
+    assert len(commands) == len(RUNS["llm"])
+    for words, script in zip(commands, RUNS["llm"].values()):
+        assert words[:3] == ["cd", f"{tmp_path}/my checkouts/verl", "&&"] and "recipe.era.main_era" in words
+        assert f"trainer.experiment_name={script.removeprefix('run_').removesuffix('.sh')}" in words
+        assert words[-3:] == ["trainer.save_freq=5", "data.prompt_key=a b", "trainer.logger=[console]"]
+    assert "applied" in make("status", checkouts).stdout
 
 
-def test_every_vision_target_prints_its_commands(make, vision_runs, vision_checkouts, tmp_path):
-    for target in vision_runs:
-        result = make(
-            target,
-            "DRY_RUN=1",
-            vision_checkouts,
-            "SEED=5",
-            "DATA_DIR=/my data",
-            "ARGS=--log-interval 10",
-            f"OUTPUT={ODD}",
-            "PYTHON=/my env/bin/python",
-        )
-        assert result.returncode == 0, result.stderr
-        for line in result.stdout.splitlines():
-            words = shlex.split(line, comments=True)
-            assert words[:2] == ["cd", f"{tmp_path}/vision checkouts/timm"] and words[3].startswith("PATH=/my env/bin:")
-            assert words[5:9] == ["./distributed_train.sh", "4", "--data-dir", "/my data"]
-            assert words[words.index("--seed") + 1 : words.index("--experiment")] == [
-                "5",
-                "--log-interval",
-                "10",
-                "--output",
-                ODD + ("/time" if target.endswith("time") else ""),
-            ]
+def test_every_vision_target_prints_its_commands(make, patched_timm):
+    given = {"SEED": "5 6", "DATA_DIR": "/my data", "ARGS": "--log-interval 10", "PYTHON": "/my env/bin/python"}
+    variables = [f"{name}={value}" for name, value in given.items()]
+    checkouts = f"CHECKOUTS={patched_timm.parent}"
+    commands = printed(make(*RUNS["vision"], checkouts, "DRY_RUN=1", f"OUTPUT={ODD}", *variables))
+    assert len(commands) >= 2 * len(RUNS["vision"])
+    for words in commands:
+        assert words[:2] == ["cd", str(patched_timm)] and words[3].startswith("PATH=/my env/bin:")
+        assert words[5:9] == ["./distributed_train.sh", "4", "--data-dir", "/my data"]
+        seed, *rest = words[words.index("--seed") + 1 : words.index("--experiment")]
+        assert seed in ("5", "6") and rest[:3] == ["--log-interval", "10", "--output"]
+        assert rest[3:] in ([ODD], [f"{ODD}/time"])
+    # without SEED they are the experiment's, and not the demo's
+    commands = printed(make("vision-cifar10-era", checkouts, "DRY_RUN=1"))
+    assert [words[words.index("--seed") + 1] for words in commands] == ["42", "43", "44"]
 
 
-def test_vision_seeds_are_the_experiments_unless_given(make, vision_checkouts):
-    """The demo's default seed is not theirs."""
-    seeds = lambda *given: re.findall(
-        r"--seed (\d+)", make("vision-cifar10-era", "DRY_RUN=1", vision_checkouts, *given).stdout
-    )
-    assert seeds() == ["42", "43", "44"] and seeds("SEED=7 8") == ["7", "8"]
+@pytest.mark.parametrize("how", ["environment", "command line"])
+def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
+    given = {
+        "PYTHON": "/my env/python",
+        "MODEL_PATH": ODD,
+        "OUT": ODD,
+        "RAY_DATA_HOME": ODD,
+        "SETS": "aime24 'x \"y",
+        "EVAL": "--limit 2 'a b'",
+    }
+    targets = ("llm-data", "llm-eval", "llm-grpo", "DRY_RUN=1")
+    variables = [f"{name}={value}" for name, value in given.items()]
+    result = make(*targets, **given) if how == "environment" else make(*targets, *variables)
+    data, evaluation, training = printed(result)
+    recipe = f"{patched_verl}/recipe/era"
+    sets = ["aime24", "'x", '"y']
+    assert data == ["/my env/python", f"{recipe}/prepare_data.py", *sets, "--out", f"{ODD}/data"]
+    files = [f"{ODD}/data/eval/{name}.parquet" for name in sets]
+    assert evaluation[:5] == ["/my env/python", f"{recipe}/evaluate.py", "--model", ODD, "--data"]
+    assert evaluation[5:] == [*files, "--out", ODD, "--limit", "2", "a b"]
+    assert f"TENSORBOARD_DIR={ODD}/ckpts/ERA/grpo_qwen2.5_math_7b/tensorboard" in training
+    assert "/my env/python" in training
 
 
-def test_vision_checks_before_an_environment_is_made(make, vision_checkouts, tmp_path):
-    result = make(
-        "vision-imagenet-sweep",
-        vision_checkouts,
-        f"TIMM_GPU_VENV={tmp_path}/gpu",
-        "H0=7",
-        CUDA_VISIBLE_DEVICES="",
-        PATH=without_packages(tmp_path),
-    )
-    assert result.returncode != 0 and "Traceback" not in result.stderr
-    for said in (
-        "no train.py",
-        "wants 4 (GPUS), this machine has 0",
-        "data/imagenet/train",
-        "H0=7 is not feasible",
-        "no environment for this run yet",
-        "no torchvision",
-    ):
-        assert said in result.stderr, result.stderr
-    assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
-
-
-def without_packages(tmp_path):
-    """A PATH whose python3 has no packages."""
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare/python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E -s "$@"\n')
-    (tmp_path / "bare/python3").chmod(0o755)
-    return f"{tmp_path}/bare:{os.environ['PATH']}"
-
-
-def test_vision_results_name_a_folder_without_runs(make, vision_checkouts, tmp_path):
-    result = make("vision-results", vision_checkouts, f"OUTPUT={tmp_path}/none")
-    assert result.returncode != 0 and f"no run (no summary.csv) in {tmp_path}/none" in result.stderr
+def test_data_and_evaluation_without_variables(make, project_root, tmp_path):
+    data, evaluation = printed(make("llm-data", "llm-eval", "DRY_RUN=1", "MODEL_PATH=/my models/m"))
+    assert data[0] == f"{project_root}/.venv/cpu/bin/python" and data[2:] == ["all", "--out", f"{tmp_path}/verl/data"]
+    home = f"{tmp_path}/verl"
+    assert evaluation[2:] == ["--model", "/my models/m", "--data", f"{home}/data/eval", "--out", f"{home}/eval/m"]
 
 
 def test_the_documented_evaluation(make, project_root, patched_verl):
-    """make's own words for the line in the documentation."""
-    (line,) = (
-        (project_root / "docs/llm/recipes.md").read_text().split("## Evaluation")[1].split("```")[1].split("\n")[1:-1]
-    )
-    words = subprocess.run(
-        ["bash", "-c", f"make() {{ printf '%s\\n' \"$@\"; }}\n{line}"],
-        env={"HOME": "/home/me"},
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
-    result = make(*words, "DRY_RUN=1", "PYTHON=python3", RAY_DATA_HOME="/home/me/verl")
-    merge, evaluation = map(shlex.split, result.stdout.splitlines())
+    page = (project_root / "docs/llm/recipes.md").read_text()
+    (line,) = page.split("## Evaluation")[1].split("```")[1].split("\n")[1:-1]
+    words = shlex.split(line.replace("$HOME", "/home/me"))
+    assert words[0] == "make"
+    result = make(*words[1:], "DRY_RUN=1", "PYTHON=python3", HOME="/home/me")
+    merge, evaluation = printed(result)
     checkpoint = "/home/me/verl/ckpts/ERA/era_stage2_qwen2.5_math_7b/global_step_1100/actor"
-    assert merge == [
-        "cd",
-        str(patched_verl),
-        "&&",
-        *f"python3 -m verl.model_merger merge --backend fsdp --local_dir {checkpoint} --target_dir /home/me/verl/models/era".split(),
-    ]
-    assert evaluation[2:] == [
-        "--model",
-        "/home/me/verl/models/era",
-        "--data",
-        "/home/me/verl/data/eval",
-        "--out",
-        "/home/me/verl/eval/era",
-    ]
+    assert merge[:4] == ["cd", str(patched_verl), "&&", "python3"]
+    assert merge[4:10] == ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]
+    assert merge[10:] == [checkpoint, "--target_dir", "/home/me/verl/models/era"]
+    assert evaluation[2:4] == ["--model", "/home/me/verl/models/era"]
+    assert evaluation[4:] == ["--data", "/home/me/verl/data/eval", "--out", "/home/me/verl/eval/era"]
 
 
-def test_every_target_prints_its_command(make, runs, patched_verl):
-    for target, script in runs.items():
-        result = make(target, "DRY_RUN=1")
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.startswith(f"cd {patched_verl} && ") and "-m recipe.era.main_era" in result.stdout
-        assert f"trainer.experiment_name={script.removeprefix('run_').removesuffix('.sh')} " in result.stdout
+REFUSED = {
+    ("llm-grpo", "ARGS=it's"): "ARGS=it's cannot be read as shell words",
+    ("llm-grpo", "PYTHON=/my env/python"): "there is no Python at /my env/python",
+    ("llm-data", "PYTHON=/my env/python"): "there is no Python at /my env/python",
+    ("llm-data", "SETS=mahts"): "unknown: mahts",
+    ("llm-eval",): "make llm-eval MODEL_PATH=",
+    ("llm-eval", "MODEL_PATH=/nope", "DRY_RUN=0"): "MODEL_PATH=/nope is not the folder of a model",
+}
 
 
-def test_data_and_evaluation_print_their_commands(make, tmp_path):
-    recipe = tmp_path / "check outs/verl/recipe/era"
-    recipe.mkdir(parents=True)
-    checkouts = f"CHECKOUTS={tmp_path}/check outs"
-    for script in ("prepare_data.py", "evaluate.py"):
-        (recipe / script).touch()
-    result = make("llm-data", "DRY_RUN=1", checkouts, "SETS=math aime-2024", "DATA=/my data")
-    assert result.returncode == 0, result.stderr
-    assert shlex.split(result.stdout)[1:] == [str(recipe / "prepare_data.py"), "math", "aime-2024", "--out", "/my data"]
-    result = make(
-        "llm-eval",
-        "DRY_RUN=1",
-        checkouts,
-        "MODEL_PATH=/my models/my model",
-        "EVAL=--limit 2",
-        RAY_DATA_HOME="/home of data",
-    )
-    assert result.returncode == 0, result.stderr
-    assert shlex.split(result.stdout)[1:] == [
-        str(recipe / "evaluate.py"),
-        "--model",
-        "/my models/my model",
-        "--data",
-        "/home of data/data/eval",
-        "--out",
-        "/home of data/eval/my model",
-        "--limit",
-        "2",
-    ]
-    words = shlex.split(
-        make("llm-eval", "DRY_RUN=1", checkouts, "MODEL_PATH=/m", "SETS=aime24 amc23", "DATA=/my data").stdout
-    )
-    assert words[4:8] == ["--data", "/my data/eval/aime24.parquet", "/my data/eval/amc23.parquet", "--out"]
-    result = make("llm-eval", checkouts)
-    assert result.returncode != 0 and "make llm-eval MODEL_PATH=" in result.stderr
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_refused_before_an_environment_is_made(make, words, tmp_path):
+    result = make(*words, f"VENV={tmp_path}/venv", f"GPU_VENV={tmp_path}/gpu")
+    assert result.returncode != 0 and REFUSED[words] in result.stderr, result.stderr
+    assert "Setting up" not in result.stdout and os.listdir(tmp_path) == []
 
 
-def test_arguments_are_checked_before_an_environment_is_made(make, project_root, tmp_path):
-    before = os.listdir(project_root / ".venv")
-    for target, said in (
-        (("llm-eval", "MODEL_PATH=/nope"), "MODEL_PATH=/nope is not the folder of a model"),
-        (("llm-data", "SETS=mahts"), "unknown: mahts"),
-    ):
-        result = make(*target, f"VENV={tmp_path}/venv", f"GPU_VENV={tmp_path}/gpu")
-        assert result.returncode != 0 and said in result.stderr and "Setting up" not in result.stdout, result.stderr
-    assert os.listdir(tmp_path) == [] and os.listdir(project_root / ".venv") == before
+def test_a_missing_checkout_is_named_with_its_command(make, tmp_path):
+    targets = ["llm-data", "llm-merge", "llm-eval", "vision-results", "control-results", *RUNS["llm"], *RUNS["vision"]]
+    targets += RUNS["control"]
+    result = make(*targets, f"CHECKOUTS={tmp_path}/none", "CKPT=/c", "MODEL_PATH=/m")
+    assert result.returncode != 0 and result.stderr.count("is not there. Run 'make apply' first") == len(targets)
 
 
-def test_data_is_made_in_the_cpu_environment(make, project_root):
-    command = shlex.split(make("llm-data", "DRY_RUN=1", "DATA=/d").stdout)
-    assert command[0] == f"{project_root}/.venv/cpu/bin/python" and command[2:] == ["all", "--out", "/d"]
+def test_results_of_a_folder_without_runs(make, patched_timm, tmp_path):
+    result = make("vision-results", f"CHECKOUTS={patched_timm.parent}", f"OUTPUT={tmp_path}/none")
+    assert result.returncode != 0 and f"no run (no summary.csv) in {tmp_path}/none" in result.stderr
+
+
+@pytest.fixture
+def bare_python(tmp_path):
+    """A PATH whose python3 has no packages."""
+    python = executable(tmp_path / "bare/python3", f'#!/bin/sh\nexec "{sys.executable}" -S -E -s "$@"\n')
+    return f"{python.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    "target, missing",
+    [
+        ("llm-stage2", ("GPUs:", "model:", "dapo-math-17k.parquet", "aime-2024.parquet", "global_step_600")),
+        (
+            "vision-imagenet-sweep",
+            ("wants 4 (GPUS), this machine has 0", "data/imagenet/train", "H0=7 is not feasible", "no torchvision"),
+        ),
+    ],
+)
+def test_all_that_is_missing_is_named_before_an_environment_is_made(
+    make, patched_verl, patched_timm, bare_python, target, missing, tmp_path
+):
+    environments = [f"{name}={tmp_path}/gpu" for name in ("GPU_VENV", "TIMM_GPU_VENV")]
+    checkouts = patched_verl.parent if target.startswith("llm") else patched_timm.parent
+    given = {"H0": "7", "CUDA_VISIBLE_DEVICES": "", "CHECKOUTS": str(checkouts), "PATH": bare_python}
+    result = make(target, *environments, **given)
+    assert result.returncode != 0 and "Traceback" not in result.stderr
+    for said in (*missing, "no environment for this run yet"):
+        assert said in result.stderr, result.stderr
+    assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
 
 
 def test_the_check_alone_makes_no_environment(make, patched_verl, tmp_path):
@@ -259,174 +224,71 @@ def test_the_check_alone_makes_no_environment(make, patched_verl, tmp_path):
         "prompt": [[{"role": "user", "content": "?"}]] * 768,
         "reward_model": [{"ground_truth": "1"}] * 768,
     }
-    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "data.parquet")
-    there = {
-        "NNODES": "1",
-        "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7",
-        "MODEL_PATH": str(model),
-        "TRAIN_FILE": f"{tmp_path}/data.parquet",
-        "TEST_FILE": f"{tmp_path}/data.parquet",
-    }
-    result = make("llm-grpo", "CHECK_ONLY=1", f"GPU_VENV={tmp_path}/gpu", **there)
+    data = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), data)
+    given = {"NNODES": "1", "MODEL_PATH": str(model), "TRAIN_FILE": str(data), "TEST_FILE": str(data)}
+    gpus = "0,1,2,3,4,5,6,7"
+    result = make("llm-grpo", "CHECK_ONLY=1", f"GPU_VENV={tmp_path}/gpu", CUDA_VISIBLE_DEVICES=gpus, **given)
     assert result.returncode != 0 and "no environment for this run yet" in result.stderr and "no vllm" in result.stderr
     assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
     assert ("This run cannot start" in result.stderr) == (not (patched_verl / "recipe/dapo").exists())
 
 
-@pytest.mark.parametrize("how", ["environment", "command line"])
-def test_a_given_python_is_used(make, how):
-    given = (
-        {"args": ("PYTHON=/my env/python",), "env": {}}
-        if how == "command line"
-        else {"args": (), "env": {"PYTHON": "/my env/python"}}
-    )
-    for target in ("llm-grpo", "llm-data", "llm-eval"):
-        result = make(target, "DRY_RUN=1", "MODEL_PATH=/m", *given["args"], **given["env"])
-        assert result.returncode == 0 and "/my env/python" in shlex.split(result.stdout), result.stderr
-    result = make("llm-data", *given["args"], **given["env"])
-    assert result.returncode != 0 and "there is no Python at /my env/python" in result.stderr
-    result = make("llm-grpo", *given["args"], **given["env"])
-    assert result.returncode != 0 and "there is no Python at /my env/python" in result.stderr
+def test_the_gpu_environment_is_set_up_last(make, tmp_path):
+    """With programs in the place of the active Python and the environment's."""
+    lacks = '#!/bin/sh\ncase "$*" in *check_gpu_environment*) echo "No vllm here."; exit 1;; esac\necho Python 3.12.0\n'
+    path = f"{executable(tmp_path / 'active/python3', lacks).parent}:{os.environ['PATH']}"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").touch()
+    words = ("llm-eval", f"GPU_VENV={tmp_path}/gpu", f"MODEL_PATH={tmp_path}/model")
 
-
-def test_hydra_overrides_are_passed_on(make, runs):
-    for target in runs:
-        words = shlex.split(
-            make(target, "DRY_RUN=1", "ARGS=trainer.save_freq=5 'data.prompt_key=a b' trainer.logger=[console]").stdout
-        )
-        assert words[-3:] == ["trainer.save_freq=5", "data.prompt_key=a b", "trainer.logger=[console]"]
-    result = make("llm-grpo", "DRY_RUN=1", "ARGS=it's")
-    assert result.returncode != 0 and "ARGS=it's cannot be read as words of the shell" in result.stderr
-
-
-ODD = "/tmp/a\"b'c`d$e $(f) \\g"
-
-
-@pytest.mark.parametrize("how", ["environment", "command line"])
-def test_values_are_passed_on_whatever_they_hold(make, how):
-    def words(target, **given):
-        result = (
-            make(target, "DRY_RUN=1", **given)
-            if how == "environment"
-            else make(target, "DRY_RUN=1", *(f"{name}={value}" for name, value in given.items()))
-        )
-        assert result.returncode == 0, result.stderr
-        return subprocess.run(
-            [
-                "bash",
-                "-c",
-                f"print() {{ printf '%s\\0' \"$@\"; }}; print {result.stdout.partition(' && ')[2] or result.stdout}",
-            ],
-            capture_output=True,
-            text=True,
-        ).stdout.split("\0")
-
-    assert words("llm-eval", MODEL_PATH=ODD, OUT=ODD, DATA=ODD)[2:-1] == [
-        "--model",
-        ODD,
-        "--data",
-        f"{ODD}/eval",
-        "--out",
-        ODD,
-    ]
-    assert words("llm-data", SETS="nope 'x \"y", RAY_DATA_HOME=ODD)[2:-1] == [
-        "nope",
-        "'x",
-        '"y',
-        "--out",
-        f"{ODD}/data",
-    ]
-    assert f"TENSORBOARD_DIR={ODD}/ckpts/ERA/grpo_qwen2.5_math_7b/tensorboard" in words("llm-grpo", RAY_DATA_HOME=ODD)
-
-
-def test_zero_is_no_dry_run(make):
-    result = make("llm-eval", "DRY_RUN=0", "MODEL_PATH=/nope")
-    assert result.returncode != 0 and "is not the folder of a model" in result.stderr
-
-
-def test_a_dry_run_ends_its_line(make):
-    assert (
-        make("llm-data", "DRY_RUN=1").stdout.count("\n")
-        == 1
-        == make("llm-eval", "DRY_RUN=1", "MODEL_PATH=/m").stdout.count("\n")
-    )
-
-
-def test_what_to_do_where_flash_attention_cannot_be_built(make, tmp_path):
-    bin = tmp_path / "gpu/bin"
-    bin.mkdir(parents=True)
-    (bin / "python").write_text('#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
-    (bin / "python").chmod(0o755)
-    (tmp_path / "active").mkdir()
-    (tmp_path / "active/python3").write_text('#!/bin/sh\necho "Python 3.12.0"\n')  # that fits
-    (tmp_path / "active/python3").chmod(0o755)
-    result = make(
-        f"GPU_VENV={tmp_path}/gpu", f"{tmp_path}/gpu/installed", PATH=f"{tmp_path}/active:{os.environ['PATH']}"
-    )
-    assert result.returncode != 0 and not (tmp_path / "gpu/installed").exists()
+    executable(tmp_path / "gpu/bin/python", '#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
+    result = make(*words, PATH=path)
+    assert result.returncode != 0 and "No vllm here." in result.stdout and "about 10 GB" in result.stdout
     for part in ("flash-attn could not be installed", "CUDA_HOME", "the same command goes on from there"):
         assert part in result.stderr
+    assert not (tmp_path / "gpu/installed").exists()
+
+    executable(tmp_path / "gpu/bin/python", '#!/bin/sh\necho "$@"\n')
+    result = make(*words, PATH=path)
+    assert result.returncode == 0 and (tmp_path / "gpu/installed").exists(), result.stderr
+    assert f"evaluate.py --model {tmp_path}/model" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    "target",
+    "given, said",
     [
-        "llm-stage1",
-        "llm-gspo-era",
-        "llm-data",
-        "llm-merge",
-        "vision-cifar10",
-        "vision-results",
-        "control-batch",
-        "control-results",
+        (
+            ["PYTHON=/nonexistent"],
+            "error: PYTHON=/nonexistent is not a Python 3.11, 3.12 or 3.13. Nothing was changed.",
+        ),
+        (["PYTHON=false"], "error: PYTHON=false is not a Python 3.11, 3.12 or 3.13. Nothing was changed."),
+        (["PATH=/nonexistent"], "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it:"),
+        (["PATH=/nonexistent", "PYTHON="], "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it:"),
     ],
 )
-def test_before_apply_the_command_is_named(make, target, tmp_path):
-    result = make(target, f"CHECKOUTS={tmp_path}/none", "CKPT=/c", "MODEL_PATH=/m")
-    assert result.returncode != 0 and "Run 'make apply' first" in result.stderr
-
-
-def test_all_that_is_missing_is_named_before_an_environment_is_made(make, project_root):
-    before = (project_root / ".venv/verl-gpu").exists()
-    result = make("llm-stage2", CUDA_VISIBLE_DEVICES="")
-    assert result.returncode != 0 and "Traceback" not in result.stderr
-    for missing in ("GPUs:", "model:", "dapo-math-17k.parquet", "aime-2024.parquet", "global_step_600"):
-        assert missing in result.stderr, result.stderr
-    assert (project_root / ".venv/verl-gpu").exists() == before
-
-
-@pytest.mark.parametrize(
-    "python, said", [("/nonexistent", "PYTHON=/nonexistent is not a Python 3.11"), ("too old", "is not a Python 3.11")]
-)
-def test_a_python_that_cannot_be_used_is_named(make, python, said, tmp_path):
-    if python == "too old":
-        python = str(tmp_path / "python3.9")
-        (tmp_path / "python3.9").write_text("#!/bin/sh\nexit 1\n")
-        (tmp_path / "python3.9").chmod(0o755)
-    result = make("test", f"PYTHON={python}", f"VENV={tmp_path}/venv")
+def test_a_python_that_is_missing_or_does_not_fit_is_named(make, given, said, tmp_path):
+    result = make("test", f"VENV={tmp_path}/venv", *given)
     assert result.returncode != 0 and said in result.stderr
-    assert "Setting up" not in result.stdout and not (tmp_path / "venv").exists()
+    assert "Setting up" not in result.stdout and os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("given", [(), ("PYTHON=",)])
-def test_that_there_is_no_python_is_said(make, given, tmp_path):
-    (tmp_path / "bin").mkdir()
-    result = make("test", f"PATH={tmp_path}/bin", f"VENV={tmp_path}/venv", *given)
-    assert result.returncode != 0 and "error: no Python 3.11, 3.12 or 3.13 found. Install one" in result.stderr
-    assert not (tmp_path / "venv").exists()
-
-
-def test_an_environment_whose_python_is_gone_is_made_anew(make, tmp_path):
-    """Here up to the point where a Python is looked for."""
+def test_an_environment_whose_python_is_gone_is_set_up_again(make, tmp_path):
+    """With a program in the place of Python that writes down how it is called."""
+    executable(tmp_path / "python", f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\necho Python 3.12.0\n')
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "venv/bin/python").symlink_to("/nonexistent/python3")
     (tmp_path / "venv/installed").touch()
-    result = make("report", f"VENV={tmp_path}/venv", "PYTHON=/nonexistent")
-    assert result.returncode != 0 and "PYTHON=/nonexistent is not a Python 3.11" in result.stderr
+    result = make("report", f"VENV={tmp_path}/venv", f"PYTHON={tmp_path}/python")
+    assert f"Setting up {tmp_path}/venv with Python 3.12.0" in result.stdout
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"-m venv --clear {tmp_path}/venv"
+    assert result.returncode != 0 and not (tmp_path / "venv/installed").exists()
 
 
-def test_checkouts_in_a_folder_with_spaces(make, patched_verl, tmp_path):
-    (tmp_path / "my checkouts").symlink_to(patched_verl.parent)
-    result = make("llm-stage1", "DRY_RUN=1", f"CHECKOUTS={tmp_path}/my checkouts")
-    assert result.returncode == 0 and "-m recipe.era.main_era" in result.stdout, result.stderr
-    assert "applied" in make("status", f"CHECKOUTS={tmp_path}/my checkouts").stdout
+def test_lint_that_fails_names_the_command_that_helps(make, tmp_path):
+    for name in ("python", "ruff"):
+        executable(tmp_path / f"venv/bin/{name}", f"#!/bin/sh\necho {name} is called\nexit 1\n")
+    (tmp_path / "venv/installed").touch()
+    result = make("test", f"VENV={tmp_path}/venv")
+    assert result.returncode != 0 and "'make format' fixes" in result.stderr
+    assert result.stdout == "ruff is called\n"

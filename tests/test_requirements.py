@@ -7,18 +7,38 @@ import sys
 
 import pytest
 
+VERL, TIMM, FASTTD3 = "verl v0.4.1", "timm v1.0.20", "fasttd3 2d83b6a"
+LOCKS = {
+    "verl": ("verl-gpu", "verl-gpu-flash-attn"),
+    "timm": ("timm-gpu",),
+    "fasttd3": ("fasttd3-gpu",),
+    "playground": ("fasttd3-playground",),
+    "cpu": ("cpu",),
+}
+
+
+@pytest.fixture
+def locked(project_root):
+    """locked(environment): the versions that its files pin."""
+
+    def versions(environment):
+        text = "".join((project_root / f"requirements/{lock}.txt").read_text() for lock in LOCKS[environment])
+        return dict(re.findall(r"^([a-z0-9-]+)(?:\[\w+\])?==(\S+)", text, re.MULTILINE))
+
+    return versions
+
 
 @pytest.fixture
 def check(project_root, monkeypatch):
-    spec = importlib.util.spec_from_file_location(
-        "check_gpu_environment", project_root / "requirements/check_gpu_environment.py"
-    )
+    """check(framework, installed): the problems of an environment with these versions; None: not installed."""
+    file = project_root / "requirements/check_gpu_environment.py"
+    spec = importlib.util.spec_from_file_location("check_gpu_environment", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def problems(installed, framework="verl v0.4.1"):
+    def problems(framework, installed):
         def version(name):
-            if name not in installed:
+            if installed.get(name) is None:
                 raise module.metadata.PackageNotFoundError
             return installed[name]
 
@@ -28,90 +48,61 @@ def check(project_root, monkeypatch):
     return problems
 
 
-def versions(project_root, *locks):
-    text = "".join((project_root / f"requirements/{name}.txt").read_text() for name in locks)
-    return dict(re.findall(r"^([a-z0-9-]+)(?:\[\w+\])?==(\S+)", text, re.MULTILINE))
-
-
-@pytest.fixture
-def locked(project_root):
-    return versions(project_root, "verl-gpu", "verl-gpu-flash-attn")
-
-
-def test_the_locked_environment_is_enough(check, locked):
-    assert check(locked) == []
+@pytest.mark.parametrize(
+    "framework, environment", [(VERL, "verl"), (TIMM, "timm"), (TIMM, "verl"), (FASTTD3, "fasttd3")]
+)
+def test_the_locked_environments_are_enough(check, locked, framework, environment):
+    assert check(framework, locked(environment)) == []
 
 
 @pytest.mark.parametrize(
-    "package, version, said",
+    "framework, environment, other, said",
     [
-        ("vllm", "0.11.0", "vllm 0.11.0, below 0.9 needed"),
-        ("torch", "2.5.1+cu124", "torch 2.5.1+cu124, at least 2.6 needed"),
-        ("tensordict", "0.7.0", "below 0.6.3"),
-        ("ray", None, "no ray"),
+        (VERL, "verl", {"vllm": "0.11.0"}, ["vllm 0.11.0, below 0.9 needed"]),
+        (VERL, "verl", {"torch": "2.5.1+cu124"}, ["torch 2.5.1+cu124, at least 2.6 needed"]),
+        (VERL, "verl", {"tensordict": "0.7.0"}, ["tensordict 0.7.0, below 0.6.3 needed"]),
+        (VERL, "verl", {"ray": None}, ["no ray"]),
+        (
+            TIMM,
+            "timm",
+            {"torch": "2.3.1+cu121", "safetensors": None},
+            ["torch 2.3.1+cu121, at least 2.4 needed", "no safetensors"],
+        ),
+        (
+            FASTTD3,
+            "fasttd3",
+            {"numpy": "2.3.2", "gymnasium": "1.2.0", "wandb": None},
+            ["numpy 2.3.2, below 2 needed", "gymnasium 1.2.0, below 1 needed", "no wandb"],
+        ),
     ],
 )
-def test_another_version_is_named(check, locked, package, version, said):
-    installed = {**locked, package: version} if version else {name: v for name, v in locked.items() if name != package}
-    (problem,) = check(installed)
-    assert said in problem
+def test_what_an_environment_lacks_is_named(check, locked, framework, environment, other, said):
+    assert check(framework, {**locked(environment), **other}) == said
 
 
-def test_the_locked_environments_are_enough_for_timm(check, locked, project_root):
-    """That of the LLM runs too."""
-    for environment in (versions(project_root, "timm-gpu"), locked):
-        assert check(environment, "timm v1.0.20") == []
-
-
-def test_what_timm_lacks_is_named(check, project_root):
-    installed = {**versions(project_root, "timm-gpu"), "torch": "2.3.1+cu121"}
-    del installed["safetensors"]
-    assert check(installed, "timm v1.0.20") == ["torch 2.3.1+cu121, at least 2.4 needed", "no safetensors"]
-
-
-def test_the_locked_environment_is_enough_for_fasttd3(check, project_root):
-    assert check(versions(project_root, "fasttd3-gpu"), "fasttd3 2d83b6a") == []
-
-
-def test_the_environment_of_playground_is_not_that_of_humanoid_bench(check, project_root):
+def test_the_environment_of_playground_is_not_that_of_humanoid_bench(check, locked):
     """Its mujoco is too new: that is why there are two."""
-    problems = check(versions(project_root, "fasttd3-playground"), "fasttd3 2d83b6a")
+    problems = check(FASTTD3, locked("playground"))
     assert any(problem.endswith("below 3.2 needed") for problem in problems) and "no dm-control" in problems
 
 
-def test_what_fasttd3_lacks_is_named(check, project_root):
-    installed = {**versions(project_root, "fasttd3-gpu"), "numpy": "2.3.2", "gymnasium": "1.2.0"}
-    del installed["wandb"]
-    assert check(installed, "fasttd3 2d83b6a") == [
-        "numpy 2.3.2, below 2 needed",
-        "gymnasium 1.2.0, below 1 needed",
-        "no wandb",
-    ]
-
-
-def test_torch_fits_jax_in_the_environment_of_playground(project_root):
+def test_torch_fits_jax_in_the_environment_of_playground(locked):
     """jax[cuda12] takes its cuDNN from the same package as torch 2.6.0, which asks for exactly this one."""
-    found = versions(project_root, "fasttd3-playground")
-    assert (found["torch"], found["nvidia-cudnn-cu12"], found["jax"]) == (
-        "2.6.0",
-        "9.1.0.70",
-        found["jax-cuda12-plugin"],
-    )
+    found = locked("playground")
+    assert (found["torch"], found["nvidia-cudnn-cu12"]) == ("2.6.0", "9.1.0.70")
+    assert found["jax"] == found["jax-cuda12-plugin"]
 
 
-def test_torchvision_fits_torch(project_root):
-    """torchvision 0.21 is built for torch 2.6, in every lock."""
-    for lock in ("cpu", "verl-gpu", "timm-gpu"):
-        found = versions(project_root, lock)
-        assert (found["torch"], found["torchvision"]) == ("2.6.0", "0.21.0")
+@pytest.mark.parametrize("environment", ["cpu", "verl", "timm"])
+def test_torchvision_fits_torch(locked, environment):
+    """torchvision 0.21 is built for torch 2.6."""
+    found = locked(environment)
+    assert (found["torch"], found["torchvision"]) == ("2.6.0", "0.21.0")
 
 
 @pytest.mark.parametrize("framework", ["verl", "timm", "fasttd3"])
 def test_the_command_names_the_framework(project_root, framework):
     """In a Python without any package."""
-    result = subprocess.run(
-        [sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and f"is not what {framework} " in result.stdout and "no torch" in result.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import stat
@@ -176,16 +177,21 @@ def write_files(changes: dict[str, Content | None], present: dict[str, Content])
         if item is not None:
             with contextlib.suppress(OSError):
                 target.rmdir()  # an empty folder that gives way to a file
-        found = read_file(path) if target.is_file() else None
-        if path != "upstreams.json" and found != present.get(path):
-            again = "it is left as it is; run the command again to go on"
-            raise Stop(LOCAL, f"{path} was changed while apply.py was running", again)
+        look = functools.partial(refuse_changed, path, present.get(path))
         if item is None:
+            look()
             target.unlink()
             with contextlib.suppress(OSError):  # not empty
                 target.parent.rmdir()
         else:
-            write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644)
+            write_file(target, item[1], 0o755 if item[0] == MODES[1] else 0o644, check=look)
+
+
+def refuse_changed(path: str, expected: Content | None) -> None:
+    found = read_file(path) if (ROOT / path).is_file() else None
+    if path != "upstreams.json" and found != expected:
+        again = "it is left as it is; run the command again to go on"
+        raise Stop(LOCAL, f"{path} was changed while apply.py was running", again)
 
 
 def keep_known(checkout: Checkout, record: dict, wanted: dict[str, Content]) -> None:

@@ -207,11 +207,27 @@ def write_port(run: Run, name: str) -> int:
             files = [str(ROOT / "patches" / name / label / patch.file) for patch in overlay.patches]
             number, detail = carry(git, overlay, files) if files else (0, [])
         except BaseException:
-            checkout.git.run("worktree", "remove", "--force", "--force", str(path), ok=(0, 1, 128))
-            checkout.git.run("branch", "-D", branch.removeprefix("refs/heads/"), ok=(0, 1, 128))
+            clean_up(checkout, path, branch)
             raise
         title = f"{name}: {label} ({source.base[:12]}) onto {onto or 'HEAD'} ({target.base[:12]})"
         return report(run, checkout, title, git, branch, rows_of(git, overlay.patches, number, detail))
+
+
+def clean_up(checkout: Checkout, path: Path, branch: str) -> None:
+    """Remove a worktree that failed; where that fails too, say how."""
+    context = checkout.context
+    context.interruptible = False
+    for command in (("worktree", "remove", "--force", "--force", str(path)), ("branch", "-D", short(branch))):
+        checkout.git.run(*command, ok=tuple(range(-64, 256)))
+    if os.path.lexists(path):
+        git = f"git -C {checkout.path}"
+        context.advice = (
+            f"to remove what is left: `rm -r {path}`, `{git} worktree prune`, `{git} branch -D {short(branch)}`"
+        )
+
+
+def short(branch: str) -> str:
+    return branch.removeprefix("refs/heads/")
 
 
 def carry(git: Git, overlay: Overlay, files: list[str]) -> tuple[int, list[str]]:
@@ -232,7 +248,7 @@ def port_label(onto: str | None, commit: str) -> str:
 
 
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
-    name, git = branch.removeprefix("refs/heads/"), f"git -C {checkout.path}"
+    name, git = short(branch), f"git -C {checkout.path}"
     known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
     steps = [f"`{git} worktree remove -f -f {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
     steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
@@ -259,7 +275,7 @@ def make_worktree(checkout: Checkout, overlay: Overlay, base: str, path: Path, b
     tip = base
     if overlay.files:
         tip = store_files(checkout.git, overlay.files, base, f"New files of the ERA overlay for {checkout.name}\n")
-    checkout.git("worktree", "add", "--quiet", "-b", branch.removeprefix("refs/heads/"), str(path), tip)
+    checkout.git("worktree", "add", "--quiet", "-b", short(branch), str(path), tip)
     git = Git(checkout.context, find_git_dir(path), path)
     git.config = checkout.git.config
     return git, tip
@@ -287,7 +303,7 @@ def rows_of(git: Git, patches: list[Patch], number: int, detail: list[str]) -> l
 
 def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, rows: list[dict]) -> int:
     context, path = run.context, git.work_tree
-    name = branch.removeprefix("refs/heads/")
+    name = short(branch)
     context.say(f"{title}: {path}, on the branch {name}")
     print_rows(run, rows)
     stopped = any(row["result"] == "conflict" for row in rows)

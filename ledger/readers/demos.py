@@ -1,70 +1,94 @@
-"""The three demos' results: demo/ (a task of an LLM), demo/vision (digits), demo/control (HalfCheetah).
+"""The three demos' results: demo/llm (a task of an LLM), demo/vision (digits), demo/control (HalfCheetah).
 
-A run counts when its run.json is there, which the demos write last. What was trained with another task, or other numbers of steps or
-epochs than the demo's own, has a name that says so, and is no run of the ledger.
+A result counts when its run.json is there, which the demos write last. What was trained with another task, or for
+another number of steps or epochs than the demo's own, has a name that says so, and is not in the ledger.
 """
 
 import json
 import re
 from collections.abc import Set
+from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.commands import DEMO_LENGTHS
-from ledger.readers.reading import TRAINING, Problems, Reading, Wanted, digest_of, names_of
+from ledger.readers.run_folder import TRAINING, Needs, Problems, RunFolder, digest_of, names_of
 from ledger.readers.tables import are_in_order, curves_of, read_csv
 from ledger.results import Result
 
 INFO = "run.json"
-STEPS, SUMMARY, CURVES = "steps.csv", "summary.csv", "curves.csv"
-CONTROL_INTERVAL = 100  # steps between two rows of FastTD3
-_LLM = re.compile(r"(?P<name>chain[\w-]*)-seed(?P<seed>\d+)-steps(?P<length>\d+)")
-_VISION = re.compile(r"(?P<name>baseline|era-?\d[\w.+-]*)-epochs(?P<length>\d+)-seed(?P<seed>\d+)")
-_CONTROL = re.compile(r"(?P<name>fasttd3|fasttd3-no-delay|era|era-learned)-steps(?P<length>\d+)-seed(?P<seed>\d+)")
+
+
+@dataclass(frozen=True)
+class Format:
+    """file: of the curves. step: its column. every: steps between two rows."""
+
+    demo: str
+    folder: re.Pattern
+    file: str
+    step: str
+    every: int
+
+
+FORMATS = (
+    Format("demo", re.compile(r"(?P<name>chain[\w-]*)-seed(?P<seed>\d+)-steps(?P<length>\d+)"), "steps.csv", "step", 1),
+    Format(
+        "demo-vision",
+        re.compile(r"(?P<name>baseline|era-?\d[\w.+-]*)-epochs(?P<length>\d+)-seed(?P<seed>\d+)"),
+        "summary.csv",
+        "epoch",
+        1,
+    ),
+    Format(
+        "demo-control",
+        re.compile(r"(?P<name>fasttd3|fasttd3-no-delay|era|era-learned)-steps(?P<length>\d+)-seed(?P<seed>\d+)"),
+        "curves.csv",
+        "global_step",
+        100,
+    ),
+)
 
 
 def recognises(folder: Path, names: Set[str]) -> bool:
-    return _kind(folder, names) is not None
+    return _format_of(folder, names) is not None
 
 
-def _kind(folder: Path, names: Set[str]):
-    """Match of the name, the arm, the file, its column of steps, steps between two rows, and the demo."""
+def _format_of(folder: Path, names: Set[str]) -> tuple[Format, re.Match, str] | None:
+    """Its format, the parts of its name, and its name in the ledger. The LLM demo's arms are folders of their own."""
     above, name = names_of(folder)
-    if STEPS in names and name in ("grpo", "era") and (match := _LLM.fullmatch(above)):
-        return match, f"-{name}", STEPS, "step", 1, "demo"
-    if SUMMARY in names and (match := _VISION.fullmatch(name)):
-        return match, "", SUMMARY, "epoch", 1, "demo-vision"
-    if CURVES in names and (match := _CONTROL.fullmatch(name)):
-        return match, "", CURVES, "global_step", CONTROL_INTERVAL, "demo-control"
+    for found in FORMATS:
+        is_llm = found.demo == "demo"
+        match = found.folder.fullmatch(above if is_llm else name)
+        if match and found.file in names and (not is_llm or name in ("grpo", "era")):
+            return found, match, f"demo/{match['name']}" + (f"-{name}" if is_llm else "")
     return None
 
 
-def read(folder: Path, wanted: Wanted) -> list[Reading]:
-    match, arm, name_of_file, column, every, demo = _kind(folder, {file.name for file in folder.iterdir()})
-    variable, usual = DEMO_LENGTHS[demo]
-    unit = variable.lower()
-    file, total = folder / name_of_file, int(match["length"])
-    problems = Problems(file)
-    name = f"demo/{match['name']}{arm}" + ("" if total == usual else f", {total} {unit}")
-    needed = wanted.by(TRAINING, name)
-    from_zero = column == "epoch"
-    log = read_csv(file, column, sorted(needed), problems)
-    good = are_in_order(log, problems, first=0 if from_zero else every, every=every, resumes=False) and bool(log.steps)
-    curves = curves_of(log, needed, problems, shift=int(from_zero), say=good)
+def read(folder: Path, needs: Needs) -> list[RunFolder]:
+    found, match, name = _format_of(folder, {file.name for file in folder.iterdir()})
+    variable, usual = DEMO_LENGTHS[found.demo]
+    unit, total, file = variable.lower(), int(match["length"]), folder / found.file
+    if total != usual:
+        name += f", {total} {unit}"
+    problems, info_problems = Problems(file), Problems(folder / INFO)
+    needed, from_zero = needs.metrics(TRAINING, name), found.step == "epoch"
+    log = read_csv(file, found.step, sorted(needed), problems)
+    first = 0 if from_zero else found.every
+    used = are_in_order(log, problems, first, found.every, resumes=False) and bool(log.steps)
+    curves = curves_of(log, needed, problems, shift=int(from_zero), say=used)
     steps = log.last_step + from_zero if log.steps else 0
-    info = _info(folder / INFO)
-    said = Problems(folder / INFO)
-    if info is None:
-        said.add("is lacking or not whole, and the demos write it last: the run is not used")
-    if steps != total and log.steps:
+    if log.steps and steps != total:
         problems.add(f"ends at {steps} of {total} {unit}")
+    info = _read_info(folder / INFO)
+    if info is None:
+        info_problems.add("is missing or incomplete, and the demos write it last: the result is not used")
     result = Result(
-        kind=TRAINING, name=name, seed=int(match["seed"]), folder=str(folder), finished=info is not None and steps >= total, steps=steps, total=total,
-        curves=curves, used=good and info is not None, hardware=_hardware(info),
+        TRAINING, name, int(match["seed"]), str(folder), info is not None and steps >= total, steps, total,
+        curves=curves, used=used and info is not None, hardware=_hardware(info or {}),
     )  # fmt: skip
-    return [Reading(result, problems.all() + said.all(), digest_of(file), _settings(info))]
+    return [RunFolder(result, problems.all() + info_problems.all(), digest_of(file), _settings(info))]
 
 
-def _info(file: Path) -> dict | None:
+def _read_info(file: Path) -> dict | None:
     try:
         info = json.loads(file.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
@@ -74,13 +98,14 @@ def _info(file: Path) -> dict | None:
 
 def _settings(info: dict | None) -> str:
     """The code and the flags without the seed."""
-    key = (info or {}).get("key")
-    code = key.get("code") if isinstance(key, dict) else key
-    flags = (info or {}).get("flags")  # the LLM's demo has none
-    flags = [str(flag) for flag in flags if not str(flag).startswith("--seed=")] if isinstance(flags, list) else []
-    return f"code {str(code)[:12]}, {' '.join(flags) or 'no flags'}" if info else ""
+    if info is None:
+        return ""
+    code = info["key"].get("code") if isinstance(info["key"], dict) else info["key"]
+    flags = info.get("flags") if isinstance(info.get("flags"), list) else []  # the LLM demo has none
+    shown = " ".join(str(flag) for flag in flags if not str(flag).startswith("--seed="))
+    return f"code {str(code)[:12]}, {shown or 'no flags'}"
 
 
-def _hardware(info: dict | None) -> str:
-    machine = (info or {}).get("machine")
-    return f"{machine.get('cores')} cores, {machine.get('cpu')}" if isinstance(machine, dict) else ""
+def _hardware(info: dict) -> str:
+    machine = info.get("machine")
+    return f"{machine.get('cores')} cores of {machine.get('cpu')}" if isinstance(machine, dict) else ""

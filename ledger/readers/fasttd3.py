@@ -1,8 +1,9 @@
 """FastTD3's trainings: train.csv, log.txt, command.txt and models/ of overlays/fasttd3/recipes/era.
 
-A row for every 100 steps. A run is finished when its final model is whole and train.csv reaches the last step that train.py logs. Copies
-often leave models/ behind: of a folder without it train.csv and the settings that train.py prints into log.txt decide alone. Runs in
-a folder time/ are compared by the time of a step, from the first row on, before which the networks are compiled.
+A row for every 100 steps. A training is finished when its final model is whole and train.csv reaches the last step
+that train.py logs. Copies often leave models/ behind: without it train.csv and the settings that train.py prints into
+log.txt decide alone. Those in a folder time/ are compared by the time of a step, from the first row on, before which
+the networks are compiled.
 """
 
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ledger.readers import recipes
-from ledger.readers.reading import SECONDS, TIMED, TRAINING, Problems, Reading, Wanted, digest_of, timed_or_not
+from ledger.readers.run_folder import SECONDS, TIMED, TRAINING, Needs, Problems, RunFolder, digest_of, name_and_seed
 from ledger.readers.tables import Log, are_in_order, curves_of, read_csv, series
 from ledger.results import Result
 
@@ -26,37 +27,28 @@ def recognises(folder: Path, names: Set[str]) -> bool:
     return FILE in names
 
 
-def read(folder: Path, wanted: Wanted) -> list[Reading]:
+def read(folder: Path, needs: Needs) -> list[RunFolder]:
     file = folder / FILE
     problems = Problems(file)
-    name, seed = timed_or_not(folder)
-    needed = wanted.by(TRAINING, name)
+    name, seed = name_and_seed(folder)
+    needed = needs.metrics(TRAINING, name)
     log = read_csv(file, STEP, ["seconds", *sorted(needed)], problems)
-    good = are_in_order(log, problems, first=INTERVAL, every=INTERVAL, resumes=False) and bool(log.steps)
+    used = are_in_order(log, problems, first=INTERVAL, every=INTERVAL, resumes=False) and bool(log.steps)
     total = total_steps(folder / LOG)
     finished = is_finished(folder, log.last_step, total)
     if total is None:
-        problems.add(
-            f"has no {LOG} beside it that says for how many steps it was started, so it does not count as finished"
-        )
+        what = f"has no {LOG} beside it that says for how many steps it was started"
+        problems.add(f"{what}, so it does not count as finished")
     seconds = seconds_of_a_step(log, problems) if name.startswith(TIMED) else None
     log.columns.pop("seconds", None)
-    curves = curves_of(log, needed - {SECONDS}, problems, say=finished and good)
+    curves = curves_of(log, needed - {SECONDS}, problems, say=finished and used)
     values = {} if seconds is None else {SECONDS: seconds}
     as_recipe, command_problems = recipes.fasttd3(folder / COMMAND, name, seed)
     result = Result(
-        TRAINING,
-        name,
-        seed,
-        str(folder),
-        finished,
-        log.last_step,
-        total,
-        values,
-        curves=curves,
-        used=good and as_recipe,
-    )
-    return [Reading(result, problems.all() + command_problems, digest_of(file), f"{total} steps" if total else "")]
+        TRAINING, name, seed, str(folder), finished, log.last_step, total, values, curves=curves,
+        used=used and as_recipe,
+    )  # fmt: skip
+    return [RunFolder(result, problems.all() + command_problems, digest_of(file), f"{total} steps" if total else "")]
 
 
 def total_steps(log: Path) -> int | None:

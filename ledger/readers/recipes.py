@@ -1,5 +1,6 @@
-"""The commands and protocols of the overlays' recipes, to which a run's own are compared: what else carries the same name (a smoke
-run, another number of GPUs, flags of the user's) is not the ledger's run."""
+"""The commands and protocols of the overlays' recipes, with which a result's own are compared.
+
+What else has the same name (a smoke run, another number of GPUs, flags of the user's) is not the ledger's."""
 
 import importlib.util
 import json
@@ -11,27 +12,21 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from ledger.experiments import ROOT
-from ledger.readers.reading import Problems
+from ledger.ledger import ROOT
+from ledger.readers.run_folder import TIMED, Problems
 
 # Flags that change nothing in what is trained: how often something is printed or kept, and who loads the data.
-HARMLESS_TIMM = {"-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem"}
-HARMLESS_FASTTD3 = {
-    "--device_rank",
-    "--project",
-    "--use_wandb",
-    "--no_use_wandb",
-    "--render_interval",
-    "--save_interval",
-}
+HARMLESS_TIMM = ["-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem"]
+HARMLESS_FASTTD3 = [
+    "--device_rank", "--project", "--use_wandb", "--no_use_wandb", "--render_interval", "--save_interval",
+]  # fmt: skip
 
 
 @cache
 def _module(path: str) -> ModuleType:
     """A file of the overlays that imports the standard library alone."""
-    spec = importlib.util.spec_from_file_location(
-        "recipe_" + path.replace("/", "_").removesuffix(".py"), ROOT / "overlays" / path
-    )
+    name = "recipe_" + path.replace("/", "_").removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "overlays" / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -39,14 +34,13 @@ def _module(path: str) -> ModuleType:
 
 @cache
 def _timm_runs() -> dict[str, tuple[list[str], float]]:
-    """By name: the command without seed and data folder, and the epochs after which the recipe ends the run, at the latest of all
-    experiments that have it."""
+    """By name: the command without seed and data folder, and after how many epochs the recipe ends it at the latest."""
     runs = _module("timm/recipes/era/runs.py")
     found = {}
     for experiment in runs.EXPERIMENTS.values():
         for run in runs.runs(experiment, runs.Settings(), []):
             name, _, _ = run.name.rpartition("-seed")
-            name = f"time/{name}" if experiment.compares_time else name
+            name = TIMED + name if experiment.compares_time else name
             before = found.get(name, ([], 0))[1]
             found[name] = _without(run.command, "--seed", "--data-dir"), max(before, experiment.stop_after or math.inf)
     return found
@@ -60,19 +54,17 @@ def _fasttd3_commands() -> dict[str, list[str]]:
     for experiment in runs.EXPERIMENTS.values():
         for run in runs.runs(experiment, runs.Settings(seeds=(0,)), []):
             name, _, _ = run.name.rpartition("-seed")
-            commands[f"time/{name}" if experiment.compares_time else name] = _without(run.command, "--seed")
+            commands[TIMED + name if experiment.compares_time else name] = _without(run.command, "--seed")
     return commands
 
 
 def timm(file: Path, name: str, seed: int | None) -> tuple[int | None, bool, list]:
-    """Epochs to train, whether the command is the recipe's, and problems. A copy without command.txt is taken for the recipe's."""
+    """Epochs to train, whether the command is the recipe's, and problems. A copy without command.txt is
+    assumed to be the recipe's."""
     expected, stop = _timm_runs().get(name, (None, math.inf))
     found, fits, problems = _compare(file, expected, seed, HARMLESS_TIMM, ("--seed", "--data-dir"))
-    epochs = [
-        value
-        for flag, value in _pairs(found or expected or [])
-        if flag == "--epochs" and re.fullmatch(r"\d{1,9}", value)
-    ]
+    given = [value for flag, value in _pairs(found or expected or []) if flag == "--epochs"]
+    epochs = [value for value in given if re.fullmatch(r"\d{1,9}", value)]
     return min(int(epochs[-1]), stop) if epochs else None, fits, problems
 
 
@@ -82,7 +74,7 @@ def fasttd3(file: Path, name: str, seed: int | None) -> tuple[bool, list]:
 
 
 def protocol(benchmark: str) -> dict | None:
-    """Of the paper's evaluation: samples, temperature, top_p, max_tokens, problems. None for a benchmark that it does not have."""
+    """The paper's samples, temperature, top_p, max_tokens and problems; None for a benchmark that it does not have."""
     module = _module("verl/recipe/era/evaluation/protocol.py")
     if benchmark not in module.PROTOCOLS:
         return None
@@ -95,7 +87,7 @@ def paper_average() -> tuple[str, ...]:
 
 
 def words(file: Path) -> list[str]:
-    """Of a command.txt, none where it is lacking or cannot be read."""
+    """Of a command.txt; none where it is missing or cannot be read."""
     try:
         return shlex.split(file.read_text())
     except (OSError, ValueError):
@@ -103,38 +95,35 @@ def words(file: Path) -> list[str]:
 
 
 def _compare(
-    file: Path, expected: list[str] | None, seed: int | None, harmless: set[str], own: tuple[str, ...]
+    file: Path, expected: list[str] | None, seed: int | None, harmless: list[str], own: tuple[str, ...]
 ) -> tuple[list[str], bool, list]:
-    """The words of the command, whether they are the expected ones, and problems; where no recipe has the name nothing is compared."""
+    """The words of the command, whether they are as expected, and problems. expected: None for an unknown name."""
     problems = Problems(file)
     if not file.is_file():
         if expected:
-            problems.add(
-                "is lacking, so nothing says that the run was trained as the recipe has it; it is taken for granted"
-            )
+            problems.add("is missing, so nothing says that this was trained as the recipe says; that is assumed")
         return [], True, problems.all()
     found = words(file)
     seeds = [value for flag, value in _pairs(found) if flag == "--seed"]
     difference = ""
     if not found:
-        difference = "is no command that can be read"
+        difference = "is not a command that can be read"
     elif expected and seed is not None and seeds != [str(seed)]:
         difference = f"has seed {', '.join(seeds) or 'none'}, and the folder's name {seed}"
     elif expected:
         difference = _difference(expected, _without(found, *own), harmless)
     if difference:
-        problems.add(f"{difference}: it is not the ledger's run, and not used", 1)
+        problems.add(f"{difference}: it is not the ledger's, and not used", 1)
     return found, not difference, problems.all()
 
 
-def _difference(expected: list[str], words: list[str], harmless: set[str]) -> str:
-    """In words; empty if there is none but of harmless flags at the end, where the recipes put what the user adds."""
+def _difference(expected: list[str], words: list[str], harmless: list[str]) -> str:
+    """In words; empty if the only one is of harmless flags at the end, where the recipes put what the user adds."""
     for place, word in enumerate(expected):
         if words[place : place + 1] != [word]:
             found = words[place] if place < len(words) else "nothing"
-            return (
-                f"the command has {found} where the recipe's has {shlex.join(expected[max(0, place - 1) : place + 1])}"
-            )
+            here = shlex.join(expected[max(0, place - 1) : place + 1])
+            return f"the command has {found} where the recipe's has {here}"
     added, kept = words[len(expected) :], []
     while added:
         word = added.pop(0)

@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
-from ledger.readers.reading import Problems
+from ledger.readers.run_folder import Problems
 from ledger.results import MOST_POINTS, Curve
 
 LARGEST = 1e100  # of a number whose squares can still be summed
@@ -28,7 +28,7 @@ RANGES = {
     "seconds": (0, LARGEST),
     "reward": (0, 1),  # of the demo
 }
-LONGEST_STEP = 15  # digits; what is longer is no step
+LONGEST_STEP = 15  # digits; a longer number is not a step
 BLOCK = 4 << 20  # bytes that are read at a time
 PLAIN = b"0123456789.,+-eE\r\n"  # what plain rows are made of: of these letters Arrow and Python read the same numbers
 CUT = "the last line has no end and is left out"
@@ -36,7 +36,7 @@ CUT = "the last line has no end and is left out"
 
 @dataclass
 class Column:
-    """A metric's values in the order of the log. steps, lines: of each value. NaN also stands for infinities and what is no number."""
+    """A metric's values in the order of the log, with the step and line of each. NaN stands for all non-numbers."""
 
     steps: array = field(default_factory=lambda: array("q"))
     lines: array = field(default_factory=lambda: array("q"))
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Log:
-    """steps, lines: of all rows of training, in the order of the file. bad: the numbers of the lines that are left out."""
+    """steps, lines: of all rows of training, in the order of the file. bad: numbers of the lines that are left out."""
 
     steps: array
     lines: array
@@ -77,20 +77,19 @@ def _whole_lines(lines: Iterable[tuple[int, bytes]], problems: Problems, bad: ar
             bad.append(number)
 
 
-def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -> Log:
-    """The columns `wanted` as far as the file has them. step: the column of whole numbers that counts.
+def read_csv(file: Path, step: str, names: Iterable[str], problems: Problems) -> Log:
+    """The columns `names` as far as the file has them. step: the column of whole numbers that counts.
 
-    A header once more, which timm writes on resuming, is no row; an empty cell has no value. Blocks of rows that hold nothing but
-    plain numbers are read by Arrow, some ten times as fast; all others line by line, which can say what is wrong with which."""
+    A repeated header, which timm writes on resuming, is not a row; an empty cell has no value. Arrow reads blocks of
+    plain numbers, some ten times as fast; all others are read line by line, to say what is wrong with which line."""
     bad = array("q")
     with file.open("rb") as stream:
         _, first = next(_whole_lines(enumerate(iter(stream.readline, b""), 1), problems, bad), (0, b""))
         header = _cells(first) or [] if first else []
-        found = Log(array("q"), array("q"), {name: Column() for name in wanted if name in header}, bad)
+        found = Log(array("q"), array("q"), {name: Column() for name in names if name in header}, bad)
         if not header:
-            problems.add(
-                "is empty" if not first and not bad else "has no header that can be read", 1 if first else None
-            )
+            is_empty = not first and not bad
+            problems.add("is empty" if is_empty else "has no header that can be read", 1 if first else None)
             return found
         if step not in header:
             problems.add(f"has no column {step}; the columns are {', '.join(header)[:200]}", 1)
@@ -113,7 +112,7 @@ def read_csv(file: Path, step: str, wanted: Iterable[str], problems: Problems) -
 def _plain_rows(
     block: bytes, count: int, width: int, at: int, places: Sequence[int]
 ) -> tuple[np.ndarray, list[pyarrow.ChunkedArray]] | None:
-    """Steps, and columns with nulls for empty cells, of a block of `count` whole rows, if all is plain numbers; else None."""
+    """Steps and columns (null for an empty cell) of a block of `count` whole rows; None unless all is plain numbers."""
     if not block.endswith(b"\n") or block.translate(None, PLAIN):
         return None
     names = [str(place) for place in range(width)]
@@ -130,10 +129,9 @@ def _plain_rows(
     if len(rows) != count:  # to Arrow \r alone ends a line too
         return None
     steps = rows[names[at]]
-    if (
-        not compute.all(compute.ascii_is_decimal(steps)).as_py()
-        or compute.max(compute.binary_length(steps)).as_py() > LONGEST_STEP
-    ):
+    if not compute.all(compute.ascii_is_decimal(steps)).as_py():
+        return None
+    if compute.max(compute.binary_length(steps)).as_py() > LONGEST_STEP:
         return None
     return _numpy(steps.cast(pyarrow.int64())), [rows[names[place]] for place in places]
 
@@ -199,18 +197,15 @@ def _step(text: str) -> int:
 
 def _why_bad(cells: list[str] | None, header: list[str], at: int, places: list[int]) -> str:
     if cells is None:
-        return "is no UTF-8 text"
+        return "is not UTF-8 text"
     if len(cells) != len(header):
         return f"the number of cells is {len(cells)}, the header's {len(header)}"
     try:
         _step(cells[at])
     except ValueError:
-        return f"{cells[at][:40]!r} is no step"
-    return next(
-        f"{header[place]} is {cells[place][:40]!r}, which is no number"
-        for place in places
-        if not _is_number(cells[place])
-    )
+        return f"{cells[at][:40]!r} is not a step"
+    place = next(place for place in places if not _is_number(cells[place]))
+    return f"{header[place]} is {cells[place][:40]!r}, which is not a number"
 
 
 def _is_number(text: str) -> bool:
@@ -222,11 +217,11 @@ def _is_number(text: str) -> bool:
 
 
 def are_in_order(log: Log, problems: Problems, first: int, every: int = 1, resumes: bool = True) -> bool:
-    """Whether the steps come as one process after the other writes them: on by `every`, or back and on from there; back never farther
-    than the time before, because checkpoints get newer, unless to the beginning.
+    """Whether the steps are as one process after the other writes them.
 
-    Rows that are missing are listed; they leave a hole in the curve and nothing else. first: the step at which a log begins at the
-    latest. resumes: whether a log may go back, or have a step twice."""
+    They go on by `every`, or back and on from there; back never farther than the time before, because checkpoints get
+    newer, unless to the beginning. Missing rows are listed; they leave a hole in the curve and nothing else. first: the
+    step at which a log begins at the latest. resumes: whether a log may go back, or have a step twice."""
     steps, lines = np.asarray(log.steps), np.asarray(log.lines)
     if not len(steps):
         return True
@@ -236,33 +231,29 @@ def are_in_order(log: Log, problems: Problems, first: int, every: int = 1, resum
     resumed = 0  # where the log went back to the time before
     for i in np.flatnonzero(ahead < 0 if resumes else ahead <= 0):
         if not resumes or first < steps[i + 1] < resumed:
-            problems.add(
-                f"step {steps[i + 1]} comes after step {steps[i]}, which is no resumption: the run is not used",
-                int(lines[i + 1]),
-            )
+            what = f"step {steps[i + 1]} comes after step {steps[i]}, which is not a resumption"
+            problems.add(f"{what}: the result is not used", int(lines[i + 1]))
             return False
         resumed = steps[i + 1]
     highest = np.maximum.accumulate(steps)
     bad = np.asarray(log.bad)
     for i in np.flatnonzero(ahead > every):
         left_out = np.searchsorted(bad, lines[i + 1]) - np.searchsorted(bad, lines[i])
-        lacking = ahead[i] // every - 1 - left_out
-        if lacking <= 0:
+        missing = ahead[i] // every - 1 - left_out
+        if missing <= 0:
             continue
         if steps[i] < highest[i]:
-            text = f"step {steps[i + 1]} comes after step {steps[i]}, behind step {highest[i]}, as if two runs wrote into this file: the run is not used"
+            what = f"step {steps[i + 1]} comes after step {steps[i]}, behind step {highest[i]}"
+            text = f"{what}, as if two runs wrote into this file: the result is not used"
             problems.add(text, int(lines[i + 1]))
             return False
-        problems.add_alike(
-            "missing rows",
-            f"{lacking} rows are missing between the steps {steps[i]} and {steps[i + 1]}",
-            int(lines[i + 1]),
-        )
+        text = f"{missing} rows are missing between the steps {steps[i]} and {steps[i + 1]}"
+        problems.add_alike("missing rows", text, int(lines[i + 1]))
     return True
 
 
 def series(name: str, column: Column, problems: Problems) -> tuple[np.ndarray, np.ndarray] | None:
-    """Steps, ascending, and the last value of each. None, and a problem, if one of them is no number or out of its range."""
+    """Steps, ascending, and the last value of each. None, and a problem, if one is not a number or out of its range."""
     steps, lines, values = (np.asarray(part) for part in (column.steps, column.lines, column.values))
     if len(steps) and (np.diff(steps) <= 0).any():
         order = np.argsort(steps, kind="stable")
@@ -275,7 +266,7 @@ def series(name: str, column: Column, problems: Problems) -> tuple[np.ndarray, n
     at = int(np.argmin(good))
     what = f"{values[at]:g}, beyond {low:g} to {high:g}" if math.isfinite(values[at]) else "not a finite number"
     more = f", as at {(~good).sum() - 1} later steps" if (~good).sum() > 1 else ""
-    problems.add(f"{name} is {what} at step {steps[at]}{more}: it is left out of this run", int(lines[at]))
+    problems.add(f"{name} is {what} at step {steps[at]}{more}: it is left out of this result", int(lines[at]))
     return None
 
 
@@ -298,7 +289,7 @@ def curve(steps: np.ndarray, values: np.ndarray) -> Curve:
 def curves_of(
     log: Log, needed: Iterable[str], problems: Problems, shift: int = 0, say: bool = True
 ) -> dict[str, Curve]:
-    """Of all columns of the log that can be used. needed: those whose absence is a problem. shift: added to the steps."""
+    """Of all columns of the log that can be used. needed: a problem if missing. shift: added to the steps."""
     found = {}
     for name, column in log.columns.items():
         if not column.steps:

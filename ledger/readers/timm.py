@@ -1,9 +1,10 @@
 """timm's trainings: summary.csv, command.txt and log.txt of overlays/timm/recipes/era.
 
-An epoch a row, from 0; here they are counted from 1. train.py writes its header once more on resuming, and an epoch twice if its
-checkpoint was not written: the later row counts. A run is finished when it has the epochs of its schedule (--epochs of its command), or
-those after which the recipe ends it: the runs of time/, and those that ImageNet's sweep has alone. One that it shares with the main
-results is finished at its schedule's end; for the sweep Experiment.until says where it is looked at.
+One row per epoch, from 0; here they are counted from 1. train.py repeats its header on resuming, and an epoch if its
+checkpoint was not written: the later row counts. A training is finished when it has the epochs of its schedule
+(--epochs of its command), or those after which the recipe ends it: those in time/, and those that only ImageNet's sweep
+has. One that the sweep shares with the main results is finished at the end of its schedule; Experiment.until says where
+the sweep looks at it.
 """
 
 import math
@@ -13,7 +14,17 @@ from pathlib import Path
 from statistics import fmean, harmonic_mean
 
 from ledger.readers import recipes
-from ledger.readers.reading import SECONDS, TIMED, TRAINING, Z95, Problems, Reading, Wanted, digest_of, timed_or_not
+from ledger.readers.run_folder import (
+    SECONDS,
+    TIMED,
+    TRAINING,
+    Z95,
+    Needs,
+    Problems,
+    RunFolder,
+    digest_of,
+    name_and_seed,
+)
 from ledger.readers.tables import are_in_order, curves_of, read_csv
 from ledger.results import Result
 
@@ -29,16 +40,15 @@ def recognises(folder: Path, names: Set[str]) -> bool:
     return FILE in names
 
 
-def read(folder: Path, wanted: Wanted) -> list[Reading]:
+def read(folder: Path, needs: Needs) -> list[RunFolder]:
     file = folder / FILE
     problems = Problems(file)
-    name, seed = timed_or_not(folder)
-    needed = wanted.by(TRAINING, name)
+    name, seed = name_and_seed(folder)
+    needed = needs.metrics(TRAINING, name)
     log = read_csv(file, "epoch", COLUMNS, problems)
-    good = are_in_order(log, problems, first=0) and bool(log.steps)
-    curves = curves_of(
-        log, [ACCURACIES.get(metric, metric) for metric in needed if metric != SECONDS], problems, shift=1, say=good
-    )
+    used = are_in_order(log, problems, first=0) and bool(log.steps)
+    columns = [ACCURACIES.get(metric, metric) for metric in needed if metric != SECONDS]
+    curves = curves_of(log, columns, problems, shift=1, say=used)
     values = {metric: curves[column].y[-1] for metric, column in ACCURACIES.items() if column in curves}
     if name.startswith(TIMED):
         seconds = seconds_of_a_step(folder)
@@ -49,14 +59,14 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
     steps = log.last_step + 1 if log.steps else 0
     over_images = intervals(name, values)
     result = Result(
-        kind=TRAINING, name=name, seed=seed, folder=str(folder), finished=bool(total and steps >= total), steps=steps, total=total, values=values,
-        intervals=over_images, interval_of="images" if over_images else "", curves=curves, used=good and as_recipe,
+        TRAINING, name, seed, str(folder), bool(total and steps >= total), steps, total, values,
+        over_images, "images" if over_images else "", curves, used=used and as_recipe,
     )  # fmt: skip
-    return [Reading(result, problems.all() + command_problems, digest_of(file))]
+    return [RunFolder(result, problems.all() + command_problems, digest_of(file))]
 
 
 def intervals(name: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Of ImageNet's accuracies, binomial; runs with a number of classes in their name are on a data set of their own."""
+    """Of ImageNet's accuracies, binomial; a name with a number of classes is of another data set."""
     if not name.startswith("imagenet") or "classes" in name:
         return {}
     shares = {metric: values[metric] / 100 for metric in ACCURACIES if metric in values}
@@ -66,14 +76,11 @@ def intervals(name: str, values: Mapping[str, float]) -> dict[str, float]:
 def seconds_of_a_step(folder: Path) -> float | None:
     """Mean over the epochs without the first, in which cuDNN chooses its kernels, if there are more.
 
-    The log has a step's seconds with three digits after the point and its images per second with more, so with the command's
-    images per step the time is taken from these."""
+    The log has a step's seconds with three decimals and its images per second with more, so the time is taken from the
+    latter and the images per step of the command."""
     file = folder / LOG
-    found = (
-        {int(epoch): (float(seconds), float(rate)) for epoch, seconds, rate in STEP.findall(file.read_bytes())}
-        if file.is_file()
-        else {}
-    )
+    lines = STEP.findall(file.read_bytes()) if file.is_file() else []
+    found = {int(epoch): (float(seconds), float(rate)) for epoch, seconds, rate in lines}
     counted = [speed for epoch, speed in sorted(found.items()) if epoch > 0 or len(found) == 1]
     if not counted:
         return None

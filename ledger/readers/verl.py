@@ -1,8 +1,8 @@
 """verl's trainings: metrics.jsonl of the logger "file" (docs/llm/recipes.md).
 
-A line is {"step": 3, "data": {"actor/entropy": 0.31}}; null stands for NaN and infinities. A resumed run appends, so a step may be there
-twice; of each metric the later value counts. The folder is the run's CKPTS_DIR. How many steps it was asked for is not in it; the
-ledger says it.
+A line is {"step": 3, "data": {"actor/entropy": 0.31}}; null stands for NaN and infinities. A resumed training appends,
+so a step may be there twice; of each metric the later value counts. The folder is its CKPTS_DIR. For how many steps it
+was started is only in the ledger.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from ledger.readers.reading import TRAINING, Problems, Reading, Wanted, digest_of, names_of, split_seed
+from ledger.readers.run_folder import TRAINING, Needs, Problems, RunFolder, digest_of, names_of, split_seed
 from ledger.readers.tables import LONGEST_STEP, Column, Log, are_in_order, curves_of, lines_of, series
 from ledger.results import Result
 
@@ -25,18 +25,17 @@ def recognises(folder: Path, names: Set[str]) -> bool:
     return FILE in names
 
 
-def read(folder: Path, wanted: Wanted) -> list[Reading]:
+def read(folder: Path, needs: Needs) -> list[RunFolder]:
     file = folder / FILE
     problems = Problems(file)
     name, seed = split_seed(names_of(folder)[1])
-    needed = wanted.by(TRAINING, name)
+    needed = needs.metrics(TRAINING, name)
     log = read_log(file, {metric.removesuffix(FIRST_STEP) for metric in needed}, problems)
-    first, total = wanted.first.get(name, 1), wanted.steps.get(name)
-    good = are_in_order(log, problems, first) and bool(log.steps)
-    steps = log.last_step
+    first, total, steps = needs.first.get(name, 1), needs.steps.get(name), log.last_step
+    used = are_in_order(log, problems, first) and bool(log.steps)
     if total and steps > total:
         problems.add(f"has {steps} steps, and the ledger's run {total}: it is another run, and not used")
-        good = False
+        used = False
     values = {}
     at_first = sorted(metric for metric in needed if metric.endswith(FIRST_STEP))
     for metric in at_first:
@@ -46,22 +45,12 @@ def read(folder: Path, wanted: Wanted) -> list[Reading]:
             log.columns.pop(source, None)
         if points is not None and points[0][0] == first:
             values[metric] = float(points[1][0])
-        elif good:
+        elif used:
             problems.add(f"has no {source} at step {first}, which the ledger needs")
-    curves = curves_of(log, needed.difference(at_first), problems, say=good)
-    result = Result(
-        TRAINING,
-        name,
-        seed,
-        str(folder),
-        bool(total and steps >= total),
-        steps,
-        total,
-        values,
-        curves=curves,
-        used=good,
-    )
-    return [Reading(result, problems.all(), digest_of(file))]
+    curves = curves_of(log, needed.difference(at_first), problems, say=used)
+    finished = bool(total and steps >= total)
+    result = Result(TRAINING, name, seed, str(folder), finished, steps, total, values, curves=curves, used=used)
+    return [RunFolder(result, problems.all(), digest_of(file))]
 
 
 def read_log(file: Path, metrics: Set[str], problems: Problems) -> Log:
@@ -73,7 +62,7 @@ def read_log(file: Path, metrics: Set[str], problems: Problems) -> Log:
             row = _with_nan(line)
         step, data = (row.get("step"), row.get("data")) if isinstance(row, dict) else (None, None)
         if type(step) is not int or not 0 <= step < 10**LONGEST_STEP or not isinstance(data, dict):
-            problems.add_alike("left out", 'is no line {"step": ..., "data": {...}}; it is left out', number)
+            problems.add_alike("left out", 'is not {"step": ..., "data": {...}}; the line is left out', number)
             log.bad.append(number)
             continue
         for metric in metrics & data.keys():
@@ -95,7 +84,7 @@ def _number(value) -> float:
 
 
 def _with_nan(line: bytes):
-    """Python's own reader takes NaN and Infinity, which JSON lacks; None for what it cannot read either."""
+    """Python's own reader takes NaN and Infinity, which are not JSON; None for what it cannot read either."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 
 from ledger.errors import LedgerError
-from ledger.experiments import Ledger
+from ledger.ledger import Ledger
 from ledger.report import text
 from ledger.report.page import Page, make
 from ledger.results import Collected
@@ -15,17 +15,15 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(ledger: Ledger, collected: Collected, out: Path) -> Path:
-    """index.html holds all that it shows; report.md shows the figures beside it. Returns the former."""
-    page = make(ledger, collected, out)
+    """index.html contains its figures; report.md links to those in figures/. Returns the former."""
     try:
-        return _write(page, out)
+        return write_page(make(ledger, collected, out), out)
     except OSError as error:
-        raise LedgerError(
-            f"{error.filename or out} cannot be written ({error.strerror}). The pages there may be of two reports: write them anew."
-        ) from None
+        what = f"{error.filename or out} cannot be written ({error.strerror})"
+        raise LedgerError(f"{what}. The pages there may be of two reports: write them again.") from None
 
 
-def _write(page: Page, out: Path) -> Path:
+def write_page(page: Page, out: Path) -> Path:
     """Names of files that are not UTF-8 are written with backslashes."""
     figures = out / "figures"
     figures.mkdir(parents=True, exist_ok=True)

@@ -87,6 +87,10 @@ def _wrapped(words: str) -> str:
     return textwrap.fill(words, WRAP)
 
 
+def _dots_of(style: dict) -> dict:
+    return {"fmt": style["marker"], "color": style["color"], "markersize": 5, "capsize": 3}
+
+
 def _lines(panel: Lines) -> Figure:
     figure, axis = _figure(panel, HEIGHT)
     for series in panel.series:
@@ -98,16 +102,7 @@ def _lines(panel: Lines) -> Figure:
             if series.low is not None:
                 axis.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.18, linewidth=0)
         else:
-            axis.errorbar(
-                series.x,
-                series.y,
-                yerr=_errors(series),
-                label=label,
-                fmt=style["marker"],
-                color=style["color"],
-                markersize=5,
-                capsize=3,
-            )
+            axis.errorbar(series.x, series.y, yerr=_errors(series), label=label, **_dots_of(style))
     for place, (words, values) in enumerate(panel.bounds.items()):
         for value in values:
             line = axis.axhline(value, color="#555555", linestyle=":", linewidth=1.1 + 0.7 * place)
@@ -138,17 +133,7 @@ def _dots(panel: Dots) -> Figure:
     for place, series in enumerate(panel.series):
         style = STYLES[series.style % len(STYLES)]
         y = [x + (place - (len(panel.series) - 1) / 2) * apart for x in series.x]
-        label = _wrapped(series.label)
-        axis.errorbar(
-            series.y,
-            y,
-            xerr=_errors(series),
-            label=label,
-            fmt=style["marker"],
-            color=style["color"],
-            markersize=5,
-            capsize=3,
-        )
+        axis.errorbar(series.y, y, xerr=_errors(series), label=_wrapped(series.label), **_dots_of(style))
     for place, (words, values) in enumerate(panel.bounds.items()):
         for value in values:
             line = axis.axvline(value, color="#555555", linestyle=":" if place % 2 == 0 else (0, (4, 3)), linewidth=1.2)
@@ -179,7 +164,7 @@ def _figure(panel: Lines | Dots, height: float) -> tuple:
 
 
 def _legend(figure: Figure, axis, bounds: dict[str, list[float]]) -> None:
-    """Below the plot, one under the other: over no curve, whatever their length. What a claim names comes last."""
+    """Below the plot, one under the other, so that it hides no curve. What a claim names comes last."""
     last = set(map(_wrapped, bounds))
     entries = sorted(zip(*axis.get_legend_handles_labels()), key=lambda entry: entry[1] in last)
     figure.legend(
@@ -194,7 +179,7 @@ def _errors(series: Series) -> list[list[float]] | None:
 
 
 def _tick(value: float, _position: int) -> str:
-    """Long ones short: 20k, 1.5M."""
+    """Large numbers shortened: 20k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}".replace("-", "−")

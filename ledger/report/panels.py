@@ -2,124 +2,126 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from ledger import statistics
-from ledger.experiments import Claim, Entry, Experiment, Ledger, Place
+from ledger.ledger import Claim, Entry, Experiment, Ledger, Place
 from ledger.readers.tables import RANGES
 from ledger.report import figures, text
 from ledger.report.figures import Dots, Lines, Series
-from ledger.results import Collected, Curve
-from ledger.verdicts import Cell, Found, Outcome
+from ledger.results import Cell, Collected, Curve, Outcome
+from ledger.verdicts import Found
 
 MOST_POINTS = 100  # of a curve that is drawn
-Panels = Iterator[tuple[Lines | Dots, list[str]]]  # each with the rows that it lacks
+Panels = Iterator[tuple[Lines | Dots, list[str]]]  # each with the rows that are missing in it
+Members = Sequence[tuple[Entry, str]]  # of a panel: entries, each with one of its metrics
 _STEPS = {"llm": "step", "vision": "epoch", "control": "step"}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """name: of its file. lacking: what of the panel could not be drawn."""
+    """name: of its file. missing: rows of the panel that could not be drawn."""
 
     name: str
     svg: str
     alt: str
-    lacking: list[str]
+    missing: list[str]
 
 
 def pictures(
-    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]
+    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, present: Sequence[Entry]
 ) -> list[Picture]:
-    """run: the entries of the place for which there is anything."""
-    made = of_figure(ledger, collected, outcomes, place, run)
+    """present: the entries of the place that have results."""
     stem = re.sub(r"[^a-z0-9]+", "-", place.id.lower())
     return [
-        Picture(f"{stem}-{number}", figures.svg(panel), describe(panel), lacking)
-        for number, (panel, lacking) in enumerate(made, 1)
+        Picture(f"{stem}-{number}", figures.svg(panel), describe(panel), missing)
+        for number, (panel, missing) in enumerate(of_figure(ledger, collected, outcomes, place, present), 1)
     ]
 
 
 def of_figure(
-    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, run: Sequence[Entry]
+    ledger: Ledger, collected: Collected, outcomes: Mapping[str, Outcome], place: Place, present: Sequence[Entry]
 ) -> Panels:
     claims = ledger.claims_at(place.id)
     overhead = next((claim for claim in claims if claim.test == "overhead"), None)
     if overhead:
-        return _ratios(ledger, outcomes, overhead, run)
+        return _ratios(ledger, outcomes, overhead, present)
     if place.draws == "aggregate":
-        return _aggregates(ledger, collected, run)
+        return _aggregates(ledger, collected, present)
     if place.draws == "points":
-        return _points(outcomes, run)
+        return _points(outcomes, present)
     if place.draws == "bars":
-        return _bars(outcomes, run)
-    return _curves(ledger, collected, run, claims)
+        return _bars(outcomes, present)
+    return _curves(ledger, collected, present, claims)
 
 
-def _grouped(entries: Sequence[Entry], key: Callable[[Entry, int], tuple]) -> dict[tuple, list[tuple[Entry, str]]]:
-    """The entries' metrics by panel, in the order of the ledger; key: of a panel, from entry and place of the metric."""
+def _by_panel(entries: Sequence[Entry]) -> dict[str, Members]:
+    """Those of the first metrics, then those of the second ones, in the order of the ledger."""
     groups: dict[tuple, list[tuple[Entry, str]]] = {}
     for entry in entries:
         for place, metric in enumerate(entry.metrics):
-            groups.setdefault(key(entry, place), []).append((entry, metric))
+            groups.setdefault((entry.experiment.panel, place), []).append((entry, metric))
     return groups
+
+
+def _experiments(entries: Sequence[Entry]) -> list[Experiment]:
+    return list({entry.experiment.id: entry.experiment for entry in entries}.values())
 
 
 def _style(ledger: Ledger, experiment: Experiment) -> int:
     """Its place among the rows of its panel, so that a row keeps its style from task to task."""
-    return list(
-        dict.fromkeys(other.row for other in ledger.at(experiment.place) if other.panel == experiment.panel)
-    ).index(experiment.row)
-
-
-def _title(*parts: object) -> str:
-    return ", ".join(text.metric(str(part)) for part in parts if part not in (None, ""))
+    rows = [other.row for other in ledger.at(experiment.place) if other.panel == experiment.panel]
+    return list(dict.fromkeys(rows)).index(experiment.row)
 
 
 def _unit(metrics: Sequence[str], otherwise: str) -> str:
-    names = dict.fromkeys(map(text.metric, metrics))
-    return next(iter(names)) if len(names) == 1 else otherwise
+    names = set(map(text.metric, metrics))
+    return names.pop() if len(names) == 1 else otherwise
 
 
-def _curves(ledger: Ledger, collected: Collected, run: Sequence[Entry], claims: Sequence[Claim]) -> Panels:
-    groups = _grouped(run, lambda entry, place: (entry.experiment.panel, entry.value, place))
+# --------------------------------------------------------------------------------------------------------------- curves
+
+
+def _curves(ledger: Ledger, collected: Collected, present: Sequence[Entry], claims: Sequence[Claim]) -> Panels:
+    groups: dict[tuple, list[tuple[Entry, str]]] = {}
+    for entry in present:
+        for place, metric in enumerate(entry.metrics):
+            groups.setdefault((entry.experiment.panel, entry.value, place), []).append((entry, metric))
     for (panel, value, _), members in groups.items():
-        series, lacking = [], []
+        series, missing = [], []
         for entry, metric in members:
             curves = Found(ledger, collected, entry).curves(metric)
             if curves:
                 series.append(_mean(ledger, entry.experiment, metric, curves))
             else:
-                lacking.append(entry.experiment.row)
+                missing.append(entry.experiment.row)
         if series:
             first, metric = members[0]
-            is_passes = metric.startswith("pass@k/")
-            x = "k" if is_passes else _STEPS[first.experiment.domain]
+            is_pass = metric.startswith("pass@k/")
+            x = "k" if is_pass else _STEPS[first.experiment.domain]
             y = _unit([metric for _, metric in members], panel)
-            yield Lines(_title(panel, value), x, y, series, _bounds(ledger, claims, members), log=is_passes), lacking
+            title = ", ".join(text.metric(str(part)) for part in (panel, value) if part not in (None, ""))
+            yield Lines(title, x, y, series, _bounds(claims, members), log=is_pass), missing
 
 
 def coarser(curve: Curve) -> Curve:
-    """Means of consecutive points, at most MOST_POINTS: more cannot be told apart in a panel."""
+    """Means of successive points, at most MOST_POINTS: more cannot be told apart in a panel."""
     size = -(-len(curve.x) // MOST_POINTS)
     if size == 1:
         return curve
     starts = range(0, len(curve.x), size)
-    x, y = (
-        [curve.x[start : start + size][-1] for start in starts],
-        [fmean(curve.y[start : start + size]) for start in starts],
-    )
+    x = [curve.x[start : start + size][-1] for start in starts]
+    y = [fmean(curve.y[start : start + size]) for start in starts]
     return Curve(x, y, y, y, curve.rows)
 
 
 def _mean(ledger: Ledger, experiment: Experiment, metric: str, curves: Sequence[Curve]) -> Series:
     """The band ends where the metric does: an accuracy has 100 % at most."""
-    style = _style(ledger, experiment)
-    mean = statistics.mean_curve([coarser(curve) for curve in curves])
-    label = (
-        f"{experiment.row} ({text.counted(mean.seeds, 'run' if ledger.seeds_of(experiment) == (None,) else 'seed')})"
-    )
+    style, mean = _style(ledger, experiment), statistics.mean_curve(list(map(coarser, curves)))
+    what = "run" if ledger.seeds_of(experiment) == (None,) else "seed"
+    label = f"{experiment.row} ({text.counted(mean.seeds, what)})"
     if mean.half is None:
         return Series(label, mean.x, mean.mean, style=style)
     least, most = RANGES.get(metric, (-math.inf, math.inf))
@@ -128,62 +130,46 @@ def _mean(ledger: Ledger, experiment: Experiment, metric: str, curves: Sequence[
     return Series(label, mean.x, mean.mean, low, high, style)
 
 
-def _bounds(ledger: Ledger, claims: Sequence[Claim], members: Sequence[tuple[Entry, str]]) -> dict[str, list[float]]:
+def _bounds(claims: Sequence[Claim], members: Members) -> dict[str, list[float]]:
     bounds = {}
     for claim in claims:
-        about = [
-            (entry, metric)
-            for entry, metric in members
-            if entry.experiment.id == claim.of and claim.metric in ("", metric)
-        ]
-        if not about:
-            continue
-        row = about[0][0].experiment.row
-        if claim.test == "at_least":
+        drawn = [entry for entry, metric in members if claim.metric in ("", metric)]
+        row = next((entry.experiment.row for entry in drawn if entry.experiment.id == claim.of), None)
+        if row and claim.test == "at_least":
             bounds[f"claimed for {row}: at least {claim.value:g}"] = [claim.value]
-        elif claim.test == "within":
+        elif row and claim.test == "within":
             bounds[f"claimed for {row}: {claim.low:g} to {claim.high:g}"] = [claim.low, claim.high]
     return bounds
 
 
-def _aggregates(ledger: Ledger, collected: Collected, run: Sequence[Entry]) -> Panels:
-    groups = _grouped(run, lambda entry, place: (entry.experiment.panel, place))
-    for (panel, _), members in groups.items():
-        series, lacking, metrics = [], [], []
-        for style, experiment in enumerate({entry.experiment.id: entry.experiment for entry, _ in members}.values()):
+def _aggregates(ledger: Ledger, collected: Collected, present: Sequence[Entry]) -> Panels:
+    for (panel, _), members in _by_panel(present).items():
+        series, missing, metrics = [], [], []
+        for style, experiment in enumerate(_experiments([entry for entry, _ in members])):
             tasks, scales = [], []
             for entry, metric in members:
-                curves = Found(ledger, collected, entry).curves(metric)
-                if entry.experiment == experiment and curves:
+                curves = Found(ledger, collected, entry).curves(metric) if entry.experiment == experiment else []
+                if curves:
                     tasks.append(curves)
                     scales.append(ledger.solved_at[entry.value])
                     metrics.append(metric)
             if tasks:
                 curve = statistics.iqm_curve(tasks, scales)
-                label = f"{experiment.row} ({len(tasks)} of {text.counted(len(experiment.entries), 'task')}, {text.counted(curve.runs, 'run')})"
+                count = text.counted(len(experiment.entries), "task")
+                label = f"{experiment.row} ({len(tasks)} of {count}, {text.counted(curve.runs, 'run')})"
                 series.append(Series(label, curve.x, curve.iqm, curve.low, curve.high, style))
             else:
-                lacking.append(experiment.row)
+                missing.append(experiment.row)
         if series:
-            yield (
-                Lines(
-                    panel, "share of the training", f"{_unit(metrics, 'return')} / solved, interquartile mean", series
-                ),
-                lacking,
-            )
+            y = f"{_unit(metrics, 'return')} / solved, interquartile mean"
+            yield Lines(panel, "share of the training", y, series), missing
 
 
-def _interval(cells: Sequence[Cell]) -> tuple[list[float], list[float]] | tuple[None, None]:
-    """No interval is one of no length."""
-    if all(cell.interval is None for cell in cells):
-        return None, None
-    halves = [cell.interval or 0.0 for cell in cells]
-    return [cell.ours - half for cell, half in zip(cells, halves)], [
-        cell.ours + half for cell, half in zip(cells, halves)
-    ]
+# ------------------------------------------------------------------------------------------------------- single numbers
 
 
-def _cells(outcomes: Mapping[str, Outcome], members: Sequence[tuple[Entry, str]]) -> list[tuple[Entry, Cell]]:
+def _cells(outcomes: Mapping[str, Outcome], members: Members) -> list[tuple[Entry, Cell]]:
+    """Those with a number of ours."""
     return [
         (entry, cell)
         for entry, metric in members
@@ -192,22 +178,13 @@ def _cells(outcomes: Mapping[str, Outcome], members: Sequence[tuple[Entry, str]]
     ]
 
 
-def _points(outcomes: Mapping[str, Outcome], run: Sequence[Entry]) -> Panels:
-    groups = _grouped(run, lambda entry, place: (entry.experiment.panel, place))
-    for (panel, _), members in groups.items():
-        found = _cells(outcomes, members)
-        series = []
-        for style, experiment in enumerate({entry.experiment.id: entry.experiment for entry, _ in found}.values()):
-            cells = [(entry.value, cell) for entry, cell in found if entry.experiment == experiment]
-            seeds = text.ranges([cell.seeds for _, cell in cells])
-            low, high = _interval([cell for _, cell in cells])
-            label = f"{experiment.row} ({seeds} {'seed' if seeds == '1' else 'seeds'} each{_over([cell for _, cell in cells])})"
-            series.append(
-                Series(label, [value for value, _ in cells], [cell.ours for _, cell in cells], low, high, style)
-            )
-        if series:
-            first = found[0][0].experiment
-            yield Lines(panel, first.over_name, _unit([cell.metric for _, cell in found], ""), series, joined=False), []
+def _series(label: str, x: Sequence, cells: Sequence[Cell], style: int = 0) -> Series:
+    """A number without an interval gets one of no length, if another one has an interval."""
+    ours = [cell.ours for cell in cells]
+    if all(cell.interval is None for cell in cells):
+        return Series(label, list(x), ours, style=style)
+    low, high = ([cell.ours + sign * (cell.interval or 0.0) for cell in cells] for sign in (-1, 1))
+    return Series(label, list(x), ours, low, high, style)
 
 
 def _over(cells: Sequence[Cell]) -> str:
@@ -215,34 +192,43 @@ def _over(cells: Sequence[Cell]) -> str:
     return f", 95 % over {' and '.join(kinds)}" if kinds else ""
 
 
-def _bars(outcomes: Mapping[str, Outcome], run: Sequence[Entry]) -> Panels:
-    """Rows down the page; where the experiments are over something, that, with a dot for each experiment."""
-    groups = _grouped(run, lambda entry, place: (entry.experiment.panel, place))
-    for (panel, _), members in groups.items():
+def _points(outcomes: Mapping[str, Outcome], present: Sequence[Entry]) -> Panels:
+    for (panel, _), members in _by_panel(present).items():
+        found = _cells(outcomes, members)
+        series = []
+        for style, experiment in enumerate(_experiments([entry for entry, _ in found])):
+            values = [entry.value for entry, _ in found if entry.experiment == experiment]
+            cells = [cell for entry, cell in found if entry.experiment == experiment]
+            seeds = text.ranges([cell.seeds for cell in cells])
+            label = f"{experiment.row} ({seeds} {'seed' if seeds == '1' else 'seeds'} each{_over(cells)})"
+            series.append(_series(label, values, cells, style))
+        if series:
+            unit = _unit([cell.metric for _, cell in found], "")
+            yield Lines(panel, found[0][0].experiment.over_name, unit, series, joined=False), []
+
+
+def _bars(outcomes: Mapping[str, Outcome], present: Sequence[Entry]) -> Panels:
+    """A line for each row; where the experiments are over something, one for each of its values, with their dots."""
+    for (panel, _), members in _by_panel(present).items():
         found = _cells(outcomes, members)
         if not found:
             continue
-        unit = _unit([cell.metric for _, cell in found], "accuracy (%)")
+        cells = [cell for _, cell in found]
+        unit = _unit([cell.metric for cell in cells], "accuracy (%)")
         if found[0][0].value is None:
-            cells = [cell for _, cell in found]
-            low, high = _interval(cells)
-            series = [Series("", list(range(len(cells))), [cell.ours for cell in cells], low, high)]
-            yield Dots(panel, f"{unit}{_over(cells)}", [entry.experiment.row for entry, _ in found], series), []
+            rows = [entry.experiment.row for entry, _ in found]
+            yield Dots(panel, f"{unit}{_over(cells)}", rows, [_series("", range(len(cells)), cells)]), []
             continue
-        names = list(dict.fromkeys(cell.metric for _, cell in found))
-        series = []
-        for style, experiment in enumerate({entry.experiment.id: entry.experiment for entry, _ in found}.values()):
-            cells = [cell for entry, cell in found if entry.experiment == experiment]
-            low, high = _interval(cells)
-            places = [names.index(cell.metric) for cell in cells]
-            series.append(
-                Series(f"{experiment.row}{_over(cells)}", places, [cell.ours for cell in cells], low, high, style)
-            )
+        names, series = list(dict.fromkeys(cell.metric for cell in cells)), []
+        for style, experiment in enumerate(_experiments([entry for entry, _ in found])):
+            own = [cell for entry, cell in found if entry.experiment == experiment]
+            places = [names.index(cell.metric) for cell in own]
+            series.append(_series(f"{experiment.row}{_over(own)}", places, own, style))
         yield Dots(panel, unit, list(map(text.metric, names)), series), []
 
 
 def ratio(outcomes: Mapping[str, Outcome], entry: Entry, cell: Cell, baseline: Experiment) -> float | None:
-    """To the baseline at the same value; None for the baseline itself, and where it is lacking."""
+    """To the baseline at the same value; None for the baseline itself, and where that is missing."""
     other = next((item for item in baseline.entries if item.value == entry.value), None)
     if other is None or entry.experiment == baseline or cell.ours is None:
         return None
@@ -250,22 +236,18 @@ def ratio(outcomes: Mapping[str, Outcome], entry: Entry, cell: Cell, baseline: E
     return cell.ours / base if base else None
 
 
-def _ratios(ledger: Ledger, outcomes: Mapping[str, Outcome], claim: Claim, run: Sequence[Entry]) -> Panels:
+def _ratios(ledger: Ledger, outcomes: Mapping[str, Outcome], claim: Claim, present: Sequence[Entry]) -> Panels:
     baseline = ledger.experiments[claim.than]
-    names = list(dict.fromkeys(str(entry.value) if entry.value is not None else "all" for entry in run))
+    names = list(dict.fromkeys("all" if entry.value is None else str(entry.value) for entry in present))
     series = []
-    for experiment in {entry.experiment.id: entry.experiment for entry in run if entry.experiment != baseline}.values():
-        found = [
-            (names.index(str(entry.value) if entry.value is not None else "all"), value)
-            for entry in run
-            if entry.experiment == experiment
-            for cell in outcomes[entry.id].cells[:1]
-            if (value := ratio(outcomes, entry, cell, baseline)) is not None
-        ]
+    for experiment in _experiments(present):
+        found = {}
+        for entry in present if experiment != baseline else ():
+            cells = outcomes[entry.id].cells[:1] if entry.experiment == experiment else []
+            if cells and (value := ratio(outcomes, entry, cells[0], baseline)) is not None:
+                found[names.index("all" if entry.value is None else str(entry.value))] = value
         if found:
-            series.append(
-                Series(experiment.row, [place for place, _ in found], [value for _, value in found], style=len(series))
-            )
+            series.append(Series(experiment.row, list(found), list(found.values()), style=len(series)))
     if series:
         bounds = {f"1: {baseline.row}": [1.0]}
         if claim.value is not None:
@@ -274,22 +256,25 @@ def _ratios(ledger: Ledger, outcomes: Mapping[str, Outcome], claim: Claim, run: 
         yield Dots("", y, names if names != ["all"] else [series[0].label], series, bounds), []
 
 
+# ------------------------------------------------------------------------------------------------------------- in words
+
+
 def describe(panel: Lines | Dots) -> str:
-    """What a reader learns who does not see it."""
+    """For readers who do not see the picture."""
     head = f"{panel.title}: " if panel.title else ""
     bounds = "".join(f" Dotted: {words}." for words in panel.bounds)
     if isinstance(panel, Lines):
         kind = "runs from" if panel.joined else "has"
-        ends = "; ".join(f"{series.label} {kind} {_told(panel, series)}" for series in panel.series)
-        return f"{head}{panel.y} over {panel.x}. {ends}.{bounds}"
-    told = []
+        parts = [f"{series.label} {kind} {_values(panel, series)}" for series in panel.series]
+        return f"{head}{panel.y} over {panel.x}. {'; '.join(parts)}.{bounds}"
+    parts = []
     for series in panel.series:
         dots = ", ".join(f"{panel.names[x]} {text.number(y)}" for x, y in zip(series.x, series.y))
-        told.append(f"{series.label}: {dots}" if series.label else dots)
-    return f"{head}{panel.y}. {'; '.join(told)}.{bounds}"
+        parts.append(f"{series.label}: {dots}" if series.label else dots)
+    return f"{head}{panel.y}. {'; '.join(parts)}.{bounds}"
 
 
-def _told(panel: Lines, series: Series) -> str:
+def _values(panel: Lines, series: Series) -> str:
     if panel.joined:
         return f"{text.number(series.y[0])} to {text.number(series.y[-1])}"
     return ", ".join(f"{text.number(y)} at {x:g}" for x, y in zip(series.x, series.y))

@@ -1,4 +1,4 @@
-"""FastTD3's scripts in processes of their own, its modules and the overlay's in this one, and the recipe's launcher on tiny runs."""
+"""FastTD3's scripts in processes of their own, its modules in this one, and the recipe's launcher on tiny runs."""
 
 import importlib
 import os
@@ -14,24 +14,9 @@ from script_runs import Scripts
 
 from tools.smoke import control as smoke_control
 
-MODULES = ("runs", "results", "training", "preflight", "launch")
-VARIABLES = (
-    "TASKS",
-    "SEED",
-    "AGENT",
-    "OUTPUT",
-    "GPUS_PER_RUN",
-    "RAY_ADDRESS",
-    "SLURM",
-    "RESUME",
-    "WANDB",
-    "RUN_INDEX",
-    "DRY_RUN",
-    "CHECK_ONLY",
-    "ENVIRONMENT_TO_COME",
-    "PYTHONPATH",
-)
 MARK = "ERA_CONTROL_TEST"
+SETTINGS = ("TASKS", "SEED", "AGENT", "OUTPUT", "GPUS_PER_RUN", "RAY_ADDRESS", "RESUME", "WANDB", "RUN_INDEX")
+MODES = ("SLURM", "DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME", "PYTHONPATH")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +29,7 @@ def scripts(tmp_path_factory):
 
 @contextmanager
 def importable(folder: Path, *names: str):
-    """The modules of these names from the folder; those that other tests imported under the same names come back afterwards."""
+    """The modules of these names from the folder; those that other tests imported under the same names come back."""
 
     def take_out() -> dict:
         return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in names}
@@ -75,65 +60,30 @@ def package(patched_fasttd3):
 
 
 @pytest.fixture(scope="session")
-def recipe(project_root):
+def recipe(patched_fasttd3):
     """The modules of recipes/era, which import each other by these names."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(project_root / "overlays/fasttd3/recipes/era")
-        modules = SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    for name in MODULES:
-        del sys.modules[name]
-    return modules
+    names = ("launching", "runs", "results", "training", "preflight", "launch")
+    with importable(patched_fasttd3 / "recipes/era", *names) as found:
+        return found
 
 
 @pytest.fixture(scope="session")
 def clean_environment():
-    return {
-        **{name: value for name, value in os.environ.items() if name not in VARIABLES},
-        "PYTHON": sys.executable,
-        "OMP_NUM_THREADS": "1",
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS + MODES}
+    return {**kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
-def launch(project_root, clean_environment):
-    """launch(experiment, flags..., VARIABLE=...) in the overlay's folder, which is enough to print and to refuse."""
+def launch(patched_fasttd3, clean_environment):
+    """launch(experiment, flags..., VARIABLE=...): the launcher of the checkout, or of `checkout`."""
 
-    def run(*args, **variables):
-        command = [sys.executable, project_root / "overlays/fasttd3/recipes/era/launch.py", *args]
+    def run(*args, checkout=patched_fasttd3, **variables):
+        command = [sys.executable, checkout / "recipes/era/launch.py", *args]
         return subprocess.run(
             command, env={**clean_environment, **variables}, capture_output=True, text=True, timeout=900
         )
 
     return run
-
-
-@pytest.fixture
-def start(patched_fasttd3, clean_environment, tmp_path):
-    """start(experiment, flags..., VARIABLE=...): a process of the checkout's launcher with tiny networks, in this test's folder."""
-
-    def run(experiment, *added, **variables):
-        environment = {
-            **clean_environment,
-            "TASKS": "Gym-Reacher-v4",
-            "SEED": "1",
-            "OUTPUT": str(tmp_path / "runs"),
-            MARK: str(tmp_path),
-            **variables,
-        }
-        command = [sys.executable, patched_fasttd3 / "recipes/era/launch.py", experiment, *smoke_control.FLAGS, *added]
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    yield run
-    for process in processes(tmp_path):
-        process.kill()
-
-
-@pytest.fixture
-def training_processes(tmp_path):
-    """Of this test: those of train.py that are alive."""
-    return lambda: [process for process in processes(tmp_path) if any("train.py" in word for word in process.cmdline())]
 
 
 def processes(mark):
@@ -145,3 +95,29 @@ def processes(mark):
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+@pytest.fixture
+def start(patched_fasttd3, clean_environment, tmp_path):
+    """start(experiment, flags..., VARIABLE=...): the launcher's process, with tiny networks and this test's folder."""
+
+    def run(experiment, *added, **variables):
+        given = {"TASKS": "Gym-Reacher-v4", "SEED": "1", "OUTPUT": str(tmp_path / "runs"), MARK: str(tmp_path)}
+        return subprocess.Popen(
+            [sys.executable, patched_fasttd3 / "recipes/era/launch.py", experiment, *smoke_control.FLAGS, *added],
+            env={**clean_environment, **given, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    yield run
+    for process in processes(tmp_path):
+        process.kill()
+
+
+@pytest.fixture
+def training_processes(tmp_path):
+    """Of this test: those of train.py that are alive."""
+    return lambda: [process for process in processes(tmp_path) if any("train.py" in word for word in process.cmdline())]

@@ -1,6 +1,6 @@
-"""Two processes update FastSAC-ERA's actor under DistributedDataParallel: their gradients against one process's with both batches.
+"""Gradients of FastSAC-ERA's actor in two processes under DistributedDataParallel, and in one with both batches.
 
-Usage: ddp_gradients.py CHECKOUT, in an empty folder. Raises AssertionError where they differ.
+Usage: ddp_gradients.py CHECKOUT, in an empty folder. Raises AssertionError if they differ.
 """
 
 import copy
@@ -13,19 +13,13 @@ import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, os.path.join(sys.argv[1], "fast_td3"))
-import era_training
-import fast_td3
-import fastsac_era
+import era_training  # noqa: E402
+import fast_td3  # noqa: E402
+import fastsac_era  # noqa: E402
 
 SIZES = {"n_obs": 6, "n_act": 3, "num_envs": 4, "init_scale": 0.5, "hidden_dim": 32}
-ERA = {
-    "distribution": "truncated",
-    "target_entropy": -0.5,
-    "learn_delta": True,
-    "level": "state",
-    "log_std_min": -8.0,
-    "log_std_max": 0.0,
-}
+ERA = {"distribution": "truncated", "target_entropy": -0.5, "learn_delta": True, "level": "state"}
+ERA |= {"log_std_min": -8.0, "log_std_max": 0.0}
 
 
 def observations(rank):
@@ -47,9 +41,8 @@ def main(rank):
     own_noise = actor.noise_scales.clone()
     wrapped = DistributedDataParallel(actor)
     alone = copy.deepcopy(actor)
-    era_training.deterministic(wrapped)(
-        lambda: [wrapped(observations(rank)) for _ in range(1 + 2 * rank)]
-    )()  # episodes of other lengths
+    lengths = range(1 + 2 * rank)  # of the ranks' evaluations, which differ
+    era_training.deterministic(wrapped)(lambda: [wrapped(observations(rank)) for _ in lengths])()
     synchronised = gradients(wrapped, rank)
     both = [gradients(alone, number) for number in range(2)]
     for name, gradient in synchronised.items():
@@ -61,7 +54,7 @@ def main(rank):
     noise = [torch.empty_like(own_noise) for _ in range(2)]
     dist.all_gather(noise, own_noise)
     assert not torch.equal(*noise)
-    # FastTD3's own actor shows that this could fail: rank 0's noise is everybody's.
+    # FastTD3's own actor shows that this could fail: all ranks get rank 0's noise.
     plain = fast_td3.Actor(**SIZES)
     plain.noise_scales.copy_(own_noise)
     DistributedDataParallel(plain)(observations(rank))

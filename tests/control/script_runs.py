@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -12,35 +13,11 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 # Logging begins at step 100 and happens every 100 steps.
-TINY = [
-    "--no_cuda",
-    "--no_use_wandb",
-    "--no_compile",
-    "--num_envs",
-    "2",
-    "--total_timesteps",
-    "210",
-    "--eval_interval",
-    "100",
-    "--render_interval",
-    "0",
-    "--save_interval",
-    "100",
-    "--batch_size",
-    "64",
-    "--buffer_size",
-    "256",
-    "--critic_hidden_dim",
-    "32",
-    "--actor_hidden_dim",
-    "32",
-    "--num_atoms",
-    "21",
-    "--v_min",
-    "-30",
-    "--v_max",
-    "5",
-]
+TINY = shlex.split(
+    "--no_cuda --no_use_wandb --no_compile --num_envs 2 --total_timesteps 210 --eval_interval 100 --render_interval 0 "
+    "--save_interval 100 --batch_size 64 --buffer_size 256 --critic_hidden_dim 32 --actor_hidden_dim 32 "
+    "--num_atoms 21 --v_min -30 --v_max 5"
+)
 WALK = ["--env_name", "h1-walk-v0", *TINY]
 
 
@@ -78,7 +55,7 @@ class Run:
         return torch.load(self.folder / name, weights_only=False)
 
     def rows(self) -> list:
-        """The curves; an empty cell is left out."""
+        """The rows of the curves, without their empty cells."""
         (path,) = (self.folder / "logs").glob("*.csv")
         with open(path, newline="") as file:
             return [{name: float(value) for name, value in row.items() if value != ""} for row in csv.DictReader(file)]
@@ -93,20 +70,17 @@ class Scripts:
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "TORCHDYNAMO_INLINE_INBUILT_NN_MODULES": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
-        self.server = subprocess.Popen(
-            [sys.executable, HERE / "training_server.py"], env=env, stdin=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, HERE / "training_server.py"]
+        self.server = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, text=True)
 
     def start(self, tree: Path, *args, script: str = "train.py", compiled: bool = False, **env: str) -> Run:
-        """A flag given twice counts as given last."""
+        """Of a flag given twice the last one counts."""
         self.number += 1
         folder = self.work / str(self.number)
         folder.mkdir()
         argv = [str(tree / "fast_td3" / script), *map(str, args)]
-        print(
-            json.dumps({"argv": argv, "cwd": str(folder), "env": env, "compiled": compiled}),
-            file=self.server.stdin,
-            flush=True,
-        )
+        job = {"argv": argv, "cwd": str(folder), "env": env, "compiled": compiled}
+        print(json.dumps(job), file=self.server.stdin, flush=True)
         return Run(folder)

@@ -30,17 +30,22 @@ def run_folder(tmp_path):
     return write
 
 
-def test_finished_is_a_whole_model_and_the_last_step(recipe, run_folder):
-    is_finished = recipe.results.is_finished
-    assert (
-        is_finished(run_folder("a"))
-        and is_finished(run_folder("b", total=400))
-        and not is_finished(run_folder("c", total=401))
-    )
-    assert not is_finished(run_folder("d", model=b"PK\x03\x04 and no end")) and not is_finished(
-        run_folder("e", model=None)
-    )
-    assert not is_finished(run_folder("f").parent / "none")
+@pytest.mark.parametrize(
+    "given, finished",
+    [
+        ({"total": 301}, True),
+        ({"total": 400}, True),
+        ({"total": 401}, False),
+        ({"model": b"PK\x03\x04 and no end"}, False),
+        ({"model": None}, False),
+    ],
+)
+def test_finished_is_a_whole_model_and_the_last_step(recipe, run_folder, given, finished):
+    assert recipe.results.is_finished(run_folder("a", **given)) == finished
+
+
+def test_nothing_is_not_finished(recipe, tmp_path):
+    assert not recipe.results.is_finished(tmp_path / "none")
 
 
 def test_line_cut_short_is_left_out(recipe, run_folder):
@@ -55,61 +60,41 @@ def test_last_evaluation_and_not_the_last_row(recipe, run_folder):
 
 def test_mean_and_spread_of_the_finished_seeds(recipe, run_folder):
     values = (10.0, 14.0, 30.0)
-    folders = [
-        run_folder(f"h1hand-walk-v0-fastsac_era-tanh-seed{seed}", returns=(0.0, 0.0, value))
-        for seed, value in enumerate(values)
-    ]
+    name = "h1hand-walk-v0-fastsac_era-tanh-seed"
+    folders = [run_folder(f"{name}{seed}", returns=(0.0, 0.0, value)) for seed, value in enumerate(values)]
     folders += [run_folder("h1hand-walk-v0-fasttd3-seed1"), run_folder("h1hand-walk-v0-fasttd3-seed2", total=5000)]
     _, first, second, last = recipe.results.return_lines(folders)
     assert first.split() == ["h1hand-walk-v0", "fasttd3", "1", "301", "3.00", "-"]
-    assert second.split() == [
-        "h1hand-walk-v0",
-        "fastsac_era-tanh",
-        "3",
-        "301",
-        "18.00",
-        f"{statistics.stdev(values):.2f}",
-    ]
+    spread = f"{statistics.stdev(values):.2f}"
+    assert second.split() == ["h1hand-walk-v0", "fastsac_era-tanh", "3", "301", "18.00", spread]
     assert last == "Not finished and left out: h1hand-walk-v0-fasttd3-seed2 (300 of 5000 steps)"
 
 
 def test_time_is_that_between_the_rows(recipe, run_folder):
     """Not from the start: the first row comes after compilation."""
     agents = {"fastsac_era": 0.065, "fasttd3": 0.05, "fasttd3-no_delay": 0.0625}
-    lines = recipe.results.time_lines(
-        [run_folder(f"h1hand-run-v0-{name}-seed1", seconds=seconds) for name, seconds in agents.items()]
-    )
-    assert [line.split()[1:] for line in lines[1:]] == [
+    folders = [run_folder(f"h1hand-run-v0-{name}-seed1", seconds=seconds) for name, seconds in agents.items()]
+    assert [line.split()[1:] for line in recipe.results.time_lines(folders)[1:]] == [
         ["fasttd3", "1", "50.00", "1.000"],
         ["fasttd3-no_delay", "1", "62.50", "1.250"],
         ["fastsac_era", "1", "65.00", "1.300"],
     ]
 
 
-def results_py(project_root, *args):
-    command = [sys.executable, project_root / "overlays/fasttd3/recipes/era/results.py", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900)
-
-
-def test_tables_of_a_folder(project_root, run_folder, tmp_path):
-    assert (
-        "no run (no log.txt)" in results_py(project_root, tmp_path).stderr
-        and results_py(project_root, tmp_path).returncode == 1
-    )
+def test_tables_of_a_folder(patched_fasttd3, run_folder, tmp_path):
+    command = [sys.executable, patched_fasttd3 / "recipes/era/results.py", tmp_path]
+    empty = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert "no run (no log.txt)" in empty.stderr and empty.returncode == 1
     run_folder("h1hand-run-v0-fasttd3-seed1")
     run_folder("time/h1hand-run-v0-fasttd3-seed1")
-    returns, times = results_py(project_root, tmp_path).stdout.split("\n\n")
-    assert returns.splitlines()[1].split()[-2:] == ["3.00", "-"] and times.splitlines()[1].split()[-2:] == [
-        "500.00",
-        "1.000",
-    ]
+    returns, times = subprocess.run(command, capture_output=True, text=True, timeout=900).stdout.split("\n\n")
+    assert returns.splitlines()[1].split()[-2:] == ["3.00", "-"]
+    assert times.splitlines()[1].split()[-2:] == ["500.00", "1.000"]
 
 
 def test_newest_whole_checkpoint(recipe, run_folder):
-    folder = run_folder("a")
+    models = run_folder("a") / "models"
     for step in (900, 1000):
-        (folder / f"models/Gym-Reacher-v4__fasttd3__1_{step}.pt").write_bytes(
-            (folder / "models/x_final.pt").read_bytes()
-        )
-    (folder / "models/Gym-Reacher-v4__fasttd3__1_1100.pt").write_bytes(b"PK\x03\x04 and no end")
-    assert recipe.training.newest_checkpoint(folder).name == "Gym-Reacher-v4__fasttd3__1_1000.pt"
+        (models / f"Gym-Reacher-v4__fasttd3__1_{step}.pt").write_bytes((models / "x_final.pt").read_bytes())
+    (models / "Gym-Reacher-v4__fasttd3__1_1100.pt").write_bytes(b"PK\x03\x04 and no end")
+    assert recipe.training.newest_checkpoint(models.parent).name == "Gym-Reacher-v4__fasttd3__1_1000.pt"

@@ -1,9 +1,11 @@
-"""Runs through the real train.py and a real local Ray on a CPU: finished, failed, skipped, interrupted, resumed, and as a Slurm array."""
+"""Runs through the real train.py and Ray on a CPU: finished, failed, interrupted, resumed, in a Slurm array."""
 
 import csv
 import os
 import signal
 import time
+
+import pytest
 
 from tools.smoke import control as smoke_control
 
@@ -17,8 +19,7 @@ def steps(folder):
 
 def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     """And what is finished is not trained again."""
-    given = {"AGENT": "fastsac_era", "TASKS": "Gym-InvertedPendulum-v4 Gym-Reacher-v4"}
-    grid = start("humanoidbench", **given)
+    grid = start("humanoidbench", AGENT="fastsac_era", TASKS="Gym-InvertedPendulum-v4 Gym-Reacher-v4")
     printed, errors = grid.communicate(timeout=900)
     assert grid.returncode == 1 and "Traceback" not in errors, printed + errors
     assert f"{NAME} finished, return" in printed and f"{FAILS} ended with exit code 2 after 0 of 101 steps" in printed
@@ -26,12 +27,12 @@ def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     folder = tmp_path / "runs" / NAME
     assert steps(folder) == [100] and (folder / "models/Gym-Reacher-v4__fastsac_era__1_final.pt").is_file()
     assert {"command.txt", "log.txt"} <= set(os.listdir(folder)) and not list(folder.glob("logs"))
+
     before = (folder / "log.txt").stat().st_mtime
     again = start("humanoidbench", AGENT="fastsac_era")
     printed, errors = again.communicate(timeout=900)
-    assert again.returncode == 0 and "to train" not in printed and (folder / "log.txt").stat().st_mtime == before, (
-        errors
-    )
+    assert again.returncode == 0 and "to train" not in printed, printed + errors
+    assert (folder / "log.txt").stat().st_mtime == before
     assert printed.splitlines()[-1].split()[:4] == ["Gym-Reacher-v4", "fastsac_era", "1", "101"]
 
 
@@ -42,64 +43,65 @@ def wait_for(condition, process):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_interrupted_run_begins_anew_or_goes_on(recipe, start, training_processes, tmp_path):
     folder = tmp_path / "runs" / NAME
     long = ("--total_timesteps", "100000")
-    stopped = start("humanoidbench", *long, AGENT="fastsac_era")
+
+    def begin(experiment="humanoidbench", **variables):
+        return start(experiment, *long, AGENT="fastsac_era", **variables)
+
+    def terminate(process):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=900) == 128 + signal.SIGTERM and training_processes() == []
+
+    stopped = begin()
     wait_for(lambda: list(folder.glob("models/*_100.pt")), stopped)
-    other = start("distribution", *long, AGENT="fastsac_era", RUN_INDEX="0")
+    other = begin("distribution", RUN_INDEX="0")
     assert f"{NAME}: another launch is training it" in other.communicate(timeout=900)[1] and other.returncode == 1
     os.killpg(stopped.pid, signal.SIGINT)  # as Ctrl-C does: Ray's processes get it too
     _, errors = stopped.communicate(timeout=900)
-    assert (
-        stopped.returncode == 128 + signal.SIGINT
-        and "stopped by SIGINT; nothing is left running" in errors
-        and training_processes() == []
-    )
+    assert stopped.returncode == 128 + signal.SIGINT and training_processes() == []
+    assert "stopped by SIGINT; nothing is left running" in errors
 
-    resumed = start("humanoidbench", *long, AGENT="fastsac_era", RESUME="1", RUN_INDEX="0")
+    resumed = begin(RESUME="1", RUN_INDEX="0")
     done = steps(folder)[-1]
     wait_for(lambda: steps(folder)[-1] > done, resumed)
     assert not list(folder.glob("interrupted-*")) and steps(folder) == sorted(set(steps(folder)))
     assert (folder / "log.txt").read_text().count("Using FastSAC-ERA") == 2
-    resumed.send_signal(signal.SIGTERM)
-    assert resumed.wait(timeout=900) == 128 + signal.SIGTERM and training_processes() == []
+    terminate(resumed)
 
-    (run,) = recipe.runs.runs(
-        recipe.runs.EXPERIMENTS["humanoidbench"],
-        recipe.runs.Settings(("Gym-Reacher-v4",), (1,), ("fastsac_era",)),
-        smoke_control.FLAGS,
-    )
-    (problem,) = recipe.preflight.folder_problems(run, folder)
-    assert "holds a run with other flags (then: 100000; now: fewer)" in problem
-    anew = start("humanoidbench", *long, AGENT="fastsac_era", RUN_INDEX="0")
+    settings = recipe.runs.Settings(("Gym-Reacher-v4",), (1,), ("fastsac_era",))
+    (run,) = recipe.runs.runs(recipe.runs.EXPERIMENTS["humanoidbench"], settings, smoke_control.FLAGS)
+    (problem,) = recipe.launching.command_problems(run.name, folder, run.command)
+    assert "holds a run with other flags (then: --total_timesteps 100000; now: nothing)" in problem
+
+    anew = begin(RUN_INDEX="0")
     wait_for(lambda: (folder / "interrupted-1/train.csv").exists() and (folder / "log.txt").exists(), anew)
     assert not (folder / "train.csv").exists() and not (folder / "models").exists()
-    anew.send_signal(signal.SIGTERM)
-    assert anew.wait(timeout=900) == 128 + signal.SIGTERM and training_processes() == []
+    terminate(anew)
 
 
+# Stands in for Slurm: runs the last of the array's jobs here.
 SBATCH = """#!/bin/bash
-# Stands for Slurm: runs the last of the array's jobs here.
-cp "$1" "$(dirname "$0")/submitted"
+here=$(dirname "$0")
+cp "$1" "$here/submitted"
 index=$(sed -nE 's/^#SBATCH --array=([0-9,]+).*/\\1/p' "$1" | tr , '\\n' | tail -1)
-env -i PATH="$PATH" HOME="$HOME" OMP_NUM_THREADS=1 SLURM_ARRAY_TASK_ID=$index bash "$1" > "$(dirname "$0")/$index" 2>&1 || exit 1
+env -i PATH="$PATH" HOME="$HOME" OMP_NUM_THREADS=1 SLURM_ARRAY_TASK_ID=$index bash "$1" > "$here/$index" 2>&1 || exit 1
 echo Submitted batch job 7
 """
 
 
+@pytest.mark.slow
 def test_slurm_array_trains_a_run_by_its_index(start, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sbatch").write_text(SBATCH)
     (tmp_path / "bin/sbatch").chmod(0o755)
-    submitted = start(
-        "time", SLURM="1", AGENT="fasttd3-no_delay fastsac_era", PATH=f"{tmp_path}/bin:{os.environ['PATH']}"
-    )
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    submitted = start("time", SLURM="1", AGENT="fasttd3-no_delay fastsac_era", PATH=path)
     printed, errors = submitted.communicate(timeout=900)
     assert submitted.returncode == 0 and printed == "Submitted batch job 7\n", printed + errors
-    assert sorted(path.name for path in (tmp_path / "runs/time").iterdir()) == [
-        "Gym-Reacher-v4-fastsac_era-seed1",
-        "time.sbatch",
-    ]
-    assert steps(tmp_path / "runs/time/Gym-Reacher-v4-fastsac_era-seed1") == [100]
+    name = "Gym-Reacher-v4-fastsac_era-seed1"
+    assert sorted(os.listdir(tmp_path / "runs/time")) == [name, "time.sbatch"]
+    assert steps(tmp_path / "runs/time" / name) == [100]
     assert "#SBATCH --array=0,1%1\n" in (tmp_path / "bin/submitted").read_text()

@@ -1,32 +1,21 @@
 """FastSAC-ERA's actor beside FastTD3's, and what the training scripts do with it."""
 
+import argparse
 import importlib.util
 import math
 
 import numpy as np
 import pytest
 import torch
+from control_helpers import C
 from scipy import stats
 
-C = 0.5 * math.log(2 * math.pi * math.e)
-SIZES = {
-    "n_obs": 6,
-    "n_act": 3,
-    "num_envs": 4,
-    "init_scale": 0.5,
-    "hidden_dim": 32,
-    "std_min": 0.1,
-    "std_max": 0.4,
-    "device": "cpu",
-}
-ERA = {
-    "distribution": "truncated",
-    "target_entropy": -0.5,
-    "learn_delta": False,
-    "level": "state",
-    "log_std_min": -8.0,
-    "log_std_max": 0.0,
-}
+from tools.searches import learned_delta
+
+SIZES = {"n_obs": 6, "n_act": 3, "num_envs": 4, "init_scale": 0.5, "hidden_dim": 32}
+SIZES |= {"std_min": 0.1, "std_max": 0.4, "device": "cpu"}
+ERA = {"distribution": "truncated", "target_entropy": -0.5, "learn_delta": False, "level": "state"}
+ERA |= {"log_std_min": -8.0, "log_std_max": 0.0}
 MULTI = {"num_tasks": 5, "task_embedding_dim": 4}
 VARIANTS = [
     {},
@@ -43,9 +32,8 @@ variants = pytest.mark.parametrize(
 def make(modules):
     def make(cls="Actor", **settings):
         torch.manual_seed(0)
-        return getattr(modules.fastsac_era, cls)(
-            **{**SIZES, **ERA, **(MULTI if cls == "MultiTaskActor" else {}), **settings}
-        )
+        tasks = MULTI if cls == "MultiTaskActor" else {}
+        return getattr(modules.fastsac_era, cls)(**{**SIZES, **ERA, **tasks, **settings})
 
     return make
 
@@ -62,7 +50,7 @@ def multi_task_observations():
 
 
 def fasttd3_twin(modules, actor, cls="Actor"):
-    """FastTD3's own actor with the same weights. Strict: all that is left over is FastTD3's."""
+    """FastTD3's own actor with the same weights. load_state_dict is strict: what remains of the state is FastTD3's."""
     twin = getattr(modules.fast_td3, cls)(**SIZES, **(MULTI if cls == "MultiTaskActor" else {}))
     twin.load_state_dict(modules.fastsac_era.fasttd3_state(actor.state_dict()))
     return twin
@@ -127,7 +115,7 @@ def test_exploration_is_a_sample_and_fasttd3s_noise(make, obs):
     assert not torch.equal(sample, actor.eval()(obs))
 
 
-def test_noise_scales_are_drawn_anew_where_an_episode_ended(make, obs):
+def test_noise_scales_are_redrawn_where_an_episode_ended(make, obs):
     actor = make()
     before = actor.noise_scales.clone()
     actor.explore(obs, dones=torch.tensor([1, 0, 0, 1]))
@@ -149,7 +137,7 @@ def test_entropies_of_the_state_level(make, obs, learn_delta):
     assert entropies["gaussian_entropy"].item() == pytest.approx((log_std + C).sum(-1).mean(), abs=1e-5)
     assert entropies["gaussian_entropy"].item() == pytest.approx(3 * (-0.5 + 0.2), abs=1e-4)
     assert entropies["policy_entropy"] < entropies["gaussian_entropy"]
-    assert entropies["target_entropy"].item() == pytest.approx(-1.5) and entropies["delta"].item() == pytest.approx(0.6)
+    assert (entropies["target_entropy"].item(), entropies["delta"].item()) == pytest.approx((-1.5, 0.6))
     assert entropies["min_std"].item() == pytest.approx(np.exp(log_std.min()), rel=1e-4)
 
 
@@ -175,20 +163,16 @@ def test_batch_level_acts_with_the_running_average(make, obs):
         actor.explore(obs)
         pre_std = actor.fc_std(actor.net(obs)).double().numpy()
     formula = (-0.5 - C) * np.exp(pre_std) / expected
-    assert torch.allclose(together, alone, atol=1e-6) and np.allclose(
-        together.numpy(), np.maximum(formula, -8), atol=1e-5
-    )
+    assert torch.allclose(together, alone, atol=1e-6)
+    assert np.allclose(together.numpy(), np.maximum(formula, -8), atol=1e-5)
     actor.eval()(obs)
     assert actor.log_mean_exp.item() == pytest.approx(math.log(expected), abs=1e-6)
     restored = make(level="batch")
     restored.load_state_dict(actor.state_dict())
     assert torch.equal(restored.log_mean_exp, actor.log_mean_exp)
-
-
-def test_the_state_level_has_no_running_average(make, obs):
-    actor = make()
-    actor(obs)
-    assert actor.log_mean_exp == 0
+    state_level = make()
+    state_level(obs)
+    assert state_level.log_mean_exp == 0
 
 
 @variants
@@ -203,11 +187,8 @@ def test_bf16_autocast(make, obs, settings):
         policy = actor.distribution(obs)
         explored = actor.explore(obs)
     assert policy.log_std.dtype == policy.loc.dtype == actions_16.dtype == torch.float32
-    assert (
-        actions_16.isfinite().all()
-        and explored.isfinite().all()
-        and all(value.isfinite() for value in entropies_16.values())
-    )
+    for values in (actions_16, explored, *entropies_16.values()):
+        assert values.isfinite().all()
     assert torch.allclose(actions, actions_16, atol=0.05)
     assert entropies_16["gaussian_entropy"] >= entropies_16["target_entropy"] - 1e-4
     actions_16.sum().backward()
@@ -216,7 +197,7 @@ def test_bf16_autocast(make, obs, settings):
 
 @pytest.mark.parametrize("settings", VARIANTS[1:3], ids=["state-learned", "batch"])
 def test_no_graph_breaks(modules, make, obs, settings):
-    """fullgraph=True raises at a graph break. Within explore FastTD3 breaks where dones are given; here they are not."""
+    """fullgraph=True raises at a graph break. FastTD3's explore has one where dones are given, so none are given."""
     torch._dynamo.reset()
     actor = make(**settings)
 
@@ -224,7 +205,7 @@ def test_no_graph_breaks(modules, make, obs, settings):
         logs = {}
         actions, residual_loss = modules.era_training.policy_actions(actor, data, logs)
         if settings.get("distribution") == "tanh":
-            del logs["policy_entropy"]  # an estimate from a sample of its own, which a compiled graph may draw earlier
+            del logs["policy_entropy"]  # estimated from a sample of its own, which a compiled graph may draw earlier
         return actions, residual_loss + actions.sum(), logs
 
     for function, argument in ((actor.explore, obs), (update_piece, {"observations": obs})):
@@ -244,13 +225,12 @@ def test_the_policy_update_of_fasttd3_is_as_before(modules, obs):
     actor, logs = modules.fast_td3.Actor(**SIZES), {}
     actions, residual_loss = modules.era_training.policy_actions(actor, {"observations": obs}, logs)
     assert torch.equal(actions, actor(obs)) and residual_loss == 0.0 and not logs
-    assert [p is q for p, q in zip(modules.era_training.parameter_groups(actor), actor.parameters(), strict=True)] == [
-        True
-    ] * 8
+    groups = modules.era_training.parameter_groups(actor)
+    assert len(groups) == 8 and all(p is q for p, q in zip(groups, actor.parameters(), strict=True))
 
 
 def test_weight_decay_leaves_delta_alone(modules, make):
-    """As the training scripts make the optimizer, with gradients of 0."""
+    """The optimizer is made as in the training scripts; gradients are 0."""
     actor = make(learn_delta=True)
     with torch.no_grad():
         actor.delta.fill_(0.3)
@@ -281,7 +261,7 @@ def test_learned_delta_follows_the_gap_and_stays_in_its_range(modules, make):
 
 
 def test_learned_delta_closes_the_gap(modules, make, obs):
-    """With the policy's other parameters as they are: the truncated policy's entropy comes to H0."""
+    """With the policy's other parameters fixed, the truncated policy's entropy reaches H0."""
     actor = make(learn_delta=True)
     optimizer = torch.optim.AdamW(modules.era_training.parameter_groups(actor), lr=0.02, weight_decay=0.1)
     _, first = actor(obs, with_entropies=True)
@@ -291,6 +271,18 @@ def test_learned_delta_closes_the_gap(modules, make, obs):
         residual_loss.backward()
         optimizer.step()
     assert first["policy_entropy"] < -1.51 and logs["policy_entropy"].item() == pytest.approx(-1.5, abs=0.002)
+
+
+@pytest.mark.slow
+def test_learned_delta_closes_the_gap_in_training(modules):
+    """The actor is trained on the search's toy, whose best action is at the bound."""
+    options = argparse.Namespace(
+        target=-0.75, log_std_min=-8.0, log_std_max=0.0, updates=900, learning_rate=3e-3, seed=0
+    )
+    value = learned_delta.values()["mean"]
+    learned, constant = (learned_delta.train("truncated", value, flag, options) for flag in (True, False))
+    assert abs(learned["policy_entropy"] + 0.75) < learned_delta.TOLERANCE  # nats per dimension
+    assert constant["policy_entropy"] < -0.75 - 0.2
 
 
 def test_evaluation_is_deterministic_and_training_goes_on(modules, make, obs):
@@ -311,8 +303,8 @@ def test_evaluation_is_deterministic_and_training_goes_on(modules, make, obs):
     assert actor.training
 
 
-def test_what_cannot_be_is_refused(make):
-    with pytest.raises(ValueError, match="one|two"):
+def test_impossible_settings_are_refused(make):
+    with pytest.raises(ValueError, match="at least two dimensions"):
         make(n_act=1)
     make(n_act=1, level="batch")
     for level in ("state", "batch"):
@@ -321,7 +313,6 @@ def test_what_cannot_be_is_refused(make):
 
 
 FLAGS = [
-    ({"policy_frequency": 0}, "--policy_frequency 0"),
     ({"policy_frequency": 0, "num_updates": 1}, "--policy_frequency 0"),
     ({"num_envs": 0, "num_eval_envs": -1}, "--num_eval_envs -1"),
     ({"agent": "fastsac_era_simbav2"}, "SimbaV2's hypersphere"),
@@ -345,9 +336,8 @@ def test_bad_flags_are_refused(modules, capsys, flags, words):
 
 def test_missing_humanoidbench_is_named_with_the_way_to_it(modules, monkeypatch):
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "humanoid_bench" else find_spec(name, *rest)
-    )
+    hidden = {"humanoid_bench": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: hidden.get(name, find_spec(name, *rest)))
     with pytest.warns(UserWarning, match="--env_name h1hand-walk-v0 .*no humanoid_bench.* apply humanoid-bench"):
         modules.hyperparams.BaseArgs(env_name="h1hand-walk-v0")
 
@@ -364,7 +354,7 @@ def test_policy_frequency_by_agent(modules, agent, given, expected):
     assert modules.hyperparams.BaseArgs(agent=agent, policy_frequency=given).policy_frequency == expected
 
 
-def test_files_that_are_no_checkpoint_are_refused(modules, tmp_path, capsys):
+def test_files_other_than_checkpoints_are_refused(modules, tmp_path, capsys):
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"weights": 1}, tmp_path / "other.pt")
     (tmp_path / "text.pt").write_text("a checkpoint")

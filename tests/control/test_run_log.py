@@ -35,13 +35,8 @@ def test_rows_hold_what_wandb_gets(start, tmp_path):
     log.write(100, 12.345678, {"actor_loss": torch.tensor(-1.25), "qf_loss": 2.0, "render_video": object()})
     log.write(200, 10.0, {"eval_avg_return": -3.5, "eval_avg_length": 25.0, "delta": torch.tensor(0.123456789)})
     first, second = rows(tmp_path / "logs/task__train__1.csv")
-    assert (first["global_step"], first["frame"], first["speed"], first["actor_loss"], first["qf_loss"]) == (
-        "100",
-        "400",
-        "12.35",
-        "-1.25",
-        "2",
-    )
+    expected = {"global_step": "100", "frame": "400", "speed": "12.35", "actor_loss": "-1.25", "qf_loss": "2"}
+    assert expected.items() <= first.items()
     assert first["eval_avg_return"] == "" and "render_video" not in first
     assert (second["eval_avg_return"], second["eval_avg_length"], second["delta"]) == ("-3.5", "25", "0.123457")
     assert float(second["seconds"]) >= float(first["seconds"]) >= 0
@@ -52,7 +47,7 @@ def test_returns_are_printed(start, capsys):
     assert "step 200: return -3.5, length 25" in capsys.readouterr().out
 
 
-def test_a_resumed_run_goes_on_behind_the_rows_before_its_step(start, tmp_path):
+def test_a_resumed_run_continues_after_the_rows_before_its_step(start, tmp_path):
     log = start()
     for step in (100, 200, 300):
         log.write(step, 1.0, {"qf_loss": step})
@@ -75,15 +70,15 @@ def test_a_line_cut_short_is_left_out(start, cut):
     assert steps(resumed.path) == [100, 400]
 
 
-def test_what_is_no_file_stays_where_it_is(start, tmp_path, capsys):
-    """As /dev/null must."""
+def test_a_path_other_than_a_file_is_left_alone(start, tmp_path, capsys):
+    """As /dev/null must be."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SystemExit):
         start(csv_path=str(tmp_path / "pipe"))
     assert "Not a regular file" in capsys.readouterr().err and os.listdir(tmp_path) == ["pipe"]
 
 
-def test_the_clock_of_a_resumed_run_goes_on(start):
+def test_the_clock_of_a_resumed_run_continues(start):
     log = start()
     log.began -= 50
     log.write(100, 1.0, {})
@@ -112,7 +107,7 @@ def test_other_ranks_write_and_print_nothing(start, tmp_path, capsys):
     assert not list(tmp_path.iterdir()) and capsys.readouterr().out == ""
 
 
-def test_missing_folders_are_made(start, tmp_path):
+def test_missing_folders_are_created(start, tmp_path):
     start(csv_path="a/b/curves.csv").write(100, 1.0, {})
     assert steps(tmp_path / "a/b/curves.csv") == [100]
     assert start(csv_path="curves.csv").path == "curves.csv"

@@ -1,10 +1,11 @@
-"""FastTD3's train.py and train_multigpu.py with the overlay, on a CPU; --agent fasttd3 beside upstream's."""
+"""FastTD3's train.py and train_multigpu.py with the overlay on a CPU; --agent fasttd3 is compared with upstream's."""
 
 import csv
 import importlib
 import io
 import math
 import re
+import shlex
 import shutil
 import socket
 from pathlib import Path
@@ -17,116 +18,55 @@ from script_runs import TINY, WALK
 
 SAC = [*WALK, "--agent", "fastsac_era"]
 SHORT = ["--total_timesteps", "102"]
-# Each group of flags in a pair of runs, upstream's and the patched one. 100 % 3 is not 0: with --num_updates 1 upstream's log of
+# Flags of pairs of runs, upstream's and the patched tree's. As 100 % 3 is not 0, with --num_updates 1 upstream's log of
 # step 100 would lack the policy update's values. Without --obs_normalization upstream cannot evaluate.
 UPSTREAM = {
-    "evaluated": [],
-    "simbav2": ["--agent", "fasttd3_simbav2", *SHORT],
-    "one update, delay 3, three steps": [
-        "--num_updates",
-        "1",
-        "--policy_frequency",
-        "3",
-        "--num_steps",
-        "3",
-        "--no_obs_normalization",
-        "--total_timesteps",
-        "60",
-    ],
-    "four updates, delay 3": [
-        "--num_updates",
-        "4",
-        "--policy_frequency",
-        "3",
-        "--reward_normalization",
-        "--use_grad_norm_clipping",
-        "--max_grad_norm",
-        "1",
-        "--no_use_cdq",
-        "--total_timesteps",
-        "50",
-    ],
+    "evaluated": "",
+    "simbav2": "--agent fasttd3_simbav2 --total_timesteps 102",
+    "one update, delay 3, three steps": "--num_updates 1 --policy_frequency 3 --num_steps 3 --no_obs_normalization "
+    "--total_timesteps 60",
+    "four updates, delay 3": "--num_updates 4 --policy_frequency 3 --reward_normalization --use_grad_norm_clipping "
+    "--max_grad_norm 1 --no_use_cdq --total_timesteps 50",
 }
 PATCHED = {
     "learned": [*SAC, "--era_learn_delta"],
-    "delayed": [
-        *SAC,
-        "--era_distribution",
-        "tanh",
-        "--policy_frequency",
-        "2",
-        "--no_obs_normalization",
-        "--eval_interval",
-        "0",
-        *SHORT,
-    ],
-    "batch": [
-        *SAC,
-        "--era_level",
-        "batch",
-        "--era_distribution",
-        "clipped",
-        "--era_target_entropy",
-        "-1",
-        "--era_learn_delta",
-        *SHORT,
-    ],
-    "one dimension": [
-        "--env_name",
-        "Gym-InvertedPendulum-v4",
-        *TINY,
-        "--agent",
-        "fastsac_era",
-        "--era_level",
-        "batch",
-        "--num_eval_envs",
-        "2",
-        *SHORT,
-    ],
+    "delayed": [*SAC, *SHORT, "--era_distribution", "tanh"]
+    + shlex.split("--policy_frequency 2 --no_obs_normalization --eval_interval 0"),
+    "batch": [*SAC, *SHORT, "--era_level", "batch"]
+    + shlex.split("--era_distribution clipped --era_target_entropy -1 --era_learn_delta"),
+    "one dimension": ["--env_name", "Gym-InvertedPendulum-v4", *TINY, *SHORT]
+    + shlex.split("--agent fastsac_era --era_level batch --num_eval_envs 2"),
     "episodes of 200": ["--env_name", "Gym-Pendulum-v1", *TINY, "--agent", "fasttd3", "--num_eval_envs", "2"],
-    "tasks": ["--env_name", "MTBench-meta-world-v2-mt10"]
-    + [*TINY, "--agent", "fastsac_era", *SHORT]
-    + [
-        "--num_envs",
-        "4096",
-        "--batch_size",
-        "4096",
-        "--buffer_size",
-        "8",
-        "--learning_starts",
-        "95",
-        "--measure_burnin",
-        "0",
-    ],
+    "tasks": ["--env_name", "MTBench-meta-world-v2-mt10", *TINY, *SHORT, "--agent", "fastsac_era"]
+    + shlex.split("--num_envs 4096 --batch_size 4096 --buffer_size 8 --learning_starts 95 --measure_burnin 0"),
 }
-COMPILED = ["--compile", "--total_timesteps", "14"]
 
 
 class Runs:
+    """Runs by name, each of which starts when it is first asked for."""
+
     def __init__(self, scripts, patched, upstream):
-        self.scripts, self.patched = scripts, patched
-        self.pairs = {
-            name: (scripts.start(upstream, *WALK, *flags), scripts.start(patched, *WALK, *flags))
-            for name, flags in UPSTREAM.items()
-        }
-        self.runs = {name: scripts.start(patched, *flags) for name, flags in PATCHED.items()}
-        self.runs["two ranks"] = scripts.start(
-            patched,
-            *SAC,
-            "--era_learn_delta",
-            *SHORT,
-            script="train_multigpu.py",
-            WALK_RADIUS_0="0.1",
-            MASTER_PORT=str(free_port()),
-        )
-        self.runs["gradients"] = scripts.start(patched, patched, script=Path(__file__).with_name("ddp_gradients.py"))
-        self.compiled = [
-            scripts.start(patched, *WALK, "--agent", agent, *COMPILED, compiled=True)
-            for agent in ("fasttd3", "fastsac_era")
-        ]
+        self.scripts, self.patched, self.upstream = scripts, patched, upstream
+        self.started = {}
 
     def __getitem__(self, name):
-        return self.runs[name].wait()
+        """The patched tree's run of this name, finished."""
+        return self.once(name, self.patched, *PATCHED[name]).wait()
+
+    def once(self, name, tree, *flags, **settings):
+        if name not in self.started:
+            self.started[name] = self.scripts.start(tree, *flags, **settings)
+        return self.started[name]
+
+    def pair(self, name: str) -> list:
+        """Upstream's run and the patched tree's."""
+        flags = [*WALK, *shlex.split(UPSTREAM[name])]
+        runs = [self.once(("pair", name, tree), tree, *flags) for tree in (self.upstream, self.patched)]
+        return [run.wait() for run in runs]
+
+    def two_ranks(self):
+        settings = {"script": "train_multigpu.py", "WALK_RADIUS_0": "0.1", "MASTER_PORT": str(free_port())}
+        return self.once("two ranks", self.patched, *SAC, "--era_learn_delta", *SHORT, **settings).wait()
 
     def resume(self, name: str, step: int, *flags):
         """From the checkpoint of a step, with the same flags and a copy of the curves."""
@@ -135,6 +75,10 @@ class Runs:
         copied = shutil.copy(curves, self.scripts.work / f"{name}-{self.scripts.number}.csv")
         flags = [*PATCHED[name], "--checkpoint_path", earlier.checkpoint_path(step), "--csv_path", copied, *flags]
         return self.scripts.start(self.patched, *flags).wait(), Path(copied)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def free_port() -> int:
@@ -150,7 +94,7 @@ def runs(scripts, patched_fasttd3, upstream_fasttd3):
 
 @pytest.fixture
 def refused(scripts, patched_fasttd3):
-    """refused(*flags): what train.py says, which ends with code 2 and has no traceback."""
+    """refused(*flags): stderr of train.py, which ends with code 2 and without a traceback."""
 
     def run(*flags) -> str:
         run = scripts.start(patched_fasttd3, *flags).wait(ok=False)
@@ -162,7 +106,7 @@ def refused(scripts, patched_fasttd3):
 
 
 def assert_same(a, b):
-    """To the bit, in every tensor, array and number of a nest."""
+    """Bit for bit, in every tensor, array and number of nested containers."""
     assert type(a) is type(b)
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype and torch.equal(a, b)
@@ -172,7 +116,7 @@ def assert_same(a, b):
         assert a.keys() == b.keys()
         for name in a:
             assert_same(a[name], b[name])
-    elif isinstance(a, (list, tuple)):
+    elif isinstance(a, list | tuple):
         assert len(a) == len(b)
         for x, y in zip(a, b):
             assert_same(x, y)
@@ -180,17 +124,20 @@ def assert_same(a, b):
         assert a == b
 
 
-def test_evaluation_leaves_the_environments_of_a_gymnasium_task_alone(runs):
-    """Episodes of 200 steps, evaluations at 100 and 200: if these began the training environments anew, no episode would ever end,
-    and FastTD3 would draw no new noise."""
+@pytest.mark.slow
+def test_evaluation_does_not_reset_the_environments_of_a_gymnasium_task(runs):
+    """Episodes take 200 steps. If the evaluations at 100 and 200 reset the training environments, no episode would end.
+
+    FastTD3 would then draw no new noise.
+    """
     run = runs["episodes of 200"]
     before, after = (run.checkpoint(step)["actor_state_dict"]["noise_scales"] for step in (100, "final"))
     assert not torch.equal(before, after)
 
 
-@pytest.mark.parametrize("name", UPSTREAM)
+@pytest.mark.parametrize("name", ["evaluated", *(slow(name) for name in UPSTREAM if name != "evaluated")])
 def test_fasttd3_is_upstream_to_the_bit(runs, name):
-    upstream, patched = (run.wait() for run in runs.pairs[name])
+    upstream, patched = runs.pair(name)
     assert_same(upstream.witness(), patched.witness())  # optimizers, their steps, random states
     names = sorted(path.name for path in (upstream.folder / "models").iterdir())
     assert names == sorted(path.name for path in (patched.folder / "models").iterdir())
@@ -204,19 +151,18 @@ def test_fasttd3_is_upstream_to_the_bit(runs, name):
 
 
 def test_fasttd3_has_curves_too(runs):
-    rows = runs.pairs["evaluated"][1].wait().rows()
+    _, run = runs.pair("evaluated")
+    rows = run.rows()
     assert [row["global_step"] for row in rows] == [100, 200] and [row["frame"] for row in rows] == [200, 400]
     for row in rows:
         assert row["eval_avg_return"] < 0 and 1 <= row["eval_avg_length"] <= 25
         assert {"actor_loss", "qf_loss", "qf_max", "qf_min", "env_rewards", "buffer_rewards"} < row.keys()
         assert not {"policy_entropy", "delta"} & row.keys()
-    assert "return" in runs.pairs["evaluated"][1].out
+    assert "return" in run.out
 
 
-# The updates of one run begin after step 10.
-@pytest.mark.parametrize(
-    "name, steps, updates, policy_updates", [("learned", 210, 2, 2), ("delayed", 102, 2, 1), ("batch", 102, 2, 2)]
-)
+# The updates of a run begin after step 10.
+@pytest.mark.parametrize("name, steps, updates, policy_updates", [("learned", 210, 2, 2), slow("delayed", 102, 2, 1)])
 def test_policy_updates_at_each_critic_update_unless_delayed(runs, name, steps, updates, policy_updates):
     witness = runs[name].witness()
     assert witness["steps"] == [(steps - 11) * updates, (steps - 11) * policy_updates]
@@ -225,7 +171,8 @@ def test_policy_updates_at_each_critic_update_unless_delayed(runs, name, steps, 
 
 @pytest.mark.parametrize(
     "name, dim, target",
-    [("learned", 3, -0.5), ("delayed", 3, -0.5), ("batch", 3, -1.0), ("one dimension", 1, -0.5), ("tasks", 4, -0.5)],
+    [("learned", 3, -0.5), slow("delayed", 3, -0.5), slow("batch", 3, -1.0), slow("one dimension", 1, -0.5)]
+    + [slow("tasks", 4, -0.5)],
 )
 def test_curves_show_the_entropies(runs, name, dim, target):
     rows = runs[name].rows()
@@ -238,21 +185,27 @@ def test_curves_show_the_entropies(runs, name, dim, target):
         if name not in ("batch", "delayed"):  # clipping can add entropy; for tanh it is an estimate
             assert row["policy_entropy"] <= row["gaussian_entropy"]
     assert ("eval_avg_return" in rows[0]) == (name != "delayed")
+    if name == "one dimension":  # a reward of 1 per step
+        assert row["eval_avg_return"] == pytest.approx(row["eval_avg_length"]) and row["eval_avg_length"] >= 1
 
 
 def test_delta_is_learned(runs):
     first, second = runs["learned"].rows()
     assert 0 < first["delta"] < second["delta"]
     delta = runs["learned"].checkpoint(100)["actor_state_dict"]["delta"].item()
-    assert 3 * delta == pytest.approx(
-        first["delta"], abs=3 * 3.2 * 3e-4
-    )  # before and after a step of Adam, 3.2 lr at most
-    assert runs["delayed"].rows()[0]["delta"] == 0 and runs["delayed"].checkpoint()["actor_state_dict"]["delta"] == 0
+    # One is before and one after a step of Adam, which moves delta by 3.2 times the learning rate at most.
+    assert 3 * delta == pytest.approx(first["delta"], abs=3 * 3.2 * 3e-4)
 
 
-@pytest.mark.parametrize("name", ["learned", "batch"])
+@pytest.mark.slow
+def test_delta_is_constant_without_its_flag(runs):
+    run = runs["delayed"]
+    assert run.rows()[0]["delta"] == 0 and run.checkpoint()["actor_state_dict"]["delta"] == 0
+
+
+@pytest.mark.parametrize("name", ["learned", slow("batch")])
 def test_a_checkpoint_is_restored_in_full(runs, name):
-    """With no step left, train.py saves what it has read."""
+    """With no step left to do, train.py saves again what it has read."""
     saved = runs[name].checkpoint(100)
     resumed, _ = runs.resume(name, 100, "--total_timesteps", "100")
     again = resumed.checkpoint()
@@ -264,7 +217,7 @@ def test_a_checkpoint_is_restored_in_full(runs, name):
 
 
 def test_a_resumed_run_goes_on(runs):
-    """The checkpoint of step 100 was saved after that step's log: the resumed run makes the step, and its row, again."""
+    """The checkpoint of step 100 was saved after that step's log: the resumed run repeats the step and its row."""
     resumed, curves = runs.resume("learned", 100)
     with open(curves, newline="") as file:
         rows = list(csv.DictReader(file))
@@ -272,13 +225,6 @@ def test_a_resumed_run_goes_on(runs):
     delta = runs["learned"].checkpoint(100)["actor_state_dict"]["delta"].item()
     assert float(rows[0]["delta"]) == pytest.approx(3 * delta, abs=3 * 3.2 * 3e-4)
     assert resumed.witness()["steps"] == [220, 220]
-
-
-def test_evaluation_in_a_gymnasium_task(runs):
-    (row,) = runs["one dimension"].rows()
-    assert row["eval_avg_length"] >= 1 and row["eval_avg_return"] == pytest.approx(
-        row["eval_avg_length"]
-    )  # a reward of 1 per step
 
 
 def test_refusals_before_anything_starts(refused):
@@ -293,19 +239,17 @@ def test_one_dimension_per_state_is_refused(refused):
 
 
 def test_checkpoints_of_other_runs_are_refused(runs, refused):
-    fasttd3 = runs.pairs["evaluated"][1].wait().checkpoint_path()
+    fasttd3 = runs.pair("evaluated")[1].checkpoint_path()
     assert "agent fasttd3" in refused(*SAC, "--checkpoint_path", fasttd3)
     assert "--era_learn_delta True" in refused(*SAC, "--checkpoint_path", runs["learned"].checkpoint_path())
 
 
-def test_curves_that_cannot_be_written_are_refused(refused, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert "--csv_path" in refused(*WALK, "--csv_path", tmp_path / "file" / "curves.csv")
-
-
-def test_no_more_graph_breaks_than_fasttd3(runs):
-    """Of update_pol and explore. FastTD3's explore breaks at `dones.sum() > 0`; ERA's calls it, which counts as one more name."""
-    found = (run.wait().witness()["graph_breaks"] for run in runs.compiled)
+@pytest.mark.slow
+def test_no_more_graph_breaks_than_fasttd3(scripts, patched_fasttd3):
+    """In update_pol and explore. FastTD3's explore breaks at `dones.sum() > 0`; ERA's calls it, which adds one name."""
+    flags = [*WALK, "--compile", "--total_timesteps", "14", "--agent"]
+    runs = [scripts.start(patched_fasttd3, *flags, agent, compiled=True) for agent in ("fasttd3", "fastsac_era")]
+    found = (run.wait().witness()["graph_breaks"] for run in runs)
     fasttd3, era = (
         {re.sub("0x[0-9a-f]+", "", reason): number for reason, number in breaks.items()} for breaks in found
     )
@@ -314,12 +258,14 @@ def test_no_more_graph_breaks_than_fasttd3(runs):
     assert sum(era[reason] for reason in branch) <= 1
 
 
-def test_gradients_of_two_ranks_are_averaged(runs):
-    runs["gradients"]
+@pytest.mark.slow
+def test_gradients_of_two_ranks_are_averaged(scripts, patched_fasttd3):
+    scripts.start(patched_fasttd3, patched_fasttd3, script=Path(__file__).with_name("ddp_gradients.py")).wait()
 
 
+@pytest.mark.slow
 def test_two_ranks(runs):
-    run = runs["two ranks"]
+    run = runs.two_ranks()
     first, second = run.witness("witness.0.pt"), run.witness("witness.1.pt")
     assert_same(first["parameters"], second["parameters"])
     assert first["steps"] == second["steps"] == [182, 182]
@@ -332,15 +278,11 @@ def test_two_ranks(runs):
 
 
 def training_actor(package, checkpoint):
-    """FastSAC-ERA's actor in evaluation mode as train.py has it, and the observations' normalizer."""
+    """FastSAC-ERA's actor as train.py evaluates it, the observations' normalizer, and their size."""
     args, state = checkpoint["args"], checkpoint["actor_state_dict"]
     settings = {name[4:]: value for name, value in args.items() if name.startswith("era_")}
-    sizes = {
-        "n_obs": state["net.0.weight"].shape[1],
-        "n_act": len(state["fc_mu.0.bias"]),
-        "num_envs": args["num_envs"],
-        "hidden_dim": args["actor_hidden_dim"],
-    }
+    sizes = {"n_obs": state["net.0.weight"].shape[1], "n_act": len(state["fc_mu.0.bias"])}
+    sizes |= {"num_envs": args["num_envs"], "hidden_dim": args["actor_hidden_dim"]}
     actor = package.fastsac_era.Actor(init_scale=args["init_scale"], **sizes, **settings)
     actor.load_state_dict(state)
     if not checkpoint["obs_normalizer_state"]:
@@ -350,10 +292,10 @@ def training_actor(package, checkpoint):
     return actor.eval(), normalizer.eval(), sizes["n_obs"]
 
 
-@pytest.mark.parametrize("name", ["learned", "delayed", "batch", "one dimension", "two ranks"])
+@pytest.mark.parametrize("name", ["learned", *map(slow, ("delayed", "batch", "one dimension", "two ranks"))])
 def test_deployed_policy(runs, package, name):
-    checkpoint = runs[name].checkpoint()
-    policy = package.load_policy(runs[name].checkpoint_path())
+    run = runs.two_ranks() if name == "two ranks" else runs[name]
+    checkpoint, policy = run.checkpoint(), package.load_policy(run.checkpoint_path())
     actor, normalizer, n_obs = training_actor(package, checkpoint)
     obs = 2 * torch.randn(16, n_obs, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -362,7 +304,7 @@ def test_deployed_policy(runs, package, name):
 
 
 def test_settings_can_be_imported_from_the_package(package):
-    """As upstream's can, where the folder of the scripts is not on the path."""
+    """As upstream's can be, where the folder of the scripts is not on the path."""
     hyperparams = importlib.import_module("fast_td3.hyperparams")
     assert hyperparams.H1HandPoleArgs(agent="fastsac_era", env_name="Gym-").policy_frequency == 1
 
@@ -384,10 +326,10 @@ def through_onnx(policy, obs):
 
 @pytest.mark.parametrize("export", [scripted, traced, through_onnx])
 def test_exports_as_fasttd3s_policy(runs, package, export):
-    """What exports FastTD3's policy exports this one, with the same actions; what cannot do one cannot do the other."""
+    """Whatever can export FastTD3's policy can export this one, with the same actions, and the other way round."""
     obs, outcomes = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), []
-    for path in (runs.pairs["evaluated"][1].wait().checkpoint_path(), runs["learned"].checkpoint_path()):
-        policy = package.load_policy(path)
+    for run in (runs.pair("evaluated")[1], runs["learned"]):
+        policy = package.load_policy(run.checkpoint_path())
         expected = policy(obs)
         try:
             actions = export(policy, obs)

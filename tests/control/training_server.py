@@ -1,8 +1,8 @@
-"""Runs FastTD3's scripts in forks of one process that has imported what they import, which takes longer than a tiny run.
+"""Runs FastTD3's scripts in forks of one process, because their imports take longer than a tiny run.
 
-Reads jobs from stdin, one JSON object per line: {"argv": [script, ...], "cwd": folder, "env": {...}, "compiled": bool}, two of
-which run at a time. Leaves in each folder: stdout.txt, stderr.txt, witness.pt (what the training script does not tell) and, when
-it is done, exit_code.
+Reads jobs from stdin, one JSON object per line: {"argv": [script, ...], "cwd": folder, "env": {...}, "compiled": bool}.
+Two run at a time. Each leaves in its folder stdout.txt, stderr.txt, witness.pt (what the training script does not save)
+and, when it is done, exit_code.
 """
 
 import json
@@ -33,7 +33,7 @@ fork = multiprocessing.get_context("fork")
 
 
 class Witness:
-    """Counts the steps of each optimizer, in the order of their first step: the critic's, then the actor's."""
+    """Counts each optimizer's steps, in the order of their first steps: the critic's, then the actor's."""
 
     def __init__(self, hooked: bool):
         self.optimizers, self.steps = [], []
@@ -61,7 +61,7 @@ class Witness:
 
 
 def two_ranks_on_cpu(witness: Witness) -> None:
-    """Lets train_multigpu.py, which asks for NCCL and GPUs, run as two processes on a CPU."""
+    """Lets train_multigpu.py, which needs NCCL and GPUs, run as two processes on a CPU."""
 
     class OnCpu(DistributedDataParallel):
         def __init__(self, module, device_ids):
@@ -89,7 +89,7 @@ def two_ranks_on_cpu(witness: Witness) -> None:
 
 
 def compile_only_what_era_touches() -> None:
-    """Dynamo's graphs are the same with each backend; this one needs no C compiler. Compiling AdamW takes most of the time."""
+    """Dynamo's graphs do not depend on the backend; this one needs no C compiler. AdamW would take most of the time."""
     compile_ = torch.compile
     torch.compile = lambda function, mode: (
         compile_(function, backend="aot_eager") if function.__name__ in ("update_pol", "explore") else function

@@ -5,13 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ledger import experiments, verdicts
-from ledger.results import Collected, Curve, Result
-
-
-@pytest.fixture(scope="module")
-def ledger():
-    return experiments.load()
+from ledger import verdicts
+from ledger.results import EMPTY, Collected, Curve, Result
+from tools.bench.synthetic import pass_curve
 
 
 def flat(value, points=20):
@@ -37,8 +33,10 @@ def of_paper(ledger, entry, shift=0.0):
 
 
 def judge(ledger, results):
+    """Outcomes and claims of these results."""
     unique = {(item.kind, item.name, item.seed): item for item in results}  # two rows of the paper may be one run
-    return verdicts.judge(ledger, Collected("", [], list(unique.values()), [], []))
+    collected = verdicts.judge(ledger, dataclasses.replace(EMPTY, results=list(unique.values())))
+    return collected.outcomes, collected.claims
 
 
 def with_numbers(ledger):
@@ -96,9 +94,9 @@ def test_fewer_seeds_or_metrics_are_partial_and_shown(ledger):
     assert outcome.cells[0].ours == pytest.approx(93.815) and outcome.cells[0].difference == pytest.approx(-0.005)
     assert outcomes["cifar10-gain"].state == "partial"
     whole = of_paper(ledger, entry)
-    lacking = [dataclasses.replace(item, values={"top1": item.values["top1"]}) for item in whole]
-    outcomes, _ = judge(ledger, lacking)
-    assert outcomes["cifar10-era"].state == "partial" and "top5 is lacking" in outcomes["cifar10-era"].notes
+    incomplete = [dataclasses.replace(item, values={"top1": item.values["top1"]}) for item in whole]
+    outcomes, _ = judge(ledger, incomplete)
+    assert outcomes["cifar10-era"].state == "partial" and "top5 is missing" in outcomes["cifar10-era"].notes
 
 
 def test_unfinished_failed_and_unused_runs_are_not_averaged(ledger):
@@ -262,7 +260,7 @@ def test_a_gain_of_the_average_is_the_papers_less_the_tolerance_and_one_benchmar
 )
 def test_above_is_at_every_k(ledger, shift, state):
     def passes(more):
-        return Curve([2.0**k for k in range(9)], *([[30.0 + 4 * k + more[k] for k in range(9)]] * 3), 9)
+        return pass_curve([30.0 + 4 * k + more[k] for k in range(9)])
 
     for better in ("aime24", "aime25"):  # the other one is clearly above
         curves = {f"pass@k/{name}": passes(shift if name == better else [3] * 9) for name in ("aime24", "aime25")}
@@ -328,12 +326,14 @@ def test_nothing_is_a_percentage_of_zero(ledger):
 
 def test_a_run_that_failed_before_its_first_result_is_failed_until_it_runs_again(ledger):
     record = {"experiments": ["cifar10"], "state": "failed", "command": "make vision-cifar10"}
-    outcome = verdicts.judge(ledger, Collected("", [], [], [record], []))[0]["cifar10"]
-    assert (outcome.state, outcome.notes) == ("failed", ["make vision-cifar10 failed; its log is among the runs"])
-    again = Collected("", [], [], [record, {**record, "state": "running"}], [])
-    assert verdicts.judge(ledger, again)[0]["cifar10"].state == "not run"
-    there = Collected("", [], of_paper(ledger, ledger.entries["cifar10"]), [record], [])
-    assert verdicts.judge(ledger, there)[0]["cifar10"].state == "reproduced"
+
+    def outcome(results, *records):
+        return verdicts.judge(ledger, Collected("", [], results, list(records), [])).outcomes["cifar10"]
+
+    failed = outcome([], record)
+    assert (failed.state, failed.notes) == ("failed", ["make vision-cifar10 failed; its log is among the runs"])
+    assert outcome([], record, {**record, "state": "running"}).state == "not run"
+    assert outcome(of_paper(ledger, ledger.entries["cifar10"]), record).state == "reproduced"
 
 
 def test_more_seeds_than_wanted_all_count(ledger):
@@ -344,7 +344,7 @@ def test_more_seeds_than_wanted_all_count(ledger):
         105.5
     )
     few = [dataclasses.replace(item, curves={} if item.seed > 5 else item.curves) for item in many]
-    assert judge(ledger, few)[0]["demo-fasttd3"].notes == ["eval_avg_return is lacking in 5 of 10 runs"]
+    assert judge(ledger, few)[0]["demo-fasttd3"].notes == ["eval_avg_return is missing in 5 of 10 runs"]
 
 
 def test_noise_does_not_reproduce_a_gain(ledger):

@@ -1,20 +1,19 @@
-"""Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable.
+"""Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable, patched or not.
 
-    python actor_step.py SETTINGS.json RESULTS.pt       (torchrun with N processes: Ulysses sequence parallelism over N,
-                                                         or with "fsdp" FSDP, each rank with its share of the batch)
+    python actor_step.py SETTINGS.json RESULTS.pt
 
-SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
-
-Runs in patched and in unpatched verl alike. Everything is fp64 on CPU, except with "dtype": "float32".
+With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
+batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each. All is fp64
+on CPU, except with "dtype": "float32".
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from token_model import PROMPT, RESPONSE, VOCABULARY, build_model
@@ -23,34 +22,7 @@ from verl import DataProto
 from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 from verl.workers.actor import dp_actor
 
-
-def install_padding_functions():
-    """flash-attn's four padding functions in plain torch: the package does not run without a GPU."""
-
-    def index_first_axis(x, indices):
-        return x[indices]
-
-    def unpad_input(x, mask):
-        indices = mask.flatten().nonzero().flatten()
-        lengths = mask.sum(-1, dtype=torch.int32)
-        return x.flatten(0, 1)[indices], indices, F.pad(lengths.cumsum(0), (1, 0)), lengths.max().item()
-
-    def pad_input(hidden_states, indices, batch, seqlen):
-        out = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
-        return out.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
-
-    def rearrange(x, pattern):
-        assert pattern == "b s ... -> (b s) ..."
-        return x.flatten(0, 1)
-
-    for function in (index_first_axis, unpad_input, pad_input, rearrange):
-        setattr(dp_actor, function.__name__, function)
-
-
-def install_memory_counters():
-    """verl's memory log asks torch.cpu for counters that only accelerators have."""
-    for name, value in {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (0, 0)}.items():
-        setattr(torch.cpu, name, lambda value=value: value)
+from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 
 
 def make_batch(bsz, seed, dtype):
@@ -77,6 +49,35 @@ def make_batch(bsz, seed, dtype):
         },
         batch_size=[bsz],
     )
+
+
+def make_data(settings, step, dtype):
+    batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
+    if settings.get("fsdp"):
+        batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+    meta = {
+        "temperature": settings["temperature"],
+        "micro_batch_size": settings["micro_batch"],
+        "use_dynamic_bsz": settings.get("dynamic", False),
+        "max_token_len": 30,
+        "multi_turn": settings.get("multi_turn", False),
+    }
+    return DataProto(batch=batch, meta_info=meta)
+
+
+def old_log_prob_pass(actor, data):
+    """Log-probs and entropies; the batch gets what verl's worker would return."""
+    log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
+    tensors = {"old_log_probs": log_probs}
+    if hasattr(actor, "era"):  # unpatched verl has no such hooks
+        from verl.utils import forking_tokens
+
+        rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
+        tensors = actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
+        tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
+    for key, value in tensors.items():
+        data.batch[key] = value
+    return log_probs, entropys
 
 
 def actor_config(settings):
@@ -120,9 +121,8 @@ def take_steps(settings):
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     if dist.get_world_size() > 1:
         module = FSDP(model, use_orig_params=True, device_id=torch.device("cpu"))
-        module.clip_grad_norm_ = lambda max_norm: torch.zeros(
-            ()
-        )  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+        # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+        module.clip_grad_norm_ = lambda max_norm: torch.zeros(())
     lr = settings.get("lr", 1.0)
     optimizer = (
         torch.optim.AdamW(module.parameters(), lr=1e-2)
@@ -135,30 +135,11 @@ def take_steps(settings):
     if settings.get("force_off_policy"):
         actor.era._is_off_policy = lambda data: True
 
-    multi_turn = settings.get("multi_turn", False)
     metrics = []
     for step in range(settings.get("steps", 1)):
-        batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-        if settings.get("fsdp"):
-            batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
-        meta = {
-            "temperature": settings["temperature"],
-            "micro_batch_size": settings["micro_batch"],
-            "use_dynamic_bsz": settings.get("dynamic", False),
-            "max_token_len": 30,
-            "multi_turn": multi_turn,
-        }
-        data = DataProto(batch=batch, meta_info=meta)
-        log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
-        tensors = {"old_log_probs": log_probs}
-        if hasattr(actor, "era"):  # unpatched verl has no such hooks
-            from verl.utils import forking_tokens
-
-            tensors = actor.era.old_log_prob_tensors({"multi_turn": {"enable": multi_turn}}, data, log_probs, entropys)
-            tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
-        for key, value in tensors.items():
-            batch[key] = value
-        advantages = batch["advantages"]
+        data = make_data(settings, step, dtype)
+        log_probs, entropys = old_log_prob_pass(actor, data)
+        batch, advantages = data.batch, data.batch["advantages"]
         metrics.append(actor.update_policy(data))
     with FSDP.summon_full_params(module):
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -183,7 +164,7 @@ def main(settings_path, result_path):
     install_padding_functions()
     install_memory_counters()
     results = []
-    for settings in json.load(open(settings_path)):
+    for settings in json.loads(Path(settings_path).read_text()):
         try:
             results.append(take_steps(settings))
         except ValueError as error:
@@ -191,7 +172,7 @@ def main(settings_path, result_path):
     if dist.get_rank() == 0:
         torch.save(results, result_path)
     dist.barrier()
-    os._exit(0)  # destroy_process_group was seen to wait for ever in gloo's teardown
+    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
 
 
 if __name__ == "__main__":

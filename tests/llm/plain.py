@@ -58,7 +58,7 @@ def aggregate(terms, mask, settings):
 
 
 def sequence_log_ratio(log_ratio, mask):
-    """GSPO-token: the value of the whole response's log-ratio, the mean over its tokens, with each token's own gradient."""
+    """GSPO-token: the value of the whole response's log-ratio, a mean over its tokens, with each token's gradient."""
     means = torch.stack(
         [row[keep].mean() if keep.any() else row.new_zeros(()) for row, keep in zip(log_ratio.detach(), mask)]
     )

@@ -1,34 +1,75 @@
-"""The real DataParallelPPOActor with the overlay: against unpatched verl, against fp64 arithmetic, and path against path."""
+"""The real DataParallelPPOActor with the overlay: against unpatched verl, and against fp64 arithmetic.
+
+The grid of all code paths is in test_code_paths.py. All settings of a kind are trained in one process.
+"""
 
 import math
 
 import plain
 import pytest
 import torch
-from token_model import TokenModel
+from llm_helpers import take_steps
+from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
 
 BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
-# The random policies here have H_resp from 1.5 to 3.3 nats, so that these bounds put responses on both sides and between.
+# The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
 ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
-PATHS = {
-    "padded": {},
-    "padded, dynamic batch": {"dynamic": True},
-    "remove-padding": {"remove_padding": True},
-    "remove-padding, dynamic batch": {"remove_padding": True, "dynamic": True},
+# Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
+OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5, "era": ERA}
+GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean"}
+
+
+def with_era(**fields):
+    return {"era": {**ERA, **fields}}
+
+
+ON_POLICY = {
+    "plain": {},
+    "remove-padding": {"remove_padding": True, "temperature": 0.7},
+    "multi-turn": {"multi_turn": True},
+    "top-k": with_era(top_k=5),
+    "scaled advantages": with_era(scale_advantages=True),
+    "gate of the release": with_era(min_advantage=1.0),
+    "other factors": with_era(k=3.0, top_fraction=0.3),
+    "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True),
 }
-VARIANTS = [
-    {},
-    {"top_k": 5},
-    {"scale_advantages": True},
-    {"min_advantage": 0.6},
-    {"k": 3.0, "top_fraction": 0.3},
-    {"top_k": 3, "high": math.inf, "scale_advantages": True},
-]
-SITUATIONS = [{}, {"remove_padding": True}, {"multi_turn": True}, {"temperature": 0.7}]
+UPDATES = {name: {**BASE, **with_era(), **settings} for name, settings in ON_POLICY.items()}
+UPDATES |= {
+    "off-policy": OFF_POLICY,
+    "off-policy, all losses": {**OFF_POLICY, "kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(top_k=5)},
+    "off-policy, GSPO": {**OFF_POLICY, **GSPO, "clip": 0.02, "remove_padding": True},
+    "GSPO without ERA": {**OFF_POLICY, **GSPO, "clip": 0.01, "lr": 0.1, "temperature": 0.9, **with_era(enable=False)},
+    "LoRA": {**BASE, "lora": True, **with_era()},
+}
+FORKING = {fraction: {**BASE, "temperature": 0.9, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def updates(patched_verl):
+    cases = UPDATES | FORKING
+    return dict(zip(cases, take_steps(patched_verl, list(cases.values()))))
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_update_equals_fp64_arithmetic(updates, name):
+    settings, result = UPDATES[name], updates[name]
+    if not settings["era"]["enable"]:
+        settings = {key: value for key, value in settings.items() if key != "era"}
+    else:
+        branches = 2 if settings["era"]["high"] == math.inf else 3
+        assert len(scales(result, settings).unique()) == branches, "the case must exercise every branch of Eq. llm"
+    for parameter, expected in plain.train(result, settings).items():
+        torch.testing.assert_close(result["parameters"][parameter], expected, rtol=1e-6, atol=1e-9)
+    (metrics,) = result["metrics"]
+    if "epochs" in settings:
+        assert max(metrics["actor/pg_clipfrac"]) > 0, "the case must leave the trust region somewhere"
+        assert "GSPO" not in name or set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
+    else:
+        assert metrics["actor/ppo_kl"] == metrics["actor/pg_clipfrac"] == [0.0] * 3, "the ratio is exactly 1"
 
 
 def entropies(result, settings):
-    model = TokenModel().double()
+    model = plain.build_model(settings, torch.double)
     model.load_state_dict(result["start"])
     with torch.no_grad():
         return plain.policy(model, result["batch"], settings)[1]
@@ -38,36 +79,8 @@ def scales(result, settings):
     return plain.decide(entropies(result, settings), result["batch"], settings)[0]
 
 
-def update_settings(situation, variant):
-    return {**BASE, **situation, "era": {**ERA, **variant}}
-
-
-@pytest.fixture(scope="session")
-def updates(steps, patched_verl):
-    cases = [(s, v) for s in SITUATIONS for v in VARIANTS]
-    return {
-        str(case): result
-        for case, result in zip(cases, steps(patched_verl, [update_settings(*case) for case in cases]))
-    }
-
-
-@pytest.mark.parametrize("situation", SITUATIONS, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_update_equals_fp64_arithmetic(updates, situation, variant):
-    settings, result = update_settings(situation, variant), updates[str((situation, variant))]
-    assert len(scales(result, settings).unique()) == (2 if variant.get("high") == math.inf else 3), (
-        "the case must exercise every branch of Eq. llm"
-    )
-    for name, expected in plain.train(result, settings).items():
-        torch.testing.assert_close(
-            result["parameters"][name], expected, rtol=1e-6, atol=1e-9, msg=lambda m: f"{name}: {m}"
-        )
-    (metrics,) = result["metrics"]
-    assert metrics["actor/ppo_kl"] == [0.0] * 3 and metrics["actor/pg_clipfrac"] == [0.0] * 3, "the ratio is exactly 1"
-
-
 def test_metrics_equal_their_definitions(updates):
-    settings, result = update_settings({"multi_turn": True}, {}), updates[str(({"multi_turn": True}, {}))]
+    settings, result = UPDATES["multi-turn"], updates["multi-turn"]
     entropy, mask = entropies(result, settings), plain.response_mask(result["batch"], settings)
     scale, h_resp = plain.decide(entropy, result["batch"], settings)
     top, rest = [], []
@@ -89,16 +102,24 @@ def test_metrics_equal_their_definitions(updates):
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
-def test_metrics_are_those_of_all_ranks(steps, patched_verl):
-    """Two data-parallel ranks with different responses, one of them empty."""
-    settings = {**BASE, "micro_batch": 4, "multi_turn": True, "era": ERA}
-    (alone,), (together,) = (
-        steps(patched_verl, [settings]),
-        steps(patched_verl, [{**settings, "fsdp": True}], processes=2),
+def test_the_release_and_the_equation_differ(updates):
+    """The release cuts advantages to whole numbers, so that its gate is at 1: fewer tokens than Eq. llm."""
+    equation, release = (
+        updates[name]["metrics"][0]["era/scaled_token_fraction"] for name in ("plain", "gate of the release")
     )
-    era = {name: value for name, value in alone["metrics"][0].items() if name.startswith("era/")}
+    assert 0 < release < equation
+
+
+def test_two_processes(updates, patched_verl):
+    """Ulysses sequence parallelism; and FSDP, whose ranks have different responses, one of them empty."""
+    multi_turn = UPDATES["multi-turn"]
+    ulysses = {**OFF_POLICY, "remove_padding": True}
+    sequence, shards = take_steps(patched_verl, [ulysses, {**multi_turn, "fsdp": True, "micro_batch": 4}], processes=2)
+    for parameter, expected in plain.train(sequence, ulysses).items():
+        torch.testing.assert_close(sequence["parameters"][parameter], expected, rtol=1e-6, atol=1e-9)
+    era = {name: value for name, value in updates["multi-turn"]["metrics"][0].items() if name.startswith("era/")}
     assert len(era) == 6 and era["era/scaled_token_fraction"] > 0
-    assert {name: together["metrics"][0][name] for name in era} == pytest.approx(era, rel=1e-9)
+    assert {name: shards["metrics"][0][name] for name in era} == pytest.approx(era, rel=1e-9)
 
 
 # Several mini-batches, steps and Adam: what one different bit anywhere would spread.
@@ -112,91 +133,106 @@ LONG = {
     "temperature": 0.9,
     "entropy_coeff": 0.01,
 }
+PATHS = [
+    LONG,
+    {**LONG, "dynamic": True},
+    {**LONG, "remove_padding": True},
+    {**LONG, "remove_padding": True, "dynamic": True},
+    {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
+]
 WITHOUT_ERA = {
     "absent": {},
-    "disabled": {"era": {**ERA, "enable": False, "top_k": 5, "scale_advantages": True}},
-    "logs only": {"era": {**ERA, "k": 1.0, "top_k": 5, "scale_advantages": True}},
+    "disabled": with_era(enable=False, top_k=5, scale_advantages=True),
+    "logs only": with_era(k=1.0, top_k=5, scale_advantages=True),
 }
 
 
-def test_without_era_training_is_upstream_to_the_bit(steps, patched_verl, upstream_verl):
-    paths = [{**LONG, **path} for path in PATHS.values()] + [
-        {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2}
-    ]
-    upstream = steps(upstream_verl, paths)
-    cases = [(name, p) for name in WITHOUT_ERA for p in range(len(paths))]
-    for (name, p), patched in zip(cases, steps(patched_verl, [{**paths[p], **WITHOUT_ERA[name]} for name, p in cases])):
+def test_without_era_training_is_upstream_to_the_bit(patched_verl, upstream_verl):
+    *upstream, once = take_steps(upstream_verl, [*PATHS, BASE])
+    cases = [(name, p) for name in WITHOUT_ERA for p in range(len(PATHS))]
+    settings = [{**PATHS[p], **WITHOUT_ERA[name]} for name, p in cases]
+    *results, with_top_k = take_steps(patched_verl, [*settings, {**BASE, **with_era(top_k=3)}])
+    for (name, p), patched in zip(cases, results):
         assert patched["parameters"].keys() == upstream[p]["parameters"].keys()
         for parameter, value in upstream[p]["parameters"].items():
             assert not torch.equal(value, upstream[p]["start"][parameter])
-            assert torch.equal(patched["parameters"][parameter], value), (name, paths[p], parameter)
+            assert torch.equal(patched["parameters"][parameter], value), (name, PATHS[p], parameter)
         for theirs, ours in zip(upstream[p]["metrics"], patched["metrics"]):
             assert {m: value for m, value in ours.items() if not m.startswith("era/")} == theirs
             assert any(m.startswith("era/") for m in ours) == (name == "logs only")
+    # With ERA, old log-probs and entropies stay those of the policy that sampled.
+    assert torch.equal(with_top_k["log_probs"], once["log_probs"])
+    assert torch.equal(with_top_k["entropys"], once["entropys"])
 
 
-def test_old_log_probs_and_entropies_are_those_of_the_sampling_policy(steps, patched_verl, upstream_verl):
-    (upstream,), (patched,) = steps(upstream_verl, [BASE]), steps(patched_verl, [{**BASE, "era": {**ERA, "top_k": 3}}])
-    assert torch.equal(patched["log_probs"], upstream["log_probs"])
-    assert torch.equal(patched["entropys"], upstream["entropys"])
+@pytest.mark.parametrize("fraction", FORKING)
+def test_only_forking_tokens_get_a_gradient(updates, fraction):
+    """The update is SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
+    settings, result = FORKING[fraction], updates[fraction]
+    mask, entropy = plain.response_mask(result["batch"], settings), entropies(result, settings)
+    keep = plain_keep(entropy, mask, fraction)[0]
+    assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
+    kept = {**result, "batch": {**result["batch"], "advantages": result["advantages"] * keep}}
+    for name, expected in plain.train(kept, settings).items():
+        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9)
+    (metrics,) = result["metrics"]
+    if fraction < 1:
+        assert metrics[FRACTION] == keep.sum().item() / mask.sum().item()
+        assert metrics[THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
+    else:
+        assert not any(name.startswith("forking/") for name in metrics)
 
 
-def test_the_release_and_the_equation_differ(steps, patched_verl):
-    """min_advantage=1 is the release's gate (its advantages are cut to whole numbers): fewer tokens than Eq. llm."""
-    results = steps(patched_verl, [update_settings({}, {"min_advantage": a}) for a in (0.0, 1.0)])
-    equation, release = (result["metrics"][0]["era/scaled_token_fraction"] for result in results)
-    assert 0 < release < equation
+REFUSALS = """
+import numpy
+import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from types import SimpleNamespace
+from verl import DataProto
+from verl.utils import era_fsdp
+
+def said(action):
+    try:
+        action()
+        print('accepted')
+    except ValueError as error:
+        print(error)
+
+def hooks(epochs):
+    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs}
+    config |= {'use_kl_loss': False, 'entropy_coeff': 0, 'use_dynamic_bsz': True}
+    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))
+
+def decide(epochs, tensors, **others):
+    data = DataProto(batch=TensorDict(tensors, batch_size=[2]), **others)
+    said(lambda: hooks(epochs).decide_scales(data, [], 'cpu'))
+
+decide(1, {})
+decide(2, {'era_response_entropy': torch.zeros(2)})
+decide(1, {}, non_tensor_batch={'multi_modal_inputs': numpy.array([{}, {}])})
+try:
+    from recipe.sppo.dp_actor import DataParallelSPPOActor
+    from recipe.spin.dp_actor import SPINDataParallelPPOActor
+except ImportError:  # verl's source package has no recipe/
+    raise SystemExit
+for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):
+    actor = object.__new__(cls)
+    for enable, fraction in ((False, 1), (True, 1), (False, .2)):
+        actor.config = OmegaConf.create({'era': {'enable': enable}, 'policy_loss': {'forking_fraction': fraction}})
+        said(lambda: era_fsdp.ActorHooks(actor))
+"""
 
 
-def test_an_update_without_its_old_log_prob_pass_is_refused(patched_verl, run_in, tmp_path):
-    script = tmp_path / "no_entropies.py"
-    script.write_text(
-        "import numpy\n"
-        "import torch\n"
-        "from omegaconf import OmegaConf\n"
-        "from tensordict import TensorDict\n"
-        "from types import SimpleNamespace\n"
-        "from verl import DataProto\n"
-        "from verl.utils import era_fsdp\n"
-        "def hooks(epochs):\n"
-        "    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs, 'use_kl_loss': False, 'entropy_coeff': 0, 'use_dynamic_bsz': True}\n"
-        "    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))\n"
-        "for epochs, batch in ((1, {}), (2, {'era_response_entropy': torch.zeros(2)})):\n"
-        "    try:\n"
-        "        hooks(epochs).decide_scales(DataProto(batch=TensorDict(batch, batch_size=[2])), [], 'cpu')\n"
-        "    except ValueError as error:\n"
-        "        print(error)\n"
-        "try:\n"
-        "    hooks(1).decide_scales(DataProto(batch=TensorDict({}, batch_size=[2]), non_tensor_batch={'multi_modal_inputs': numpy.array([{}, {}])}), [], 'cpu')\n"
-        "except ValueError as error:\n"
-        "    print(error)\n"
-    )
-    on_policy, off_policy, multi_modal = run_in(patched_verl, script).splitlines()
-    assert "use_dynamic_bsz" in multi_modal and "multi-modal" in multi_modal
+def test_what_the_actor_refuses(patched_verl, run_in, tmp_path):
+    """An update without its old_log_prob pass, and recipes whose own update would silently ignore ERA."""
+    (tmp_path / "refusals.py").write_text(REFUSALS)
+    on_policy, off_policy, multi_modal, *recipes = run_in(patched_verl, tmp_path / "refusals.py").splitlines()
     assert "ERA needs 'era_response_entropy' of the old_log_prob pass" in on_policy
     assert "ERA needs 'era_branch_log_probs' of the old_log_prob pass" in off_policy and "ppo_epochs 2" in off_policy
-
-
-def test_recipes_with_an_update_of_their_own_are_refused(patched_verl, run_in, tmp_path):
-    """recipe/sppo and recipe/spin replace the update and would silently ignore ERA. The real classes, where recipe/ is there."""
-    if not (patched_verl / "recipe/sppo").is_dir():
-        pytest.skip("the source package of verl has no recipe/")
-    script = tmp_path / "own_update.py"
-    script.write_text(
-        "from omegaconf import OmegaConf\n"
-        "from verl.utils import era_fsdp\n"
-        "from recipe.sppo.dp_actor import DataParallelSPPOActor\n"
-        "from recipe.spin.dp_actor import SPINDataParallelPPOActor\n"
-        "for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):\n"
-        "    actor = object.__new__(cls)\n"
-        "    for enable, fraction in ((False, 1), (True, 1), (False, .2)):\n"
-        "        actor.config = OmegaConf.create({'era': {'enable': enable}, 'policy_loss': {'forking_fraction': fraction}})\n"
-        "        try:\n"
-        "            print(era_fsdp.ActorHooks(actor).config.enable)\n"
-        "        except ValueError as error:\n"
-        "            print(error)\n"
-    )
-    sppo_off, sppo_on, sppo_forking, spin_off, spin_on, spin_forking = run_in(patched_verl, script).splitlines()
-    assert sppo_off == spin_off == "False"
-    assert "DataParallelSPPOActor.update_policy" in sppo_on and "SPINDataParallelPPOActor.update_policy" in spin_on
-    assert "forking_fraction" in sppo_forking and "forking_fraction" in spin_forking
+    assert "use_dynamic_bsz" in multi_modal and "multi-modal" in multi_modal
+    if (patched_verl / "recipe/sppo").is_dir():
+        sppo_off, sppo_on, sppo_forking, spin_off, spin_on, spin_forking = recipes
+        assert sppo_off == spin_off == "accepted"
+        assert "DataParallelSPPOActor.update_policy" in sppo_on and "SPINDataParallelPPOActor.update_policy" in spin_on
+        assert "forking_fraction" in sppo_forking and "forking_fraction" in spin_forking

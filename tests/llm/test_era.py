@@ -50,7 +50,7 @@ responses = st.integers(1, 12).flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     responses,
     st.sampled_from([0.01, 0.2, 0.25, 0.5, 0.99, 1.0]),
@@ -65,10 +65,11 @@ def test_response_entropy_equals_its_definition(era, rows, fraction, mask_dtype)
     )
 
 
-def test_the_count_of_forking_tokens_for_every_length(era):
-    lengths = torch.arange(0, 10_001)
-    expected = [min(n, max(1, math.floor(0.2 * n))) for n in range(10_001)]
-    assert era.forking_count(lengths, 0.2).tolist() == expected
+@pytest.mark.parametrize("fraction", [0.2, 0.28, 0.29, 0.07])
+def test_the_count_of_forking_tokens_for_every_length(era, fraction):
+    """0.28 x 100 is 28.000000000000004 in doubles, 27.999999 in floats: the listing's floor must not lose a token."""
+    expected = [min(n, max(1, math.floor(fraction * n))) for n in range(10_001)]
+    assert era.forking_count(torch.arange(10_001), fraction).tolist() == expected
 
 
 def test_top_and_rest_partition_the_response(era):
@@ -96,7 +97,7 @@ def test_nan_inside_the_mask_is_not_hidden(era):
     assert scale.tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     responses,
     st.sampled_from([(0.45, 3.0), (0.2, math.inf), (0.0, 0.0), (2.0, 2.0)]),
@@ -224,35 +225,32 @@ def test_wrong_shapes_are_named(era):
         era.logprobs(logits, torch.zeros(2, 3, dtype=torch.long), None, 0)
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        *[("k", k) for k in (0.99, 0, -2, math.inf, math.nan, "2", None, True)],
-        *[("low", low) for low in (3.5, math.nan, "low", None, [0.45])],
-        *[("high", high) for high in (math.nan, "inf", None)],
-        *[("top_fraction", f) for f in (0, -0.2, 1.0001, math.nan, None, "0.2")],
-        *[("top_k", n) for n in (0, -20, 2.5, 20.0, True, "20")],
-        *[("min_advantage", a) for a in (-0.1, math.inf, math.nan, None)],
-        *[("enable", e) for e in (1, "True", None)],
-        ("scale_advantages", "yes"),
-    ],
-)
-def test_bad_values_are_refused_with_the_full_key(era, name, value):
-    with pytest.raises(ValueError, match=rf"actor_rollout_ref\.actor\.era\.{name} is .*; expected "):
-        era.EraConfig(**{name: value})
+BAD = {
+    "k": (0.99, 0, -2, math.inf, math.nan, "2", None, True),
+    "low": (3.5, math.nan, "low", None, [0.45]),
+    "high": (math.nan, "inf", None),
+    "top_fraction": (0, -0.2, 1.0001, math.nan, None, "0.2"),
+    "top_k": (0, -20, 2.5, 20.0, True, "20"),
+    "min_advantage": (-0.1, math.inf, math.nan, None),
+    "enable": (1, "True", None),
+    "scale_advantages": ("yes",),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_values_are_refused_with_the_full_key(era, name):
+    for value in BAD[name]:
+        with pytest.raises(ValueError, match=rf"actor_rollout_ref\.actor\.era\.{name} is .*; expected "):
+            era.EraConfig(**{name: value})
 
 
 def test_crossed_bounds_name_both_keys(era):
-    with pytest.raises(
-        ValueError, match=r"era\.low is 0\.45; expected at most actor_rollout_ref\.actor\.era\.high, which is 0\.1"
-    ):
+    key = r"actor_rollout_ref\.actor\.era"
+    with pytest.raises(ValueError, match=rf"{key}\.low is 0\.45; expected at most {key}\.high, which is 0\.1"):
         era.EraConfig(high=0.1)
 
 
 def test_good_values(era):
-    assert era.EraConfig() == era.EraConfig(
-        enable=False, low=0.45, high=3.0, k=2.0, top_fraction=0.2, top_k=None, scale_advantages=False, min_advantage=0.0
-    )
     stage2 = era.EraConfig(enable=True, low=0.2, high=math.inf, k=2, top_fraction=1)
     assert stage2.changes_training
     assert not era.EraConfig(enable=True, k=1).changes_training
@@ -266,17 +264,14 @@ def test_an_unknown_field_is_named(era):
 
 
 def test_era_imports_only_torch_and_the_standard_library(project_root):
-    code = "import sys, torch; before = set(sys.modules); import era; print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    code = "import sys, torch; before = set(sys.modules); import era; print(*set(sys.modules) - before)"
     utils = project_root / "overlays/verl/verl/utils"
-    imported = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=utils,
-        env={"PYTHONPATH": str(utils), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert set(imported) <= {"era", "torch"} | set(sys.stdlib_module_names), imported
+    env = {"PYTHONPATH": str(utils), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=utils, env=env, capture_output=True, text=True, check=True
+    )
+    imported = {name.split(".")[0] for name in result.stdout.split()}
+    assert imported <= {"era", "torch"} | set(sys.stdlib_module_names), imported
 
 
 def test_sharpening_raises_the_entropy_of_a_sampled_update(era):
@@ -293,23 +288,6 @@ def test_sharpening_raises_the_entropy_of_a_sampled_update(era):
             loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
             drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
         assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
-
-
-def test_fraction_is_taken_in_double_precision(era):
-    """0.28 x 100 is 28.000000000000004 in doubles, 27.999999 in floats: the listing's floor must not lose a token."""
-    counts = [(0.28, 100), (0.29, 100), (0.07, 100), (0.2, 8192)]
-    assert [era.forking_count(torch.tensor([length]), fraction).item() for fraction, length in counts] == [
-        math.floor(fraction * length) for fraction, length in counts
-    ]
-
-
-def test_rows_are_divided_in_a_view(era):
-    """The padded path hands over logits of any strides."""
-    whole = torch.randn(3, 7, 5, dtype=torch.double)
-    divisor = torch.rand(3, 5, 1, dtype=torch.double) + 0.5
-    expected = whole.transpose(1, 2) / divisor
-    era.divide_rows_(view := whole.clone().transpose(1, 2), divisor)
-    assert torch.equal(view, expected)
 
 
 def test_scales_of_bf16_advantages_are_fp32(era):

@@ -57,46 +57,26 @@ def test_lines_are_steps_and_are_flushed(FileLogger, file):
     assert lines_of(file)[1:] == [{"step": 1, "data": {}}, {"step": 2, "data": {"x": 2.0}}]
 
 
-NUMBERS = {
-    "int": (3, 3.0),
-    "bool": (True, 1.0),
-    "fp64": (0.1, 0.1),
-    "numpy fp32": (np.float32(0.1), float(np.float32(0.1))),
-    "numpy fp16": (np.float16(0.1), float(np.float16(0.1))),
-    "numpy fp64": (np.float64(0.1), 0.1),
-    "numpy int": (np.int64(-7), -7.0),
-    "numpy bool": (np.bool_(False), 0.0),
-    "numpy 0-d array": (np.array(2.5), 2.5),
-    "tensor": (torch.tensor(1.5), 1.5),
-    "bf16 tensor": (torch.tensor(0.1, dtype=torch.bfloat16), torch.tensor(0.1, dtype=torch.bfloat16).item()),
-    "int tensor": (torch.tensor(4), 4.0),
-    "tensor with a gradient": (torch.tensor(1.5, requires_grad=True), 1.5),
-    "decimal": (decimal.Decimal("0.25"), 0.25),
-    "fraction": (fractions.Fraction(1, 4), 0.25),
-}
+NUMBERS = [
+    *((3, 3.0), (True, 1.0), (0.1, 0.1), (decimal.Decimal("0.25"), 0.25), (fractions.Fraction(1, 4), 0.25)),
+    *((np.float32(0.1), float(np.float32(0.1))), (np.float16(0.1), float(np.float16(0.1))), (np.float64(0.1), 0.1)),
+    *((np.int64(-7), -7.0), (np.bool_(False), 0.0), (np.array(2.5), 2.5), (torch.tensor(1.5), 1.5)),
+    (torch.tensor(0.1, dtype=torch.bfloat16), torch.tensor(0.1, dtype=torch.bfloat16).item()),
+    *((torch.tensor(4), 4.0), (torch.tensor(1.5, requires_grad=True), 1.5)),
+]
 
 
 def test_numbers_of_any_kind_become_floats(FileLogger, file):
-    FileLogger("p", "e").log({name: value for name, (value, _) in NUMBERS.items()}, 1)
+    FileLogger("p", "e").log({str(i): value for i, (value, _) in enumerate(NUMBERS)}, 1)
     (line,) = lines_of(file)
-    assert line["data"] == {name: number for name, (_, number) in NUMBERS.items()}
+    assert list(line["data"].values()) == [number for _, number in NUMBERS]
     assert all(type(value) is float for value in line["data"].values())
 
 
-@pytest.mark.parametrize(
-    "number", [math.nan, math.inf, -math.inf, np.float32("nan"), torch.tensor(math.inf), decimal.Decimal("NaN")]
-)
-def test_what_json_has_no_number_for_is_null(FileLogger, file, number):
-    FileLogger("p", "e").log({"actor/grad_norm": number}, 1)
-    assert lines_of(file)[0]["data"] == {"actor/grad_norm": None}
-
-
-def test_pandas_reads_it(FileLogger, file):
-    pandas = pytest.importorskip("pandas", reason="pandas comes with verl")
-    logger = FileLogger("p", "e")
-    logger.log({"a": 1, "b": math.nan}, 1)
-    table = pandas.json_normalize(pandas.read_json(file, lines=True)["data"])
-    assert table["a"].tolist() == [1.0] and table["b"].isna().all()
+def test_what_json_has_no_number_for_is_null(FileLogger, file):
+    numbers = [math.nan, math.inf, -math.inf, np.float32("nan"), torch.tensor(math.inf), decimal.Decimal("NaN")]
+    FileLogger("p", "e").log({str(i): number for i, number in enumerate(numbers)}, 1)
+    assert set(lines_of(file)[0]["data"].values()) == {None}
 
 
 def test_other_values_are_kept_as_strings(FileLogger, file):
@@ -107,10 +87,8 @@ def test_other_values_are_kept_as_strings(FileLogger, file):
         "none": None,
         "list": [1, 2],
         "vector": torch.ones(2),
-        "array": np.ones(2),
-        "complex": 1j,
-        "huge": 10**400,
     }
+    values |= {"array": np.ones(2), "complex": 1j, "huge": 10**400}
     FileLogger("p", "e").log({**values, 7: 1.0}, 1)
     data = lines_of(file)[0]["data"]
     assert data.pop("7") == 1.0
@@ -128,20 +106,15 @@ def test_a_resumed_run_continues_the_file(FileLogger, file):
 LINE = b'{"step": 2, "data": {"a": 0.25, "b": "x"}}'
 
 
-@pytest.mark.parametrize("length", range(len(LINE) + 1))
-def test_a_half_written_last_line_is_mended(FileLogger, file, length):
+@pytest.mark.parametrize("before", [b'{"step": 1, "data": {"a": 0.5}}\n', b""])
+def test_a_half_written_last_line_is_mended(FileLogger, file, before):
     file.parent.mkdir(parents=True)
-    file.write_bytes(b'{"step": 1, "data": {"a": 0.5}}\n' + LINE[:length])
-    FileLogger("p", "e").log({"a": 1}, 2)
-    complete = [json.loads(LINE)] if length == len(LINE) else []
-    assert lines_of(file) == [{"step": 1, "data": {"a": 0.5}}, *complete, {"step": 2, "data": {"a": 1.0}}]
-
-
-def test_a_file_with_nothing_but_half_a_line(FileLogger, file):
-    file.parent.mkdir(parents=True)
-    file.write_bytes(LINE[:9])
-    FileLogger("p", "e").log({"a": 1}, 1)
-    assert lines_of(file) == [{"step": 1, "data": {"a": 1.0}}]
+    for length in range(len(LINE) + 1):
+        file.write_bytes(before + LINE[:length])
+        FileLogger("p", "e").log({"a": 1}, 2)
+        complete = [json.loads(LINE)] if length == len(LINE) else []
+        first = [json.loads(before)] if before else []
+        assert lines_of(file) == [*first, *complete, {"step": 2, "data": {"a": 1.0}}]
 
 
 def test_whole_lines_are_never_touched(FileLogger, file):
@@ -170,9 +143,8 @@ def test_a_path_that_cannot_be_written_fails_at_start(FileLogger, tmp_path, monk
         monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(path))
         with pytest.raises(OSError) as error:
             FileLogger("p", "e")
-        assert f"The metrics file {path} cannot be written: " in str(error.value) and "VERL_FILE_LOGGER_PATH" in str(
-            error.value
-        )
+        said = str(error.value)
+        assert f"The metrics file {path} cannot be written: " in said and "VERL_FILE_LOGGER_PATH" in said
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -202,20 +174,16 @@ def test_tracking_without_it_writes_no_file(FileLogger, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_after_kill_9_every_line_is_whole(patched_verl, file, FileLogger):
     env = {**os.environ, "PYTHONPATH": str(patched_verl), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, Path(__file__)]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 900
-        while (
-            (not file.exists() or file.stat().st_size < 100_000)
-            and process.poll() is None
-            and time.monotonic() < deadline
-        ):
+        while not file.exists() or file.stat().st_size < 100_000:
+            assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

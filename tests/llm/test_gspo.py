@@ -1,13 +1,9 @@
-"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64, and inside the real actor.
-
-Run as a script, this file takes the actor's steps: python test_gspo.py RESULTS.pt
-"""
+"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64."""
 
 import math
 import random
 from types import SimpleNamespace
 
-import plain
 import pytest
 import torch
 
@@ -29,18 +25,15 @@ def example(seed, rows=7, columns=9, spread=0.1, token_advantages=False):
     mask[:, seed % columns] = True
     old = -3 * torch.rand(rows, columns, generator=g, dtype=torch.double)
     # A shift per response, so that whole responses and not only tokens are out of bounds.
-    log_prob = old + spread * (
-        torch.randn(rows, columns, generator=g, dtype=torch.double)
-        + torch.randn(rows, 1, generator=g, dtype=torch.double)
-    )
-    advantages = torch.randn(rows, columns if token_advantages else 1, generator=g, dtype=torch.double).expand(
-        rows, columns
-    )
+    shifts = (torch.randn(rows, n, generator=g, dtype=torch.double) for n in (columns, 1))
+    log_prob = old + spread * sum(shifts)
+    advantages = torch.randn(rows, columns if token_advantages else 1, generator=g, dtype=torch.double)
+    advantages = advantages.expand(rows, columns)
     return old, log_prob, advantages, mask
 
 
 def plain_objective(old, log_prob, advantages, mask, low=LOW, high=HIGH):
-    """J of GSPO by the paper's words, one advantage per response: likelihoods are multiplied, not log-probs averaged."""
+    """J of GSPO by the paper's words, one advantage per response, from products of likelihoods."""
     total = 0.0
     for i in range(len(mask)):
         tokens = [t for t in range(len(mask[i])) if mask[i][t]]
@@ -53,7 +46,7 @@ def plain_objective(old, log_prob, advantages, mask, low=LOW, high=HIGH):
 
 
 def plain_gradient(old, log_prob, advantages, mask, low=LOW, high=HIGH):
-    """dJ/dlog_prob of GSPO-token, by hand: s_i A_it / (G |y_i|), or 0 where the minimum is the clipped, constant one."""
+    """dJ/dlog_prob of GSPO-token: s_i A_it / (G |y_i|), or 0 where the minimum is the clipped, constant one."""
     rows, columns = mask.shape
     gradient, clipped = [[0.0] * columns for _ in range(rows)], 0
     for i in range(rows):
@@ -75,7 +68,7 @@ def loss_and_gradient(gspo, old, log_prob, advantages, mask, **kwargs):
     return loss.detach(), gradient, metrics
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_value_and_gradient_are_those_of_the_papers_objective(gspo, seed):
     old, log_prob, advantages, mask = example(seed)
     loss, gradient, _ = loss_and_gradient(gspo, old, log_prob, advantages, mask)
@@ -96,7 +89,7 @@ def test_value_and_gradient_are_those_of_the_papers_objective(gspo, seed):
         assert gradient[i, t].item() == pytest.approx(-(ends[0] - ends[1]) / 2e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_token_advantages_and_metrics(gspo, seed):
     old, log_prob, advantages, mask = example(seed, token_advantages=True)
     loss, gradient, (clip_fraction, kl, lower) = loss_and_gradient(gspo, old, log_prob, advantages, mask)
@@ -109,13 +102,11 @@ def test_token_advantages_and_metrics(gspo, seed):
 
 def test_examples_reach_every_branch():
     seen = set()
-    for seed in range(20):
+    for seed in range(8):
         old, log_prob, advantages, mask = example(seed)
         s = torch.exp(((log_prob - old) * mask).sum(-1) / mask.sum(-1))
-        seen |= {
-            (a > 0, "low" if r < 1 - LOW else "high" if r > 1 + HIGH else "in")
-            for a, r in zip(advantages[:, 0].tolist(), s.tolist())
-        }
+        kinds = ["low" if r < 1 - LOW else "high" if r > 1 + HIGH else "in" for r in s.tolist()]
+        seen |= set(zip((advantages[:, 0] > 0).tolist(), kinds))
     assert len(seen) == 6
 
 
@@ -134,17 +125,13 @@ def test_on_policy_it_is_the_plain_policy_gradient(gspo, dtype):
 
 
 def test_clipping_is_that_of_whole_responses(gspo):
-    log_ratio = torch.tensor(
-        [[0.5, -0.1, -0.1], [0.05, -0.05, 0.0], [-0.5, 0.1, 0.1], [0.5, 0.5, 0.5]], dtype=torch.double
-    )
+    """A response out of bounds loses every token; one inside them, or moving the wrong way, keeps those out of them."""
+    rows = [[0.5, -0.1, -0.1], [0.05, -0.05, 0.0], [-0.5, 0.1, 0.1], [0.5, 0.5, 0.5]]
+    log_ratio = torch.tensor(rows, dtype=torch.double)
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.double).unsqueeze(-1).expand(4, 3)
-    _, gradient, (clip_fraction, *_) = loss_and_gradient(
-        gspo, torch.zeros_like(log_ratio), log_ratio, advantages, torch.ones(4, 3)
-    )
-    assert (gradient[[0, 2]] == 0).all(), "every token of a response out of bounds, those with a ratio inside them too"
-    assert (gradient[[1, 3]] != 0).all(), (
-        "tokens out of bounds in a response inside them; a response that moves the wrong way"
-    )
+    old, mask = torch.zeros_like(log_ratio), torch.ones(4, 3)
+    _, gradient, (clip_fraction, *_) = loss_and_gradient(gspo, old, log_ratio, advantages, mask)
+    assert (gradient[[0, 2]] == 0).all() and (gradient[[1, 3]] != 0).all()
     assert clip_fraction.item() == pytest.approx(0.5)
 
 
@@ -235,29 +222,3 @@ def test_another_aggregation_is_refused(import_verl, mode):
         ValueError, match=f"actor_rollout_ref.actor.loss_agg_mode is {mode}; expected seq-mean-token-mean"
     ):
         compute_policy_loss_gspo(*example(0), mode, CONFIG)
-
-
-def test_in_the_real_actor(steps, patched_verl):
-    """Two epochs of mini-batches without ERA, which test_code_paths.py adds: the parameters of plain SGD on the objective."""
-    settings = {
-        "model": "token",
-        "seed": 3,
-        "temperature": 0.9,
-        "remove_padding": False,
-        "bsz": 24,
-        "mini_batch": 8,
-        "micro_batch": 4,
-        "epochs": 2,
-        "lr": 0.1,
-    }
-    settings |= {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.01}
-    (result,) = steps(patched_verl, [settings])
-    for name, expected in plain.train(result, settings).items():
-        assert not torch.equal(result["parameters"][name], result["start"][name])
-        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-8, atol=1e-11)
-    (metrics,) = result["metrics"]
-    assert (
-        metrics["actor/pg_clipfrac"][0] == 0
-        and max(metrics["actor/pg_clipfrac"]) > 0
-        and set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
-    )

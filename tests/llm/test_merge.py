@@ -62,6 +62,7 @@ def merge(project_root, patched_verl, checkpoint, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_checkpoint_becomes_the_model_that_was_saved(merge, model, tmp_path):
     result = merge()
     assert result.returncode == 0, result.stderr
@@ -96,7 +97,7 @@ def test_what_is_missing_is_named_and_nothing_is_left(merge, checkpoint, tmp_pat
 
 
 def test_a_merge_that_fails_leaves_nothing(merge, tmp_path):
-    """A program that writes a part of it stands for verl's."""
+    """A program that writes a part of it, in place of verl's."""
     python = tmp_path / "python"
     python.write_text(
         '#!/bin/sh\nwhile [ "$1" != --target_dir ]; do shift; done\ntouch "$2/config.json"\nls -d "$2"\nexit 3\n'

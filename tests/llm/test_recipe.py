@@ -14,6 +14,7 @@ import zipfile
 import pyarrow
 import pyarrow.parquet
 import pytest
+from llm_helpers import load
 
 # The paper's subsec:impl_llm and the facts of the authors' stage-1 script, written down apart from the recipe.
 SHARED = {
@@ -131,16 +132,20 @@ RUNS = {
 }
 
 
-@pytest.fixture
-def run_script(patched_verl, tmp_path):
-    """run_script(name, *overrides, **environment), started in tmp_path, which is also HOME."""
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def run_script(patched_verl, home):
+    """run_script(name, *overrides, **environment), started in its HOME."""
 
     def run(name, *overrides, **env):
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": sys.executable, **env}
         return subprocess.run(
             ["bash", patched_verl / f"recipe/era/run_{name}.sh", *overrides],
-            cwd=tmp_path,
-            env=env,
+            cwd=home,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "PYTHON": sys.executable, **env},
             capture_output=True,
             text=True,
             timeout=900,
@@ -149,22 +154,21 @@ def run_script(patched_verl, tmp_path):
     return run
 
 
-def hydra_overrides(dry_run: str) -> list[str]:
-    """The overrides as the shell would hand them to Python."""
-    command = dry_run.split(" && ", 1)[1].strip()
-    words = subprocess.run(
-        [
-            "bash",
-            "-c",
-            f"print() {{ printf '%s\\0' \"$@\"; }}; export -f print; {command.replace(sys.executable, 'print', 1)}",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    words = words.stdout.split("\0")[:-1]
-    assert words[:2] == ["-m", "recipe.era.main_era"] and words[3] == "--config-name=era_math"
-    return words[4:]
+@pytest.fixture(scope="module")
+def overrides_of(run_script):
+    """overrides_of(name, **environment): those of the dry run, as the shell would hand them to Python."""
+
+    def run(name, **env):
+        result = run_script(name, DRY_RUN="1", **env)
+        assert result.returncode == 0, result.stderr
+        command = result.stdout.split(" && ", 1)[1].strip().replace(sys.executable, "print", 1)
+        script = f"print() {{ printf '%s\\0' \"$@\"; }}; export -f print; {command}"
+        words = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+        words = words.split("\0")[:-1]
+        assert words[:2] == ["-m", "recipe.era.main_era"] and words[3] == "--config-name=era_math"
+        return words[4:]
+
+    return run
 
 
 @pytest.fixture
@@ -178,13 +182,19 @@ def compose(patched_verl, monkeypatch):
     def settings(overrides):
         with hydra.initialize_config_dir(str(patched_verl / "recipe/era/config"), version_base=None):
             config = hydra.compose("era_math", overrides)
-        return lambda key: (
-            OmegaConf.to_object(value)
-            if OmegaConf.is_config(value := OmegaConf.select(config, key, throw_on_missing=True))
-            else value
-        )
+
+        def setting(key):
+            value = OmegaConf.select(config, key, throw_on_missing=True)
+            return OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+
+        return setting
 
     return settings
+
+
+@pytest.fixture(scope="module")
+def preflight(patched_verl):
+    return load(patched_verl / "recipe/era/preflight.py", "era_preflight")
 
 
 def test_every_run_of_the_paper_has_a_script(patched_verl):
@@ -193,10 +203,10 @@ def test_every_run_of_the_paper_has_a_script(patched_verl):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_scripts_set_the_papers_values(name, run_script, compose, tmp_path):
-    result = run_script(name, DRY_RUN="1", RAY_DATA_HOME="/data home")
-    assert result.returncode == 0, result.stderr
-    setting = compose(hydra_overrides(result.stdout))
+def test_scripts_set_the_papers_values(name, overrides_of, compose, preflight):
+    """And ERA, the losses and verl accept them together."""
+    overrides = overrides_of(name, RAY_DATA_HOME="/data home")
+    setting = compose(overrides)
     steps, differs = RUNS[name]
     own = {
         "trainer.total_training_steps": steps,
@@ -205,77 +215,51 @@ def test_scripts_set_the_papers_values(name, run_script, compose, tmp_path):
     }
     for key, value in {**SHARED, **differs, **own}.items():
         assert setting(key) == (value.format(data_home="/data home") if isinstance(value, str) else value), key
+    assert preflight.read_settings(overrides)[1] == []
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_runs_go_together_with_era(name, run_script, compose, patched_verl, preflight):
-    result = run_script(name, DRY_RUN="1")
-    settings, problems = preflight.read_settings(hydra_overrides(result.stdout))
-    assert problems == []
-
-
-def test_dry_run_prints_the_command_alone(run_script, patched_verl, tmp_path):
-    result = run_script(
-        "era_stage1_qwen2.5_math_7b", "trainer.save_freq=50", DRY_RUN="1", TRAIN_FILE="/data/a b.parquet"
-    )
-    words = shlex.split(result.stdout)
-    assert words[:5] == [
-        "cd",
-        str(patched_verl),
-        "&&",
-        f"TENSORBOARD_DIR={tmp_path}/verl/ckpts/ERA/era_stage1_qwen2.5_math_7b/tensorboard",
-        f"VERL_FILE_LOGGER_PATH={tmp_path}/verl/ckpts/ERA/era_stage1_qwen2.5_math_7b/metrics.jsonl",
-    ]
-    assert words[5:8] == [sys.executable, "-m", "recipe.era.main_era"]
+def test_dry_run_prints_the_command_alone(run_script, patched_verl, home):
+    result = run_script("era_stage1_qwen2.5_math_7b", "trainer.save_freq=50", DRY_RUN="1")
+    words, folder = shlex.split(result.stdout), f"{home}/verl/ckpts/ERA/era_stage1_qwen2.5_math_7b"
+    loggers = [f"TENSORBOARD_DIR={folder}/tensorboard", f"VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl"]
+    assert words[:8] == ["cd", str(patched_verl), "&&", *loggers, sys.executable, "-m", "recipe.era.main_era"]
     assert words[-1] == "trainer.save_freq=50", "the user's overrides come last and win"
     assert result.stderr == "" or "lacks recipe/dapo" in result.stderr
 
 
-def test_paths_reach_hydra_as_they_are(run_script, compose, tmp_path):
-    """Relative to the caller, and whatever hydra's grammar makes of the characters."""
-    result = run_script(
-        "grpo_qwen2.5_math_7b", DRY_RUN="yes", TRAIN_FILE="a,b (1)=é'\\.parquet", MODEL_PATH="/m/{x}", CKPTS_DIR="here"
-    )
-    setting = compose(hydra_overrides(result.stdout))
-    assert setting("data.train_files") == f"{tmp_path}/a,b (1)=é'\\.parquet"
-    assert setting("actor_rollout_ref.model.path") == "/m/{x}"
-    assert f"VERL_FILE_LOGGER_PATH={tmp_path}/here/metrics.jsonl" in result.stdout
+@pytest.mark.parametrize("path", ["/ends in\\", "/two\\\\", "/a\\'b", "/a'b\\", '/a"b`c$d', "/{x}, (1)=é", "relative"])
+def test_paths_reach_hydra_as_they_are(overrides_of, compose, preflight, home, path):
+    """Relative to the caller, and whatever hydra's grammar makes of the characters; before there is hydra, too."""
+    overrides = overrides_of("grpo_qwen2.5_math_7b", MODEL_PATH=path, CKPTS_DIR=path)
+    expected = str(home / path)
+    assert compose(overrides)("actor_rollout_ref.model.path") == expected
+    assert preflight.named_settings(overrides)["actor_rollout_ref.model.path"] == expected
 
 
-def test_the_environment_overrides_the_run(run_script, compose):
+def test_the_environment_overrides_the_run(overrides_of, compose):
     given = {
-        "NNODES": "2",
-        "GPUS_PER_NODE": "4",
-        "MODEL_PATH": "/m",
-        "TRAIN_FILE": "/t",
-        "TEST_FILE": "/v",
-        "CKPTS_DIR": "/c",
-        "TOTAL_STEPS": "7",
-        "LOGGER": "[console,wandb]",
+        "NNODES": ("trainer.nnodes", 2),
+        "GPUS_PER_NODE": ("trainer.n_gpus_per_node", 4),
+        "MODEL_PATH": ("actor_rollout_ref.model.path", "/m"),
+        "TRAIN_FILE": ("data.train_files", "/t"),
+        "TEST_FILE": ("data.val_files", "/v"),
+        "CKPTS_DIR": ("trainer.default_local_dir", "/c"),
+        "TOTAL_STEPS": ("trainer.total_training_steps", 7),
+        "LOGGER": ("trainer.logger", "[console]"),
     }
-    setting = compose(hydra_overrides(run_script("gspo_qwen2.5_math_7b", DRY_RUN="1", **given).stdout))
-    keys = (
-        "trainer.nnodes",
-        "trainer.n_gpus_per_node",
-        "actor_rollout_ref.model.path",
-        "data.train_files",
-        "data.val_files",
-        "trainer.default_local_dir",
-        "trainer.total_training_steps",
-        "trainer.logger",
-    )
-    assert [setting(key) for key in keys] == [2, 4, "/m", "/t", "/v", "/c", 7, ["console", "wandb"]]
+    setting = compose(overrides_of("gspo_qwen2.5_math_7b", **{name: str(value) for name, (_, value) in given.items()}))
+    assert [setting(key) for key, _ in given.values()] == [2, 4, "/m", "/t", "/v", "/c", 7, ["console"]]
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("trainer.save_freq=5", "-h")])
+def test_help(run_script, arguments):
+    result = run_script("gspo_qwen2.5_math_7b", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert all(said in result.stdout for said in ("[hydra overrides", "GSPO (table:moremodels)", "MODEL_PATH"))
+    assert "shellcheck" not in result.stdout and "settings=(" not in result.stdout
 
 
 # The check before a run
-
-
-@pytest.fixture
-def preflight(patched_verl):
-    spec = importlib.util.spec_from_file_location("era_preflight", patched_verl / "recipe/era/preflight.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -301,31 +285,27 @@ def ready(tmp_path):
     }
 
 
-@pytest.fixture(params=["with hydra", "before there is an environment"])
-def check(request, ready, preflight, run_script, patched_verl, tmp_path, monkeypatch):
-    """check(*overrides, script=...): what the check finds, in both of its ways of reading the settings."""
-    if request.param != "with hydra":
-        find_spec = importlib.util.find_spec
-        monkeypatch.setattr(
-            preflight.importlib.util,
-            "find_spec",
-            lambda name, *args: None if name in ("hydra", "torch", "pyarrow") else find_spec(name, *args),
-        )
+@pytest.fixture
+def check(ready, preflight, overrides_of, patched_verl, monkeypatch):
+    """check(*overrides, script=...): what the check finds."""
     monkeypatch.chdir(patched_verl)
-    # A tree from the source package lacks recipe/dapo, which has a test of its own.
-    monkeypatch.setattr(preflight, "recipe_problem", lambda: [])
-    # This Python is not one that trains; what it lacks has a test of its own.
-    monkeypatch.setattr(preflight, "packages_problem", lambda settings: [])
+    # A tree from the source package lacks recipe/dapo, and this Python lacks packages; others test these.
+    monkeypatch.setattr(preflight, "recipe_problems", lambda: [])
+    monkeypatch.setattr(preflight, "packages_problems", lambda settings: [])
 
     def problems(*overrides, script="era_stage1_qwen2.5_math_7b", **env):
         env = {**ready, **env}
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", env["CUDA_VISIBLE_DEVICES"])
-        return preflight.find_problems(
-            hydra_overrides(run_script(script, *overrides, DRY_RUN="1", **env).stdout), environment_to_come=False
-        )
+        return preflight.find_problems([*overrides_of(script, **env), *overrides], environment_to_come=False)
 
-    problems.has_libraries = request.param == "with hydra"
     return problems
+
+
+@pytest.fixture
+def without_hydra(preflight, monkeypatch):
+    find_spec = importlib.util.find_spec
+    missing = ("hydra", "torch", "pyarrow")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: None if name in missing else find_spec(name))
 
 
 def test_everything_missing_is_named_at_once(run_script):
@@ -352,324 +332,160 @@ def test_nothing_is_said_where_all_is_there(check, run_script, ready, patched_ve
         assert result.returncode == 1 and result.stderr.count("  - ") == 1 and "no recipe/dapo" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "override, said",
-    [
-        ("trainer.n_gpus_per_node=16", "the run wants 1 x 16 GPUs (NNODES x GPUS_PER_NODE), this machine has 8"),
-        ("trainer.nnodes=2", "RAY_ADDRESS names no Ray cluster"),
-        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node is 0, expected a whole number >= 1"),
-        ("trainer.n_gpus_per_node=7", "= 2048 responses do not divide among 7 GPUs"),
-        (
-            "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
-            "do not divide into groups of actor_rollout_ref.rollout.tensor_model_parallel_size=3",
-        ),
-        (
-            "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3",
-            "do not divide into groups of actor_rollout_ref.actor.ulysses_sequence_parallel_size=3",
-        ),
-        (
-            "data.train_batch_size=32",
-            "data.train_batch_size=32 prompts do not divide into mini-batches of actor_rollout_ref.actor.ppo_mini_batch_size=256",
-        ),
-        ("data.gen_batch_size=100", "data.gen_batch_size=100 prompts do not divide among 8 GPUs"),
-        ("actor_rollout_ref.rollout.n=abc", "actor_rollout_ref.rollout.n is 'abc', expected a whole number >= 1"),
-        (
-            "data.max_response_length=30720",
-            "= 32768 tokens do not fit into actor_rollout_ref.actor.ppo_max_token_len_per_gpu=30720",
-        ),
-        ("data.max_response_length=30720", "verl wants actor_rollout_ref.rollout.max_num_batched_tokens=10240 to hold"),
-        ("data.max_response_length=31000", "max_position_embeddings 32768, prompts and responses need 33048"),
-        ("data.train_files=/none.parquet", "no /none.parquet"),
-        ("data.val_files=[/none1.parquet,'/none 2.parquet']", "no /none 2.parquet"),
-        ("actor_rollout_ref.model.path=/nowhere/m", "no /nowhere/m/config.json"),
-        (
-            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=abc",
-            "ppo_max_token_len_per_gpu is 'abc', expected a whole number >= 1",
-        ),
-        (
-            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=null",
-            "ppo_max_token_len_per_gpu is not set, expected a whole number >= 1",
-        ),
-        (
-            "actor_rollout_ref.rollout.max_num_batched_tokens=null",
-            "max_num_batched_tokens is not set, expected a whole number >= 1",
-        ),
-        (
-            "trainer.logger=bogus",
-            "trainer.logger is 'bogus', expected one or a list of wandb, mlflow, swanlab, vemlp_wandb, tensorboard, console, clearml, file (LOGGER)",
-        ),
-        ("trainer.logger=[console,flie]", "trainer.logger is ['console', 'flie'], expected"),
-        ("data.train_files=[]", "data.train_files is [], expected a file or a list of files (TRAIN_FILE)"),
-        ("data.train_files=null", "data.train_files is not set, expected a file or a list of files (TRAIN_FILE)"),
-        ("trainer.default_local_dir=null", "trainer.default_local_dir is not set, expected a folder (CKPTS_DIR)"),
-        ("trainer.save_freq=abc", "trainer.save_freq is 'abc', expected a whole number"),
-        ("trainer.resume_mode=nope", "trainer.resume_mode is 'nope', expected one of auto, disable, resume_path"),
-        (
-            "actor_rollout_ref.actor.checkpoint.load_contents=3",
-            "load_contents is 3, expected a list of model, optimizer, extra",
-        ),
-        (
-            "data.max_prompt_length=40000",
-            "max_position_embeddings 32768, prompts and responses need 48192. Lower data.max_prompt_length or data.max_response_length, or take",
-        ),
-    ],
-)
-def test_overrides_are_followed(check, override, said):
-    found = check(override)
-    assert any(said in problem for problem in found), found
-
-
-def test_a_folder_in_the_place_of_the_checkpoints_number(check, tmp_path):
-    (tmp_path / "ckpts/latest_checkpointed_iteration.txt").mkdir(parents=True)
-    assert "latest_checkpointed_iteration.txt cannot be read: Is a directory" in check()[0]
-
-
-def test_a_deleted_setting_is_no_traceback(check):
-    assert check("~actor_rollout_ref.rollout.enable_chunked_prefill") == []
-
-
-@pytest.mark.parametrize(
-    "override", ["trainer.total_training_steps=x", "data.gen_batch_size=0", "trainer.resume_mode=nope"]
-)
-def test_one_wrong_setting_does_not_hide_what_is_missing(check, override):
-    found = check(
-        override, "data.val_files=/none.parquet", "actor_rollout_ref.model.path=/none", CUDA_VISIBLE_DEVICES=""
-    )
-    for part in (override.partition("=")[0] + " is ", "no /none.parquet", "no /none/config.json", "GPUs: "):
+def test_before_there_is_hydra_what_the_overrides_name_is_checked(check, without_hydra, tmp_path):
+    assert check() == []
+    stage2 = {"script": "era_stage2_qwen2.5_math_7b", "STAGE1_CKPT": str(tmp_path / "none/global_step_600")}
+    missing = {"MODEL_PATH": "/none", "TRAIN_FILE": "/none 1.parquet", "NNODES": "4", "CUDA_VISIBLE_DEVICES": ""}
+    found = check("data.val_files='/none 2.parquet'", "trainer.save_freq=abc", "a=[", **stage2, **missing)
+    for part in (
+        "4 x 8 GPUs",
+        "no /none/config.json",
+        "no /none 1.",
+        "no /none 2.",
+        "save_freq is 'abc'",
+        "none/global",
+    ):
         assert any(part in problem for problem in found), found
+    assert len(found) == 6
 
 
-def test_advice_names_what_helps(check):
-    found = check(
-        "data.train_files=/none1.parquet", "data.val_files=/none2.parquet", CUDA_VISIBLE_DEVICES="", NNODES="4"
-    )
-    train, test, gpus = (next(problem for problem in found if part in problem) for part in ("none1", "none2", "GPUs"))
-    assert "TRAIN_FILE" in train and "TEST_FILE" not in train
-    assert "TEST_FILE" in test and "TRAIN_FILE" not in test
-    assert "NNODES=1" not in gpus and "set NNODES=1" in check(NNODES="4")[0]
-
-
-MODULES = {
-    "vllm": "actor_rollout_ref.rollout.name=hf",
-    "tensorboard": "trainer.logger=[console,file]",
-    "flash_attn": None,
+COUNT = "expected a whole number >= 1"
+FOLLOWED = {  # override: what the check says
+    "trainer.n_gpus_per_node=16": "the run wants 1 x 16 GPUs (NNODES x GPUS_PER_NODE), this machine has 8",
+    "trainer.nnodes=2": "RAY_ADDRESS names no Ray cluster",
+    "trainer.n_gpus_per_node=0": f"trainer.n_gpus_per_node is 0, {COUNT}",
+    "trainer.n_gpus_per_node=7": "= 2048 responses do not divide among 7 GPUs",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=3": "into groups of actor_rollout_ref.rollout.t",
+    f"{ACTOR}ulysses_sequence_parallel_size=3": f"do not divide into groups of {ACTOR}ulysses",
+    "data.train_batch_size=32": f"=32 prompts do not divide into mini-batches of {ACTOR}ppo_mini_batch_size=256",
+    "data.gen_batch_size=100": "data.gen_batch_size=100 prompts do not divide among 8 GPUs",
+    "data.gen_batch_size=1024": "has 768 rows, a generation batch needs 1024",
+    "actor_rollout_ref.rollout.n=abc": f"actor_rollout_ref.rollout.n is 'abc', {COUNT}",
+    "data.max_response_length=30720": f"= 32768 tokens do not fit into {ACTOR}ppo_max_token_len_per_gpu=30720",
+    "data.max_response_length=8193": "verl wants actor_rollout_ref.rollout.max_num_batched_tokens=10240 to hold",
+    "data.max_response_length=31000": "max_position_embeddings 32768, prompts and responses need 33048. Lower data.",
+    "data.train_files=/none.parquet": "no /none.parquet",
+    "data.val_files=[/none1.parquet,'/none 2.parquet']": "no /none 2.parquet",
+    "actor_rollout_ref.model.path=/nowhere/m": "no /nowhere/m/config.json",
+    f"{ACTOR}ppo_max_token_len_per_gpu=null": f"ppo_max_token_len_per_gpu is not set, {COUNT}",
+    "actor_rollout_ref.rollout.max_num_batched_tokens=x": f"max_num_batched_tokens is 'x', {COUNT}",
+    "trainer.logger=bogus": "is 'bogus', expected one or a list of wandb, mlflow, swanlab, vemlp_wandb, "
+    "tensorboard, console, clearml, file (LOGGER)",
+    "trainer.logger=[console,flie]": "trainer.logger is ['console', 'flie'], expected",
+    "data.train_files=[]": "data.train_files is [], expected a file or a list of files (TRAIN_FILE)",
+    "trainer.default_local_dir=null": "trainer.default_local_dir is not set, expected a folder (CKPTS_DIR)",
+    "trainer.save_freq=abc": "trainer.save_freq is 'abc', expected a whole number",
+    "trainer.resume_mode=nope": "trainer.resume_mode is 'nope', expected one of auto, disable, resume_path",
+    f"{ACTOR}checkpoint.load_contents=3": "load_contents is 3, expected a list of model, optimizer, extra",
+    "data.train_batch_sise=3": "train_batch_sise",
+    f"{ERA}k=0.5": f"{ERA}k is 0.5",
+    "a=[": "settings: a=[: ",
+    f"~{LOSS[:-1]}": "an override deletes or replaces what verl needs",
+    f"{LOSS}loss_mode=null": "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo",
+    f"{ACTOR}loss_agg_mode=token_mean": "loss_agg_mode is 'token_mean', expected one of token-mean, "
+    "seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm",
 }
 
 
+@pytest.mark.parametrize("override", FOLLOWED)
+def test_overrides_are_followed_and_hide_nothing_else(check, override):
+    found = check(override, "data.val_files=/none/v.parquet" if "val_files" not in override else "trainer.test_freq=5")
+    assert any(FOLLOWED[override] in problem for problem in found), found
+    assert "val_files" in override or any("no /none/v.parquet. Set TEST_FILE" in problem for problem in found)
+
+
+def test_a_deleted_setting_causes_no_traceback(check):
+    assert check("~actor_rollout_ref.rollout.enable_chunked_prefill") == []
+
+
+def test_changes_that_fit_together_are_taken(check):
+    sizes = ("data.train_batch_size=32", f"{ACTOR}ppo_mini_batch_size=32", "data.gen_batch_size=96")
+    assert check(*sizes, "data.max_response_length=1024", "trainer.n_gpus_per_node=4") == []
+
+
+def test_mini_batches_are_not_rounded_down(check):
+    """32 responses of a mini-batch on 6 ranks would become 30 in verl."""
+    sizes = ("data.train_batch_size=252", f"{ACTOR}ppo_mini_batch_size=4", "data.gen_batch_size=768")
+    (found,) = check(*sizes, "trainer.n_gpus_per_node=6", f"{ERA}k=1.0")
+    assert "=4 x actor_rollout_ref.rollout.n=8 = 32 responses do not divide among 6 data-parallel ranks." in found
+
+
+def test_a_single_node_is_offered_where_there_are_gpus(check):
+    assert "set NNODES=1" in check(NNODES="4")[0]
+    assert "NNODES=1" not in check(NNODES="4", CUDA_VISIBLE_DEVICES="")[0]
+
+
+def test_a_loss_of_ones_own_is_taken(preflight, compose):
+    own = [f"{LOSS}loss_mode=mine", f"{ERA}k=1.0"]
+    assert "loss_mode is 'mine', expected one of" in preflight.read_settings(own)[1][0]
+    assert preflight.read_settings([*own, "actor_rollout_ref.model.external_lib=my.lib"])[1] == []
+
+
 @pytest.mark.parametrize("present", [True, False])
-def test_packages_are_those_that_the_settings_need(preflight, monkeypatch, compose, run_script, present):
-    lacking = set(MODULES) if present else {*MODULES, *preflight.MODULES}
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name, *args: None if name in lacking else "there")
+def test_packages_are_those_that_the_settings_need(preflight, monkeypatch, compose, overrides_of, present):
+    lacking = {"vllm", "tensorboard", "flash_attn", *(() if present else preflight.MODULES)}
+    base = overrides_of("grpo_qwen2.5_math_7b")
 
     def lacks(*overrides):
-        settings = preflight.plain_settings(
-            hydra_overrides(run_script("grpo_qwen2.5_math_7b", *overrides, DRY_RUN="1").stdout)
-        )
-        found = preflight.packages_problem(settings)
-        return set(re.search(r" lacks (.*?)\. ", found[0])[1].split(", ")) if found else set()
+        settings, _ = preflight.read_settings([*base, *overrides])
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.util, "find_spec", lambda name, *args: None if name in lacking else "there")
+            (found,) = preflight.packages_problems(settings)
+        return set(re.search(r" lacks (.*?)\. ", found)[1].split(", "))
 
-    attention = (
-        "+actor_rollout_ref.model.override_config._attn_implementation=sdpa",
-        "actor_rollout_ref.model.use_remove_padding=False",
-    )
-    assert lacks() == lacking
+    sdpa = "+actor_rollout_ref.model.override_config._attn_implementation=sdpa"
+    padded = "actor_rollout_ref.model.use_remove_padding=False"
+    assert lacks() == lacks(sdpa) == lacks(padded) == lacking
+    assert lacks(sdpa, padded) == lacking - {"flash_attn"}
     assert lacks("actor_rollout_ref.rollout.name=hf") == lacking - {"vllm"}
     assert lacks("trainer.logger=[console,file]") == lacking - {"tensorboard"}
     assert lacks("trainer.logger=wandb") == lacking - {"tensorboard"}, "wandb is there"
-    assert lacks(attention[0]) == lacks(attention[1]) == lacking
-    assert lacks(*attention) == lacking - {"flash_attn"}
 
 
 def test_the_check_looks_at_packages_unless_the_environment_is_to_come(run_script, ready, tmp_path):
     bare = {**ready, "PYTHON": f"{tmp_path}/bare"}
     (tmp_path / "bare").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
     (tmp_path / "bare").chmod(0o755)
-    for check_only in ("1", "0"):
-        result = run_script("grpo_qwen2.5_math_7b", CHECK_ONLY=check_only, **bare)
-        assert result.returncode == 1 and "Traceback" not in result.stderr
+    for switches in ({"CHECK_ONLY": "1"}, {"CHECK_ONLY": "0", "DRY_RUN": "0"}):  # 0 turns a switch off
+        result = run_script("grpo_qwen2.5_math_7b", **switches, **bare)
+        assert result.returncode == 1 and result.stdout == "" and "Traceback" not in result.stderr
         packages = next(line for line in result.stderr.splitlines() if "packages: " in line)
-        assert {"hydra", "vllm", "flash_attn", "tensorboard"} <= set(
-            re.findall(r"\w+", packages)
-        ) and "LOGGER" in packages
+        assert {"hydra", "vllm", "flash_attn", "tensorboard", "LOGGER"} <= set(re.findall(r"\w+", packages))
     assert "packages" not in run_script("grpo_qwen2.5_math_7b", CHECK_ONLY="1", ENVIRONMENT_TO_COME="1", **bare).stderr
 
 
 def test_a_python_that_is_not_there(run_script):
     result = run_script("grpo_qwen2.5_math_7b", PYTHON="nope/python")
-    assert result.returncode == 1 and re.fullmatch(
-        r"error: there is no Python at /.*/nope/python\. Activate .*\n", result.stderr
-    )
+    expected = r"error: there is no Python at /.*/nope/python\. Activate .*\n"
+    assert result.returncode == 1 and re.fullmatch(expected, result.stderr)
     result = run_script("grpo_qwen2.5_math_7b", PYTHON="/nope/python", DRY_RUN="1")
     assert result.returncode == 0 and "note: there is no Python at /nope/python\n" in result.stderr
 
 
-def test_zero_turns_a_switch_off(run_script):
-    result = run_script("grpo_qwen2.5_math_7b", DRY_RUN="0", CUDA_VISIBLE_DEVICES="")
-    assert result.returncode == 1 and result.stdout == "" and "This run cannot start" in result.stderr
+def test_a_python_that_ray_cannot_start_is_named(preflight, monkeypatch):
+    for folder, odd in (("my clone", " "), ("(me)", "()"), ("it's", "'"), ("Prüf-Ordner", "")):
+        monkeypatch.setattr(preflight.sys, "executable", f"/home/{folder}/bin/python3.11")
+        found = preflight.python_problems()
+        assert len(found) == bool(odd) and all(folder in problem and repr(odd) in problem for problem in found)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("trainer.save_freq=5", "-h")])
-def test_help(run_script, arguments):
-    result = run_script("gspo_qwen2.5_math_7b", *arguments)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert (
-        "[hydra overrides" in result.stdout
-        and "GSPO (table:moremodels)" in result.stdout
-        and "MODEL_PATH" in result.stdout
-    )
-    assert "shellcheck" not in result.stdout and "settings=(" not in result.stdout
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"\xff\xfe", b'{"max_position_embeddings": null}', b'{"max_position_embeddings": "x"}']
+)
+def test_a_damaged_model_configuration(check, tmp_path, content):
+    (tmp_path / "model/config.json").write_bytes(content)
+    assert "not a model configuration" in check()[0]
 
 
-@pytest.mark.parametrize("path", ["/ends in\\", "/two\\\\", "/a\\'b", "/a'b\\", '/a"b`c$d', "/in\\side"])
-def test_backslashes_and_quotes_in_paths(run_script, compose, preflight, path):
-    overrides = hydra_overrides(run_script("grpo_qwen2.5_math_7b", DRY_RUN="1", MODEL_PATH=path).stdout)
-    assert compose(overrides)("actor_rollout_ref.model.path") == path
-    assert preflight.plain_settings(overrides)["actor_rollout_ref.model.path"] == path
-
-
-def test_a_cluster_that_is_not_there_is_named_at_once(preflight, capfd):
-    with socket.socket() as taken:  # bound, and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for form in (address, f"ray://{address}", "127.0.0.1:99999999"):
-            assert preflight.cluster_gpus(form) is None
-            assert capfd.readouterr().err == f"asking the Ray cluster at {form} ...\n"
-
-
-def test_mini_batches_are_not_rounded_down(check):
-    """32 responses of a mini-batch on 3 x 8 ranks would become 24 in verl."""
-    found = check(
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "data.train_batch_size=252",
-        "data.gen_batch_size=768",
-        "trainer.n_gpus_per_node=6",
-        "actor_rollout_ref.actor.era.k=1.0",
-    )
-    assert found == [
-        "batch: actor_rollout_ref.actor.ppo_mini_batch_size=4 x actor_rollout_ref.rollout.n=8 = 32 responses do not divide among 6 data-parallel ranks."
-    ]
-
-
-def test_changes_that_fit_together_are_taken(check):
-    assert (
-        check(
-            "data.train_batch_size=32",
-            "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-            "data.gen_batch_size=96",
-            "data.max_response_length=1024",
-            "trainer.n_gpus_per_node=4",
-        )
-        == []
-    )
-
-
-def test_mistyped_settings_are_named_without_a_traceback(run_script, ready):
-    for override, said in (
-        ("data.train_batch_sise=3", "train_batch_sise"),
-        ("actor_rollout_ref.actor.era.k=0.5", "actor_rollout_ref.actor.era.k is 0.5"),
-        ("a=[", "settings: a=[: "),
-        ("~actor_rollout_ref.actor.policy_loss", "an override deletes or replaces what verl needs"),
-        (
-            "actor_rollout_ref.actor.policy_loss.loss_mode=null",
-            "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo",
-        ),
-        (
-            f"{ACTOR}loss_agg_mode=token_mean",
-            "loss_agg_mode is 'token_mean', expected one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm",
-        ),
-    ):
-        result = run_script("era_stage1_qwen2.5_math_7b", override, "data.train_files=/none.parquet", **ready)
-        assert result.returncode == 1 and "Traceback" not in result.stderr
-        assert said in result.stderr and "no /none.parquet" in result.stderr, result.stderr
-
-
-LOSS_PROBLEMS = {  # overrides: what the check says
-    ("policy_loss.forking_fraction=2",): "forking_fraction is 2, expected a number in (0, 1]",
-    ("policy_loss.forking_fraction=True",): "forking_fraction is True, expected a number in (0, 1]",
-    (
-        "policy_loss.forking_fraction=0.2",
-        "policy_loss.loss_mode=kl_cov",
-    ): "forking_fraction=0.2 does not go together with",
-    ("policy_loss.loss_mode=gspo",): "loss_agg_mode is 'token-mean', expected seq-mean-token-mean",
-}
-
-
-@pytest.mark.parametrize("overrides", LOSS_PROBLEMS)
-def test_what_the_baselines_refuse_is_named_before_ray_starts(preflight, compose, import_verl, overrides):
-    """The check before a run cannot load verl: it says of its own accord what the trainer's check says."""
-    import hydra
-    from verl.utils import era_checks
-
-    overrides_of_actor = [f"{ACTOR}{override}" for override in (*overrides, "era.k=1.0")]
-    _, problems = preflight.read_settings(overrides_of_actor)
-    assert len(problems) == 1 and LOSS_PROBLEMS[overrides] in problems[0]
-    with hydra.initialize_config_dir(str(preflight.CONFIG.parent), version_base=None):
-        config = hydra.compose("era_math", overrides_of_actor)
-    with pytest.raises(ValueError):
-        era_checks.validate_trainer_config(config)
-
-
-def test_a_loss_of_ones_own_is_taken(preflight, patched_verl, monkeypatch):
-    monkeypatch.chdir(patched_verl)
-    own = [f"{LOSS}loss_mode=mine", f"{ACTOR}era.k=1.0"]
-    assert "loss_mode is 'mine', expected one of" in preflight.read_settings(own)[1][0]
-    assert preflight.read_settings([*own, "actor_rollout_ref.model.external_lib=my.lib"])[1] == []
-
-
-def test_files_that_are_there_but_no_good(check, ready, tmp_path):
-    config = tmp_path / "model/config.json"
-    for content in (
-        b"{",
-        b"[]",
-        b'"x"',
-        b"\xff\xfe",
-        b'{"max_position_embeddings": null}',
-        b'{"max_position_embeddings": "x"}',
-    ):
-        config.write_bytes(content)
-        assert "not a model configuration" in check()[0]
-    config.write_text(json.dumps({"max_position_embeddings": 4096}))
-    assert "max_position_embeddings 4096" in check()[0]
-    config.write_text(json.dumps({"max_position_embeddings": 32768}))
+def test_damaged_files(check, tmp_path):
     (tmp_path / "model/model.safetensors").unlink()
     assert "holds no weights" in check()[0]
     (tmp_path / "model/model.safetensors").touch()
     whole = (tmp_path / "data.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     assert "cut.parquet is not a whole parquet file" in check(TRAIN_FILE=str(tmp_path / "cut.parquet"))[0]
-    if check.has_libraries:
-        pyarrow.parquet.write_table(pyarrow.table({"prompt": [1] * 768}), tmp_path / "other.parquet")
-        assert "has 768 rows, a generation batch needs 1024" in check("data.gen_batch_size=1024")[0]
-        assert "lacks verl's columns data_source, reward_model" in check(TRAIN_FILE=str(tmp_path / "other.parquet"))[0]
-
-
-def test_the_plain_reader_agrees_with_yaml(preflight):
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.to_container(OmegaConf.load(preflight.CONFIG))
-    shared = {key: value for key, value in preflight.flattened(config).items() if not isinstance(value, list)}
-    read = preflight.plain_settings([])
-    numbers = {key: value for key, value in shared.items() if isinstance(value, (int, str, bool))}
-    assert len(numbers) > 30 and {key: read[key] for key in numbers} == numbers
-
-
-def test_clusters(preflight, monkeypatch):
-    monkeypatch.setattr(preflight, "cluster_gpus", lambda address: {"auto": [8, 8, 0], "10.0.0.1:6379": None}[address])
-    assert preflight.cluster_problem("auto", "2 x 8", 2, 8, False) == []
-    assert "have 8, 8, 0" in preflight.cluster_problem("auto", "1 x 16", 1, 16, False)[0], (
-        "16 GPUs on one node are not 2 x 8"
-    )
-    assert (
-        "no Ray cluster answers at RAY_ADDRESS=10.0.0.1:6379"
-        in preflight.cluster_problem("10.0.0.1:6379", "2 x 8", 2, 8, False)[0]
-    )
-    assert "is a dashboard's address" in preflight.cluster_problem("http://127.0.0.1:8265", "2 x 8", 2, 8, False)[0]
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        preflight.importlib.util, "find_spec", lambda name, *args: None if name == "ray" else find_spec(name, *args)
-    )
-    assert "has no ray" in preflight.cluster_problem("auto", "2 x 8", 2, 8, False)[0]
-    assert preflight.cluster_problem("auto", "2 x 8", 2, 8, True) == []
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [1] * 768}), tmp_path / "other.parquet")
+    assert "lacks verl's columns data_source, reward_model" in check(TRAIN_FILE=str(tmp_path / "other.parquet"))[0]
 
 
 # Checkpoints: stage 2, and resuming
@@ -681,46 +497,37 @@ def write_checkpoint(folder, world_size, leave_out=()):
         for kind in ("model", "optim", "extra_state")
         for rank in range(world_size)
     ]
-    for name in [*names, "data.pt"]:
-        if name not in leave_out:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with zipfile.ZipFile(folder / name, "w") as archive:  # the format of torch.save
-                archive.writestr("archive/data.pkl", b"tensor")
+    for name in {*names, "data.pt"} - {*leave_out}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(folder / name, "w") as archive:  # the format of torch.save
+            archive.writestr("archive/data.pkl", b"tensor")
 
 
-def test_stage_2_starts_from_a_whole_stage_1_checkpoint(check, tmp_path, run_script, ready):
+def test_stage_2_starts_from_a_whole_stage_1_checkpoint(check, tmp_path):
     def stage2(checkpoint="global_step_600", **env):
         return check(script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=str(tmp_path / "stage1" / checkpoint), **env)
 
     assert f"checkpoint: no {tmp_path}/stage1/global_step_600. Run stage 1" in stage2()[0]
     assert "is not named global_step_" in stage2("last")[0]
     write_checkpoint(tmp_path / "stage1/global_step_600", 8)
-    assert stage2() == []
-    assert stage2("global_step_600/") == []
-    assert "was written by 8 GPUs and loads on as many alone, this run has 4" in stage2(GPUS_PER_NODE="4")[0]
-    write_checkpoint(
-        tmp_path / "stage1/global_step_590", 8, leave_out=["data.pt", "actor/optim_world_size_8_rank_3.pt"]
-    )
-    assert (
-        "global_step_590 is incomplete: 2 of 25 files are missing or cut off, such as actor/optim_world_size_8_rank_3.pt"
-        in stage2("global_step_590")[0]
-    )
+    assert stage2() == stage2("global_step_600/") == []
+    assert "was written by 8 GPUs and loads only on as many; this run has 4" in stage2(GPUS_PER_NODE="4")[0]
+    lost = "actor/optim_world_size_8_rank_3.pt"
+    write_checkpoint(tmp_path / "stage1/global_step_590", 8, leave_out=["data.pt", lost])
+    said = f"global_step_590 is incomplete: 2 of 25 files are missing or cut off, such as {lost}"
+    assert said in stage2("global_step_590")[0]
     shard = tmp_path / "stage1/global_step_600/actor/model_world_size_8_rank_7.pt"
     shard.write_bytes(shard.read_bytes()[:-10])
-    assert (
-        "global_step_600 is incomplete: 1 of 25 files are missing or cut off, such as actor/model_world_size_8_rank_7.pt"
-        in stage2()[0]
-    )
+    assert f"is incomplete: 1 of 25 files are missing or cut off, such as actor/{shard.name}" in stage2()[0]
 
 
-def test_stage_2_resumes_from_its_own_checkpoint(check, run_script, ready, tmp_path):
+def test_stage_2_resumes_from_its_own_checkpoint(check, overrides_of, ready, tmp_path):
     def stage2():
         return check(script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=str(tmp_path / "stage1/global_step_600"))
 
     write_checkpoint(tmp_path / "ckpts/global_step_610", 8)
     (tmp_path / "ckpts/latest_checkpointed_iteration.txt").write_text("610")
-    result = run_script("era_stage2_qwen2.5_math_7b", DRY_RUN="1", **ready)
-    assert "resume_mode=resume_path" not in result.stdout
+    assert "trainer.resume_mode=resume_path" not in overrides_of("era_stage2_qwen2.5_math_7b", **ready)
     assert stage2() == [], "stage 1's checkpoint is no longer needed"
     write_checkpoint(tmp_path / "ckpts/global_step_450", 8)
     (tmp_path / "ckpts/latest_checkpointed_iteration.txt").write_text("450")
@@ -734,62 +541,64 @@ def test_resuming_after_a_crash(check, tmp_path):
     assert check() == [], "without the file verl starts from scratch"
     tracker.write_text("20")
     assert check() == []
-    tracker.write_text("")  # killed between verl's opening and writing it
-    assert "latest_checkpointed_iteration.txt says ''" in check()[0]
-    tracker.write_bytes(b"\xff\xfe1")
-    assert "latest_checkpointed_iteration.txt says " in check()[0]
-    tracker.write_text("40")
-    assert "there is no such checkpoint beside it" in check()[0], "verl would start from scratch"
-    tracker.write_text("30")
-    assert "global_step_30 is incomplete" in check()[0]
+    for content, said in {
+        b"": "says ''",  # killed between verl's opening and writing it
+        b"\xff\xfe1": "latest_checkpointed_iteration.txt says ",
+        b"40": "there is no such checkpoint beside it",  # verl would start from scratch
+        b"30": "global_step_30 is incomplete",
+    }.items():
+        tracker.write_bytes(content)
+        assert said in check()[0]
     write_checkpoint(tmp_path / "ckpts/global_step_600", 8)
     tracker.write_text("600")
     assert "nothing is left to do. Raise TOTAL_STEPS" in check()[0], "verl would do one step more"
     assert check(TOTAL_STEPS="700") == []
+    tracker.unlink()
+    tracker.mkdir()
+    assert "latest_checkpointed_iteration.txt cannot be read: Is a directory" in check()[0]
 
 
-def test_a_python_that_ray_cannot_start_is_named(preflight, monkeypatch):
-    assert preflight.python_problem() == []
-    for path, odd in (
-        ("/home/my clone/bin/python", " "),
-        ("/home/(me)/bin/python", "()"),
-        ("/home/it's/bin/python", "'"),
-    ):
-        monkeypatch.setattr(preflight.sys, "executable", path)
-        (problem,) = preflight.python_problem()
-        assert path in problem and repr(odd) in problem
-    monkeypatch.setattr(preflight.sys, "executable", "/home/Prüf-Ordner/bin/python3.11")
-    assert preflight.python_problem() == []
+def test_clusters(preflight, monkeypatch):
+    monkeypatch.setattr(preflight, "cluster_gpus", lambda address: {"auto": [8, 8, 0], "10.0.0.1:6379": None}[address])
+
+    def problems(address, nnodes=2, gpus_per_node=8, environment_to_come=False):
+        return preflight.cluster_problems(address, "all of them", nnodes, gpus_per_node, environment_to_come)
+
+    assert problems("auto") == []
+    assert "have 8, 8, 0" in problems("auto", 1, 16)[0], "16 GPUs on one node are not 2 x 8"
+    assert "no Ray cluster answers at RAY_ADDRESS=10.0.0.1:6379" in problems("10.0.0.1:6379")[0]
+    assert "is a dashboard's address" in problems("http://127.0.0.1:8265")[0]
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *args: name != "ray" and find_spec(name, *args) or None
+    )
+    assert "has no ray" in problems("auto")[0]
+    assert problems("auto", environment_to_come=True) == []
 
 
-# Clusters
+def test_a_cluster_that_is_not_there_is_named_at_once(preflight, capfd):
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for form in (address, f"ray://{address}", "127.0.0.1:99999999"):
+            assert preflight.cluster_gpus(form) is None
+            assert capfd.readouterr().err == f"asking the Ray cluster at {form} ...\n"
+
+
+# A Ray cluster and Slurm
 
 
 @pytest.fixture
 def ray_cluster(tmp_path_factory):
-    """A Ray cluster of this machine, started elsewhere than the run: its environment has none of the run's variables."""
+    """A Ray cluster of this machine, started elsewhere than the run, without its variables in the environment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     folder = tmp_path_factory.mktemp("r")
     env = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
-    options = [
-        f"--port={port}",
-        "--node-ip-address=127.0.0.1",
-        "--num-cpus=2",
-        "--num-gpus=2",
-        "--include-dashboard=false",
-        "--disable-usage-stats",
-    ]
-    command = [
-        os.path.join(os.path.dirname(sys.executable), "ray"),
-        "start",
-        "--head",
-        "--block",
-        "--object-store-memory=80000000",
-        f"--plasma-directory={folder}",
-        *options,
-    ]
+    command = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--head", "--block", f"--port={port}"]
+    command += ["--node-ip-address=127.0.0.1", "--num-cpus=2", "--num-gpus=2", "--include-dashboard=false"]
+    command += ["--disable-usage-stats", "--object-store-memory=80000000", f"--plasma-directory={folder}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             command, env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -805,62 +614,67 @@ def ray_cluster(tmp_path_factory):
         process.wait(60)
 
 
+PROBE = """
+import os, ray
+import recipe.era.main_era as main_era
+def run_ppo(config):
+    names = 'TENSORBOARD_DIR', 'VERL_FILE_LOGGER_PATH', 'WANDB_MODE', 'NCCL_DEBUG', 'OTHER'
+    task = ray.remote(num_cpus=1)(lambda: {name: os.environ.get(name) for name in names})
+    print('task', ray.get(task.remote()), config.trainer.experiment_name)
+main_era.run_ppo = run_ppo
+main_era.main()
+"""
+
+
+@pytest.mark.slow
 def test_an_existing_cluster_gets_the_loggers_environment(ray_cluster, patched_verl, preflight, tmp_path):
     if not (
         patched_verl / "recipe/dapo"
-    ).exists():  # a tree from the source package: only a name that the probe replaces is missing
+    ).exists():  # a tree from the source package lacks a name that the probe replaces
         (tmp_path / "recipe/dapo").mkdir(parents=True)
         (tmp_path / "recipe/dapo/main_dapo.py").write_text("run_ppo = None\n")
     assert preflight.cluster_gpus(ray_cluster) == [2]
     probe = tmp_path / "probe.py"
-    probe.write_text(
-        "import os, ray\n"
-        "import recipe.era.main_era as main_era\n"
-        "def run_ppo(config):\n"
-        "    task = ray.remote(num_cpus=1)(lambda: {name: os.environ.get(name) for name in ('TENSORBOARD_DIR', 'VERL_FILE_LOGGER_PATH', 'WANDB_MODE', 'NCCL_DEBUG', 'OTHER')})\n"
-        "    print('task', ray.get(task.remote()), config.trainer.experiment_name)\n"
-        "main_era.run_ppo = run_ppo\n"
-        "main_era.main()\n"
-    )
+    probe.write_text(PROBE)
     given = {
         "TENSORBOARD_DIR": "/shared/t b",
         "VERL_FILE_LOGGER_PATH": "/shared/m.jsonl",
         "WANDB_MODE": "offline",
         "OTHER": "1",
     }
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "PYTHONPATH": f"{patched_verl}:{tmp_path}",
-        "RAY_ADDRESS": ray_cluster,
-        **given,
-    }
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": f"{patched_verl}:{tmp_path}", **given}
     # As `ray job submit --runtime-env-json` hands them over: the same variable twice is an error of Ray's by default.
-    job = {
-        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(
-            {"runtime_env": {"env_vars": {"TENSORBOARD_DIR": "/shared/t b"}}, "metadata": {}}
-        )
-    }
-    for more in ({}, job):
-        command = [
-            sys.executable,
-            probe,
-            f"--config-path={patched_verl}/recipe/era/config",
-            "--config-name=era_math",
-            "trainer.experiment_name=probe",
-            f"trainer.default_local_dir={tmp_path}/run of a probe",
-        ]
+    job = {"runtime_env": {"env_vars": {"TENSORBOARD_DIR": "/shared/t b"}}, "metadata": {}}
+    command = [sys.executable, probe, f"--config-path={patched_verl}/recipe/era/config", "--config-name=era_math"]
+    command += ["trainer.experiment_name=probe", f"trainer.default_local_dir={tmp_path}/run of a probe"]
+    for more in ({}, {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}):
         result = subprocess.run(
-            command, cwd=patched_verl, env={**env, **more}, capture_output=True, text=True, timeout=900
+            command,
+            cwd=patched_verl,
+            env={**env, "RAY_ADDRESS": ray_cluster, **more},
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
         assert result.returncode == 0, result.stderr
-        expected = {**given, "NCCL_DEBUG": "WARN", "OTHER": None}
         seen = re.search(r"^task (\{.*\}) probe$", result.stdout, re.MULTILINE)
-        assert seen and eval(seen[1]) == expected, result.stdout
-    assert (
-        list((tmp_path / "run of a probe").glob("hydra/*/.hydra/config.yaml"))
-        and not (patched_verl / "outputs").exists()
-    )
+        assert seen and eval(seen[1]) == {**given, "NCCL_DEBUG": "WARN", "OTHER": None}, result.stdout
+    assert list((tmp_path / "run of a probe").glob("hydra/*/.hydra/config.yaml"))
+    assert not (patched_verl / "outputs").exists()
+
+
+STAND_INS = {
+    "scontrol": '[[ "$*" == "show hostnames node[1-4]" ]] && printf "%s\\n" node1 node2 node3 node4 || exit 1',
+    "srun": """line=$(printf " %q" "$@"); echo "srun$line" >> "$RECORD"
+        while [[ "$1" == --* ]]; do shift; done; exec "$@" """,
+    "hostname": 'echo "fe80::1 10.0.0.1 192.168.0.1"',
+    "ray": '[[ "$*" != *"${RAY_FAILS:-never}"* ]] || exit 7; while true; do sleep 0.1; done',
+    "python": 'if [[ "$1" == -c ]]; then echo "${JOINED:-4}"; else exit 9; fi',
+}
+RUN_PROBE = """{ printf "run RAY_ADDRESS=%s NNODES=%s GPUS_PER_NODE=%s" "$RAY_ADDRESS" "$NNODES" "$GPUS_PER_NODE"
+    printf " PYTHON=%s MODEL_PATH=%s" "$PYTHON" "$MODEL_PATH"; printf " <%s>" "$@"; echo; } >> "$RECORD"
+exit "${STATUS:-0}"
+"""
 
 
 @pytest.fixture
@@ -872,51 +686,30 @@ def slurm(patched_verl, tmp_path):
     tools = tmp_path / "environment/bin"
     tools.mkdir(parents=True)
     record = tmp_path / "record"
-    stand_ins = {
-        "scontrol": '[[ "$*" == "show hostnames node[1-4]" ]] && printf "%s\\n" node1 node2 node3 node4 || exit 1',
-        "srun": 'line=$(printf " %q" "$@"); echo "srun$line" >> "$RECORD"; while [[ "$1" == --* ]]; do shift; done; exec "$@"',
-        "hostname": 'echo "fe80::1 10.0.0.1 192.168.0.1"',
-        "ray": '[[ "$*" != *"${RAY_FAILS:-never}"* ]] || exit 7; while true; do sleep 0.1; done',
-        "python": 'if [[ "$1" == -c ]]; then echo "${JOINED:-4}"; else exit 9; fi',
-    }
-    for name, body in stand_ins.items():
+    for name, body in STAND_INS.items():
         (tools / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tools / name).chmod(0o755)
     checkout = tmp_path / "check out"
     (checkout / "recipe/era").mkdir(parents=True)
-    run = checkout / "recipe/era/run_probe.sh"
-    run.write_text(
-        'printf "run RAY_ADDRESS=%s NNODES=%s GPUS_PER_NODE=%s PYTHON=%s MODEL_PATH=%s" "$RAY_ADDRESS" "$NNODES" "$GPUS_PER_NODE" "$PYTHON" "$MODEL_PATH" >> "$RECORD"; printf " <%s>" "$@" >> "$RECORD"; echo >> "$RECORD"; exit "${STATUS:-0}"\n'
-    )
+    (checkout / "recipe/era/run_probe.sh").write_text(RUN_PROBE)
+    job = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "RECORD": str(record),
+        "PYTHON": str(tools / "python"),
+        "SLURM_JOB_ID": "1",
+        "SLURM_SUBMIT_DIR": str(checkout),
+        "SLURM_JOB_NUM_NODES": "4",
+        "SLURM_JOB_NODELIST": "node[1-4]",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_CPUS_ON_NODE": "64",
+    }
 
     def submit(*arguments, **env):
         record.write_text("")
-        env = {
-            **{
-                "PATH": f"{tools}:{os.environ['PATH']}",
-                "HOME": str(tmp_path),
-                "RECORD": str(record),
-                "PYTHON": str(tools / "python"),
-            },
-            **{
-                "SLURM_JOB_ID": "1",
-                "SLURM_SUBMIT_DIR": str(checkout),
-                "SLURM_JOB_NUM_NODES": "4",
-                "SLURM_JOB_NODELIST": "node[1-4]",
-                "SLURM_GPUS_ON_NODE": "8",
-                "SLURM_CPUS_ON_NODE": "64",
-            },
-            **env,
-        }
         # It returns when the last process has closed its output: none of Ray's is left behind.
-        result = subprocess.run(
-            ["bash", patched_verl / "recipe/era/slurm_ray.sbatch", *arguments],
-            cwd="/",
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
+        command = ["bash", patched_verl / "recipe/era/slurm_ray.sbatch", *arguments]
+        result = subprocess.run(command, cwd="/", env={**job, **env}, capture_output=True, text=True, timeout=900)
         return result, record.read_text().splitlines()
 
     return submit
@@ -939,11 +732,9 @@ def test_slurm_starts_ray_on_all_nodes_and_then_the_run(slurm, tmp_path):
         assert head or "--address=10.0.0.1:6379" in words
         assert {"--overlap", "--nodes=1", "--ntasks=1", "--num-gpus=8", "--num-cpus=64", "--block"} <= set(words)
     run = next(i for i, line in enumerate(record) if line.startswith("run "))
-    assert (
-        record[run]
-        == f"run RAY_ADDRESS=10.0.0.1:6379 NNODES=4 GPUS_PER_NODE=8 PYTHON={tools}/python MODEL_PATH=/m m <data.train_files=[a b]> <x='y'>"
-    )
-    # The steps that start Ray run beside each other and beside this one: only what follows one another has an order here.
+    expected = f"run RAY_ADDRESS=10.0.0.1:6379 NNODES=4 GPUS_PER_NODE=8 PYTHON={tools}/python MODEL_PATH=/m m"
+    assert record[run] == f"{expected} <data.train_files=[a b]> <x='y'>"
+    # The steps that start Ray run beside each other and beside this one; only these have an order.
     (step,) = (i for i, line in enumerate(record) if line.startswith("srun") and "run_probe.sh" in line)
     asked = [i for i, line in enumerate(record) if line.startswith("srun") and "Alive" in line]
     assert "--nodelist=node1" in record[step] and asked and asked[-1] < step < run
@@ -963,22 +754,19 @@ def test_slurm_ends_where_ray_does_not_start(slurm):
     assert not any(line.startswith("run ") for line in record)
 
 
-def test_slurm_says_what_is_wrong(slurm, tmp_path):
-    for said, arguments, env in (
-        ("with the name of a run script: run_probe.sh", (), {}),
-        ("no recipe/era/run_none.sh", ("run_none.sh",), {}),
-        ("this is a Slurm job: sbatch", ("run_probe.sh",), {"SLURM_JOB_ID": ""}),
-        ("there is no Python at /none", ("run_probe.sh",), {"PYTHON": "/none"}),
-        ("is not of an environment with Ray", ("run_probe.sh",), {"PYTHON": "/bin/sh"}),
-        *(
-            (
-                f"Started by hand, also inside an allocation, it lacks what Slurm tells a job ({name})",
-                ("run_probe.sh",),
-                {name: ""},
-            )
-            for name in ("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_ON_NODE")
-        ),
-    ):
+SLURM_VARIABLES = ("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_ON_NODE")
+SLURM_PROBLEMS = [  # what is said, arguments, environment
+    ("with the name of a run script: run_probe.sh", (), {}),
+    ("no recipe/era/run_none.sh", ("run_none.sh",), {}),
+    ("this is a Slurm job: sbatch", ("run_probe.sh",), {"SLURM_JOB_ID": ""}),
+    ("there is no Python at /none", ("run_probe.sh",), {"PYTHON": "/none"}),
+    ("is not of an environment with Ray", ("run_probe.sh",), {"PYTHON": "/bin/sh"}),
+    *((f"it lacks what Slurm tells a job ({name})", ("run_probe.sh",), {name: ""}) for name in SLURM_VARIABLES),
+]
+
+
+def test_slurm_says_what_is_wrong(slurm):
+    for said, arguments, env in SLURM_PROBLEMS:
         result, record = slurm(*arguments, **env)
         assert result.returncode == 1 and result.stderr.startswith("error: ") and said in result.stderr, result.stderr
         assert record == [], "nothing was started"

@@ -27,7 +27,7 @@ class TokenDecoder(PreTrainedModel):
 
 
 class TokenModel(PreTrainedModel, GenerationMixin):
-    """A policy that sees its own token and position alone: packing and slicing cannot change what it computes."""
+    """A policy that sees only its own token and position: packing and slicing cannot change what it computes."""
 
     config_class = TokenConfig
     base_model_prefix = "model"

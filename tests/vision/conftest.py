@@ -1,13 +1,17 @@
-"""The timm overlay's activation by path, and `import timm` from the patched checkout; the recipe's modules."""
+"""The overlay's activation by path, `import timm` from the patched checkout, the recipe's modules and launcher."""
 
 import importlib
 import importlib.util
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-MODULES = ("runs", "results", "preflight", "launch")
+RECIPE_MODULES = ("launching", "runs", "results", "preflight", "launch")
+SETTINGS = ("GPUS", "DATA_DIR", "OUTPUT", "SEED", "H0", "AUG", "NUM_CLASSES", "EPOCHS", "DOWNLOAD", "PYTHON")
+MODES = ("DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME")
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +33,23 @@ def import_timm(patched_timm):
 
 
 @pytest.fixture(scope="session")
-def recipe(project_root):
-    """runs, results, preflight and launch of recipes/era, which import each other by these names."""
+def recipe(patched_timm):
+    """The modules of recipes/era, which import each other by these names."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(project_root / "overlays/timm/recipes/era")
-        modules = SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    for name in MODULES:
+        patch.syspath_prepend(patched_timm / "recipes/era")
+        modules = SimpleNamespace(**{name: importlib.import_module(name) for name in RECIPE_MODULES})
+    for name in RECIPE_MODULES:
         del sys.modules[name]
     return modules
+
+
+@pytest.fixture
+def launch(patched_timm):
+    """launch(experiment, flags..., VARIABLE=...): the launcher of the checkout, or of `checkout`."""
+
+    def run(*args, checkout=patched_timm, **variables):
+        environment = {name: value for name, value in os.environ.items() if name not in SETTINGS + MODES}
+        command = [sys.executable, checkout / "recipes/era/launch.py", *args]
+        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=900)
+
+    return run

@@ -1,7 +1,7 @@
-"""Runs timm's scripts in forks of one process that has imported timm and torch: the imports take longer than a tiny run.
+"""Runs timm's scripts in forks of one process, because importing timm and torch takes longer than a tiny run.
 
 Reads jobs from stdin, one JSON object per line: {"argv": [script, ...], "cwd": folder, "stdout": file, "stderr": file}.
-Writes the exit code of each as a line to stdout. The timm of PYTHONPATH is used.
+Writes the exit code of each job as a line to stdout. The timm is the one on PYTHONPATH.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""A run through the real train.py on a CPU: stopped early, interrupted, killed, resumed, and skipped once it is finished."""
+"""Runs through the real train.py on a CPU: stopped early, interrupted, resumed and skipped; and how a launch ends."""
 
 import csv
+import math
 import os
 import re
 import shutil
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +18,6 @@ from tools.smoke import vision as smoke_vision
 
 MARK = "ERA_VISION_TEST"
 NAME = "cifar10-aug-era0.6-seed42"
-EPOCHS = 3
 
 
 @pytest.fixture(scope="module")
@@ -26,38 +25,6 @@ def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("my images")
     smoke_vision.write_images(folder)
     return folder
-
-
-@pytest.fixture
-def start(timm_scripts, images, tmp_path):
-    """start(...): the launcher at work on one run of EPOCHS epochs, in this test's folder."""
-
-    def run(*added, **variables):
-        environment = {
-            **os.environ,
-            "PYTHON": sys.executable,
-            "GPUS": "1",
-            "SEED": "42",
-            "DATA_DIR": str(images),
-            "OUTPUT": str(tmp_path),
-            "OMP_NUM_THREADS": "1",
-            MARK: str(tmp_path),
-            **variables,
-        }
-        command = [
-            sys.executable,
-            timm_scripts / "recipes/era/launch.py",
-            "cifar10-aug-era",
-            *smoke_vision.FLAGS,
-            "--epochs",
-            str(EPOCHS),
-            *added,
-        ]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    yield run
-    for process in processes(tmp_path):
-        process.kill()
 
 
 def processes(mark):
@@ -71,8 +38,21 @@ def processes(mark):
     return found
 
 
-def epochs(folder):
-    return [int(row["epoch"]) for row in csv.DictReader((folder / NAME / "summary.csv").open())]
+@pytest.fixture
+def start(images, tmp_path):
+    """start(checkout, flags..., before=words, VARIABLE=...): the launcher, for one run in this test's folder."""
+
+    def run(checkout, *added, before=(), **variables):
+        given = {"PYTHON": sys.executable, "GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(tmp_path)}
+        environment = {**os.environ, **given, "OMP_NUM_THREADS": "1", MARK: str(tmp_path), **variables}
+        launcher = [sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *smoke_vision.FLAGS, *added]
+        return subprocess.Popen(
+            [*before, *launcher], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    yield run
+    for process in processes(tmp_path):
+        process.kill()
 
 
 def wait_for(stream, beginning):
@@ -82,80 +62,65 @@ def wait_for(stream, beginning):
     raise AssertionError(f"no line {beginning!r}")
 
 
-def test_run_goes_on_from_where_it_ended(start, recipe, tmp_path):
-    stopped = start(EPOCHS="1")
-    printed, errors = stopped.communicate(timeout=900)
-    assert stopped.returncode == 0, printed + errors
-    assert epochs(tmp_path) == [0] and "Train: 1 [" in printed
-    assert processes(tmp_path) == []
+@pytest.mark.slow
+def test_run_goes_on_from_where_it_ended(start, timm_scripts, recipe, tmp_path):
+    def run(*added, **variables):
+        process = start(timm_scripts, "--epochs", "3", *added, **variables)
+        return *process.communicate(timeout=900), process.returncode
 
-    terminated = start()
+    def epochs():
+        return [int(row["epoch"]) for row in csv.DictReader((tmp_path / NAME / "summary.csv").open())]
+
+    printed, errors, code = run(EPOCHS="1")
+    assert code == 0, printed + errors
+    assert epochs() == [0] and "Train: 1 [" in printed and processes(tmp_path) == []
+
+    terminated = start(timm_scripts, "--epochs", "3")
     wait_for(terminated.stdout, "Train: 1 [")
     terminated.send_signal(signal.SIGTERM)
     _, errors = terminated.communicate(timeout=900)
-    assert (
-        terminated.returncode == 128 + signal.SIGTERM
-        and errors.strip() == "stopped by SIGTERM. The same command again goes on from the last checkpoint."
-    )
-    assert processes(tmp_path) == []
+    assert errors.strip() == "stopped by SIGTERM. Repeat the command to resume from the last checkpoint."
+    assert terminated.returncode == 128 + signal.SIGTERM and processes(tmp_path) == []
 
-    finished = start()
-    printed, errors = finished.communicate(timeout=900)
-    assert finished.returncode == 0, printed + errors
+    printed, errors, code = run()
+    assert code == 0, printed + errors
     assert "Loaded checkpoint" in printed and "Train: 0 [" not in printed
-    assert epochs(tmp_path) == [0, 1, 2] and (tmp_path / NAME / "summary.csv").read_text().count("epoch,") == 1
+    assert epochs() == [0, 1, 2] and (tmp_path / NAME / "summary.csv").read_text().count("epoch,") == 1
 
-    skipped = start()
-    printed, errors = skipped.communicate(timeout=900)
-    assert skipped.returncode == 0 and "Train:" not in printed, printed + errors
+    printed, errors, code = run()
+    assert code == 0 and "Train:" not in printed, printed + errors
     table = printed.splitlines()[-1].split()
-    assert table[:2] == [NAME, "3"] and float(table[-1]) > recipe.preflight.math.log(
-        10
-    )  # H_min of a model that has hardly begun
+    assert table[:2] == [NAME, "3"] and float(table[-1]) > math.log(10)  # the model has hardly begun to learn
 
-    other = start("--lr", "0.1")
-    _, errors = other.communicate(timeout=900)
-    assert (
-        other.returncode == 1
-        and f"{NAME}: {tmp_path / NAME} holds a run with other flags (then: nothing; now: --lr 0.1)" in errors
-    )
+    _, errors, code = run("--lr", "0.1")
+    assert code == 1
+    assert f"{NAME}: {tmp_path / NAME} holds a run with other flags (then: nothing; now: --lr 0.1)" in errors
 
     speeds = recipe.results.speeds(tmp_path / NAME / "log.txt")
     assert sorted(speeds) == [0, 1, 2] and all(seconds > 0 and rate > 0 for seconds, rate in speeds.values())
 
 
-# The launcher around a training that is none
+# The launcher with a script that stands in for the training
 
 
 @pytest.fixture
-def stand_in(project_root, images, tmp_path):
-    """stand_in(script): the launcher at work in a checkout whose distributed_train.sh is this; `under`: words before its command."""
+def stand_in(start, patched_timm, tmp_path):
+    """stand_in(script, before=words): the launcher in a checkout with this distributed_train.sh."""
 
-    def run(script, under=()):
+    def run(script, before=()):
         checkout = tmp_path / "check out"
-        shutil.copytree(project_root / "overlays/timm/recipes/era", checkout / "recipes/era", dirs_exist_ok=True)
+        shutil.copytree(patched_timm / "recipes/era", checkout / "recipes/era", dirs_exist_ok=True)
         (checkout / "train.py").touch()
         (checkout / "distributed_train.sh").write_text(f"#!/bin/bash\n{script}\n")
         (checkout / "distributed_train.sh").chmod(0o755)
-        environment = {
-            **os.environ,
-            "PYTHON": sys.executable,
-            "GPUS": "1",
-            "SEED": "42",
-            "DATA_DIR": str(images),
-            "OUTPUT": str(tmp_path),
-            MARK: str(tmp_path),
-        }
-        command = [*under, sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *smoke_vision.FLAGS]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return start(checkout, before=before)
 
-    yield run
-    for process in processes(tmp_path):
-        process.kill()
+    return run
 
 
+@pytest.mark.slow
 def test_run_whose_launcher_was_killed_is_not_trained_twice(stand_in, tmp_path):
-    killed = stand_in("echo begun; sleep 100; exit")
+    killed = stand_in("echo begun; sleep 900; exit")
     wait_for(killed.stdout, "begun")
     killed.kill()
     killed.wait()
@@ -170,24 +135,21 @@ def test_run_whose_launcher_was_killed_is_not_trained_twice(stand_in, tmp_path):
 def test_failed_run_says_how_far_it_came_and_where_its_log_is(stand_in, tmp_path, script, code):
     failed = stand_in(script)
     printed, errors = failed.communicate(timeout=900)
-    assert (
-        failed.returncode == 1
-        and f"{NAME} ended with exit code {code} after 0 of 1 epochs" in errors
-        and str(tmp_path / NAME / "log.txt") in errors
-    )
-    assert (
-        ("out of memory" in printed) == ("out of memory" in (tmp_path / NAME / "log.txt").read_text()) == (code == "3")
-    )
+    log = tmp_path / NAME / "log.txt"
+    assert f"{NAME} ended with exit code {code} after 0 of 1 epochs. Its output is in {log}" in errors
+    assert ("out of memory" in printed) == ("out of memory" in log.read_text()) == (code == "3")
+    assert failed.returncode == 1
 
 
 def test_trainings_own_processes_end_with_it(stand_in, tmp_path):
-    process = stand_in("sleep 100 & echo standalone $PET_STANDALONE; wait")
+    process = stand_in("sleep 900 & echo standalone $PET_STANDALONE; wait")
     wait_for(process.stdout, "standalone 1")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 128 + signal.SIGINT and "stopped by SIGINT" in errors and processes(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_does_not_cut_the_ending_short(stand_in, tmp_path):
     process = stand_in(
         "trap 'touch ending; sleep 1; touch ended; exit' TERM; echo begun; while true; do sleep 0.1; done"
@@ -202,8 +164,9 @@ def test_second_ctrl_c_does_not_cut_the_ending_short(stand_in, tmp_path):
     assert (tmp_path / "check out/ended").exists() and processes(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_nohup_keeps_it_from_the_end_of_the_session(stand_in, tmp_path):
-    process = stand_in("echo begun; until [ -e hung-up ]; do sleep 0.1; done; exit 5", under=["nohup"])
+    process = stand_in("echo begun; until [ -e hung-up ]; do sleep 0.1; done; exit 5", before=["nohup"])
     wait_for(process.stdout, "begun")
     process.send_signal(signal.SIGHUP)
     (tmp_path / "check out/hung-up").touch()
@@ -211,15 +174,18 @@ def test_nohup_keeps_it_from_the_end_of_the_session(stand_in, tmp_path):
     assert process.returncode == 1 and "ended with exit code 5" in errors
 
 
-# A torchrun that SIGTERM does not end, and a worker in a session of its own, which is nobody's child any more.
-STUCK = """trap '' TERM; (setsid bash -c 'echo begun; exec sleep 100' &); while true; do sleep 0.1; done"""
-
-
 @pytest.fixture
 def stuck(tmp_path):
-    command = ["bash", "-c", STUCK]
+    """A distributed_train.sh whose torchrun SIGTERM does not end, with a worker in a session of its own."""
+    torchrun = "trap '' TERM; setsid bash -c 'echo begun; exec sleep 900' & while true; do sleep 0.1; done"
+    (tmp_path / "torchrun.sh").write_text(torchrun)
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: str(tmp_path)}, start_new_session=True
+        ["bash", "-c", "bash torchrun.sh; true"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, MARK: str(tmp_path)},
+        start_new_session=True,
     )
     wait_for(process.stdout, "begun")
     yield process
@@ -228,24 +194,23 @@ def stuck(tmp_path):
     process.wait()
 
 
-def test_stuck_torchrun_and_its_workers_are_killed(recipe, stuck, monkeypatch, tmp_path):
-    monkeypatch.setattr(recipe.launch, "SECONDS_TO_END", 0.5)
-    recipe.launch.end(stuck)
-    assert stuck.returncode == -signal.SIGKILL and processes(tmp_path) == []
+def test_stuck_torchrun_and_its_workers_are_killed(recipe, stuck, tmp_path):
+    recipe.launching.end(stuck, 0.5)
+    assert stuck.returncode == -signal.SIGTERM and processes(tmp_path) == []
 
 
 def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
-    monkeypatch.setattr(recipe.launch, "SECONDS_TO_END", 0.1)
-    monkeypatch.setattr(recipe.launch, "SECONDS_TO_KILL", 1)
+    monkeypatch.setattr(recipe.launching, "SECONDS_TO_KILL", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "kill", lambda number, signal: None)  # as for a process that waits for its driver
-        recipe.launch.end(stuck)
+        for name in ("kill", "killpg"):
+            patch.setattr(os, name, lambda number, signal: None)  # as for a process that waits for its driver
+        recipe.launching.end(stuck, 0.1)
     warning = capsys.readouterr().err
-    assert "warning: kill -9 does not end" in warning and str(stuck.pid) in warning and stuck.poll() is None
+    assert f"warning: kill -9 does not end all that process {stuck.pid} has started" in warning and stuck.poll() is None
 
 
 def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):
-    """Of a folder that has more, here by the --epochs 1 of the flags."""
+    """Of a run that has more: --epochs 1 is among the flags."""
     stand_in("exit 1").communicate(timeout=900)
     (tmp_path / NAME / "summary.csv").write_text("epoch,eval_top1,eval_top5\n0,10,50\n1,20,60\n2,30,70\n")
     printed, errors = stand_in("touch trained").communicate(timeout=900)
@@ -253,39 +218,14 @@ def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):
     assert not (tmp_path / "check out/trained").exists()
 
 
-def test_checkpoint_that_is_cut_off_is_named(stand_in, tmp_path):
-    stand_in("exit 1").communicate(timeout=900)
-    (tmp_path / NAME / "last.pth.tar").write_bytes(b"PK\x03\x04 and no end")
-    process = stand_in("touch trained")
-    _, errors = process.communicate(timeout=900)
-    assert (
-        process.returncode == 1
-        and f"{tmp_path / NAME / 'last.pth.tar'} is cut off" in errors
-        and not (tmp_path / "check out/trained").exists()
-    )
-
-
-def test_run_of_another_origin_is_left_alone(stand_in, tmp_path):
-    (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / "last.pth.tar").touch()
-    process = stand_in("touch trained")
-    _, errors = process.communicate(timeout=900)
-    assert (
-        process.returncode == 1
-        and "was not started from here" in errors
-        and os.listdir(tmp_path / NAME) == ["last.pth.tar"]
-    )
-
-
 # make vision-smoke
 
 
-def test_smoke_has_every_experiment(recipe, project_root):
-    checkout = project_root / "overlays/timm"
-    assert smoke_vision.choose(checkout, []) == list(recipe.runs.EXPERIMENTS)
-    assert smoke_vision.choose(checkout, ["imagenet", "cifar10"]) == ["cifar10", "imagenet"]
+def test_smoke_has_every_experiment(recipe, patched_timm):
+    assert smoke_vision.choose(patched_timm, []) == list(recipe.runs.EXPERIMENTS)
+    assert smoke_vision.choose(patched_timm, ["imagenet", "cifar10"]) == ["cifar10", "imagenet"]
     with pytest.raises(DemoError, match=r"no experiment mnist(.|\n)*cifar10-aug-era"):
-        smoke_vision.choose(checkout, ["mnist"])
+        smoke_vision.choose(patched_timm, ["mnist"])
 
 
 def test_smoke_needs_train_py(project_root, tmp_path):
@@ -295,28 +235,22 @@ def test_smoke_needs_train_py(project_root, tmp_path):
         smoke_vision.check(tmp_path)
 
 
-def test_smoke_prints_the_table(timm_scripts, tmp_path):
+def test_smoke_prints_the_table(timm_scripts, project_root, tmp_path):
     command = [
         sys.executable,
         "-m",
         "tools.smoke.vision",
         "--checkout",
-        str(timm_scripts),
+        timm_scripts,
         "--out",
-        str(tmp_path),
+        tmp_path,
         "imagenet-era",
     ]
-    result = subprocess.run(
-        command,
-        cwd=smoke_vision.run.ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"}
+    result = subprocess.run(command, cwd=project_root, env=environment, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert re.search(r"^imagenet-era +1 trained", result.stdout, re.MULTILINE) and re.search(
-        r"^imagenet-10classes-era1.2-seed42 +1 ", result.stdout, re.MULTILINE
-    )
+    assert re.search(r"^imagenet-era +1 trained", result.stdout, re.MULTILINE)
+    name = "imagenet-10classes-era1.2-seed42"
+    assert re.search(rf"^{name} +1 ", result.stdout, re.MULTILINE)
     assert "±" not in result.stdout  # the images are not ImageNet's
-    assert Path(tmp_path / "runs/imagenet-10classes-era1.2-seed42/summary.csv").is_file()
+    assert (tmp_path / "runs" / name / "summary.csv").is_file()

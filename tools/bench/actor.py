@@ -1,16 +1,17 @@
 """Time and peak memory of verl's actor with ERA, without, and with the release's way of scaling, as ratios in one run.
 
-    python tools/bench/actor.py --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
+    python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
-The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers and
-a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with learning
-rate 0, so that each turn meets the same policy. Eight responses; of the positive-advantage ones, the one with the lowest
-and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout; otherwise its padding
-functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
+The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers
+and a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with
+learning rate 0, so that each turn has the same policy. Eight responses; of the positive-advantage ones, the one with
+the lowest and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout;
+otherwise its padding functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
 
 The arms take turns in one process, in reversed order every other turn; each is compared with its own baseline, turn by
 turn. Memory is what a pass takes beyond what was held before it: on a GPU the allocator's peak, on CPU that of the
-resident set (Linux alone). Before anything is measured, the arms' gradients are compared, and that tokens were scaled is asserted.
+resident set (only on Linux). Before anything is measured, the arms' gradients are compared, and that tokens were scaled
+is asserted.
 """
 
 import argparse
@@ -38,6 +39,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 from tools.bench.tables import cpu_model, print_table, summarise, write_csv
 
 RESPONSES, TOP_K = 8, 20
@@ -47,7 +49,6 @@ SCALED_FRACTION = 2 / RESPONSES
 ADVANTAGES = [1.5, -0.5, 1.5, -0.5, 1.5, -0.5, -0.5, 1.5]
 M_MMAP_THRESHOLD = -3  # of malloc.h
 PASSES = ("old_log_prob", "update")
-TESTS = Path(__file__).resolve().parents[2] / "tests/llm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +91,12 @@ def uses_flash_attention(dtype):
 
 
 def prepare_verl(checkout):
-    """Make `import verl` the checkout, and its actor importable and runnable on this machine, in a group of one process."""
-    sys.path[:0] = [str(Path(checkout).resolve()), str(TESTS)]
+    """Make `import verl` the checkout, and its actor run on this machine, in a group of one process."""
+    sys.path.insert(0, str(Path(checkout).resolve()))
     flash_attention = importlib.util.find_spec("flash_attn") is not None
     if device() == "cuda" and not flash_attention:  # dp_actor imports these where there is a GPU
         names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
         sys.modules["flash_attn.bert_padding"] = types.SimpleNamespace(**dict.fromkeys(names))
-    from actor_step import install_memory_counters, install_padding_functions
-
     if not flash_attention or device() == "cpu":
         install_padding_functions()
     if device() == "cpu":
@@ -127,7 +126,7 @@ class Bench:
         self.low, self.high = self._decide_bounds()
 
     def _decide_bounds(self):
-        """Give the responses advantages by their rank in H_resp, and bounds between the second and the others at either end."""
+        """Advantages by the responses' rank in H_resp; bounds between the second and the third from either end."""
         from verl.utils.era import response_entropy
 
         _, entropys = self.actor(ARMS["grpo"]).compute_log_prob(self._data(), calculate_entropy=True)
@@ -175,7 +174,7 @@ class Bench:
         if settings.dtype == torch.float32:
             actor.device_name = "cpu" if device() == "cuda" else "cuda"  # no bf16 autocast on the device that is used
         if arm.release:
-            from release_way import ReleaseHooks
+            from tools.bench.release_way import ReleaseHooks
 
             actor.era = ReleaseHooks(actor, **era)
         return actor
@@ -253,7 +252,7 @@ def with_fused_kernels(model):
 
 
 def make_batch(settings):
-    """Full-length responses. Each repeats a word of its own: its tokens have nearly one entropy, whatever its length."""
+    """Full-length responses. Each repeats one word, so that its tokens have nearly the same entropy at any length."""
     from tensordict import TensorDict
 
     length = settings.tokens // RESPONSES
@@ -273,7 +272,7 @@ def make_batch(settings):
 
 @torch.no_grad()
 def set_label_probabilities(model, batch):
-    """Rows of the head that give the word of each response its probability there: sampled tokens are likely ones, and H_resp lie apart."""
+    """Set rows of the head so that each response's word is likely there, and that the H_resp lie apart."""
     packed = {key: batch[key].view(1, -1) for key in ("input_ids", "position_ids")}
     hidden = (
         model.model(**packed, use_cache=False).last_hidden_state.view(RESPONSES, -1, model.config.hidden_size).mean(1)
@@ -312,7 +311,8 @@ def check_gradients(args):
             f"the gradients of {a} and {b} differ by {distance(a, b):.2g} of their norm, expected less than {tolerance}"
         )
     assert distance("era", "grpo") > 2 * tolerance, (
-        f"the gradients of era and grpo differ by no more than {distance('era', 'grpo'):.2g} of their norm: era does nothing"
+        f"the gradients of era and grpo differ by no more than {distance('era', 'grpo'):.2g} of their norm: era "
+        "does nothing"
     )
 
 
@@ -342,7 +342,7 @@ def measure_peak_mib(run):
             M_MMAP_THRESHOLD, 2**16
         )  # else glibc keeps freed rows of logits, which then serve this pass and do not count
         libc.malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): the peak of the resident set starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak of the resident set
     except (OSError, AttributeError):
         return run(), None
     before = peak_resident_mib()
@@ -473,7 +473,9 @@ def report(args, machine, tokens, seconds, memory):
         "turns": args.turns,
     }
     print(
-        f"\n{tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, width {args.width}, {args.layers} layers, k {args.k:g}, temperature {args.temperature:g}; medians of {args.turns} turns, ratios to the arm's own baseline, paired by turn"
+        f"\n{tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, width {args.width}, {args.layers} layers, "
+        f"k {args.k:g}, temperature {args.temperature:g}; medians of {args.turns} turns, ratios to the arm's own "
+        "baseline, paired by turn"
     )
     rows = []
     for pass_ in PASSES:

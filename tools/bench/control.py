@@ -1,20 +1,22 @@
-"""Time of FastTD3's and FastSAC-ERA's updates in train.py, as ratios in one run, and the activation's own share of them.
+"""Time of FastTD3's and FastSAC-ERA's updates in train.py, as ratios, and the activation's share of them.
 
-    python tools/bench/control.py --checkout checkouts/fasttd3 [--rounds 15] [--device cuda] [--csv FILE]
+    python -m tools.bench.control --checkout checkouts/fasttd3 [--rounds 15] [--device cuda] [--csv FILE]
 
-What is measured is train.py itself: its main() runs, with an environment that only has sizes, up to its training loop;
-then the loop over the updates of one environment step, taken from its source, runs with main()'s variables. That is
+This measures train.py itself. Its main() runs up to the training loop, with an environment that only has sizes; then
+the loop over the updates of one environment step, taken from its source, runs with main()'s variables. That is
 num_updates (2) times: sample, normalise, update the critic (with target actions), update the policy where
 policy_frequency says so, update the target network. So networks, AMP (on a GPU, bf16), optimizers and torch.compile are
-as in training. The replay buffer holds random numbers, and the learning rates are next to 0: each turn is alike.
+as in training. The replay buffer holds random numbers, and the learning rates are close to 0, so that all turns are
+alike.
 
 Removing FastTD3's delay doubles the policy updates, with or without ERA. So all arms are compared with FastTD3 without
-delay too. A step's own noise may hide the share of what ERA adds to it. So two parts are measured alone, for each target action
-and each policy update of a step, as shares of the arm's step:
+delay too. A step's own noise may hide the share of what ERA adds to it. So two parts are measured alone, for each
+target action and each policy update of a step, as shares of the arm's step:
 
-- the activation: ln sigma from the head's output, and back in a policy update;
-- the last layers: from the features behind the actor's trunk to the actions and back, with the head for sigma, sampling, the
-  entropies for the log and AdamW of these layers. The share is what ERA's take more than FastTD3's.
+- the activation: ln sigma from the head's output, and its gradient in a policy update;
+- the last layers: from the features behind the actor's trunk to the actions and back, with the head for sigma,
+  sampling, the entropies for the log and AdamW of these layers. The share is the time beyond that of FastTD3's last
+  layers.
 
 The arms take turns in one process, in reversed order every other turn, and are compared turn by turn. Peak memory (on a
 GPU) is what an arm adds: networks, optimizers, a small replay buffer and its first steps, CUDA graphs included.
@@ -71,7 +73,7 @@ PRINTED = (
 
 
 class ReadyToTrain(Exception):
-    """Raised in place of making the run's log, which is the last thing before the training loop. Its argument: main()'s variables."""
+    """Raised where the run's log is opened, just before the training loop. Its argument: main()'s variables."""
 
 
 def ready_to_train(*_):
@@ -79,9 +81,9 @@ def ready_to_train(*_):
 
 
 def variables_of_main(args, arm, batch_size, dim, mode):
-    """What train.py's main() and its module have before the training loop.
+    """The variables of train.py's main() and of its module before the training loop.
 
-    The module is loaded anew each time, so that each arm has functions of its own for torch.compile, which limits how often
+    The module is loaded once per arm, so that each arm has its own functions for torch.compile, which limits how often
     one function is recompiled.
     """
     envs = SimpleNamespace(num_envs=NUM_ENVS, num_obs=OBSERVATIONS[dim], num_actions=dim, asymmetric_obs=False)
@@ -91,29 +93,11 @@ def variables_of_main(args, arm, batch_size, dim, mode):
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
     train.RunLog = ready_to_train
-    sys.argv = [
-        str(args.train_script),
-        "--env_name",
-        "Gym-Sizes",
-        "--no_use_wandb",
-        "--num_envs",
-        str(NUM_ENVS),
-        "--batch_size",
-        str(batch_size),
-    ]
-    sys.argv += [
-        "--actor_learning_rate",
-        str(LEARNING_RATE),
-        "--critic_learning_rate",
-        str(LEARNING_RATE),
-        "--buffer_size",
-        "256",
-        *ARMS[arm][1],
-    ]
-    sys.argv += [
-        "--cuda" if args.device == "cuda" else "--no_cuda",
-        "--compile" if mode == "compiled" else "--no_compile",
-    ]
+    flags = f"--env_name Gym-Sizes --no_use_wandb --num_envs {NUM_ENVS} --batch_size {batch_size} --buffer_size 256 "
+    flags += f"--actor_learning_rate {LEARNING_RATE} --critic_learning_rate {LEARNING_RATE} "
+    flags += f"{'--cuda' if args.device == 'cuda' else '--no_cuda'} "
+    flags += "--compile" if mode == "compiled" else "--no_compile"
+    sys.argv = [str(args.train_script), *flags.split(), *ARMS[arm][1]]
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="tyro")  # of fields that are None by default
@@ -152,7 +136,7 @@ def step_run(args, main):
 
 
 def activation_run(main, batch_size):
-    """A function that runs what a step does in ERA's activation, with a policy update at every update."""
+    """A function that runs a step's share of ERA's activation, with a policy update at every update."""
     settings, device = main["args"], main["device"]
     actor = copy.deepcopy(main["actor"])
     log_std = torch.compile(actor.log_std, mode=settings.compile_mode) if settings.compile else actor.log_std
@@ -170,7 +154,7 @@ def activation_run(main, batch_size):
 
 
 def head_run(main, batch_size):
-    """A function that runs what a step does in the actor behind its trunk, with a policy update at every update."""
+    """A function that runs a step's share of the actor behind its trunk, with a policy update at every update."""
     settings, device = main["args"], main["device"]
     actor = copy.deepcopy(main["actor"])
 
@@ -215,21 +199,24 @@ def head_run(main, batch_size):
 
 
 def check(arm, main):
-    """That the arm does in a step what its name says."""
+    """Check that the arm does in a step what its name says."""
     updates = [
         max(int(state["step"]) for state in main[name].state.values()) for name in ("q_optimizer", "actor_optimizer")
     ]
     assert updates == [2, 1 if arm == "fasttd3" else 2], f"{arm}: {updates} updates of critic and policy in one step"
     logs = main["logs_dict"]
-    assert ("gaussian_entropy" in logs.keys()) == arm.startswith("era"), f"{arm}: logs {sorted(logs.keys())}"
+    names = sorted(logs.keys())  # a TensorDict refuses `name in logs`
+    assert ("gaussian_entropy" in names) == arm.startswith("era"), f"{arm}: logs {names}"
     if arm.startswith("era"):
         entropy, target = logs["gaussian_entropy"].item(), (logs["target_entropy"] + logs["delta"]).item()
         assert entropy > target - 1e-3, f"{arm}: the Gaussian's entropy is {entropy} nats, H0' {target}"
 
 
 def prepare(args, arm, batch_size, dim, mode):
-    """Functions that run the arm's step, its last layers alone and, for ERA, its activation alone, all run before; and peak memory in
-    MiB on a GPU."""
+    """Functions that run the arm's step, its last layers and, for ERA, its activation; and peak memory in MiB on a GPU.
+
+    All three have been warmed up.
+    """
     if args.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -250,25 +237,24 @@ def prepare(args, arm, batch_size, dim, mode):
 
 
 def shares_of_a_step(name, parts, steps):
-    """Of times paired by turn: the median and its spread."""
+    """Median and spread of the shares, from times paired by turn."""
     shares = [part / step for part, step in zip(parts, steps)]
     low, *_, high = statistics.quantiles(shares, n=5, method="inclusive")
     return {name: statistics.median(shares), f"{name}_p20": low, f"{name}_p80": high}
 
 
 def measure(args, batch_size, dim, mode):
-    """A row for each arm: of `summarise`, compared with FastTD3, and beside it `no_delay_ratio`, `activation_share` and `alone_share`."""
+    """A row of `summarise` for each arm, compared with FastTD3; added are the other ratio and the two shares.
+
+    They are `no_delay_ratio`, `activation_share` and `alone_share`, each with `..._p20` and `..._p80`.
+    """
     torch._dynamo.reset()
     gc.collect()  # the networks of the last table
     runs, memory = {}, {}
     for arm in args.arms:
         *runs[arm], memory[arm] = prepare(args, arm, batch_size, dim, mode)
-    repeats = {
-        run: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 1)))
-        for three in runs.values()
-        for run in three
-        if run
-    }
+    all_runs = [run for three in runs.values() for run in three if run]
+    repeats = {run: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 1))) for run in all_runs}
     seconds, alone, activation = ({arm: [] for arm in args.arms} for _ in range(3))
     for turn in range(args.rounds):
         for arm in args.arms if turn % 2 else reversed(args.arms):
@@ -277,13 +263,9 @@ def measure(args, batch_size, dim, mode):
                     times[arm].append(seconds_of(args.device, run, repeats[run]))
     rows = summarise(seconds, memory, dict.fromkeys(seconds, "fasttd3"))
     for row, other in zip(rows, summarise(seconds, {}, dict.fromkeys(seconds, "no-delay"))):
-        arm = row["arm"]
-        row.update(
-            {f"no_delay_ratio{quantile}": other[f"seconds_ratio{quantile}"] for quantile in ("", "_p20", "_p80")}
-        )
-        row.update(
-            {f"{name}_share{quantile}": None for name in ("activation", "alone") for quantile in ("", "_p20", "_p80")}
-        )
+        arm, ends = row["arm"], ("", "_p20", "_p80")
+        row.update({f"no_delay_ratio{end}": other[f"seconds_ratio{end}"] for end in ends})
+        row.update({f"{name}_share{end}": None for name in ("activation", "alone") for end in ends})
         if arm not in BASELINES:
             row.update(shares_of_a_step("activation_share", activation[arm], seconds[arm]))
             more = [era - plain for era, plain in zip(alone[arm], alone["no-delay"])]
@@ -304,13 +286,9 @@ def print_rows(rows):
             )
             cells += [middle, f"{low} - {high}" if middle else ""]
         cells.append("" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}")
-        print(
-            "| "
-            + " | ".join(
-                [f"{ARMS[row['arm']][0]:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, COLUMNS.values()))]
-            )
-            + " |"
-        )
+        title = f"{ARMS[row['arm']][0]:<{width}}"
+        cells = [f"{cell:>{size}}" for cell, size in zip(cells, COLUMNS.values())]
+        print(f"| {' | '.join([title, *cells])} |")
     sys.stdout.flush()
 
 
@@ -370,21 +348,23 @@ def read_arguments():
     if args.rounds < 2:
         problems.append("at least 2 rounds are needed")
     if args.csv and not os.access(args.csv.parent, os.W_OK):
-        problems.append(f"the folder of {args.csv} is not there, or cannot be written to")
+        problems.append(f"the folder of {args.csv} does not exist or cannot be written to")
     if problems:
         parser.error("; ".join(problems))
     return args
 
 
+def rounded(row):
+    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
 def main():
     args = read_arguments()
     sys.path.insert(0, str(args.train_script.parent))
-    torch._dynamo.config.cache_size_limit = 64  # head_run's functions, one code for all arms
+    torch._dynamo.config.cache_size_limit = 64  # head_run's functions share their code among all arms
     machine = environment(args)
     print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
-    print(
-        f"medians of {args.rounds} turns; ratios and shares of a step paired by turn; last layers: beyond FastTD3's without delay"
-    )
+    print(f"medians of {args.rounds} turns; ratios and shares of a step paired by turn; last layers: beyond FastTD3's")
     rows = []
     for mode in args.modes:
         for batch_size in args.batch_size:
@@ -392,24 +372,9 @@ def main():
                 print(f"\nD = {dim}, batch {batch_size:,}, {mode}:\n", flush=True)
                 found = measure(args, batch_size, dim, mode)
                 print_rows(found)
-                shape = {
-                    "action_dim": dim,
-                    "observation_dim": OBSERVATIONS[dim],
-                    "batch_size": batch_size,
-                    "mode": mode,
-                    "rounds": args.rounds,
-                }
-                rows += [
-                    {
-                        **machine,
-                        **shape,
-                        **{
-                            key: float(f"{value:.5g}") if isinstance(value, float) else value
-                            for key, value in row.items()
-                        },
-                    }
-                    for row in found
-                ]
+                shape = {"action_dim": dim, "observation_dim": OBSERVATIONS[dim], "batch_size": batch_size}
+                shape |= {"mode": mode, "rounds": args.rounds}
+                rows += [{**machine, **shape, **rounded(row)} for row in found]
                 if args.csv:
                     write_csv(args.csv, rows)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time of apply.py's verbs on the upstreams of this project: median, fastest and slowest of several runs.
 
-    python tools/bench/engine.py [--runs 5] [--json]
+    python -m tools.bench.engine [--runs 5] [--json]
 
 Everything happens in a temporary folder; the network is used once, to fetch the sources.
 """
@@ -90,9 +90,8 @@ def main() -> None:
     for name, rows in found["seconds"].items():
         for row, seconds in rows.items():
             target = f"< {TARGETS[row]}" if row in TARGETS else ""
-            print(
-                f"| {name} | {row} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} | {target} |"
-            )
+            figures = " | ".join(f"{figure:.2f}" for figure in (statistics.median(seconds), min(seconds), max(seconds)))
+            print(f"| {name} | {row} | {figures} | {target} |")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Time and peak memory of log-prob + backward in verl's actor update, with ERA and without, as ratios in one run.
 
-    python tools/bench/logprobs.py --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtype float32]
+    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtype float32]
 
 The baseline is what upstream does with the logits: division by the temperature, logprobs_from_logits, backward. "The
 release's way" is re-implemented here from its description: entropy under autograd, rows of the logits rescaled in place
-through an index, and a top-k filter that fills a second tensor of the logits' size. The arms take turns, so that a drift
-of the machine meets all of them; each arm's memory is the peak of a process of its own.
+through an index, and a top-k filter that fills a second tensor of the logits' size. The arms take turns, so that a
+drift of the machine affects all of them; each arm's memory is the peak of a process of its own.
 """
 
 import argparse
@@ -191,7 +191,8 @@ def peak_memory(args, name):
     """MiB above what the process held before the logits, in a process of its own."""
     command = [
         sys.executable,
-        __file__,
+        "-m",
+        "tools.bench.logprobs",
         "--checkout",
         args.checkout,
         "--tokens",
@@ -238,10 +239,12 @@ def main():
         print(json.dumps(rss_mib() - before))
         return
     print(
-        f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}, k {args.k:g}, temperature {args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn"
+        f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}, k {args.k:g}, temperature "
+        f"{args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn"
     )
     print(
-        f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}\n"
+        f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python "
+        f"{platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}\n"
     )
     memory = {name: peak_memory(args, name) for name in ARMS}
     seconds = take_turns({name: lambda arm=arm: once(case, arm) for name, arm in ARMS.items()}, args.rounds)

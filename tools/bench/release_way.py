@@ -1,11 +1,12 @@
 """The release's way of scaling, re-implemented from its description, in the place of verl/utils/era_fsdp.py's hooks.
 
 In the old_log_prob pass and in the update alike: entropies of all tokens (in the update under autograd), H_resp decided
-anew from them, rows of the logits copied and scaled through an index, and a top-k filter through a second tensor of the
-logits' size. Its gate writes the advantages into integers, so that A >= 1 passes. It knows the remove-padding path alone.
+again from them, rows of the logits copied and scaled through an index, and a top-k filter through a second tensor of
+the logits' size. Its gate writes the advantages into integers, so that A >= 1 passes. It knows only the remove-padding
+path.
 
-Where the description leaves a choice, the cheaper is taken: the entropies are not kept for the backward pass, the filter
-holds its log-probs in the logits' dtype.
+Where the description leaves a choice, the cheaper is taken: the entropies are not kept for the backward pass, the
+filter holds its log-probs in the logits' dtype.
 """
 
 import torch

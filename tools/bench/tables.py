@@ -1,5 +1,4 @@
-"""What the benchmarks share: the time of a turn, medians and ratios paired by turn, their table in Markdown and CSV, and the name
-of the processor."""
+"""What the benchmarks share: medians and ratios paired by turn, their table in Markdown and CSV, the processor."""
 
 import csv
 import platform
@@ -29,8 +28,9 @@ def summarise(seconds, memory, baselines):
         baselines: for each arm the one that it is compared with.
 
     Returns:
-        Dicts with `arm`, `seconds` (the median), `seconds_p20`, `seconds_p80`, `seconds_ratio` (the median of the ratios
-        of each turn), `seconds_ratio_p20`, `seconds_ratio_p80`, `peak_mib`, `peak_ratio`; None where there is no such number.
+        Dicts with `arm`, `seconds` (the median), `seconds_p20`, `seconds_p80`, `seconds_ratio` (the median of the
+        ratios of each turn), `seconds_ratio_p20`, `seconds_ratio_p80`, `peak_mib`, `peak_ratio`; None where there is no
+        such number.
     """
     rows = []
     for arm, times in seconds.items():
@@ -55,28 +55,16 @@ def _spread(name, values):
 def print_table(rows):
     width = max(46, *(len(row["arm"]) for row in rows))
     print(f"| {'arm':<{width}} | {'time, s':>8} | {'p20 - p80':>13} | {'ratio':>6} | {'peak, MiB':>9} | {'ratio':>6} |")
-    print(
-        "|"
-        + "-" * (width + 2)
-        + "|"
-        + "-" * 9
-        + ":|"
-        + "-" * 14
-        + ":|"
-        + "-" * 7
-        + ":|"
-        + "-" * 10
-        + ":|"
-        + "-" * 7
-        + ":|"
-    )
+    print("|" + "-" * (width + 2) + "|" + "".join("-" * n + ":|" for n in (9, 14, 7, 10, 7)))
     for row in rows:
         if row["seconds"] is None:
             print(f"| {row['arm']:<{width}} | {'-':>8} | {'out of memory':>13} | {'':6} | {'':9} | {'':6} |")
             continue
         spread = f"{row['seconds_p20']:5.3f} - {row['seconds_p80']:5.3f}"
         print(
-            f"| {row['arm']:<{width}} | {row['seconds']:8.3f} | {spread:>13} | {_cell(row['seconds_ratio'], 6, 2)} | {_cell(row['peak_mib'], 9, 0)} | {_cell(row['peak_ratio'], 6, 2)} |"
+            f"| {row['arm']:<{width}} | {row['seconds']:8.3f} | {spread:>13} | "
+            f"{_cell(row['seconds_ratio'], 6, 2)} | {_cell(row['peak_mib'], 9, 0)} | "
+            f"{_cell(row['peak_ratio'], 6, 2)} |"
         )
 
 

@@ -1,16 +1,16 @@
-"""Time of ERA for classifiers, of the paper's listing and of no activation, alone and in a timm model's step, as ratios in one run.
+"""Time of ERA, of the paper's listing and of no activation, alone and in steps of timm models, as ratios.
 
-    python tools/bench/vision.py --checkout checkouts/timm [--rounds 15] [--device cuda] [--csv FILE]
+    python -m tools.bench.vision --checkout checkouts/timm [--rounds 15] [--device cuda] [--csv FILE]
 
 First the activation alone, between logits and cross-entropy; then whole steps of timm models: forward, cross-entropy,
-backward and SGD, on a GPU with automatic mixed precision as by train.py --amp. Both in training and in evaluation without
-gradients, eager and compiled. Compiled is the model or the activation; the loss stays outside, as in train.py.
-The listing's operations (paper, listing code:image) are written down here, its unused maximum included.
+backward and SGD, on a GPU with automatic mixed precision as in train.py --amp. Both are measured in training, and in
+evaluation without gradients, eager and compiled. What is compiled is the model or the activation; the loss stays
+outside, as in train.py. The listing (paper, code:image) is reproduced here, including its unused maximum.
 
-The arms take turns in one process, in reversed order every other turn, and are compared turn by turn. A step's own noise
-may hide the activation's share of it. So the activation is also measured alone with the step's batch, and the last
-column is its time over that of the step. Before anything is measured, the arms' outputs and gradients are compared.
-Memory is what autograd keeps for the backward pass. OMP_NUM_THREADS sets the number of threads.
+The arms take turns in one process, in reversed order every other turn, and are compared turn by turn. A step's own
+noise may hide the activation's share of it. So the activation is also measured alone with the step's batch, and the
+last column is its time divided by the step's. Before anything is measured, the arms' outputs and gradients are
+compared. Memory is what autograd keeps for the backward pass. OMP_NUM_THREADS sets the number of threads.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def activations(num_classes):
 
 
 def classifiers(model):
-    """Copies of a timm model, one for each arm."""
+    """A copy of a timm model for each arm."""
     from timm.layers.era import attach_era
 
     min_entropy = paper_min_entropy(model.num_classes)
@@ -85,7 +85,7 @@ def classifiers(model):
 
 
 def loss_function(arm):
-    """train.py with ERA measures the entropies of the predictions beside the loss."""
+    """With ERA, train.py measures the entropies of the predictions beside the loss."""
     from timm.utils.era import EntropyMeter
 
     return EntropyMeter(nn.CrossEntropyLoss()) if arm == "logged" else F.cross_entropy
@@ -96,11 +96,10 @@ def compiled(module, mode):
 
 
 def activation_runs(args, batch, num_classes, pass_, mode):
-    """For each arm a function that runs it once, and one that runs the part whose tensors are kept for the backward pass."""
+    """For each arm a function that runs it once, and one that runs only what keeps tensors for the backward pass."""
     generator = torch.Generator().manual_seed(0)
-    logits = (
-        (3 * torch.randn(batch, num_classes, generator=generator)).to(args.device).requires_grad_(pass_ == "training")
-    )
+    logits = (3 * torch.randn(batch, num_classes, generator=generator)).to(args.device)
+    logits.requires_grad_(pass_ == "training")
     target = torch.randint(num_classes, (batch,), generator=generator).to(args.device)
 
     def functions(activation, loss_fn):
@@ -120,15 +119,14 @@ def activation_runs(args, batch, num_classes, pass_, mode):
 
 
 def step_runs(args, model, pass_, mode):
-    """As activation_runs, of training steps, or of evaluations, of a model."""
+    """Like activation_runs, for training steps or evaluations of a model."""
     images = torch.randn(args.batch, *model.pretrained_cfg["input_size"], device=args.device)
     target = torch.randint(model.num_classes, (args.batch,), device=args.device)
 
     def functions(classifier, loss_fn):
         classifier = classifier.to(args.device).train(pass_ == "training")
-        optimizer = torch.optim.SGD(
-            classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True
-        )  # the weights stay: each turn is alike
+        # lr=0: the weights stay, so that all turns are alike.
+        optimizer = torch.optim.SGD(classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True)
         scaler = torch.amp.GradScaler(args.device, enabled=args.device == "cuda")
         forward = compiled(classifier, mode)
 
@@ -148,7 +146,7 @@ def step_runs(args, model, pass_, mode):
 
 
 def check(args, num_classes):
-    """That the arms do what their names say: approx is the listing, exact solves the paper's equation, plain is neither."""
+    """Check the arms: approx is the listing, exact solves the paper's equation, plain is neither."""
     logits = (3 * torch.randn(16, num_classes, dtype=torch.float64, device=args.device)).requires_grad_()
     target = torch.zeros(16, dtype=torch.long, device=args.device)
     found = {}
@@ -156,37 +154,32 @@ def check(args, num_classes):
         log_q = activation(logits).log_softmax(dim=-1)
         found[arm] = torch.cat([log_q, *torch.autograd.grad(F.nll_loss(log_q, target), logits)])
     distances = {arm: ((found[arm] - found["listing"]).norm() / found["listing"].norm()).item() for arm in found}
-    assert distances["approx"] < 1e-9, (
-        f"{num_classes} classes: ERA, approx differs from the listing by {distances['approx']:.2g} of its norm"
-    )
-    assert 1e-5 < distances["exact"] < distances["plain"], (
-        f"{num_classes} classes: distances from the listing {distances}"
-    )
+    message = f"{num_classes} classes: relative distances from the listing {distances}"
+    assert distances["approx"] < 1e-9 and 1e-5 < distances["exact"] < distances["plain"], message
     y = activations(num_classes)["exact"](logits.detach())
     total = (-y * y.exp()).sum(dim=-1)  # sum h = C
-    assert torch.allclose(total, torch.full_like(total, math.exp(paper_min_entropy(num_classes) - 1)), rtol=1e-9), (
-        f"{num_classes} classes: ERA, exact does not solve the equation"
-    )
+    expected = torch.full_like(total, math.exp(paper_min_entropy(num_classes) - 1))
+    assert torch.allclose(total, expected, rtol=1e-9), f"{num_classes} classes: ERA, exact does not solve the equation"
 
 
 def kept_mib(loss):
-    """Memory that autograd keeps between forward and backward pass, without parameters; a storage counts once."""
+    """MiB that autograd keeps between forward and backward pass, without parameters; each storage counts once."""
     kept = []
 
     def keep(tensor):
         if not isinstance(tensor, nn.Parameter):
-            kept.append(tensor)  # held, so that no storage's address is used again
+            kept.append(tensor)  # keeps its storage's address from being reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = loss()  # held: its graph holds the tensors
+        result = loss()  # its graph holds the tensors
     sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
     del result
     return sum(sizes.values()) / 2**20
 
 
 def measure(args, runs, pass_):
-    """Rows of `summarise` for the arms, compared with plain, and beside it `listing_ratio`, `listing_ratio_p20`, `listing_ratio_p80`."""
+    """Rows of `summarise` for the arms, compared with plain; added are `listing_ratio`, `..._p20` and `..._p80`."""
     with torch.set_grad_enabled(pass_ == "training"):
         for _ in range(2):  # compilation, the allocator, cuDNN's choice
             for run, _ in runs.values():
@@ -199,7 +192,7 @@ def measure(args, runs, pass_):
         memory = {arm: kept_mib(loss) for arm, (_, loss) in runs.items()} if pass_ == "training" else {}
     rows = summarise(seconds, memory, dict.fromkeys(seconds, "plain"))
     for row, other in zip(rows, summarise(seconds, {}, dict.fromkeys(seconds, "listing"))):
-        row.update({f"listing_ratio{quantile}": other[f"seconds_ratio{quantile}"] for quantile in ("", "_p20", "_p80")})
+        row.update({f"listing_ratio{end}": other[f"seconds_ratio{end}"] for end in ("", "_p20", "_p80")})
         row["kept_mib"] = row.pop("peak_mib")
         del row["peak_ratio"]
     return rows
@@ -219,18 +212,13 @@ def print_rows(rows):
             "" if row["kept_mib"] is None else f"{row['kept_mib']:.2f}",
             "" if row["alone_share"] is None else f"{100 * row['alone_share']:.3f}",
         ]
-        print(
-            "| "
-            + " | ".join(
-                [f"{ARMS[row['arm']]:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, COLUMNS.values()))]
-            )
-            + " |"
-        )
+        cells = [f"{ARMS[row['arm']]:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, COLUMNS.values()))]
+        print(f"| {' | '.join(cells)} |")
     sys.stdout.flush()
 
 
 def measure_activation(args, batch, num_classes, pass_, mode):
-    torch._dynamo.reset()  # else the arms of all sizes meet the limit on recompilations of one function
+    torch._dynamo.reset()  # otherwise the arms of all sizes reach the limit on recompilations of one function
     return measure(args, activation_runs(args, batch, num_classes, pass_, mode), pass_)
 
 
@@ -312,15 +300,19 @@ def read_arguments():
     if args.rounds < 2 or args.batch < 2 or args.classes < 10:
         problems.append("at least 2 rounds, a batch of 2 and 10 classes are needed")
     if args.csv and not os.access(args.csv.parent, os.W_OK):
-        problems.append(f"the folder of {args.csv} is not there, or cannot be written to")
+        problems.append(f"the folder of {args.csv} does not exist or cannot be written to")
     if problems:
         parser.error("; ".join(problems))
     return args
 
 
+def rounded(row):
+    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
 def main():
     args = read_arguments()
-    torch.backends.cudnn.benchmark = True  # as train.py has it
+    torch.backends.cudnn.benchmark = True  # as in train.py
     machine = environment(args)
     print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
     print(f"medians of {args.rounds} turns; ratios paired by turn; kept: for the backward pass, without parameters")
@@ -335,25 +327,9 @@ def main():
                 print(f"\n{what}, {batch} x {num_classes:,} logits, {pass_}, {mode}:\n", flush=True)
                 found = [{"alone_share": None, **row} for row in measure_table(args, *arguments, pass_, mode)]
                 print_rows(found)
-                shape = {
-                    "what": what,
-                    "batch": batch,
-                    "classes": num_classes,
-                    "pass": pass_,
-                    "mode": mode,
-                    "rounds": args.rounds,
-                }
-                rows += [
-                    {
-                        **machine,
-                        **shape,
-                        **{
-                            key: float(f"{value:.5g}") if isinstance(value, float) else value
-                            for key, value in row.items()
-                        },
-                    }
-                    for row in found
-                ]
+                shape = {"what": what, "batch": batch, "classes": num_classes}
+                shape |= {"pass": pass_, "mode": mode, "rounds": args.rounds}
+                rows += [{**machine, **shape, **rounded(row)} for row in found]
                 if args.csv:
                     write_csv(args.csv, rows)
 

@@ -1,21 +1,20 @@
-"""Search for logits that break the activation's floor: less entropy than `.floor`, or a probability above `.max_probability`.
+"""Search for logits with less entropy than the activation's `floor`, or a probability above its `max_probability`.
 
-    python tools/searches/entropy_floor.py [--classes 10 1000] [--tau 4] [--fractions 0.01 0.5 0.99] [--seed 0]
+    python -m tools.searches.entropy_floor [--classes 10 1000] [--tau 4] [--fractions 0.01 0.5 0.99] [--seed 0]
 
-Per number of classes, inverse and dtype of the logits: the H0 (at the given fractions of its feasible range) and the attack
-with the smallest margin. Entropy and probability are those of the activation's fp32 output, summed in fp64. Ends with 1 if
-a margin is below what rounding explains (`tolerance`).
+For each number of classes, inverse and dtype of the logits it prints the H0 (at the given fractions of the feasible
+range) and the attack with the smallest margin. Entropy and probability are those of the activation's fp32 output,
+summed in fp64. The exit code is 1 if a margin is worse than rounding explains (`tolerance`).
 """
 
 import argparse
-import importlib.util
 import math
 import sys
-from pathlib import Path
 
 import torch
 
-ERA = Path(__file__).resolve().parents[2] / "overlays/timm/timm/layers/era.py"
+from tools.searches import overlay_file
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 GAPS = (1e-3, 0.1, 1.0, 3.0, 6.0, 10.0, 20.0, 50.0, 1e2, 1e3, 3e4, math.inf)  # fp16 ends at 65504
 
@@ -28,9 +27,12 @@ def entropy_and_top(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tolerance(outputs: torch.Tensor) -> float:
-    """What rounding can do to the entropy and the probability of outputs z'. A rounding of z' is eps |z'|; where d = -1 - z' is
-    small (tau near e), z' goes as sqrt(2 u), u a logarithm near 0 with an absolute error of eps, hence eps / d. Either moves
-    the entropy by at most that times the largest -ln p, about 1 + ln(n). And n terms are summed in fp64."""
+    """How far rounding can move the entropy (nats) and the probability of outputs z'.
+
+    A rounding of z' is eps |z'|. Where d = -1 - z' is small (tau near e), z' behaves like sqrt(2 u), u a logarithm
+    near 0 with an absolute error of eps, hence eps / d. Either moves the entropy by at most that times the largest
+    -ln p, about 1 + ln(n). The sum of n terms in fp64 comes on top.
+    """
     classes = outputs.shape[-1]
     off_by = float(outputs.abs().amax()) + 1 / float((-1 - outputs).amin())
     summed = classes * torch.finfo(torch.float64).eps
@@ -44,7 +46,7 @@ def one_hot(classes: int) -> torch.Tensor:
 
 
 def ties(classes: int) -> torch.Tensor:
-    """k classes ahead of the others by each gap, k from 2 to n."""
+    """k classes ahead of the others by each gap, for k from 2 to n."""
     counts = sorted({round(classes ** (step / 10)) for step in range(1, 11)} - {1})
     logits = torch.zeros(len(counts), len(GAPS), classes, dtype=torch.float64)
     for row, count in zip(logits, counts):
@@ -53,7 +55,7 @@ def ties(classes: int) -> torch.Tensor:
 
 
 def levels(classes: int) -> torch.Tensor:
-    """One class ahead of k tied ones, and the rest far behind: every mixture of one-hot with k-way ties."""
+    """One class ahead of k tied ones, the rest far behind: between one-hot and k-way ties."""
     rows = []
     for count in sorted({1, 2, round(classes**0.5), classes - 1} & set(range(1, classes))):
         for gap in (0.01, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
@@ -73,11 +75,9 @@ def random(classes: int, generator: torch.Generator, rows: int = 24) -> torch.Te
 def descent(
     activation: torch.nn.Module, classes: int, generator: torch.Generator, rows: int = 4, steps: int = 60
 ) -> torch.Tensor:
-    """Adam on the entropy of the fp64 activation. The gaps to the first class are exp(theta), so that they can grow fast."""
-    theta = (
-        torch.randn(rows, classes - 1, dtype=torch.float64, generator=generator)
-        * torch.linspace(0.3, 3, rows, dtype=torch.float64)[:, None]
-    )
+    """Adam on the entropy of the fp64 activation. The gaps to the first class are exp(theta), so they can grow fast."""
+    scales = torch.linspace(0.3, 3, rows, dtype=torch.float64)[:, None]
+    theta = scales * torch.randn(rows, classes - 1, dtype=torch.float64, generator=generator)
     theta.requires_grad_()
     optimizer = torch.optim.Adam([theta], lr=0.3)
     for _ in range(steps):
@@ -101,19 +101,11 @@ def attacks(activation: torch.nn.Module, classes: int, seed: int = 0) -> dict[st
 
 
 def margins(activation: torch.nn.Module, logits: torch.Tensor) -> tuple[float, float, float]:
-    """Smallest entropy - floor, largest probability - max_probability, and the tolerance of the former."""
+    """Smallest entropy - floor (nats), largest probability - max_probability, and their tolerance."""
     with torch.no_grad():
         outputs = activation(logits)
     entropy, top = entropy_and_top(outputs)
     return float(entropy.amin()) - activation.floor, float(top.amax()) - activation.max_probability, tolerance(outputs)
-
-
-def load_era():
-    spec = importlib.util.spec_from_file_location("timm_era_of_floor_search", ERA)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def main() -> int:
@@ -126,11 +118,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    era = load_era()
+    era = overlay_file.load("timm/timm/layers/era.py")
     top = math.e * math.log(options.tau) / options.tau
     broken = 0
     print(
-        f"{'n':>6} {'inverse':8}{'logits':7}{'H0':>8} {'floor':>8}  {'entropy - floor':>16} by {'':8}{'p - max_probability':>20} by"
+        f"{'n':>6} {'inverse':8}{'logits':7}{'H0':>8} {'floor':>8}  "
+        f"{'entropy - floor':>16} by {'':8}{'p - max_probability':>20} by"
     )
     for classes in options.classes:
         settings = [math.log(top) + fraction * math.log(classes) for fraction in options.fractions]
@@ -151,7 +144,7 @@ def main() -> int:
                     f"{entropy:16.1e} by {by:8}{probability:20.1e} by {by_probability}",
                     flush=True,
                 )
-    print(f"{broken} margins beyond rounding" if broken else "The floor and the cap held everywhere, to rounding.")
+    print(f"{broken} margins beyond rounding" if broken else "The floor and the cap held everywhere, up to rounding.")
     return 1 if broken else 0
 
 

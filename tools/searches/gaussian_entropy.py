@@ -1,23 +1,22 @@
-"""Search for states in which ERA's Gaussian has less entropy than H0', or another one although no sigma is clipped.
+"""Search for states where ERA's Gaussian has less entropy than H0', or more although no sigma is clipped.
 
-    python tools/searches/gaussian_entropy.py [--dims 2 6 61] [--targets -0.5] [--seed 0]
+    python -m tools.searches.gaussian_entropy [--dims 2 6 61] [--targets -0.5] [--seed 0]
 
-State level: Gaussian entropy of a state minus H0'. Batch level: its mean over a batch minus H0'. Per target, level and dtype of
-the network's output: the smallest margin, the largest among states (batches) without a clipped sigma, where equality holds, and
-the largest of all. ln sigma is the activation's fp32 output, summed in fp64. Ends with 1 if a margin is beyond what rounding
-explains (`state_tolerance`, `batch_tolerance`).
+State level: Gaussian entropy of a state minus H0'. Batch level: its mean over a batch minus H0'. For each target,
+level and dtype of the network's output it prints the smallest margin, the largest without a clipped sigma, where
+equality holds, and the largest with one. ln sigma is the activation's fp32 output, summed in fp64. The exit code is 1
+if a margin is beyond what rounding explains (`state_tolerance`, `batch_tolerance`).
 """
 
 import argparse
-import importlib.util
 import math
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-ERA = Path(__file__).resolve().parents[2] / "overlays/fasttd3/fast_td3/era.py"
+from tools.searches import overlay_file
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LOG_STD_MIN, LOG_STD_MAX = -8.0, 0.0
 TARGETS = (-0.3, -0.5, -0.75, -1.0)  # per action dimension
@@ -26,11 +25,7 @@ C = 0.5 * math.log(2 * math.pi * math.e)
 
 
 def load_era():
-    spec = importlib.util.spec_from_file_location("fasttd3_era_alone", ERA)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return overlay_file.load("fasttd3/fast_td3/era.py")
 
 
 def entropy(log_std: torch.Tensor) -> torch.Tensor:
@@ -38,19 +33,24 @@ def entropy(log_std: torch.Tensor) -> torch.Tensor:
 
 
 def state_tolerance(dim: int, target: float) -> float:
-    """What rounding in fp32 can do to the sum of ln sigma_i = m + k p_i, m = ln sigma_max; u = eps / 2 is one rounding.
+    """How far rounding in fp32 can move the sum of ln sigma_i = m + k p_i, m = ln sigma_max.
 
-    p_i are the computed exponentials, however exact, over their sum, in which D - 1 additions round, times its reciprocal:
-    their sum is 1 within (D + 1) u. k and the products k p_i are rounded once (2 u |k|), m is, and m + k p_i is
-    (u (2 D |m| + |k|)). This is the worst case: roundings that do not conspire leave about its D-th part."""
+    One rounding is u = eps / 2. p_i are the computed exponentials, however exact, times the reciprocal of their sum, in
+    which D - 1 additions round: the p_i sum to 1 within (D + 1) u. k and the products k p_i are rounded once (2 u |k|),
+    and so are m and m + k p_i (u (2 D |m| + |k|)). This is the worst case; independent roundings add up to about 1 / D
+    of it.
+    """
     k = abs(target - dim * (C + LOG_STD_MAX))
     return torch.finfo(torch.float32).eps / 2 * (k * (dim + 4) + 2 * dim * abs(LOG_STD_MAX))
 
 
 def batch_tolerance(states: int, dim: int, target: float, log_mean: float) -> float:
-    """As state_tolerance, with one sum over the batch of n = states x D numbers. In exp(x - ln mean) the exponentials no longer
-    cancel: each may be off by 4 u where it is computed, and its argument by u of itself, at most u (ln n + 1) on weighted
-    average. ln mean is rounded three times (log, what logsumexp took out, ln n), to 3 u (|ln mean| + ln n)."""
+    """Like state_tolerance, with one sum over the batch of n = states x D numbers.
+
+    In exp(x - ln mean) the exponentials no longer cancel: each may be off by 4 u, and its argument by u of itself, at
+    most u (ln n + 1) on weighted average. ln mean is rounded three times (the logarithm, the maximum that logsumexp
+    takes out, ln n), to 3 u (|ln mean| + ln n).
+    """
     n = states * dim
     k = abs(target - dim * (C + LOG_STD_MAX))
     relative = (n - 1) + 8 + (math.log(n) + 1) + 3 * (abs(log_mean) + math.log(n))
@@ -91,7 +91,7 @@ def random(dim: int, generator: torch.Generator, rows: int = 64) -> torch.Tensor
 
 
 def descent(log_std, dim: int, generator: torch.Generator, rows: int = 8, steps: int = 40) -> torch.Tensor:
-    """Adam on the entropy, from states with clipped sigma: only there has it a gradient."""
+    """Adam on the entropy, from states with a clipped sigma: only there does it have a gradient."""
     states = torch.randn(rows, dim, generator=generator) * torch.linspace(1, 10, rows)[:, None]
     states[:, 0] += 10
     states.requires_grad_()
@@ -128,7 +128,7 @@ def attacks(log_std, dim: int, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 class Margin(NamedTuple):
-    """One state or batch: its entropy minus H0', whether a sigma is clipped, what rounding explains, and where it was."""
+    """A state or batch: its entropy minus H0', if a sigma is clipped, what rounding explains, and the attack."""
 
     margin: float
     clipped: bool
@@ -142,7 +142,7 @@ class Margin(NamedTuple):
 
 @torch.no_grad()
 def state_margins(era, states: torch.Tensor, target: float, attack: str) -> list[Margin]:
-    """The smallest, the largest without and the largest with a clipped sigma of the states (rows, D)."""
+    """The smallest and largest margins of the states (rows, D), with and without a clipped sigma."""
     log_std = era.era_log_std(states, target, LOG_STD_MIN, LOG_STD_MAX)
     margins, clipped = entropy(log_std) - target, (log_std <= LOG_STD_MIN).any(-1)
     allowed = state_tolerance(states.shape[-1], target)
@@ -196,10 +196,12 @@ def main() -> int:
     era = load_era()
     broken = 0
     print(
-        f"Gaussian entropy - H0' in nats (of the action, not per dimension); ln sigma in [{LOG_STD_MIN:g}, {LOG_STD_MAX:g}]"
+        "Gaussian entropy - H0' in nats (of the action, not per dimension); "
+        f"ln sigma in [{LOG_STD_MIN:g}, {LOG_STD_MAX:g}]"
     )
     print(
-        f"{'H0/D':>6} {'level':6}{'states':7}{'smallest':>31}{'largest, none clipped':>31}{'largest, clipped':>31}   of rounding's bound"
+        f"{'H0/D':>6} {'level':6}{'states':7}{'smallest':>31}{'largest, none clipped':>31}{'largest, clipped':>31}"
+        "   of rounding's bound"
     )
     for target in options.targets:
         rows = {}
@@ -211,14 +213,12 @@ def main() -> int:
             broken += sum(m.broken() for m in margins)
             share = max(max(-m.margin, 0 if m.clipped else m.margin) / m.allowed for m in margins)
             print(
-                f"{target:6.2f} {level:6}{name:7}{described(margins, min)}{described(free, max)}{described(clipped, max)}{share:14.0%}",
+                f"{target:6.2f} {level:6}{name:7}"
+                f"{described(margins, min)}{described(free, max)}{described(clipped, max)}{share:14.0%}",
                 flush=True,
             )
-    print(
-        f"{broken} margins beyond rounding"
-        if broken
-        else "No entropy below H0', and none above it without a clipped sigma, to rounding."
-    )
+    held = "No entropy below H0', and none above it without a clipped sigma, up to rounding."
+    print(f"{broken} margins beyond rounding" if broken else held)
     return 1 if broken else 0
 
 

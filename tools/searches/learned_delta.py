@@ -1,11 +1,12 @@
-"""Train FastSAC-ERA's actor on toys and see whether a learned delta (Eq. residual_loss) brings the policy's entropy to H0.
+"""Train FastSAC-ERA's actor on toys: does a learned delta (Eq. residual_loss) bring the policy's entropy to H0?
 
-    python tools/searches/learned_delta.py checkouts/fasttd3 [--distributions truncated] [--values mean] [--target -0.75]
+    python -m tools.searches.learned_delta checkouts/fasttd3 [--distributions truncated] [--values mean] [--target -1]
 
-The real actor, losses and optimizer groups of a patched FastTD3; in place of critic and environment a known value of the action in
-a random state: its mean (best at the bound), the mean of w(s) a (best at a bound that depends on the state), or minus the mean
-square distance to a point inside. Entropies are nats per action dimension, of the trained policy in new states; the last column
-says whether H is H0 to `TOLERANCE`, and whether delta ended at its upper limit, where every sigma is sigma_max.
+Actor, losses and optimizer groups are those of a patched FastTD3. In place of critic and environment there is a known
+value of the action in a random state: its mean (best at the bound), the mean of w(s) a (best at a bound that depends on
+the state), or minus the mean square distance to a point inside. Entropies are in nats per action dimension, of the
+trained policy in new states. The last column says whether H is H0 within `TOLERANCE`, and whether delta ended at its
+upper limit, where every sigma is sigma_max.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def values() -> dict:
 
 
 def train(distribution: str, value, learn_delta: bool, options: argparse.Namespace) -> dict:
-    """delta, largest delta, mean entropies of policy and Gaussian, per action dimension."""
+    """delta, its upper limit, and the mean entropies of policy and Gaussian: nats per action dimension."""
     import era_training
     import fastsac_era
 
@@ -80,17 +81,18 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(options.checkout / "fast_td3"))
     torch.set_num_threads(1)
-    print(
-        f"H0 {options.target:g} per dimension, {options.updates} updates, ln sigma in [{options.log_std_min:g}, {options.log_std_max:g}]"
-    )
+    log_std = f"[{options.log_std_min:g}, {options.log_std_max:g}]"
+    print(f"H0 {options.target:g} per dimension, {options.updates} updates, ln sigma in {log_std}")
     print(f"{'policy':10} {'Q':9} {'delta':8} {'delta':>8} {'H':>8} {'H - H0':>8} {'Gaussian H':>11}")
     for distribution in options.distributions:
         for name in options.values:
             for learn_delta in (False, True):
                 found = train(distribution, values()[name], learn_delta, options)
+                delta, entropy = found["delta"], found["policy_entropy"]
                 print(
-                    f"{distribution:10} {name:9} {'learned' if learn_delta else '0':8} {found['delta']:8.3f} {found['policy_entropy']:8.3f} "
-                    f"{found['policy_entropy'] - options.target:8.3f} {found['gaussian_entropy']:11.3f}  {outcome(found, options.target)}",
+                    f"{distribution:10} {name:9} {'learned' if learn_delta else '0':8} {delta:8.3f} {entropy:8.3f} "
+                    f"{entropy - options.target:8.3f} {found['gaussian_entropy']:11.3f}  "
+                    f"{outcome(found, options.target)}",
                     flush=True,
                 )
 

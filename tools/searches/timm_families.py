@@ -1,9 +1,9 @@
 """One model of every family of timm, with and without ERA.
 
-    python tools/searches/timm_families.py CHECKOUT [--out docs/vision/models.md]
+    python -m tools.searches.timm_families CHECKOUT [--out docs/vision/models.md]
 
-prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the smallest
-that can be built without a download. Sides of images are the smallest that the model takes, or nearly so.
+prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the
+smallest that can be built without a download. Image sizes are the smallest that the model accepts, or nearly so.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-FAMILIES = {  # module of timm.models: model, side of its square images, what makes a large one smaller
+FAMILIES = {  # module of timm.models: model, side of its square images, arguments that make a large model smaller
     "beit": ("beit_base_patch16_224", 32, {"depth": 1}),
     "byoanet": ("eca_botnext26ts_256", 64),
     "byobnet": ("test_byobnet", 32),
@@ -110,20 +110,22 @@ MIN_ENTROPY = 0.6
 
 HEAD = """# ERA on every family of timm
 
-`make vision-models` writes this page. One model of every module of `timm.models` that registers models, one of the module's
-smallest, with random weights: {passed} of {all} families pass (timm {timm}, torch {torch}, Python {python}, CPU, fp32).
+`make vision-models` writes this page. {passed} of {all} families pass (timm {timm}, torch {torch}, Python {python},
+CPU, fp32). A family is a module of `timm.models` that registers models; of each, one of the smallest is tested, with
+random weights.
 
-A family passes where its model, made by `create_model(name, num_classes=10, era_min_entropy=0.6)`, beside the same model
-without ERA and with the same weights, the same 2 images of noise and the same random state,
+The model comes from `create_model(name, num_classes=10, era_min_entropy=0.6)` and is compared with the same model
+without ERA, on the same weights, 2 images of noise and random state. The family passes if the model with ERA
 
-- has the same keys in its state_dict, and loads the other's, while the model made without `era_min_entropy` has no activation;
-- returns in fp32, in evaluation and in training, ERA of the other's logits, to the bit, with an entropy of at least the floor;
-- returns the other's logits, to the bit, within `raw_logits`;
-- has the other's gradients, to the bit, after cross-entropy of ERA of the other's logits, all of them finite;
-- after `reset_classifier(7)` returns ERA of 7 classes, and after `reset_classifier(0)` the other's features.
+- has the same keys in its state_dict and loads the other's, while the model without `era_min_entropy` has no ERA;
+- returns ERA of the other's logits, bit for bit and in fp32, in training and in evaluation, with an entropy of at least
+  the floor;
+- returns the other's logits, bit for bit, within `raw_logits`;
+- has the same gradients, bit for bit and all finite, as cross-entropy of ERA of the other's logits;
+- returns ERA of 7 classes after `reset_classifier(7)`, and the other's features after `reset_classifier(0)`.
 
-Sides of images are in pixels. Models that are built for one size of image are built for the one named; where arguments stand
-behind a model's name, they make a large model smaller.
+"Side" is the images' height and width in pixels. Models of a fixed image size were built for this one; arguments after
+a model's name make a large model smaller.
 
 | family | model | side | result |
 |---|---|---|---|"""
@@ -134,7 +136,7 @@ class UpstreamFails(Exception):
 
 
 def check(family):
-    """'pass', or why not, for the family's model. `import timm` must be the patched checkout's."""
+    """'pass', or why the family's model does not. `import timm` must find the patched checkout."""
     import torch
 
     torch.set_num_threads(1)  # as many processes as cores
@@ -149,66 +151,91 @@ def check(family):
     return "pass"
 
 
-def _compare(name, side, smaller=None):
-    import torch
-    from timm import create_model
-    from timm.layers import EntropyRegularizingActivation, raw_logits
-    from timm.models import get_pretrained_cfg_value
-    from torch.nn.functional import cross_entropy
+class Pair:
+    """A model without and one with ERA, with the same weights, and two images of noise."""
 
-    def both(call):
+    def __init__(self, name, side, smaller=None):
+        import torch
+        from timm import create_model
+        from timm.models import get_pretrained_cfg_value
+
+        self.images = torch.randn(2, 3, side, side)
+        keywords = {"num_classes": CLASSES, **(smaller or {})}
+        fixed_size = get_pretrained_cfg_value(name, "fixed_input_size")
+        if fixed_size and get_pretrained_cfg_value(name, "input_size")[-1] != side:
+            keywords["img_size"] = side
+        self.plain = create_model(name, **keywords)
+        self.model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
+
+    def both(self, call):
         """call(model) without and with ERA, from the same random state."""
+        import torch
+
         torch.manual_seed(1)
         try:
-            expected = call(plain)
+            expected = call(self.plain)
         except Exception as error:
             raise UpstreamFails(f"{type(error).__name__}: {error}") from error
         torch.manual_seed(1)
-        return expected, call(model)
+        return expected, call(self.model)
 
-    images = torch.randn(2, 3, side, side)
+
+def _compare(name, side, smaller=None):
+    from timm.layers import EntropyRegularizingActivation
+
+    pair = Pair(name, side, smaller)
+    without = not any(isinstance(module, EntropyRegularizingActivation) for module in pair.plain.modules())
+    assert without, "ERA although it was not asked for"
+    assert list(pair.model.state_dict()) == list(pair.plain.state_dict()), "other keys in state_dict"
+    pair.model.load_state_dict(pair.plain.state_dict())
     activation = EntropyRegularizingActivation(CLASSES, MIN_ENTROPY)
-    keywords = {"num_classes": CLASSES, **(smaller or {})}
-    if get_pretrained_cfg_value(name, "fixed_input_size") and get_pretrained_cfg_value(name, "input_size")[-1] != side:
-        keywords["img_size"] = side
-    plain = create_model(name, **keywords)
-    model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
+    _compare_in_evaluation(pair, activation)
+    _compare_in_training(pair, activation)
+    _compare_after_reset(pair)
 
-    assert not any(isinstance(module, EntropyRegularizingActivation) for module in plain.modules()), (
-        "ERA without being asked"
-    )
-    assert list(model.state_dict()) == list(plain.state_dict()), "other keys in state_dict"
-    model.load_state_dict(plain.state_dict())
+
+def _compare_in_evaluation(pair, activation):
+    import torch
+    from timm.layers import raw_logits
 
     with torch.no_grad():
-        logits, output = both(lambda m: m.eval()(images))
-        assert output.dtype == torch.float32 and torch.equal(output, activation(logits)), (
-            "eval: the output is not ERA of the logits"
-        )
+        logits, output = pair.both(lambda m: m.eval()(pair.images))
+        is_era = output.dtype == torch.float32 and torch.equal(output, activation(logits))
+        assert is_era, "eval: the output is not ERA of the logits"
         assert _entropy(output).min() >= activation.floor - 1e-6, "eval: entropy below the floor"
-        with raw_logits(model):
-            assert torch.equal(*both(lambda m: m(images))), "raw_logits differ from the model without ERA"
+        with raw_logits(pair.model):
+            same = torch.equal(*pair.both(lambda m: m(pair.images)))
+            assert same, "raw_logits differ from the model without ERA"
 
-    logits, output = both(lambda m: m.train()(images))
+
+def _compare_in_training(pair, activation):
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    logits, output = pair.both(lambda m: m.train()(pair.images))
     assert torch.equal(output, activation(logits)), "train: the output is not ERA of the logits"
     assert _entropy(output).min() >= activation.floor - 1e-6, "train: entropy below the floor"
     for result in (activation(logits), output):
         cross_entropy(result, torch.tensor([0, 1])).backward()
-    for (parameter, expected), found in zip(plain.named_parameters(), model.parameters()):
+    for (parameter, expected), found in zip(pair.plain.named_parameters(), pair.model.parameters()):
         assert (expected.grad is None) == (found.grad is None), f"train: only one model has a gradient of {parameter}"
         if found.grad is not None:
             assert found.grad.isfinite().all(), f"train: a gradient of {parameter} is not finite"
             assert torch.equal(found.grad, expected.grad), f"train: another gradient of {parameter}"
 
+
+def _compare_after_reset(pair):
+    import torch
+    from timm.layers import EntropyRegularizingActivation
+
     with torch.no_grad():
         for classes in (7, 0):
-            both(lambda m: m.eval().reset_classifier(classes))
-            model.load_state_dict(plain.state_dict())
-            expected, found = both(lambda m: m(images))
+            pair.both(lambda m: m.eval().reset_classifier(classes))
+            pair.model.load_state_dict(pair.plain.state_dict())
+            expected, found = pair.both(lambda m: m(pair.images))
             if classes:
-                assert found.shape == (2, classes) and model.era.num_classes == classes, (
-                    "the classes do not follow reset_classifier"
-                )
+                followed = found.shape == (2, classes) and pair.model.era.num_classes == classes
+                assert followed, "the classes do not follow reset_classifier"
                 expected = EntropyRegularizingActivation(classes, MIN_ENTROPY)(expected)
             assert torch.equal(found, expected), f"another output after reset_classifier({classes})"
 
@@ -226,10 +253,9 @@ def _prepare(checkout):
 
 def run(checkout, families=FAMILIES):
     """{family: 'pass' or why not} for the patched checkout."""
-    context = multiprocessing.get_context("spawn")  # not with this process's threads and modules
-    with ProcessPoolExecutor(
-        os.cpu_count(), mp_context=context, initializer=_prepare, initargs=(str(checkout),)
-    ) as pool:
+    context = multiprocessing.get_context("spawn")  # without this process's threads and modules
+    settings = {"mp_context": context, "initializer": _prepare, "initargs": (str(checkout),)}
+    with ProcessPoolExecutor(os.cpu_count(), **settings) as pool:
         return dict(zip(families, pool.map(check, families)))
 
 
@@ -243,10 +269,9 @@ def page(results):
     import torch
 
     rows = "\n".join(f"| {family} | {_described(*FAMILIES[family])} | {result} |" for family, result in results.items())
+    versions = {"timm": timm.__version__, "torch": torch.__version__, "python": platform.python_version()}
     passed = sum(result == "pass" for result in results.values())
-    return f"""{HEAD.format(timm=timm.__version__, torch=torch.__version__, python=platform.python_version(), passed=passed, all=len(results))}
-{rows}
-"""
+    return f"{HEAD.format(**versions, passed=passed, all=len(results))}\n{rows}\n"
 
 
 def main():

@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What train.py and train_multigpu.py call for FastSAC-ERA. For every other agent these functions change nothing."""
+"""The functions that train.py and train_multigpu.py call for FastSAC-ERA.
+
+For every other agent they change nothing.
+"""
 
 import functools
 import sys
@@ -39,14 +42,14 @@ def refuse(message: str) -> None:
 
 
 def networks(args: Any, env_type: str, actor_kwargs: Dict[str, Any]) -> Tuple[type, type]:
-    """Classes of the actor and the critic, which is FastTD3's; adds ERA's settings to the actor's keyword arguments."""
+    """The classes of the actor and of FastTD3's critic; adds ERA's settings to actor_kwargs."""
     settings = args.era_settings()
     if args.checkpoint_path:
         check_checkpoint(args.checkpoint_path, settings)
     if settings["level"] == "state" and actor_kwargs["n_act"] == 1:
         refuse(
-            f"{args.env_name} has one action dimension, where sigma of ERA per state would be the same constant in every state. "
-            "Use --era_level batch, or a task with two or more."
+            f"{args.env_name} has one action dimension, where sigma of ERA per state would be the "
+            "same constant in every state. Use --era_level batch, or a task with two or more."
         )
     actor_kwargs.update(settings)
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -64,11 +67,13 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
         refuse(f"--checkpoint_path {path} cannot be read: {error.strerror}.")
     except Exception as error:  # reading pickles raises nearly anything
         refuse(
-            f"--checkpoint_path {path} is not a checkpoint of train.py ({type(error).__name__}: {error})."
+            f"--checkpoint_path {path} is not a checkpoint of train.py "
+            f"({type(error).__name__}: {error})."
         )
     if saved.get("agent") != AGENT:
         refuse(
-            f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no sigma; one of {AGENT} expected."
+            f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no "
+            f"sigma; one of {AGENT} expected."
         )
     other = [
         f"--era_{name} {saved.get('era_' + name)}"
@@ -77,12 +82,13 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
     ]
     if other:
         refuse(
-            f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start without it."
+            f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start "
+            "without it."
         )
 
 
 def parameter_groups(actor: nn.Module) -> List[Any]:
-    """For the actor's optimizer: without weight decay on a learned delta, which would pull it to 0."""
+    """For the actor's optimizer: no weight decay on a learned delta, which it would pull to 0."""
     delta = getattr(unwrapped(actor), "delta", None)
     if not isinstance(delta, nn.Parameter):
         return list(actor.parameters())
@@ -93,7 +99,10 @@ def parameter_groups(actor: nn.Module) -> List[Any]:
 def policy_actions(
     actor: nn.Module, data: Any, logs_dict: Any
 ) -> Tuple[torch.Tensor, Union[torch.Tensor, float]]:
-    """Actions in data's observations for the policy update, and the loss of a learned delta. ERA's entropies go into logs_dict."""
+    """Actions for the policy update on data["observations"], and the loss of a learned delta.
+
+    ERA's entropies go into logs_dict.
+    """
     observations = data["observations"]
     era_actor = unwrapped(actor)
     if not isinstance(era_actor, fastsac_era.Actor):
@@ -106,7 +115,8 @@ def policy_actions(
 
 def entropies(logs_dict: Any) -> Dict[str, torch.Tensor]:
     """Of the last policy update, for the log."""
-    return {name: logs_dict[name] for name in ENTROPIES if name in logs_dict.keys()}
+    names = logs_dict.keys()  # a TensorDict refuses `name in logs_dict`
+    return {name: logs_dict[name] for name in ENTROPIES if name in names}
 
 
 def deterministic(actor: nn.Module) -> Callable[[Callable], Callable]:

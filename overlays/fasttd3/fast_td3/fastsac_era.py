@@ -11,13 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""FastSAC-ERA: FastTD3 with a stochastic actor whose entropy ERA holds, and without delayed policy updates.
+"""FastSAC-ERA: FastTD3 with a stochastic actor whose entropy ERA keeps up.
 
-Paper, section "FastSAC-ERA": the noise of FastTD3 stays and the critic's too, nothing is added to the losses (but for a
-learned delta, Eq. residual_loss). The actor is FastTD3's with a second linear head for pre_std.
+Paper, section "FastSAC-ERA": FastTD3's exploration noise and its critic's noise stay, policy
+updates are no longer delayed, and nothing is added to the losses (except for a learned delta,
+Eq. residual_loss). The actor is FastTD3's with a second linear head for pre_std.
 
-In training mode the actor samples: this gives the target's and the policy update's actions, and exploration, to which
-FastTD3's noise comes on top. In evaluation mode it is FastTD3's actor, tanh(mean).
+In training mode the actor samples: for target actions, policy updates and exploration, where
+FastTD3's noise is added. In evaluation mode it is FastTD3's actor, tanh(mean).
 """
 
 import math
@@ -26,7 +27,7 @@ from typing import Any, Dict, Tuple, Union
 import torch
 import torch.nn as nn
 
-# The training scripts import their neighbours by bare names, users of the installed package (fast_td3_deploy.py) do not.
+# The training scripts import the modules beside them by bare names, the package does not.
 if __package__:
     from . import era, fast_td3
 else:
@@ -34,7 +35,8 @@ else:
 
     import fast_td3
 
-MOMENTUM = 0.01  # of the running average in batch-level ERA, per batch of an update: that of the target and that of the policy
+# Of batch-level ERA's running average. Each update has two batches: the target's and the policy's.
+MOMENTUM = 0.01
 
 
 class Actor(fast_td3.Actor):
@@ -72,25 +74,28 @@ class Actor(fast_td3.Actor):
         era.check_target(self.target_entropy, self.n_act, log_std_min, log_std_max)
         self.largest_delta = era.feasible_targets(1, log_std_min, log_std_max)[1] - target_entropy
         self.level, self.log_std_min, self.log_std_max = level, log_std_min, log_std_max
-        # As fc_mu is initialised: all sigma are about equal at first.
+        # Initialised like fc_mu, so that all sigma are about equal at first.
         self.fc_std = nn.Linear(self.fc_mu[0].in_features, self.n_act, device=self.device)
         nn.init.normal_(self.fc_std.weight, 0.0, init_scale)
         nn.init.zeros_(self.fc_std.bias)
-        # Per action dimension, so that one learning rate does for all robots.
+        # Per action dimension, so that one learning rate suits all robots.
         if learn_delta:
             self.delta = nn.Parameter(torch.zeros((), device=self.device))
         else:
             self.register_buffer("delta", torch.zeros((), device=self.device))
         # ln of the running average of Eq. batch_era. exp(pre_std) is about 1 at first.
         self.register_buffer("log_mean_exp", torch.zeros((), device=self.device))
-        # DistributedDataParallel would send rank 0's buffers to all at every call: every rank would explore with the same
-        # noise, and ranks whose evaluations differ in length would wait for each other for ever.
+        # DistributedDataParallel would broadcast rank 0's buffers at every call: all ranks would
+        # explore with the same noise, and ranks whose evaluations differ in length would deadlock.
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def forward(
         self, obs: torch.Tensor, with_entropies: bool = False
     ) -> Union[torch.Tensor, Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
-        """Actions for (B, n_obs), (B, n_act): samples in training mode, tanh(mean) otherwise; on request with entropies()."""
+        """(B, n_obs) -> (B, n_act): samples in training mode, tanh(mean) otherwise.
+
+        with_entropies adds entropies() in training mode.
+        """
         if not self.training:
             return super().forward(self.embed(obs))
         policy = self.distribution(obs)
@@ -109,32 +114,26 @@ class Actor(fast_td3.Actor):
     def distribution(self, obs: torch.Tensor) -> era.BoundedGaussian:
         """The policy in the states (B, n_obs), in fp32 also under autocast."""
         features = self.net(self.embed(obs))
-        return self.distribution_cls.from_mean(
-            self.fc_mu[0](features).float(), self.log_std(self.fc_std(features))
-        )
+        mean, pre_std = self.fc_mu[0](features), self.fc_std(features)
+        return self.distribution_cls.from_mean(mean.float(), self.log_std(pre_std))
 
     def log_std(self, pre_std: torch.Tensor) -> torch.Tensor:
-        target = (
-            self.target_entropy
-            + self.n_act * self.delta.detach().clamp(0, self.largest_delta).float()
-        )
+        delta = self.delta.detach().clamp(0, self.largest_delta).float()
+        target = self.target_entropy + self.n_act * delta
         if self.level == "state":
             return era.state_level_log_std(pre_std, target, self.log_std_min, self.log_std_max)
         log_mean = self.log_mean_exp
         if self.training and torch.is_grad_enabled():  # an update; acting takes the running average
             log_mean = era.log_mean_exp(pre_std)
             with torch.no_grad():
-                self.log_mean_exp.copy_(
-                    torch.logaddexp(
-                        self.log_mean_exp + math.log(1 - MOMENTUM), log_mean + math.log(MOMENTUM)
-                    )
-                )
+                kept = self.log_mean_exp + math.log(1 - MOMENTUM)
+                self.log_mean_exp.copy_(torch.logaddexp(kept, log_mean + math.log(MOMENTUM)))
         return era.batch_level_log_std(
             pre_std, log_mean, target, self.log_std_min, self.log_std_max
         )
 
     def entropies(self, policy: era.BoundedGaussian) -> Dict[str, torch.Tensor]:
-        """Means over the batch, totals over the action dimensions in nats; and the smallest sigma."""
+        """Means over the batch, totals over the action dimensions, in nats; the smallest sigma."""
         with torch.no_grad():
             return {
                 "policy_entropy": policy.entropy().mean(),
@@ -145,20 +144,21 @@ class Actor(fast_td3.Actor):
             }
 
     def residual_loss(self, policy_entropy: torch.Tensor) -> Union[torch.Tensor, float]:
-        """Eq. residual_loss per action dimension; 0 where delta is a constant. policy_entropy: mean over the batch."""
+        """Eq. residual_loss per action dimension; 0 where delta is a constant.
+
+        policy_entropy: mean over the batch, total over the action dimensions, in nats.
+        """
         if not self.delta.requires_grad:
             return 0.0
-        with torch.no_grad():
-            self.delta.clamp_(
-                0, self.largest_delta
-            )  # projects what the last step of the optimizer gave
+        with torch.no_grad():  # the optimizer's last step may have left the range
+            self.delta.clamp_(0, self.largest_delta)
         return era.residual_loss(
             self.delta, policy_entropy / self.n_act, self.target_entropy / self.n_act
         )
 
 
 class MultiTaskActor(Actor):
-    """For MTBench: observations end with a one-hot task, which is replaced by a learned embedding as in FastTD3's."""
+    """For MTBench: as in FastTD3, a learned embedding replaces the one-hot task in observations."""
 
     def __init__(self, *, num_tasks: int, task_embedding_dim: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -173,9 +173,9 @@ class MultiTaskActor(Actor):
 
 
 def fasttd3_state(state: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
-    """A checkpoint's actor_state_dict without what ERA adds: FastTD3's actor with it is the deterministic policy."""
-    return {
-        name: value
-        for name, value in state.items()
-        if name not in ("fc_std.weight", "fc_std.bias", "delta", "log_mean_exp")
-    }
+    """A checkpoint's actor_state_dict without the entries that ERA adds.
+
+    FastTD3's actor with this state is the deterministic policy.
+    """
+    added = ("fc_std.weight", "fc_std.bias", "delta", "log_mean_exp")
+    return {name: value for name, value in state.items() if name not in added}

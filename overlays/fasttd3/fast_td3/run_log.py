@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The curves of a run in a CSV file, a row for every 100 steps: also where wandb is off, and for every agent."""
+"""The curves of a run in a CSV file, one row per 100 steps: for every agent, also without wandb."""
 
 import csv
 import errno
@@ -23,25 +23,16 @@ from era_training import ENTROPIES, refuse
 
 COLUMNS = (
     *("global_step", "frame", "seconds", "speed", "eval_avg_return", "eval_avg_length"),
-    *(
-        "actor_loss",
-        "qf_loss",
-        "qf_max",
-        "qf_min",
-        "actor_grad_norm",
-        "critic_grad_norm",
-        "env_rewards",
-        "buffer_rewards",
-    ),
-    *ENTROPIES,
+    *("actor_loss", "qf_loss", "qf_max", "qf_min", "actor_grad_norm", "critic_grad_norm"),
+    *("env_rewards", "buffer_rewards", *ENTROPIES),
 )
 
 
 class RunLog:
     """Writes <csv_path>, by default logs/<run name>.csv.
 
-    A run from a checkpoint goes on in the file, behind the rows before its step. One from the start keeps the file of an
-    earlier run of this name as <name>.<number>.csv.
+    A run from a checkpoint continues the file after the rows before its step. A run from the start
+    keeps the file of an earlier run of the same name as <name>.<number>.csv.
     """
 
     def __init__(self, args: Any, run_name: str, global_step: int, rank: int = 0):
@@ -54,16 +45,16 @@ class RunLog:
             self.begin(global_step)
         except OSError as error:
             refuse(
-                f"the curves cannot be written to {self.path}: {error.strerror}. Give another file with --csv_path."
+                f"the curves cannot be written to {self.path}: {error.strerror}. "
+                "Give another file with --csv_path."
             )
 
     def begin(self, global_step: int) -> None:
         if os.path.isdir(self.path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        # /dev/null, say, must not be renamed as an earlier run's file.
         if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise OSError(
-                errno.EINVAL, "Not a regular file"
-            )  # /dev/null is not to be renamed as an earlier file
+            raise OSError(errno.EINVAL, "Not a regular file")
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         rows = []
         if os.path.exists(self.path):
@@ -76,20 +67,18 @@ class RunLog:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
-        os.replace(
-            file.name, self.path
-        )  # whenever the program is stopped, the rows are in one of the two
+        os.replace(file.name, self.path)  # at every moment one of the two files has the rows
 
     def earlier_rows(self) -> List[Dict[str, str]]:
         with open(self.path, newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 refuse(
-                    f"{self.path} does not hold the curves of a run, so none can be added. Give another file with --csv_path."
+                    f"{self.path} does not hold the curves of a run, so none can be added. "
+                    "Give another file with --csv_path."
                 )
-            return [
-                row for row in reader if None not in (*row, *row.values())
-            ]  # without a line that a kill or a full disk cut short
+            # Without a line that a kill or a full disk cut short.
+            return [row for row in reader if None not in (*row, *row.values())]
 
     def keep_earlier(self) -> None:
         stem, number = os.path.splitext(self.path)[0], 1
@@ -98,12 +87,13 @@ class RunLog:
         os.rename(self.path, f"{stem}.{number}.csv")
 
     def write(self, global_step: int, speed: float, logs: Dict[str, Any]) -> None:
-        """logs: what goes to wandb. Numbers and tensors of one."""
+        """Add a row. logs: what goes to wandb, numbers and tensors of one element."""
         if not self.writes:
             return
         if "eval_avg_return" in logs:
             print(
-                f"Evaluation at global step {global_step}: return {logs['eval_avg_return']:.4g}, length {logs['eval_avg_length']:.4g}"
+                f"Evaluation at global step {global_step}: return {logs['eval_avg_return']:.4g}, "
+                f"length {logs['eval_avg_length']:.4g}"
             )
         row = {
             "global_step": global_step,

@@ -1,7 +1,7 @@
-"""Lets timm's train.py run in several processes on a CPU, and keeps what each of them computes.
+"""Lets timm's train.py run in several processes on a CPU, and saves each process's outputs.
 
-train.py gives DistributedDataParallel a device_ids, which torch refuses for a model on the CPU. This leaves it out. The
-outputs in training mode, which is what the loss function receives, go to $DDP_OUTPUTS/RANK.pt.
+train.py passes device_ids to DistributedDataParallel, which torch refuses for a model on the CPU; this drops it. The
+outputs in training mode, as the loss function receives them, go to $DDP_OUTPUTS/RANK.pt.
 """
 
 import os

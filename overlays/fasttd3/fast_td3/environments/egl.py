@@ -11,23 +11,25 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The libraries that mujoco needs to render without a screen, which train.py asks for (MUJOCO_GL=egl).
+"""The libraries with which mujoco renders without a screen, as train.py asks (MUJOCO_GL=egl).
 
-HumanoidBench renders always; without these libraries, importing mujoco ends in an AttributeError that names none of them.
-As a script: prints what is missing, exit code 1; nothing and 0 if all is there. Needs the standard library only.
+HumanoidBench always renders; without these libraries, importing mujoco ends in an AttributeError
+that names none of them. As a script: prints what is missing and exits with 1, or prints nothing and
+exits with 0. Needs only the standard library.
 """
 
 import ctypes
 import sys
 from typing import List
 
-# Any one of these files is enough, and what has it.
+# Of each group of files one is enough; beside it, where it comes from.
 NEEDED = (
     (("libEGL.so.1",), "package libegl1"),
     (("libOpenGL.so.0", "libGL.so.1"), "package libgl1"),
     (
         ("libEGL_nvidia.so.0", "libEGL_mesa.so.0"),
-        "the NVIDIA driver, in a container with NVIDIA_DRIVER_CAPABILITIES=all; or package libegl-mesa0",
+        "the NVIDIA driver, in a container with NVIDIA_DRIVER_CAPABILITIES=all; "
+        "or package libegl-mesa0",
     ),
 )
 
@@ -41,7 +43,10 @@ def loads(name: str) -> bool:
 
 
 def missing_libraries() -> List[str]:
-    """For each that is missing, its file and what has it: "libEGL.so.1 (package libegl1)". Empty if all is there, and off Linux."""
+    """File and source of each missing library, such as "libEGL.so.1 (package libegl1)".
+
+    Empty if nothing is missing, and outside Linux.
+    """
     if sys.platform != "linux":
         return []  # train.py asks for EGL on Linux only
     return [
@@ -50,11 +55,14 @@ def missing_libraries() -> List[str]:
 
 
 def problem() -> str:
-    """A sentence on what is missing; empty if all is there."""
+    """A sentence on what is missing; empty if nothing is."""
     missing = missing_libraries()
     if not missing:
         return ""
-    return f"mujoco cannot render here: no {', no '.join(missing)}. The packages are those of Debian and Ubuntu (apt-get install)."
+    return (
+        f"mujoco cannot render here: no {', no '.join(missing)}. "
+        "The packages are those of Debian and Ubuntu (apt-get install)."
+    )
 
 
 if __name__ == "__main__":

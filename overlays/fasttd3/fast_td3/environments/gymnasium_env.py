@@ -11,8 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Gymnasium tasks (`--env_name Gym-Reacher-v4`) behind the interface of HumanoidBenchEnv: a way to try FastTD3 and
-FastSAC-ERA without HumanoidBench. Works with Gymnasium 0.29, which HumanoidBench needs, and 1.x."""
+"""Gymnasium tasks (`--env_name Gym-Reacher-v4`) behind the interface of HumanoidBenchEnv.
+
+They let one try FastTD3 and FastSAC-ERA without HumanoidBench. Works with Gymnasium 0.29, which
+HumanoidBench needs, and 1.x.
+"""
 
 import os
 from typing import Any, Callable, Dict, Tuple
@@ -26,15 +29,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 PREFIX = "Gym-"
 TRAINING, EVALUATION, RENDERING = range(3)
-# One process for each environment pays only where a step is slow; with a few cores it costs more than it gives.
+# A process per environment pays off only where a step is slow; on a few cores it costs more.
 ONE_PROCESS_UP_TO = 16
 
 
 def maker(task: str, seed: int, render_mode: str = None) -> Callable[[], gym.Env]:
     def make() -> gym.Env:
-        mode = (
-            {"render_mode": render_mode} if render_mode else {}
-        )  # not every task takes the keyword
+        # Not every task takes the keyword.
+        mode = {"render_mode": render_mode} if render_mode else {}
         env = RescaleAction(gym.make(task, **mode), np.float32(-1.0), np.float32(1.0))
         env.reset(seed=seed)
         return env
@@ -43,13 +45,15 @@ def maker(task: str, seed: int, render_mode: str = None) -> Callable[[], gym.Env
 
 
 def seeds(seed: int, rank: int, purpose: int, num_envs: int) -> np.ndarray:
-    """A seed for each environment, the same in every run. Consecutive numbers would give runs of neighbouring seeds the same
-    environments."""
+    """A seed for each environment, the same in every run.
+
+    With consecutive numbers, runs of neighbouring seeds would share environments.
+    """
     return np.random.SeedSequence([seed, rank, purpose]).generate_state(num_envs)
 
 
 def check_task(task: str, rendering: bool) -> None:
-    """SystemExit with the reason if FastTD3 cannot train on it."""
+    """Raises SystemExit, with the reason, if FastTD3 cannot train on the task."""
 
     def refuse(reason: str) -> None:
         raise SystemExit(f"error: --env_name {PREFIX}{task}: {reason} Nothing was started.")
@@ -70,21 +74,22 @@ def check_task(task: str, rendering: bool) -> None:
         refuse(f"it cannot be made here: {error}")
     actions, observations = env.action_space, env.observation_space
     env.close()
-    if (
-        not isinstance(actions, gym.spaces.Box)
-        or len(actions.shape) != 1
-        or not actions.is_bounded()
-    ):
+    if not is_vector(actions) or not actions.is_bounded():
         refuse(f"a continuous action vector with finite bounds expected, the task has {actions}.")
-    if not isinstance(observations, gym.spaces.Box) or len(observations.shape) != 1:
+    if not is_vector(observations):
         refuse(f"an observation vector expected, the task has {observations}.")
 
 
-class GymnasiumEnv:
-    """`num_envs` copies of a Gymnasium task with a bounded continuous action, which is rescaled to [-1, 1].
+def is_vector(space: gym.Space) -> bool:
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1
 
-    Tensors of (num_envs, ...) on `device`. The last observations of episodes that end are in infos["observations"]["raw"]["obs"],
-    as FastTD3's replay buffer wants them, and infos["time_outs"] says which of these ended by their limit of steps only.
+
+class GymnasiumEnv:
+    """Copies of a Gymnasium task with a bounded continuous action, which is rescaled to [-1, 1].
+
+    Tensors are (num_envs, ...) on `device`. infos["observations"]["raw"]["obs"] has the last
+    observations of episodes that end, as FastTD3's replay buffer needs them, and infos["time_outs"]
+    says which of these ended only by their limit of steps.
     """
 
     asymmetric_obs = False
@@ -96,10 +101,8 @@ class GymnasiumEnv:
         self.num_envs, self.sim_device = len(env_seeds), device
         makers = [maker(task, int(seed), render_mode) for seed in env_seeds]
         self.envs = (SubprocVecEnv if self.num_envs > ONE_PROCESS_UP_TO else DummyVecEnv)(makers)
-        self.num_obs, self.num_actions = (
-            self.envs.observation_space.shape[0],
-            self.envs.action_space.shape[0],
-        )
+        self.num_obs = self.envs.observation_space.shape[0]
+        self.num_actions = self.envs.action_space.shape[0]
 
     def tensor(self, array: np.ndarray, dtype: torch.dtype = torch.float) -> torch.Tensor:
         return torch.as_tensor(array, device=self.sim_device).to(dtype)
@@ -129,12 +132,13 @@ class GymnasiumEnv:
 def make_envs(
     args: Any, device: torch.device, rank: int = 0
 ) -> Tuple[GymnasiumEnv, GymnasiumEnv, GymnasiumEnv]:
-    """For training, evaluation and rendering. Evaluation has environments of its own, so that training does not notice it."""
+    """For training, evaluation and rendering.
+
+    Evaluation has environments of its own, so that it does not affect training.
+    """
     task, rendering = args.env_name[len(PREFIX) :], args.render_interval > 0
-    if not rendering:
-        os.environ["MUJOCO_GL"] = (
-            "disable"  # train.py sets EGL, without whose libraries mujoco cannot be imported
-        )
+    if not rendering:  # train.py sets EGL, without whose libraries mujoco cannot be imported
+        os.environ["MUJOCO_GL"] = "disable"
     check_task(task, rendering)
 
     def envs(purpose: int, num_envs: int, render_mode: str = None) -> GymnasiumEnv:
@@ -143,5 +147,5 @@ def make_envs(
     render_env = envs(RENDERING, 1, "rgb_array" if rendering else None)
     if rendering:
         render_env.reset()
-        render_env.render()  # so that what rendering lacks is said now
+        render_env.render()  # fails now if rendering lacks something
     return envs(TRAINING, args.num_envs), envs(EVALUATION, args.num_eval_envs), render_env

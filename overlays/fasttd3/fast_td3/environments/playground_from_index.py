@@ -11,10 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""mujoco_playground as the Python index has it (`pip install playground`), for FastTD3.
+"""mujoco_playground as released on the Python index (`pip install playground`), for FastTD3.
 
-FastTD3 asks for a fork of it, whose environments tell the observation before the automatic reset at an episode's end
-(`raw_obs`). Here the released package tells it too. The fork works as well: what it tells by itself is left as it is.
+FastTD3 asks for a fork of it, whose environments report the observation before the automatic reset
+at an episode's end (`raw_obs`). Here the released package reports it too. Where the fork is
+installed, what it reports is left as it is.
 """
 
 import difflib
@@ -36,7 +37,10 @@ def refuse(message: str) -> None:
 
 
 def import_package() -> None:
-    """Imports mujoco_playground without its download of all robot models (mujoco_menagerie), which many tasks do not need."""
+    """Imports mujoco_playground without downloading all robot models, which many tasks do not need.
+
+    The robot models are those of mujoco_menagerie.
+    """
     spec = importlib.util.find_spec("mujoco_playground")
     if spec is None:
         raise ModuleNotFoundError("No module named 'mujoco_playground'")
@@ -50,25 +54,26 @@ def import_package() -> None:
 
 no_egl = egl.problem()
 if no_egl:
-    refuse(f"{no_egl} mujoco_playground cannot be imported without.")
+    refuse(f"{no_egl} mujoco_playground cannot be imported without them.")
 try:
     import_package()
     import jax
     from mujoco_playground import dm_control_suite, registry, wrapper, wrapper_torch
     from mujoco_playground._src.mjx_env import MENAGERIE_PATH, ensure_menagerie_exists
-except (
-    ImportError,
-    AttributeError,
-    RuntimeError,
-) as error:  # the last two: versions of jax, jaxlib and brax that do not fit
+# AttributeError, RuntimeError: versions of jax, jaxlib and brax that do not work together.
+except (ImportError, AttributeError, RuntimeError) as error:
     refuse(
-        f"mujoco_playground, for tasks of any other name, cannot be imported in {sys.prefix}: {type(error).__name__}: {error}. {OTHER_TASKS} "
-        "requirements/fasttd3-playground.txt of the ERA overlays is a set of versions that fit together."
+        f"mujoco_playground, for tasks of any other name, cannot be imported in {sys.prefix}: "
+        f"{type(error).__name__}: {error}. {OTHER_TASKS} requirements/fasttd3-playground.txt of "
+        "the ERA overlays is a set of versions that work together."
     )
 
 
 class KeepsObservation(wrapper.Wrapper):
-    """Goes below the automatic reset, which replaces the last observation of an episode by the first of the next one."""
+    """Keeps an episode's last observation, which the automatic reset above it replaces.
+
+    The reset puts the first observation of the next episode in its place.
+    """
 
     def reset(self, rng: jax.Array) -> Any:
         state = self.env.reset(rng)
@@ -82,8 +87,11 @@ class KeepsObservation(wrapper.Wrapper):
 
 
 class TrueObservationsWrapper(wrapper_torch.RSLRLBraxWrapper):
-    """Adds infos["observations"]["raw"], the observations before an automatic reset: "obs", (num_envs, num_obs), and "critic_obs",
-    (num_envs, num_privileged_obs), or None where the critic has the same."""
+    """Adds infos["observations"]["raw"], the observations before an automatic reset.
+
+    "obs" is (num_envs, num_obs) and "critic_obs" (num_envs, num_privileged_obs), or None where the
+    critic has the same.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -109,24 +117,27 @@ wrapper_torch.RSLRLBraxWrapper = TrueObservationsWrapper
 
 
 def prepare(env_name: str, device_rank: Optional[int]) -> Optional[int]:
-    """Refuses names of no task, gets the robot models where the task has one, and returns the rank of the GPU for FastTD3 to ask
-    JAX for: None where JAX has none."""
+    """Prepare a task: refuse unknown names, and download the robot models if the task needs them.
+
+    Returns the rank of the GPU that FastTD3 should ask JAX for, None where JAX has no GPU.
+    """
     if env_name not in registry.ALL_ENVS:
         close = difflib.get_close_matches(env_name, registry.ALL_ENVS)
-        refuse(
-            f"--env_name {env_name}: no such task{', perhaps ' + ' or '.join(close) if close else ' of mujoco_playground'}. {OTHER_TASKS}"
-        )
+        hint = f", perhaps {' or '.join(close)}" if close else " of mujoco_playground"
+        refuse(f"--env_name {env_name}: no such task{hint}. {OTHER_TASKS}")
     if env_name not in dm_control_suite.ALL_ENVS:
         try:
             ensure_menagerie_exists()
         except (subprocess.CalledProcessError, OSError) as error:
             refuse(
-                f"--env_name {env_name} needs the robot models of mujoco_menagerie in {MENAGERIE_PATH}, and they could not be cloned: {error}"
+                f"--env_name {env_name} needs the robot models of mujoco_menagerie in "
+                f"{MENAGERIE_PATH}, and they could not be cloned: {error}"
             )
     backend = jax.default_backend()
     if backend != "gpu" and torch.cuda.is_available():
         print(
-            f"note: torch has a GPU here, JAX ({backend}) has none: install jax[cuda12], or train with --no_cuda.",
+            f"note: torch has a GPU here, JAX ({backend}) has none: "
+            "install jax[cuda12], or train with --no_cuda.",
             file=sys.stderr,
         )
     return device_rank if backend == "gpu" else None

@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Run by preflight.py with the Python that trains: reads {tasks, commands, needs_egl} from stdin as JSON and prints {prefix, problems}."""
+"""preflight.py runs this with the Python that trains.
+
+Reads {tasks, commands, needs_egl} from stdin as JSON and prints {prefix, has_ray, problems}.
+"""
 
 import contextlib
 import importlib.util
@@ -37,28 +40,27 @@ HUMANOIDBENCH = ("humanoid_bench", "dm_control", "loguru")
 
 
 def task_problems(tasks):
-    """Whether Gymnasium knows each, HumanoidBench's after its own registration, and FastTD3 can train on those of Gymnasium."""
+    """Gymnasium must know each task, and FastTD3 be able to train on it."""
     os.environ["MUJOCO_GL"] = "disable"  # nothing is rendered here
     import gymnasium
     from environments import gymnasium_env
 
     if any(not task.startswith("Gym-") for task in tasks):
-        import humanoid_bench  # noqa: F401
+        import humanoid_bench  # noqa: F401  registers its tasks
     for task in tasks:
         try:
-            gymnasium.spec(task[len("Gym-") :] if task.startswith("Gym-") else task)
+            gymnasium.spec(task.removeprefix("Gym-"))
+            if task.startswith("Gym-"):
+                gymnasium_env.check_task(task.removeprefix("Gym-"), rendering=False)
         except gymnasium.error.Error as error:
             yield f"TASKS: {task}: {error}"
-            continue
-        if task.startswith("Gym-"):
-            try:
-                gymnasium_env.check_task(task[len("Gym-") :], rendering=False)
-            except SystemExit as error:
-                yield f"TASKS: {str(error).removeprefix('error: --env_name ').removesuffix(' Nothing was started.')}"
+        except SystemExit as error:
+            reason = str(error).removeprefix("error: --env_name ")
+            yield f"TASKS: {reason.removesuffix(' Nothing was started.')}"
 
 
 def flag_problems(command):
-    """By train.py's own parser."""
+    """train.py's own parser must take it."""
     from hyperparams import get_args
 
     sys.argv, said = command, io.StringIO()
@@ -71,22 +73,17 @@ def flag_problems(command):
 
 
 def problems(tasks, commands, needs_egl):
-    sys.path.insert(0, os.path.dirname(commands[0][0]))  # as train.py does when it is started
+    sys.path.insert(0, os.path.dirname(commands[0][0]))  # as Python does to start train.py
     bench = any(not task.startswith("Gym-") for task in tasks)
-    lacks = [
-        name
-        for name in FASTTD3 + (HUMANOIDBENCH if bench else ())
-        if importlib.util.find_spec(name) is None
-    ]
+    needed = FASTTD3 + (HUMANOIDBENCH if bench else ())
+    lacks = [name for name in needed if importlib.util.find_spec(name) is None]
     if lacks:
+        hint = ""
+        if "humanoid_bench" in lacks:
+            hint = " humanoid_bench: python3 apply.py apply humanoid-bench, beside this checkout."
         yield (
-            f"environment: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains, or set PYTHON to its python; "
-            "`make control-...` makes one."
-            + (
-                " humanoid_bench: python3 apply.py apply humanoid-bench, beside this checkout."
-                if "humanoid_bench" in lacks
-                else ""
-            )
+            f"environment: {sys.executable} lacks {', '.join(lacks)}. Activate the environment "
+            f"that trains, or set PYTHON to its python; `make control-...` makes one.{hint}"
         )
     if needs_egl and bench:
         from environments import egl
@@ -100,18 +97,11 @@ def problems(tasks, commands, needs_egl):
         yield from task_problems(tasks)
     except ImportError as error:
         yield f"environment: {sys.executable} cannot import what the tasks need: {error}."
-    warnings.simplefilter("ignore")  # tyro's, on defaults of None
+    warnings.simplefilter("ignore")  # tyro warns of defaults that are None
     yield from dict.fromkeys(problem for command in commands for problem in flag_problems(command))
 
 
 if __name__ == "__main__":
     found = list(problems(**json.load(sys.stdin)))
-    print(
-        json.dumps(
-            {
-                "prefix": sys.prefix,
-                "has_ray": importlib.util.find_spec("ray") is not None,
-                "problems": found,
-            }
-        )
-    )
+    has_ray = importlib.util.find_spec("ray") is not None
+    print(json.dumps({"prefix": sys.prefix, "has_ray": has_ray, "problems": found}))

@@ -11,10 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""python results.py [FOLDER ...]: tables of the runs in the folders of launch.py (default: output/era of the checkout).
+"""python results.py [FOLDER ...]: tables of the runs in these folders (default: output/era).
 
-The return of the last evaluation, mean and standard deviation over the finished runs of a task and agent; of the runs of the
-experiment `time`, which are in the folder's time/, the time of a step and its ratio to FastTD3's.
+The return of the last evaluation, mean and standard deviation over the finished runs of each task
+and agent. For the experiment `time`, in time/ of the folder: the time of a step and its ratio to
+FastTD3's.
 """
 
 import csv
@@ -23,26 +24,20 @@ import statistics
 import sys
 import zipfile
 from pathlib import Path
-from typing import Dict, List, Optional
 
 from runs import CURVES, EXPERIMENTS
 
 LOG = "log.txt"
-TIME_FOLDER = "time"  # of the runs that are compared by their time
-DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / "output/era"
-LOG_INTERVAL = 100  # steps between two rows of train.csv, train.py's
-TOTAL = re.compile(r"\btotal_timesteps=(\d+)")  # of the settings that train.py prints at its start
+LOG_INTERVAL = 100  # steps between two rows of train.csv; fixed in train.py
+TOTAL = re.compile(r"\btotal_timesteps=(\d+)")  # in the settings that train.py prints at its start
 # In the order of the tables.
-AGENTS = list(
-    dict.fromkeys(
-        agent.name for name in ("time", *EXPERIMENTS) for agent in EXPERIMENTS[name].agents
-    )
-)
+EVERY_AGENT = [agent for name in ("time", *EXPERIMENTS) for agent in EXPERIMENTS[name].agents]
+AGENTS = list(dict.fromkeys(agent.name for agent in EVERY_AGENT))
 RUN_NAME = re.compile(rf"(.+-v\d+)-({'|'.join(AGENTS)})-seed\d+")
 
 
-def rows(folder: Path) -> List[Dict[str, str]]:
-    """Of the run's train.csv. A line cut short is left out."""
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The rows of train.csv. A line cut short is left out."""
     if not (folder / CURVES).is_file():
         return []
     with (folder / CURVES).open(newline="") as stream:
@@ -54,13 +49,10 @@ def steps_done(folder: Path) -> int:
     return int(found[-1]["global_step"]) if found else 0
 
 
-def total_steps(folder: Path) -> Optional[int]:
-    """What the run was started for; None before it was."""
-    found = (
-        TOTAL.findall((folder / LOG).read_text(errors="replace"))
-        if (folder / LOG).is_file()
-        else []
-    )
+def total_steps(folder: Path) -> int | None:
+    """The steps for which the run was started; None if it was not."""
+    log = folder / LOG
+    found = TOTAL.findall(log.read_text(errors="replace")) if log.is_file() else []
     return int(found[-1]) if found else None
 
 
@@ -72,25 +64,25 @@ def is_finished(folder: Path) -> bool:
     return steps_done(folder) >= (total - 1) // LOG_INTERVAL * LOG_INTERVAL
 
 
-def last_return(folder: Path) -> Optional[float]:
+def last_return(folder: Path) -> float | None:
     evaluations = [row["eval_avg_return"] for row in rows(folder) if row["eval_avg_return"]]
     return float(evaluations[-1]) if evaluations else None
 
 
-def milliseconds_per_step(folder: Path) -> Optional[float]:
-    """After the first row of train.csv, before which the networks are compiled."""
+def milliseconds_per_step(folder: Path) -> float | None:
+    """From the first row of train.csv, before which the networks are compiled, to the last."""
     found = rows(folder)
     if len(found) < 2:
         return None
     steps, seconds = (
-        [float(row[name]) for row in (found[0], found[-1])] for name in ("global_step", "seconds")
+        float(found[-1][name]) - float(found[0][name]) for name in ("global_step", "seconds")
     )
-    return 1000 * (seconds[1] - seconds[0]) / (steps[1] - steps[0])
+    return 1000 * seconds / steps
 
 
-def groups(folders: List[Path]) -> Dict[str, Dict[str, List[Path]]]:
-    """The runs' folders by task and agent."""
-    found: Dict[str, Dict[str, List[Path]]] = {}
+def groups(folders: list[Path]) -> dict[str, dict[str, list[Path]]]:
+    """The folders by task and agent."""
+    found = {}
     for folder in folders:
         match = RUN_NAME.fullmatch(folder.name)
         if match:
@@ -101,7 +93,7 @@ def groups(folders: List[Path]) -> Dict[str, Dict[str, List[Path]]]:
     }
 
 
-def return_lines(folders: List[Path]) -> List[str]:
+def return_lines(folders: list[Path]) -> list[str]:
     lines = [f"{'task':<28}{'agent':<26}{'seeds':>6}{'steps':>9}{'return':>10}{'std':>9}"]
     unfinished = []
     for task, agents in groups(folders).items():
@@ -112,9 +104,8 @@ def return_lines(folders: List[Path]) -> List[str]:
             if returns:
                 steps = "/".join(map(str, sorted({total_steps(folder) for folder in finished})))
                 spread = f"{statistics.stdev(returns):.2f}" if len(returns) > 1 else "-"
-                lines.append(
-                    f"{task:<28}{agent:<26}{len(returns):>6}{steps:>9}{statistics.fmean(returns):>10.2f}{spread:>9}"
-                )
+                mean = f"{statistics.fmean(returns):>10.2f}"
+                lines.append(f"{task:<28}{agent:<26}{len(returns):>6}{steps:>9}{mean}{spread:>9}")
             else:
                 lines.append(f"{task:<28}{agent:<26}{'-':>6}")
     if unfinished:
@@ -126,50 +117,25 @@ def return_lines(folders: List[Path]) -> List[str]:
     return lines
 
 
-def time_lines(folders: List[Path]) -> List[str]:
+def time_lines(folders: list[Path]) -> list[str]:
     """Means over the seeds; the ratio is to the task's FastTD3."""
     lines = [f"{'task':<28}{'agent':<26}{'seeds':>6}{'ms/step':>10}{'ratio':>8}"]
     for task, agents in groups(folders).items():
         first = None
         for agent, members in agents.items():
-            times = [
-                time
-                for folder in members
-                if is_finished(folder) and (time := milliseconds_per_step(folder))
-            ]
+            finished = filter(is_finished, members)
+            times = [time for time in map(milliseconds_per_step, finished) if time]
             if not times:
                 lines.append(f"{task:<28}{agent:<26}{'-':>6}")
                 continue
             mean = statistics.fmean(times)
             first = mean if agent == "fasttd3" else first
-            lines.append(
-                f"{task:<28}{agent:<26}{len(times):>6}{mean:>10.2f}"
-                + (f"{mean / first:>8.3f}" if first else f"{'-':>8}")
-            )
+            ratio = f"{mean / first:.3f}" if first else "-"
+            lines.append(f"{task:<28}{agent:<26}{len(times):>6}{mean:>10.2f}{ratio:>8}")
     return lines
 
 
-def run_folders(folder: Path) -> List[Path]:
-    return sorted(file.parent for file in folder.glob(f"*/{LOG}"))
-
-
-def main() -> int:
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        return 0
-    given = [Path(name) for name in sys.argv[1:]] or [DEFAULT_FOLDER]
-    found = [run for folder in given for run in run_folders(folder)]
-    timed = [run for folder in given for run in run_folders(folder / TIME_FOLDER)]
-    if not found and not timed:
-        print(
-            f"error: no run (no {LOG}) in {', '.join(map(str, given))}. Name the folder that the runs were given as OUTPUT.",
-            file=sys.stderr,
-        )
-        return 1
-    tables = ([return_lines(found)] if found else []) + ([time_lines(timed)] if timed else [])
-    print("\n\n".join("\n".join(lines) for lines in tables))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from launching import print_tables  # here, because readers of results do not need it
+
+    sys.exit(print_tables(__doc__, LOG, return_lines, time_lines))

@@ -11,10 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The paper's runs of FastTD3 and FastSAC-ERA: which there are, and the command of each."""
+"""The paper's experiments with FastTD3 and FastSAC-ERA, and the command of each of their runs."""
 
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
 
 # tab. continuous_envs2
 TASKS = tuple(
@@ -29,7 +28,7 @@ class Agent:
     """name: in the run's name and its --exp_name. flags: of train.py."""
 
     name: str
-    flags: Tuple[str, ...]
+    flags: tuple[str, ...]
 
 
 FASTTD3 = Agent("fasttd3", ("--agent", "fasttd3"))
@@ -45,16 +44,16 @@ TANH, LEARNED, BATCH = ("--era_distribution", "tanh"), "--era_learn_delta", ("--
 
 @dataclass(frozen=True)
 class Experiment:
-    """A target: one run for each task, seed and agent.
+    """A run for each task, seed and agent.
 
-    flags: of train.py, for all of its runs.
-    compares_time: its runs are trained one at a time, in a folder of their own, and their time is compared at the end.
+    flags: of train.py, for all runs.
+    compares_time: of a step, at the end; the runs are trained one at a time, in their own folder.
     """
 
-    agents: Tuple[Agent, ...]
-    tasks: Tuple[str, ...]
-    seeds: Tuple[int, ...]
-    flags: Tuple[str, ...] = ()
+    agents: tuple[Agent, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    flags: tuple[str, ...] = ()
     compares_time: bool = False
 
 
@@ -84,42 +83,37 @@ EXPERIMENTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """name: of its folder. command: script, seen from the checkout, and flags."""
+    """name: of its folder. command: the script, from the checkout, and its flags."""
 
     name: str
     task: str
     agent: str
-    command: Tuple[str, ...]
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment chooses. None: as the experiment has it."""
+    """From the environment. None: as the experiment has it."""
 
-    tasks: Optional[Tuple[str, ...]] = None
-    seeds: Optional[Tuple[int, ...]] = None
-    agents: Optional[Tuple[str, ...]] = None
+    tasks: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    agents: tuple[str, ...] | None = None
 
 
-def runs(experiment: Experiment, settings: Settings, added: List[str]) -> List[Run]:
-    """The experiment's runs, seed by seed, so that the first ones already compare all. `added`: flags that come last and win."""
+def runs(experiment: Experiment, settings: Settings, added: list[str]) -> list[Run]:
+    """The experiment's runs, seed by seed, so that the first ones already compare all agents.
+
+    Args:
+        added: flags of train.py that come last and win.
+    """
     found = []
     for seed in settings.seeds or experiment.seeds:
         for task in settings.tasks or experiment.tasks:
             for agent in experiment.agents:
                 if settings.agents and agent.name not in settings.agents:
                     continue
-                flags = (
-                    "--env_name",
-                    task,
-                    *agent.flags,
-                    "--seed",
-                    str(seed),
-                    "--exp_name",
-                    agent.name,
-                    "--csv_path",
-                    CURVES,
-                )
-                command = ("fast_td3/train.py", *flags, *experiment.flags, *added)
+                own = f"--seed {seed} --exp_name {agent.name} --csv_path {CURVES}".split()
+                flags = ("--env_name", task, *agent.flags, *own, *experiment.flags, *added)
+                command = ("fast_td3/train.py", *flags)
                 found.append(Run(f"{task}-{agent.name}-seed{seed}", task, agent.name, command))
     return found

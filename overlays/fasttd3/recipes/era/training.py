@@ -11,33 +11,30 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""One run: its folder, its lock, and the process that trains it. launch.py calls this in a Ray task or in a Slurm job."""
+"""Trains one run. launch.py calls this in a Ray task or in a Slurm job."""
 
-import contextlib
-import fcntl
 import os
 import shlex
-import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional
 from zipfile import is_zipfile
 
+import launching
 import results
 import runs
 
-COMMAND, MODELS = "command.txt", "models"
+MODELS = "models"
 SECONDS_TO_END = 20
-ELSEWHERE = "another launch is training it (or its train.py alone, after a kill -9 of that)"
-# With wandb off the rendered video goes nowhere; train.py renders it all the same.
+ELSEWHERE = "another launch is training it (or, after a kill -9 of that, its train.py alone)"
+# Without wandb nobody would see the videos that train.py renders.
 WITHOUT_WANDB = ("--no_use_wandb", "--render_interval", "0")
 
 
 @dataclass(frozen=True)
 class How:
-    """All runs of a launch are trained with these."""
+    """What all runs of a launch share."""
 
     checkout: Path
     python: str
@@ -46,21 +43,21 @@ class How:
 
 
 def humanoid_bench(checkout: Path) -> Path:
-    """Where apply.py puts it."""
+    """The folder into which apply.py puts it."""
     return checkout.parent / "humanoid-bench"
 
 
-def variables(checkout: Path) -> Dict[str, str]:
-    """Of the environment, beside those that are there."""
+def variables(checkout: Path) -> dict[str, str]:
+    """Environment variables to set."""
     bench = humanoid_bench(checkout)
     path = [str(bench) if bench.is_dir() else "", os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "TQDM_MININTERVAL": "10",
-    }  # the bar goes into log.txt
+        "TQDM_MININTERVAL": "10",  # seconds; the bar goes into log.txt
+    }
 
 
-def newest_checkpoint(folder: Path) -> Optional[Path]:
+def newest_checkpoint(folder: Path) -> Path | None:
     numbered = {
         int(file.stem.rpartition("_")[2]): file
         for file in folder.glob(f"{MODELS}/*_[0-9]*.pt")
@@ -69,24 +66,23 @@ def newest_checkpoint(folder: Path) -> Optional[Path]:
     return numbered[max(numbered)] if numbered else None
 
 
-def words(run: runs.Run, folder: Path, how: How) -> List[str]:
+def words(run: runs.Run, folder: Path, how: How) -> list[str]:
     script, *flags = run.command
     checkpoint = newest_checkpoint(folder) if how.resume else None
     resume = ["--checkpoint_path", str(checkpoint.relative_to(folder))] if checkpoint else []
-    return [
-        how.python,
-        str(how.checkout / script),
-        *(() if how.wandb else WITHOUT_WANDB),
-        *resume,
-        *flags,
-    ]
+    wandb = [] if how.wandb else WITHOUT_WANDB
+    return [how.python, str(how.checkout / script), *wandb, *resume, *flags]
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What training writes, as far as it is there."""
+    paths = [folder / name for name in (MODELS, runs.CURVES, results.LOG)]
+    return [path for path in paths if path.exists()]
 
 
 def set_aside(folder: Path) -> None:
-    """What an interrupted run has left goes into interrupted-<number>/."""
-    left = [
-        folder / name for name in (MODELS, runs.CURVES, results.LOG) if (folder / name).exists()
-    ]
+    """Moves what an interrupted run has left into interrupted-<number>/."""
+    left = leftovers(folder)
     if left:
         number = 1 + len(list(folder.glob("interrupted-*")))
         (folder / f"interrupted-{number}").mkdir()
@@ -94,31 +90,14 @@ def set_aside(folder: Path) -> None:
             path.rename(folder / f"interrupted-{number}" / path.name)
 
 
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[Optional[int]]:
-    """The lock's file descriptor; None where another launch has it."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield lock.fileno()
-
-
-def end(process: subprocess.Popen) -> None:
-    """train.py and its environments, which share its process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SECONDS_TO_END)
-
-
 def train(run: runs.Run, folder: Path, how: How) -> str:
-    """Trains the run to its end, unless it is finished. Returns why it is not finished, or nothing."""
+    """Trains the run to its end, unless it is finished.
+
+    Returns:
+        Why it did not finish, or an empty string.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with only_one(folder) as lock:
+    with launching.only_one(folder) as lock:
         if lock is None:
             return ELSEWHERE
         if results.is_finished(folder):
@@ -126,20 +105,27 @@ def train(run: runs.Run, folder: Path, how: How) -> str:
         command = words(run, folder, how)
         if "--checkpoint_path" not in command:
             set_aside(folder)
-        (folder / COMMAND).write_text(shlex.join(run.command) + "\n")
+        (folder / launching.COMMAND).write_text(shlex.join(run.command) + "\n")
         environment = {**os.environ, **variables(how.checkout)}
         with (folder / results.LOG).open("a") as log:
-            # train.py keeps the lock: if this process is killed alone, that one goes on.
+            # train.py inherits the lock: if this process is killed alone, training goes on.
             process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, pass_fds=[lock],
-            )  # fmt: skip
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[lock],
+            )
             try:
                 while process.poll() is None:
-                    time.sleep(0.5)  # in short pieces: ray.cancel does not wake a system call
+                    time.sleep(0.5)  # not wait(): ray.cancel does not interrupt a system call
             finally:
                 if process.poll() is None:
-                    end(process)
+                    launching.end(process, SECONDS_TO_END)
         if results.is_finished(folder):
             return ""
-        return f"ended with exit code {process.returncode} after {results.steps_done(folder)} of {results.total_steps(folder) or '?'} steps"
+        steps = f"{results.steps_done(folder)} of {results.total_steps(folder) or '?'} steps"
+        return f"ended with exit code {process.returncode} after {steps}"

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run still lacks, as sentences for the user: all of it is said before anything starts."""
+"""Checks before anything starts. A problem is a sentence for the user; all are reported at once."""
 
 import argparse
 import json
@@ -21,18 +21,18 @@ import shlex
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import Optional
 
+import launching
 import runs
 from results import epochs_done
 
-COMMAND, CHECKPOINT = "command.txt", "last.pth.tar"
+CHECKPOINT = "last.pth.tar"
 SCRIPTS = ("distributed_train.sh", "train.py")
 MODULES = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub", "numpy", "PIL")
 CIFAR10_FOLDER = "cifar-10-batches-py"  # torchvision's
 CIFAR10_CLASSES = 10
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
-# The names under which timm looks for a split; without any of them it takes the data folder itself, and says nothing.
+# The names under which timm looks for a split. If it finds none it silently takes the data folder.
 SPLITS = {
     "train": ("train", "training"),
     "validation": ("validation", "val", "valid", "eval", "evaluation"),
@@ -48,12 +48,10 @@ OWN_FLAGS = {
     "--experiment": "the name of the run does",
     "--num-classes": "NUM_CLASSES does",
     "--output": "OUTPUT does",
-    "--resume": "an unfinished run is resumed by itself",
+    "--resume": "an unfinished run is resumed automatically",
     "--seed": "SEED does",
 }
-
-
-# Flags of train.py that the checks go by: type, and default there.
+# Flags of train.py on which the checks depend: type, and default there.
 READ_FLAGS = {
     "--data-dir": (str, ""),
     "--dataset": (str, ""),
@@ -67,9 +65,11 @@ READ_FLAGS = {
     "--val-split": (str, "validation"),
 }
 
+Job = tuple[runs.Run, Path, int]  # its folder, and the epochs that it is to have
+
 
 def flags_of(command: tuple[str, ...]) -> argparse.Namespace:
-    """READ_FLAGS, the last of each as in train.py; the rest is left to train.py."""
+    """READ_FLAGS; as in train.py the last of each wins."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag, (kind, default) in READ_FLAGS.items():
         parser.add_argument(flag, type=kind, default=default)
@@ -81,14 +81,19 @@ def wanted_epochs(run: runs.Run, experiment: runs.Experiment) -> int:
     return min(scheduled, experiment.stop_after or scheduled)
 
 
-def ask_python(python: str) -> Optional[dict]:
-    """Of the environment that trains: `lacks` (modules), `scripts` (folder of torchrun or ''). None: there is no such Python."""
+def ask_python(python: str) -> dict | None:
+    """Asks the environment that trains.
+
+    Returns:
+        `lacks`, a list of modules, and `scripts`, the folder of torchrun or ''; None if there is no
+        such Python.
+    """
     code = (
         "import importlib.util, json, os, sys, sysconfig\n"
         f"lacks = [name for name in {MODULES!r} if importlib.util.find_spec(name) is None]\n"
         "folders = [os.path.dirname(sys.executable), sysconfig.get_path('scripts')]\n"
-        "scripts = next((folder for folder in folders if os.access(os.path.join(folder, 'torchrun'), os.X_OK)), '')\n"
-        "print(json.dumps({'lacks': lacks, 'scripts': scripts}))"
+        "found = [each for each in folders if os.access(os.path.join(each, 'torchrun'), os.X_OK)]\n"
+        "print(json.dumps({'lacks': lacks, 'scripts': ''.join(found[:1])}))"
     )
     try:
         answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=300)
@@ -101,17 +106,19 @@ def environment_problems(python: str) -> list[str]:
     answer = ask_python(python)
     if answer is None:
         return [
-            f"environment: there is no Python that starts at {python}. Activate the environment that trains, or set PYTHON to its python."
+            f"environment: there is no Python that starts at {python}. Activate the environment "
+            "that trains, or set PYTHON to its python."
         ]
     if answer["lacks"]:
         return [
-            f"environment: {python} lacks {', '.join(answer['lacks'])}. Activate the environment that trains, or set PYTHON to its "
-            "python; `make vision-...` makes one."
+            f"environment: {python} lacks {', '.join(answer['lacks'])}. Activate the environment "
+            "that trains, or set PYTHON to its python; `make vision-...` makes one."
         ]
     if not answer["scripts"]:
         return [
-            f"environment: {python} has torch but no torchrun among its scripts, which distributed_train.sh starts. Install torch again "
-            "there, or set PYTHON to another environment's python."
+            f"environment: {python} has torch but no torchrun among its scripts, which "
+            "distributed_train.sh starts. Install torch again there, or set PYTHON to another "
+            "environment's python."
         ]
     return []
 
@@ -121,35 +128,25 @@ def checkout_problems(checkout: Path) -> list[str]:
     if not lacks:
         return []
     return [
-        f"checkout: {checkout} has no {' and no '.join(lacks)}, because it was made from the source package, which lacks them. "
-        "Make it from git: python apply.py apply timm --source git --checkouts <an empty folder>."
+        f"checkout: {checkout} has no {' and no '.join(lacks)}, because it was made from the "
+        "source package, which lacks them. Make it from git: python apply.py apply timm "
+        "--source git --checkouts <an empty folder>."
     ]
-
-
-def local_gpus() -> int:
-    """GPUs of this machine that CUDA may use; 0 without a driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
 def gpu_problems(flags: argparse.Namespace, gpus: int) -> list[str]:
     if flags.device == "cpu" and gpus > 1:
         return [
-            "GPUs: train.py cannot train in several processes on a CPU (it hands DistributedDataParallel device_ids). "
-            f"Set GPUS=1 instead of {gpus}."
+            "GPUs: train.py cannot train in several processes on a CPU (it hands "
+            f"DistributedDataParallel device_ids). Set GPUS=1 instead of {gpus}."
         ]
-    found = local_gpus() if flags.device.startswith("cuda") else gpus
+    found = launching.local_gpus() if flags.device.startswith("cuda") else gpus
     if found >= gpus:
         return []
     return [
-        f"GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch is 64 per GPU and the learning rate "
-        "is fixed: another number than 4 is another experiment than the paper's."
+        f"GPUs: the run wants {gpus} (GPUS), this machine has {found}. GPUS chooses, but the batch "
+        "is 64 per GPU and the learning rate is fixed: with another number than 4 it is not the "
+        "paper's experiment."
     ]
 
 
@@ -157,8 +154,8 @@ def has_cifar10(folder: Path) -> bool:
     return all((folder / CIFAR10_FOLDER / name).is_file() for name in CIFAR10_FILES)
 
 
-def outputs(flags: argparse.Namespace) -> Optional[int]:
-    """Of the classifier; None where only train.py knows."""
+def outputs(flags: argparse.Namespace) -> int | None:
+    """Of the classifier; None if only train.py knows."""
     return flags.num_classes or (RESNET50_CLASSES if flags.model == "resnet50" else None)
 
 
@@ -167,53 +164,64 @@ def data_problems(
 ) -> list[str]:
     folder = checkout / flags.data_dir
     if flags.dataset == "torch/cifar10":
-        if flags.num_classes is not None and flags.num_classes < CIFAR10_CLASSES:
-            return [
-                f"data: CIFAR-10 has {CIFAR10_CLASSES} classes, the model {flags.num_classes} outputs. Set NUM_CLASSES={CIFAR10_CLASSES}."
-            ]
-        if has_cifar10(folder) or download:
-            return []
+        return cifar10_problems(flags, folder, download)
+    return [] if flags.dataset else folder_of_images_problems(flags, folder, dataset)
+
+
+def cifar10_problems(flags: argparse.Namespace, folder: Path, download: bool) -> list[str]:
+    if flags.num_classes is not None and flags.num_classes < CIFAR10_CLASSES:
         return [
-            f"data: no CIFAR-10 in {folder} (no whole {CIFAR10_FOLDER}/ there), and DOWNLOAD=0. Put torchvision's {CIFAR10_FOLDER} "
-            "there, set DATA_DIR, or leave DOWNLOAD out on a machine with network."
+            f"data: CIFAR-10 has {CIFAR10_CLASSES} classes, the model {flags.num_classes} outputs. "
+            f"Set NUM_CLASSES={CIFAR10_CLASSES}."
         ]
-    if flags.dataset:
-        return []  # of a kind that timm alone knows
-    found, problems = {}, []
-    for split, wished in (("train", flags.train_split), ("validation", flags.val_split)):
-        names = [wished, *SPLITS[split]]
-        there = next((folder / name for name in names if (folder / name).is_dir()), None)
-        if there is None:
-            others = ", ".join(name for name in SPLITS[split] if name != wished)
+    if download or has_cifar10(folder):
+        return []
+    return [
+        f"data: no CIFAR-10 in {folder} (no complete {CIFAR10_FOLDER}/), and DOWNLOAD=0. Put "
+        f"torchvision's {CIFAR10_FOLDER} there, set DATA_DIR, or leave DOWNLOAD out on a machine "
+        "with network."
+    ]
+
+
+def folder_of_images_problems(flags: argparse.Namespace, folder: Path, dataset: str) -> list[str]:
+    classes, problems = {}, []
+    for split, wanted in (("train", flags.train_split), ("validation", flags.val_split)):
+        names = dict.fromkeys((wanted, *SPLITS[split]))
+        found = next((folder / name for name in names if (folder / name).is_dir()), None)
+        if found is None:
+            others = ", ".join(list(names)[1:])
             problems.append(
-                f"data: no {folder}/{wished} (timm also takes {others}), with a folder of images per class in it. "
-                "Set DATA_DIR to the folder that has it."
+                f"data: no {folder}/{wanted} (timm also takes {others}) with a folder of images "
+                "per class. Set DATA_DIR to the folder that has it."
             )
         else:
-            found[split] = {entry.name for entry in os.scandir(there) if entry.is_dir()}
+            classes[split] = {entry.name for entry in os.scandir(found) if entry.is_dir()}
     if problems:
         return problems
-    if found["train"] != found["validation"]:
+    if classes["train"] != classes["validation"]:
         return [
-            f"data: {folder}: the training images are in {len(found['train'])} class folders and the validation images in "
-            f"{len(found['validation'])}, or in others; timm numbers the classes of each by these names, so they must be the same. "
-            "ImageNet's validation images come without class folders: sort them into some first."
+            f"data: {folder}: the training images are in {len(classes['train'])} class folders and "
+            f"the validation images in {len(classes['validation'])}, or in others; timm numbers "
+            "the classes of each by these names, so they must be the same. ImageNet's validation "
+            "images come without class folders: sort them into some first."
         ]
-    classes, most = len(found["train"]), outputs(flags)
+    count, most = len(classes["train"]), outputs(flags)
     expected = flags.num_classes or IMAGENET_CLASSES
-    if dataset == runs.IMAGENET and classes != expected:
+    if dataset == runs.IMAGENET and count != expected:
         return [
-            f"data: {folder} has {classes} classes, {expected} expected. Complete it, or set NUM_CLASSES={classes} for a data set of its own."
+            f"data: {folder} has {count} classes, {expected} expected. Complete it, or set "
+            f"NUM_CLASSES={count} if it is another data set."
         ]
-    if most is not None and classes > most:
+    if most is not None and count > most:
         return [
-            f"data: {folder} has {classes} classes, the model {most} outputs. Set NUM_CLASSES={classes}."
+            f"data: {folder} has {count} classes, the model {most} outputs. "
+            f"Set NUM_CLASSES={count}."
         ]
     return []
 
 
 def era_problems(flags: argparse.Namespace) -> list[str]:
-    """Whether H0 is feasible, by the bounds of timm/layers/era.py, which needs torch to be asked."""
+    """Whether H0 is feasible, by the bounds of timm/layers/era.py, which would need torch."""
     n, tau = outputs(flags), flags.era_tau
     if flags.era_min_entropy is None or n is None or n < 2 or not math.e <= tau < math.inf:
         return []
@@ -221,75 +229,53 @@ def era_problems(flags: argparse.Namespace) -> list[str]:
     if low < flags.era_min_entropy < high:
         return []
     return [
-        f"ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it must lie strictly between "
-        f"{low:.4f} and {high:.4f} nats."
+        f"ERA: H0={flags.era_min_entropy:g} is not feasible for {n} classes and tau={tau:g}: it "
+        f"must lie strictly between {low:.4f} and {high:.4f} nats."
     ]
 
 
-def comparable(command: list[str]) -> list[str]:
-    """The words that may not change when a run is resumed: where the data lie may."""
-    if "--data-dir" in command:
-        at = command.index("--data-dir")
-        return [*command[:at], *command[at + 2 :]]
-    return command
-
-
-def differing_words(one: list[str], other: list[str]) -> tuple[str, str]:
-    """What is left of both without the words that they have in common at their beginning and end."""
-    begin = len(os.path.commonprefix([one, other]))
-    one, other = one[begin:], other[begin:]
-    end = len(os.path.commonprefix([one[::-1], other[::-1]]))
-    return shlex.join(one[: len(one) - end]), shlex.join(other[: len(other) - end])
+def without_data_dir(command: list[str]) -> list[str]:
+    """The words that must be the same when a run is resumed; the data may have moved."""
+    if "--data-dir" not in command:
+        return command
+    at = command.index("--data-dir")
+    return [*command[:at], *command[at + 2 :]]
 
 
 def folder_problems(run: runs.Run, folder: Path, wanted: int) -> list[str]:
-    """What is in the run's folder must be the same run, and whole."""
-    checkpoint, record, done = folder / CHECKPOINT, folder / COMMAND, epochs_done(folder)
+    """Whether the run's folder holds this run, with an intact checkpoint to go on from."""
+    checkpoint, done = folder / CHECKPOINT, epochs_done(folder)
     if not checkpoint.exists() and done == 0:
         return []
-    if not record.is_file():
-        return [
-            f"{run.name}: {folder} holds a run that was not started from here (no {COMMAND}). Move it away, or choose another OUTPUT."
-        ]
-    before, now = comparable(shlex.split(record.read_text())), comparable(list(run.command))
-    if before != now:
-        then, here = differing_words(before, now)
-        return [
-            f"{run.name}: {folder} holds a run with other flags (then: {then or 'nothing'}; now: {here or 'nothing'}). Give the same ones "
-            "to go on with it, or choose another OUTPUT, or move it away."
-        ]
-    if done >= wanted:
-        return []
+    problems = launching.command_problems(run.name, folder, run.command, without_data_dir)
+    if problems or done >= wanted:
+        return problems
     if checkpoint.exists() and not zipfile.is_zipfile(checkpoint):
         return [
-            f"{run.name}: {checkpoint} is cut off. Put one of the checkpoint-<epoch>.pth.tar beside it in its place, or move {folder} away."
+            f"{run.name}: {checkpoint} is cut off. Replace it by one of the "
+            f"checkpoint-<epoch>.pth.tar beside it, or move {folder} away."
         ]
-    if (
-        not checkpoint.exists() and done > 1
-    ):  # one alone may have been killed before its checkpoint, and is trained again
+    # After one epoch alone it may have been killed before its first checkpoint: train it again.
+    if not checkpoint.exists() and done > 1:
         newest = newest_checkpoint(folder)
-        copy = (
-            f"Go on from the newest one: {shlex.join(['cp', str(newest), str(checkpoint)])}. Or move"
-            if newest
-            else "Move"
-        )
+        copy = newest and shlex.join(["cp", str(newest), str(checkpoint)])
         return [
-            f"{run.name}: {folder} has {done} epochs and no {CHECKPOINT} to go on from. {copy} the folder away to begin again."
+            f"{run.name}: {folder} has {done} epochs and no {CHECKPOINT} to go on from. "
+            + (f"Go on from the newest one: {copy}. Or move" if copy else "Move")
+            + " the folder away to begin again."
         ]
     return []
 
 
-def newest_checkpoint(folder: Path) -> Optional[Path]:
-    """Other than last.pth.tar, which timm unlinks before it renames tmp.pth.tar to it: a kill in between leaves that one, whole."""
-    numbered = sorted(
-        folder.glob("checkpoint-*.pth.tar"), key=lambda file: (len(file.name), file.name)
-    )
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Other than last.pth.tar. timm deletes that one before it renames tmp.pth.tar to it."""
+    numbered = sorted(folder.glob("checkpoint-*.pth.tar"), key=lambda file: (len(file.name), file))
     whole = [file for file in (*numbered, folder / "tmp.pth.tar") if zipfile.is_zipfile(file)]
     return whole[-1] if whole else None
 
 
 def flag_problems(added: list[str]) -> list[str]:
-    """train.py takes the beginning of a flag for it; of those that matter here only the whole is taken."""
+    """train.py takes unique beginnings of a flag; here the flags that matter must be in full."""
     given = dict.fromkeys(word.partition("=")[0] for word in added)
     problems = [
         f"ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}."
@@ -316,24 +302,20 @@ def flag_problems(added: list[str]) -> list[str]:
 
 
 def find_problems(
-    dataset: str,
-    jobs: list[tuple[runs.Run, Path, int]],
-    checkout: Path,
-    python: str,
-    gpus: int,
-    download: bool,
-    environment_to_come: bool,
+    dataset: str, jobs: list[Job], checkout: Path, python: str | None, gpus: int, download: bool
 ) -> list[str]:
-    """jobs: of each run its folder and the epochs that it is to have. environment_to_come: `python` is not there yet."""
+    """All problems, each once.
+
+    Args:
+        python: of the environment that trains; None if that is still to be made.
+    """
     problems = checkout_problems(checkout)
-    if not environment_to_come:
+    if python is not None:
         problems += environment_problems(python)
     for run, folder, epochs in jobs:
         flags = flags_of(run.command)
-        problems += (
-            gpu_problems(flags, gpus)
-            + data_problems(flags, checkout, dataset, download)
-            + era_problems(flags)
-        )
+        problems += gpu_problems(flags, gpus)
+        problems += data_problems(flags, checkout, dataset, download)
+        problems += era_problems(flags)
         problems += folder_problems(run, folder, epochs)
     return list(dict.fromkeys(problems))  # most are the same for all runs

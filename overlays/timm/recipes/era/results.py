@@ -11,10 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""python results.py [FOLDER ...]: a table of the runs in the folders of launch.py (default: output/era of the checkout).
+"""python results.py [FOLDER ...]: tables of the runs in these folders (default: output/era).
 
-Reads the summary.csv of each run. The runs of cifar10-time, which are in the folder's time/, have a table of their own: the
-time of a training step, from their log.txt.
+The accuracies come from each run's summary.csv. The runs of cifar10-time, in time/ of the folder,
+have a table of their own: the time of a training step, from log.txt.
 """
 
 import csv
@@ -24,23 +24,24 @@ import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Optional
 
 SUMMARY, LOG = "summary.csv", "log.txt"
-TIME_FOLDER = "time"  # of the runs that are compared by their time
-DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / "output/era"
 IMAGENET_VALIDATION_IMAGES = 50_000
-Z95 = 1.96  # the normal distribution's; ImageNet's intervals in the paper's table are Z95 sqrt(p (1 - p) / 50,000)
+# The normal distribution's. The paper's intervals for ImageNet are Z95 sqrt(p (1 - p) / 50,000).
+Z95 = 1.96
 
-# One line of train.py's log, the running means of the epoch in brackets.
+# A line of train.py's log, with the running means of the epoch in brackets.
 STEP = re.compile(r"Train: (\d+) \[.*?Time: [\d.]+s, +[\d.]+/s +\(([\d.]+)s, +([\d.]+)/s\)")
 
 Rows = dict[int, dict[str, str]]
 
 
 def read_summary(file: Path) -> tuple[list[str], Rows]:
-    """Columns and the row of each epoch. train.py appends to the file that it finds, after a resumption with one more
-    header, and repeats an epoch whose checkpoint was not written: the later row counts. A line cut short is left out."""
+    """Columns, and the row of each epoch.
+
+    A resumed train.py appends another header, and repeats an epoch whose checkpoint was not
+    written: the later row counts. A line cut short is left out.
+    """
     if not file.is_file():
         return [], {}
     with file.open(newline="") as stream:
@@ -71,17 +72,19 @@ def epochs_done(folder: Path) -> int:
 
 
 def speeds(log: Path) -> dict[int, tuple[float, float]]:
-    """(seconds of a training step, images per second), the means over each epoch by the last line of the log on it."""
+    """Of each epoch (seconds of a training step, images per second), means from its last line."""
     lines = STEP.findall(log.read_text(errors="replace")) if log.is_file() else []
     return {int(epoch): (float(seconds), float(rate)) for epoch, seconds, rate in lines}
 
 
 def time_lines(folders: list[Path]) -> list[str]:
-    """The time of a training step in each folder, and its ratio to that of the first. An epoch's images are the same in
-    all, so the ratio is that of the images per second, which the log has with more digits. The first epoch, in which
-    cuDNN chooses its kernels, is left out where there are more."""
+    """The time of a training step in each folder, and its ratio to the first baseline's.
+
+    All train on the same images, so the ratio is that of images per second, which the log has with
+    more digits. The first epoch, in which cuDNN chooses kernels, is left out if there are others.
+    """
     lines, first = [f"{'run':<44}{'epochs':>7}{'s/step':>9}{'images/s':>10}{'time':>8}"], None
-    for folder in folders:
+    for folder in sorted(folders, key=lambda folder: "-era" in folder.name):
         found = speeds(folder / LOG)
         counted = [speed for epoch, speed in sorted(found.items()) if epoch > 0 or len(found) == 1]
         if not counted:
@@ -96,40 +99,36 @@ def time_lines(folders: list[Path]) -> list[str]:
     return lines
 
 
-def accuracy_lines(folders: list[Path], epochs: Optional[int] = None) -> list[str]:
-    """A line per run: accuracies after `epochs` epochs (default: after all that it has), the best top-1 of these epochs
-    and the smallest predictive entropy in validation; then the mean over seeds, where there are several. Runs with a
-    number of classes in their name are on a data set of their own, so they have no interval of ImageNet's."""
-    lines, groups = (
-        [f"{'run':<44}{'epochs':>7}{'top-1':>7}{'top-5':>14}{'best':>15}{'min H':>9}"],
-        {},
-    )
+def accuracy_lines(folders: list[Path], epochs: float = math.inf) -> list[str]:
+    """A line per run, then the mean over seeds.
+
+    top-1 and top-5 are percentages after `epochs` epochs, or after all there are; `best` is the
+    best top-1 so far, `min H` the smallest entropy of a prediction in validation (nats). Runs with
+    a number of classes in their name use another data set, so ImageNet's interval is not theirs.
+    """
+    lines = [f"{'run':<44}{'epochs':>7}{'top-1':>7}{'top-5':>14}{'best':>15}{'min H':>9}"]
+    groups = {}
     for folder in folders:
-        rows = {
-            epoch: row
-            for epoch, row in read_summary(folder / SUMMARY)[1].items()
-            if epochs is None or epoch < epochs
-        }
+        summary = read_summary(folder / SUMMARY)[1]
+        rows = {epoch: row for epoch, row in summary.items() if epoch < epochs}
         last = rows[max(rows)] if rows else {}
         if "eval_top5" not in last:  # no epoch yet, or not validated by train.py
             lines.append(f"{folder.name:<44}{'-':>7}")
             continue
         top1, top5 = float(last["eval_top1"]), float(last["eval_top5"])
-        groups.setdefault(folder.name.rpartition("-seed")[0], {})[folder.name] = (
-            max(rows),
-            top1,
-            top5,
-        )
+        members = groups.setdefault(folder.name.rpartition("-seed")[0], {})
+        members[folder.name] = (max(rows), top1, top5)
         is_imagenet = folder.name.startswith("imagenet") and "classes" not in folder.name
-        margins = [_binomial_margin(value) if is_imagenet else None for value in (top1, top5)]
+        cells = "".join(
+            _with_margin(value, _binomial_margin(value) if is_imagenet else None)
+            for value in (top1, top5)
+        )
         best = max(float(row["eval_top1"]) for row in rows.values())
         entropy = f"{float(last['eval_entropy_min']):.4f}" if "eval_entropy_min" in last else "-"
-        lines.append(
-            f"{folder.name:<44}{max(rows) + 1:>7}{_with_margin(top1, margins[0])}{_with_margin(top5, margins[1])}{best:>8.2f}{entropy:>9}"
-        )
-    for group, runs in groups.items():
-        lasts, top1s, top5s = zip(*runs.values())
-        if len(runs) > 1 and len(set(lasts)) == 1:
+        lines.append(f"{folder.name:<44}{max(rows) + 1:>7}{cells}{best:>8.2f}{entropy:>9}")
+    for group, members in groups.items():
+        lasts, top1s, top5s = zip(*members.values())
+        if len(members) > 1 and len(set(lasts)) == 1:
             cells = (
                 _with_margin(
                     statistics.fmean(values),
@@ -137,7 +136,8 @@ def accuracy_lines(folders: list[Path], epochs: Optional[int] = None) -> list[st
                 )
                 for values in (top1s, top5s)
             )
-            lines.append(f"{f'{group}, {len(runs)} seeds':<44}{lasts[0] + 1:>7}{''.join(cells)}")
+            title = f"{group}, {len(members)} seeds"
+            lines.append(f"{title:<44}{lasts[0] + 1:>7}{''.join(cells)}")
     return lines
 
 
@@ -146,33 +146,11 @@ def _binomial_margin(percent: float) -> float:
     return 100 * Z95 * math.sqrt(share * (1 - share) / IMAGENET_VALIDATION_IMAGES)
 
 
-def _with_margin(value: float, margin: Optional[float]) -> str:
+def _with_margin(value: float, margin: float | None) -> str:
     return f"{value:>7.2f}" + (f" ± {margin:.2f}" if margin is not None else " " * 7)
 
 
-def run_folders(folders: list[Path]) -> list[Path]:
-    return sorted(file.parent for folder in folders for file in folder.glob(f"*/{SUMMARY}"))
-
-
-def main() -> int:
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        return 0
-    given = [Path(name) for name in sys.argv[1:]] or [DEFAULT_FOLDER]
-    found, timed = run_folders(given), run_folders([folder / TIME_FOLDER for folder in given])
-    if not found and not timed:
-        print(
-            f"error: no run (no {SUMMARY}) in {', '.join(map(str, given))}. Name the folder that the runs were given as OUTPUT.",
-            file=sys.stderr,
-        )
-        return 1
-    tables = [accuracy_lines(found)] if found else []
-    tables += (
-        [time_lines(sorted(timed, key=lambda folder: "-era" in folder.name))] if timed else []
-    )  # the baseline first
-    print("\n\n".join("\n".join(lines) for lines in tables))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from launching import print_tables  # here, because readers of results do not need it
+
+    sys.exit(print_tables(__doc__, SUMMARY, accuracy_lines, time_lines))

@@ -11,40 +11,33 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The paper's runs for image classification: which there are, and the exact command of each."""
+"""The paper's experiments in image classification, and the exact command of each of their runs."""
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import Optional
 
 # Listings lst:train_with_aug and lst:train_without_aug of the paper, as they are printed.
 WITH_AUG = (
-    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine "
-    "--epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 --aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd "
-    "--dist-bn reduce"
+    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 "
+    "--model resnet50 --sched cosine --epochs 200 --lr 0.05 --amp --remode pixel --reprob 0.6 "
+    "--aug-splits 3 --aa rand-m9-mstd0.5-inc1 --resplit --split-bn --jsd --dist-bn reduce"
 )
 WITHOUT_AUG = (
-    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 --model resnet50 --sched cosine "
-    "--epochs 200 --lr 0.05 --amp --dist-bn reduce"
+    "./distributed_train.sh 4 --data-dir ../data --dataset torch/cifar10 --dataset-download -b 64 "
+    "--model resnet50 --sched cosine --epochs 200 --lr 0.05 --amp --dist-bn reduce"
 )
-CIFAR10_FLAGS = [
-    "--dataset",
-    "torch/cifar10",
-    "--dataset-download",
-]  # ImageNet, "the identical commands": without them
+# On ImageNet the paper uses "the identical commands": without these.
+CIFAR10_FLAGS = ["--dataset", "torch/cifar10", "--dataset-download"]
 
 CIFAR10, IMAGENET = "cifar10", "imagenet"
-DATA_DIRS = {
-    CIFAR10: "../data",
-    IMAGENET: "../data/imagenet",
-}  # seen from the checkout; the first as printed
-MIN_ENTROPY = {CIFAR10: 0.6, IMAGENET: 1.2}  # H0 in nats
+# From the checkout; the first as printed.
+DATA_DIRS = {CIFAR10: "../data", IMAGENET: "../data/imagenet"}
 SEED = 42  # timm's default; the paper names no seed
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a run adds to the printed command, and the part of its name that says so."""
+    """What a run adds to the printed command. name: its part of the run's name."""
 
     name: str
     flags: tuple[str, ...]
@@ -58,7 +51,7 @@ BASELINE = Variant("", ())
 
 
 def era(min_entropy: float) -> Variant:
-    number = str(min_entropy).removesuffix(".0")  # all digits: two values are two runs
+    number = str(min_entropy).removesuffix(".0")  # all digits, so that two values are two runs
     return Variant(f"era{number}", ("--era-min-entropy", number))
 
 
@@ -72,13 +65,12 @@ def dropout(rate: float) -> Variant:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A target: the runs of one row or figure.
+    """The runs of one row or figure: each variant with each seed.
 
-    seeds: one run of each variant per seed.
-    sweeps: the environment's H0 replaces the ERA variants.
-    free_aug: the paper does not say whether with augmentation, so the environment may.
-    stop_after: epochs after which a run ends although its schedule is longer; None: at its schedule's end.
-    compares_time: the time of a training step is compared at the end, and the runs have a folder of their own.
+    aug: with the paper's augmentation.
+    free_aug: the paper does not say whether with augmentation, so AUG may.
+    stop_after: epochs after which a run is stopped; None: at the end of its schedule.
+    compares_time: of a training step, at the end; the runs have a folder of their own.
     """
 
     dataset: str
@@ -86,7 +78,7 @@ class Experiment:
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...] = (SEED,)
     free_aug: bool = False
-    stop_after: Optional[int] = None
+    stop_after: int | None = None
     compares_time: bool = False
 
 
@@ -109,17 +101,14 @@ EXPERIMENTS = {
     "imagenet-sweep": Experiment(
         IMAGENET, False, tuple(map(era, (0.6, 0.9, 1.2, 1.5, 1.8))), free_aug=True, stop_after=100
     ),
-    # fig:vision_regularization; the baseline has label smoothing 0.1, timm's default, and no dropout
+    # fig:vision_regularization; the baseline has timm's defaults: label smoothing 0.1, no dropout
     "cifar10-regularization": Experiment(
         CIFAR10,
         False,
         (
             BASELINE,
-            label_smoothing(0.2),
-            label_smoothing(0.3),
-            dropout(0.1),
-            dropout(0.2),
-            dropout(0.3),
+            *map(label_smoothing, (0.2, 0.3)),
+            *map(dropout, (0.1, 0.2, 0.3)),
             era(0.6),
         ),
         free_aug=True,
@@ -133,27 +122,27 @@ EXPERIMENTS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment chooses. None: as the experiment has it."""
+    """From the environment. None: as the experiment has it. min_entropies: nats."""
 
     gpus: int = 4
-    data_dir: Optional[str] = None
-    seeds: Optional[tuple[int, ...]] = None
-    min_entropies: Optional[tuple[float, ...]] = None
-    aug: Optional[bool] = None
-    num_classes: Optional[int] = None
-    epochs: Optional[int] = None
+    data_dir: str | None = None
+    seeds: tuple[int, ...] | None = None
+    min_entropies: tuple[float, ...] | None = None
+    aug: bool | None = None
+    num_classes: int | None = None
+    epochs: int | None = None
 
 
 @dataclass(frozen=True)
 class Run:
-    """name: of its folder. command: its words but for --output, --experiment and --resume."""
+    """name: of its folder. command: all but --output, --experiment and --resume."""
 
     name: str
     command: tuple[str, ...]
 
 
 def with_settings(experiment: Experiment, settings: Settings) -> Experiment:
-    """The experiment as the environment wants it."""
+    """The experiment with what the settings replace."""
     variants = experiment.variants
     if settings.min_entropies is not None:
         others = tuple(variant for variant in variants if not variant.is_era)
@@ -175,26 +164,20 @@ def printed_command(experiment: Experiment, gpus: int, data_dir: str) -> list[st
 
 
 def runs(experiment: Experiment, settings: Settings, added: list[str]) -> list[Run]:
-    """The runs of an experiment (one of with_settings), in order. `added`: flags of train.py that come last and win."""
-    base = printed_command(
-        experiment, settings.gpus, settings.data_dir or DATA_DIRS[experiment.dataset]
-    )
+    """The runs of an experiment (one of with_settings), in order.
+
+    Args:
+        added: flags of train.py that come last and win.
+    """
+    data_dir = settings.data_dir or DATA_DIRS[experiment.dataset]
+    base = printed_command(experiment, settings.gpus, data_dir)
     classes = ["--num-classes", str(settings.num_classes)] if settings.num_classes else []
+    kind = f"{settings.num_classes}classes" if classes else ""
+    aug = "aug" if experiment.aug else ""
     result = []
     for seed in experiment.seeds:
         for variant in experiment.variants:
-            kind = f"{settings.num_classes}classes" if classes else ""
-            parts = [
-                experiment.dataset,
-                kind,
-                "aug" if experiment.aug else "",
-                variant.name,
-                f"seed{seed}",
-            ]
-            result.append(
-                Run(
-                    "-".join(filter(None, parts)),
-                    (*base, *variant.flags, *classes, "--seed", str(seed), *added),
-                )
-            )
+            parts = [experiment.dataset, kind, aug, variant.name, f"seed{seed}"]
+            command = (*base, *variant.flags, *classes, "--seed", str(seed), *added)
+            result.append(Run("-".join(filter(None, parts)), command))
     return result

@@ -11,15 +11,17 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What train.py, validate.py, inference.py and onnx_export.py call for ERA: flags, settings saved with a checkpoint, entropies.
+"""ERA in train.py, validate.py, inference.py and onnx_export.py: flags, saved settings, entropies.
 
-A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor, max_probability}, saved in a
-checkpoint as `args.era`. ERA adds nothing to a state_dict, so this is all that tells an ERA checkpoint from another.
+A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor,
+max_probability}, saved in a checkpoint as `args.era`. ERA adds nothing to a state_dict, so this is
+all that distinguishes an ERA checkpoint from another.
 """
 
 import argparse
 import logging
 import math
+import numbers
 import os
 import sys
 import zipfile
@@ -34,8 +36,8 @@ from timm.utils.log import setup_default_logging
 _logger = logging.getLogger("era")
 
 SETTING = ("num_classes", "min_entropy", "tau", "inverse", "floor", "max_probability")
-# What a checkpoint says of its setting: a dict, None for training without ERA, and this where the file keeps no arguments
-# (bare weights, or not made by train.py).
+# The saved setting is a dict, None for training without ERA, or this where the file holds no
+# arguments (bare weights, or not made by train.py).
 UNKNOWN: Dict[str, Any] = {}
 
 
@@ -87,14 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> 
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """train.py: end where the flags contradict each other. What depends on the model is for setup()."""
-    problem = _flag_conflict(args) or (_misfit(args) if _wished(args) else None)
+    """train.py: exit if flags contradict each other. setup() checks what depends on the model."""
+    problem = _flag_conflict(args) or (_misfit(args) if _requested(args) else None)
     if problem:
         _fail(problem)
 
 
 def setup(model: nn.Module, args: argparse.Namespace) -> None:
-    """train.py: attach ERA as the flags say, log what it guarantees, and keep the setting in `args` for the checkpoints.
+    """train.py: attach ERA as the flags say, log its guarantee, and set `args.era` for checkpoints.
 
     A checkpoint given by --resume must have been trained with the same setting.
     """
@@ -103,36 +105,33 @@ def setup(model: nn.Module, args: argparse.Namespace) -> None:
         saved = saved_setting(args.resume)
         if saved != UNKNOWN and not _same(saved, args.era):
             _fail(
-                f"--resume {args.resume}: trained {_describe(saved)}, but this run would go on {_describe(args.era)}. "
-                f"Resume with {_as_flags(saved)}, or start a new run from its weights with --initial-checkpoint. "
-                f"Nothing was changed."
+                f"--resume {args.resume}: trained {_describe(saved)}, but this run would go on "
+                f"{_describe(args.era)}. Resume with {_as_flags(saved)}, or start a new run from "
+                "its weights with --initial-checkpoint. Nothing was changed."
             )
 
 
 def restore(model: nn.Module, args: argparse.Namespace) -> None:
-    """The scripts that read a checkpoint: attach ERA as it was trained, unless a flag says otherwise."""
+    """Scripts that read a checkpoint: attach ERA as in its training, unless flags override it."""
     if not logging.root.handlers:  # onnx_export.py
         setup_default_logging()
     problem = _flag_conflict(args)
     if problem:
         _fail(problem)
     saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
-    if saved and not _wished(args) and not args.no_era:
-        args = argparse.Namespace(
-            **{
-                **vars(args),
-                **{f"era_{name}": saved[name] for name in ("min_entropy", "tau", "inverse")},
-            }
-        )
+    if saved and not _requested(args) and not args.no_era:
+        flags = {f"era_{name}": saved[name] for name in ("min_entropy", "tau", "inverse")}
+        args = argparse.Namespace(**{**vars(args), **flags})
     chosen = _attach(model, args)
     if saved != UNKNOWN and not _same(saved, chosen):
         _logger.warning(
-            f"{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, as the flags say."
+            f"{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, "
+            "as the flags say."
         )
 
 
 def saved_setting(path: str) -> Optional[Dict[str, Any]]:
-    """The ERA setting that a checkpoint of train.py was trained with; None without ERA, UNKNOWN where it cannot tell."""
+    """The ERA setting of a checkpoint of train.py; None without ERA, UNKNOWN if it does not say."""
     if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
         return UNKNOWN
     # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
@@ -145,7 +144,8 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     setting = (args if isinstance(args, dict) else vars(args)).get("era")
     if setting is not None and not (isinstance(setting, dict) and set(SETTING) <= setting.keys()):
         _fail(
-            f"{path}: its args.era is {setting!r}, but train.py saves a dict of {', '.join(SETTING)} there. Nothing was changed."
+            f"{path}: its args.era is {setting!r}, but train.py saves a dict of "
+            f"{', '.join(SETTING)} there. Nothing was changed."
         )
     return setting
 
@@ -153,7 +153,10 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
 def topk(
     model: nn.Module, scores: torch.Tensor, logits: torch.Tensor, k: int
 ) -> Tuple[torch.Tensor, torch.Tensor]:
-    """scores.topk(k), (batch, k) scores and indices; for an ERA model ranked by its raw logits, which do not tie."""
+    """scores.topk(k), (batch, k) scores and indices; an ERA model is ranked by its raw logits.
+
+    Its output may have ties that the raw logits do not have.
+    """
     if find_era(model) is None:
         return scores.topk(k)
     indices = logits.topk(k).indices
@@ -161,7 +164,7 @@ def topk(
 
 
 class EntropyMeter(nn.Module):
-    """A loss function that also keeps the mean and the smallest entropy of the predictions it is given.
+    """A loss function that also tracks the mean and the smallest entropy of the predictions.
 
     Args:
         loss_fn: called as loss_fn(output, target), output: logits (batch, n).
@@ -178,16 +181,16 @@ class EntropyMeter(nn.Module):
     def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             entropies = predictive_entropy(output)
-            self.total = (
-                self.total + entropies.sum()
-            )  # stays on the device: no waiting for it before the backward pass
+            # Stays on the device, so that the backward pass need not wait for it.
+            self.total = self.total + entropies.sum()
             self.count += entropies.numel()
             self.smallest = entropies.min().clamp(max=self.smallest)
         return self.loss_fn(output, target)
 
     def metrics(self) -> Dict[str, float]:
-        """entropy_mean and entropy_min in nats, of all processes, since the last call."""
-        # clone(): torch forbids changing tensors of inference mode in place outside of it. fp32: MPS has no fp64.
+        """entropy_mean and entropy_min in nats, over all processes, since the last call."""
+        # clone(): torch forbids changing inference-mode tensors in place outside of that mode.
+        # fp32: MPS has no fp64.
         total, smallest = (
             torch.as_tensor(value, dtype=torch.float32).clone()
             for value in (self.total, self.smallest)
@@ -201,7 +204,7 @@ class EntropyMeter(nn.Module):
         return {"entropy_mean": (total / count).item(), "entropy_min": smallest.item()}
 
     def log(self) -> str:
-        """The same of this process so far, for a progress line."""
+        """The same for this process so far, for a progress line."""
         return f"  Entropy: {float(self.total) / self.count:.4f} (min {float(self.smallest):.4f})"
 
 
@@ -213,36 +216,41 @@ def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
 
 
 def meter(args: argparse.Namespace, *loss_fns: nn.Module) -> Tuple[nn.Module, ...]:
-    """The loss functions, as EntropyMeters where entropies are to be logged."""
+    """The loss functions, wrapped in EntropyMeters if entropies are to be logged."""
     return tuple(map(EntropyMeter, loss_fns)) if args.era or args.log_entropy else loss_fns
 
 
 def entropy_metrics(loss_fn: nn.Module) -> Dict[str, float]:
-    """What an EntropyMeter has gathered, or nothing for another loss."""
+    """The metrics of an EntropyMeter, or nothing for another loss."""
     return loss_fn.metrics() if isinstance(loss_fn, EntropyMeter) else {}
 
 
 def entropy_log(loss_fn: nn.Module) -> str:
-    """What follows in a line of the log: the entropies, or nothing for another loss than an EntropyMeter."""
+    """What to append to a line of the log: the entropies, or nothing for another loss."""
     return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ""
 
 
-def _wished(args: argparse.Namespace) -> bool:
+def _requested(args: argparse.Namespace) -> bool:
     return args.era_min_entropy is not None or args.era_floor is not None
 
 
 def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
     for name in ("era_min_entropy", "era_floor", "era_tau"):
         value = getattr(args, name)
-        if isinstance(value, bool) or not isinstance(
-            value, (int, float, type(None))
-        ):  # argparse checks strings alone
+        # argparse converts strings; other types come from the YAML file as they are.
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
             return f"{name}: {value!r} in the --config is not a number"
     if args.era_min_entropy is not None and args.era_floor is not None:
-        return "--era-min-entropy and --era-floor both set H0: give one of them (a --config counts too)"
+        return (
+            "--era-min-entropy and --era-floor both set H0: give one of them "
+            "(a --config counts too)"
+        )
     if any(name.startswith("era_") for name in getattr(args, "model_kwargs", {})):
-        return "ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, not in --model-kwargs"
-    if not _wished(args):
+        return (
+            "ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, "
+            "not in --model-kwargs"
+        )
+    if not _requested(args):
         if args.era_tau is not None:
             return "--era-tau without --era-min-entropy or --era-floor, which switch ERA on"
         if args.era_inverse is not None:
@@ -253,30 +261,38 @@ def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
 
 
 def _misfit(args: argparse.Namespace) -> Optional[str]:
-    """What of the other flags does not go with ERA."""
+    """Why another flag cannot be combined with ERA, or None."""
     if getattr(args, "bce_loss", False):
         return (
-            "ERA does not fit --bce-loss: its logits mean nothing but up to a constant per sample, which a softmax "
-            "removes and the sigmoids of binary cross-entropy do not"
+            "ERA does not work with --bce-loss: its logits are defined only up to a constant per "
+            "sample, which a softmax removes and the sigmoids of binary cross-entropy do not"
         )
     if getattr(args, "torchscript", False):
-        return "ERA does not fit --torchscript: torch.jit.script cannot compile its forward hook. --torchcompile does"
+        return (
+            "ERA does not work with --torchscript: torch.jit.script cannot compile its forward "
+            "hook. --torchcompile can"
+        )
     if getattr(args, "no_era", False):
-        return "--no-era leaves off the ERA of a checkpoint, but here it comes with the configuration of --model"
+        return (
+            "--no-era leaves off the ERA of a checkpoint, but here ERA comes with the "
+            "configuration of --model"
+        )
     return None
 
 
 def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, Any]]:
-    """Attach what the flags of `args` wish. Returns the model's setting, also one that create_model attached, or None."""
-    if _wished(args) and not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
+    """Attach ERA as the flags say. Returns the model's setting or None.
+
+    The setting may also be one that create_model attached.
+    """
+    if _requested(args) and not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
         model.num_classes = args.num_classes
     given = {"tau": args.era_tau, "inverse": args.era_inverse}
     given = {name: value for name, value in given.items() if value is not None}
     try:
         if args.era_floor is not None:
-            attach_era(
-                model, calibrate_min_entropy(args.era_floor, args.num_classes, **given), **given
-            )
+            min_entropy = calibrate_min_entropy(args.era_floor, args.num_classes, **given)
+            attach_era(model, min_entropy, **given)
         elif args.era_min_entropy is not None:
             attach_era(model, args.era_min_entropy, **given)
     except (TypeError, ValueError) as error:
@@ -289,8 +305,9 @@ def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, An
         _fail(problem)
     if getattr(args, "rank", 0) == 0:
         _logger.info(
-            f"ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, {era.num_classes} classes: no "
-            f"prediction has less entropy than {era.floor:.4f} nats (floor) or a probability above {era.max_probability:.4f}."
+            f"ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, "
+            f"{era.num_classes} classes: no prediction has less entropy than {era.floor:.4f} nats "
+            f"(floor) or a probability above {era.max_probability:.4f}."
         )
     return {name: getattr(era, name) for name in SETTING}
 
@@ -299,26 +316,22 @@ def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> boo
     if not one or not other:
         return not one and not other
     # The H0 of --era-floor may differ in its last digits between machines.
-    close = all(
-        math.isclose(one[name], other[name], rel_tol=1e-9) for name in ("min_entropy", "tau")
-    )
+    names = ("min_entropy", "tau")
+    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in names)
     return close and one["inverse"] == other["inverse"]
 
 
 def _describe(setting: Optional[Dict[str, Any]]) -> str:
-    return (
-        "with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)".format(**setting)
-        if setting
-        else "without ERA"
-    )
+    if not setting:
+        return "without ERA"
+    return "with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)".format(**setting)
 
 
 def _as_flags(setting: Optional[Dict[str, Any]]) -> str:
     if not setting:
         return "no ERA flag"
-    return "--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}".format(
-        **setting
-    )
+    flags = "--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}"
+    return flags.format(**setting)
 
 
 def _fail(message: str) -> NoReturn:

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
 # What the paper's LLM runs share; the run scripts source it. What differs comes from them:
 #
-#   model, train_data   name of the default model's folder and of the default training file, without .parquet
+#   model, train_data   names of the default model's folder and training file, without .parquet
 #   TOTAL_STEPS         optimizer steps; the environment overrides it
 #   settings            hydra overrides; those on the script's command line come after them and win
-#   stage1_ckpt         stage 2 alone: the checkpoint to go on from
+#   stage1_ckpt         only stage 2: the checkpoint to continue from
 #
-# From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE, CKPTS_DIR, TOTAL_STEPS,
-# LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a Ray cluster; without it one node starts Ray by itself).
-# DRY_RUN=1 prints the command and stops. CHECK_ONLY=1 stops after saying what is missing. ENVIRONMENT_TO_COME=1, from make:
-# PYTHON is not yet the one that trains.
+# From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE,
+# CKPTS_DIR, TOTAL_STEPS, LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a
+# Ray cluster; without it one node starts Ray by itself). DRY_RUN=1 prints the command and stops.
+# CHECK_ONLY=1 stops after naming what is missing. ENVIRONMENT_TO_COME=1, from make: PYTHON is not
+# yet the one that trains.
 set -euo pipefail
 
 if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
@@ -26,8 +27,8 @@ experiment=$(basename "${BASH_SOURCE[1]}" .sh)
 experiment=${experiment#run_}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# A path as the caller meant it, and as hydra's grammar takes it whatever characters it holds: a quote needs a backslash
-# before it, and backslashes before a quote, be it the closing one, are doubled.
+# A path as the caller meant it, and as hydra's grammar takes it with any characters: a quote needs
+# a backslash before it, and backslashes before a quote, the closing one included, are doubled.
 absolute() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s/%s' "${caller}" "$1"; }
 quoted() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
 
@@ -46,7 +47,8 @@ export TENSORBOARD_DIR VERL_FILE_LOGGER_PATH
 if [[ -n "${stage1_ckpt:-}" ]]; then
     stage1_ckpt=$(absolute "${stage1_ckpt%/}")
     settings+=(trainer.resume_from_path="$(quoted "${stage1_ckpt}")")
-    [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] || settings+=(trainer.resume_mode=resume_path)
+    [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] ||
+        settings+=(trainer.resume_mode=resume_path)
 fi
 
 overrides=(
@@ -62,19 +64,25 @@ overrides=(
     "${settings[@]}"
     "$@"
 )
-command=("${PYTHON}" -m recipe.era.main_era --config-path="${PWD}/recipe/era/config" --config-name=era_math "${overrides[@]}")
+command=("${PYTHON}" -m recipe.era.main_era --config-path="${PWD}/recipe/era/config")
+command+=(--config-name=era_math "${overrides[@]}")
 
 if is_on "${DRY_RUN:-}"; then
-    printf 'cd %q && TENSORBOARD_DIR=%q VERL_FILE_LOGGER_PATH=%q' "${PWD}" "${TENSORBOARD_DIR}" "${VERL_FILE_LOGGER_PATH}"
+    printf 'cd %q && TENSORBOARD_DIR=%q' "${PWD}" "${TENSORBOARD_DIR}"
+    printf ' VERL_FILE_LOGGER_PATH=%q' "${VERL_FILE_LOGGER_PATH}"
     printf ' %q' "${command[@]}"
     printf '\n'
-    command -v "${PYTHON}" > /dev/null || echo "note: there is no Python at ${PYTHON}${ENVIRONMENT_TO_COME:+ yet; make sets it up before the first run}" >&2
-    [[ -f recipe/dapo/main_dapo.py ]] || echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
+    to_come=${ENVIRONMENT_TO_COME:+ yet; make sets it up before the first run}
+    command -v "${PYTHON}" > /dev/null || echo "note: there is no Python at ${PYTHON}${to_come}" >&2
+    [[ -f recipe/dapo/main_dapo.py ]] ||
+        echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
     exit 0
 fi
 command -v "${PYTHON}" > /dev/null || {
-    echo "error: there is no Python at ${PYTHON}. Activate the environment that trains, or set PYTHON to its python. Nothing was changed." >&2
+    echo "error: there is no Python at ${PYTHON}. Activate the environment that trains, or set" \
+        "PYTHON to its python. Nothing was changed." >&2
     exit 1
 }
-"${PYTHON}" recipe/era/preflight.py ${ENVIRONMENT_TO_COME:+--environment-to-come} -- "${overrides[@]}"
+to_come=${ENVIRONMENT_TO_COME:+--environment-to-come}
+"${PYTHON}" recipe/era/preflight.py ${to_come} -- "${overrides[@]}"
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"

@@ -11,11 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Evaluates a model as the paper's LLM tables and pass@k figure do: samples, grades, and summarizes; the same command goes on where it stopped.
+"""Evaluate a model as the paper's LLM tables and pass@k figure do: sample, grade, summarize.
 
-    python recipe/era/evaluate.py --model DIR --data FILE_OR_DIR ... --out DIR [--engine vllm|transformers]
+    python recipe/era/evaluate.py --model DIR --data FILE_OR_DIR ... --out DIR
+                                  [--engine vllm|transformers]
 
-ERA acts in training alone: the responses are drawn from the original policy, the model as it is stored.
+The same command goes on where it stopped. ERA acts only in training: the responses are drawn from
+the original policy, the model as it is stored.
 """
 
 import argparse
@@ -81,86 +83,39 @@ def number_between(least: float, most: float, least_included: bool):
 
 def parse_arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--model", required=True, type=Path, help="folder of the model, in Hugging Face's format"
-    )
-    parser.add_argument(
-        "--data",
-        required=True,
-        type=Path,
-        nargs="+",
-        metavar="FILE_OR_DIR",
-        help="benchmarks made by prepare_data.py, or folders of them",
-    )
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        help="folder for the samples and the summary; an earlier one is continued",
-    )
-    parser.add_argument(
-        "--engine",
-        choices=["vllm", "transformers"],
-        default="vllm",
-        help="vllm on GPUs (the default); transformers anywhere",
-    )
-    parser.add_argument(
-        "--samples", type=whole_number, help="per problem, instead of the benchmark's protocol"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=number_between(0, math.inf, True),
-        help="instead of the benchmark's protocol; 0 is greedy",
-    )
-    parser.add_argument(
-        "--top-p", type=number_between(0, 1, False), help="instead of the benchmark's protocol"
-    )
-    parser.add_argument(
-        "--pass-at",
-        type=whole_number,
-        nargs="+",
-        metavar="K",
-        help="k of pass@k (default: the powers of two up to the number of samples)",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=whole_number,
-        default=MAX_TOKENS,
-        help=f"of a response (default: {MAX_TOKENS}, the paper's)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="the seed of every sample comes from this, the benchmark, the problem and the sample's number",
-    )
-    parser.add_argument(
-        "--limit", type=whole_number, help="only the first problems of each benchmark"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=["auto", "bfloat16", "float16", "float32"],
-        default="auto",
-        help="of the model (default: what its config.json says)",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=whole_number,
-        help="samples generated between two writes (default: 512 with vllm, 8 with transformers)",
-    )
-    parser.add_argument(
-        "--tensor-parallel",
-        type=whole_number,
-        default=1,
-        help="GPUs that vllm splits the model over",
-    )
-    parser.add_argument(
-        "--grader-seconds",
-        type=number_between(0, math.inf, False),
-        default=20.0,
-        help="after which the grading of an answer is given up (default: 20)",
-    )
-    return parser.parse_args(argv)
+    add = parser.add_argument
+    instead = "instead of the benchmark's protocol"
+    add("--model", required=True, type=Path, help="folder of the model, in Hugging Face's format")
+    data = "benchmarks made by prepare_data.py, or folders of them"
+    add("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help=data)
+    out = "folder for the samples and the summary; an earlier one is continued"
+    add("--out", required=True, type=Path, help=out)
+    engines = "vllm on GPUs (the default); transformers anywhere"
+    add("--engine", choices=["vllm", "transformers"], default="vllm", help=engines)
+    add("--samples", type=whole_number, help=f"per problem, {instead}")
+    temperature = number_between(0, math.inf, True)
+    add("--temperature", type=temperature, help=f"{instead}; 0 is greedy")
+    add("--top-p", type=number_between(0, 1, False), help=instead)
+    pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
+    add("--pass-at", type=whole_number, nargs="+", metavar="K", help=pass_at)
+    most = f"of a response (default: {MAX_TOKENS}, the paper's)"
+    add("--max-tokens", type=whole_number, default=MAX_TOKENS, help=most)
+    seed = "with the benchmark, the problem and the sample's number it makes each sample's seed"
+    add("--seed", type=int, default=0, help=seed)
+    add("--limit", type=whole_number, help="only the first problems of each benchmark")
+    dtypes = ["auto", "bfloat16", "float16", "float32"]
+    dtype = "of the model (default: what its config.json says)"
+    add("--dtype", choices=dtypes, default="auto", help=dtype)
+    size = "samples generated between two writes (default: 512 with vllm, 8 with transformers)"
+    add("--batch-size", type=whole_number, help=size)
+    gpus = "GPUs that vllm splits the model over"
+    add("--tensor-parallel", type=whole_number, default=1, help=gpus)
+    seconds = "after which the grading of an answer is given up (default: 20)"
+    add("--grader-seconds", type=number_between(0, math.inf, False), default=20.0, help=seconds)
+    args = parser.parse_args(argv)
+    args.model, args.out = args.model.expanduser(), args.out.expanduser()
+    args.data = [path.expanduser() for path in args.data]
+    return args
 
 
 # The run
@@ -171,7 +126,10 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """Samples done and the time left on stderr: one line that is written over on a terminal, else a new line at most every 30 s."""
+    """Samples done and the time left on stderr.
+
+    On a terminal one line that is written over, else a new line at most every 30 s.
+    """
 
     def __init__(self, total: int, done: int):
         self.total, self.done, self.start = total, done, done
@@ -180,18 +138,18 @@ class Progress:
     def add(self, benchmark: str, samples: list[dict]) -> None:
         self.done += len(samples)
         now = time.monotonic()
-        left = (now - self.began) / (self.done - self.start) * (self.total - self.done)
-        terminal = sys.stderr.isatty()
-        if terminal or self.done == self.total or now - self.last >= 30:
-            self.last = now
-            right = sum(sample["correct"] for sample in samples)
-            text = f"{benchmark}  {self.done}/{self.total} samples  {int(left) // 60}:{int(left) % 60:02d} left  {right} of the last {len(samples)} right"
-            print(
-                f"\r\033[K{text}" if terminal else text,
-                end="\n" if not terminal or self.done == self.total else "",
-                file=sys.stderr,
-                flush=True,
-            )
+        left = int((now - self.began) / (self.done - self.start) * (self.total - self.done))
+        terminal, last = sys.stderr.isatty(), self.done == self.total
+        if not (terminal or last or now - self.last >= 30):
+            return
+        self.last = now
+        right = sum(sample["correct"] for sample in samples)
+        text = (
+            f"{benchmark}  {self.done}/{self.total} samples  {left // 60}:{left % 60:02d} left  "
+            f"{right} of the last {len(samples)} right"
+        )
+        end = "" if terminal and not last else "\n"
+        print(f"\r\033[K{text}" if terminal else text, end=end, file=sys.stderr, flush=True)
 
 
 def batches(items: list, size: int) -> Iterator[list]:
@@ -209,23 +167,21 @@ def load_engine(args: argparse.Namespace, longest_prompt: int):
         return TransformersEngine(args.model, args.dtype)
     except Exception as error:  # whatever the library meets in a damaged or unknown model
         raise Stop(
-            f"model: {args.engine} cannot load {args.model} ({type(error).__name__}: {error}). Download or merge it again, or try the other --engine in another --out."
+            f"model: {args.engine} cannot load {args.model} ({type(error).__name__}: "
+            f"{error}). Download or merge it again, or try the other --engine in another "
+            "--out."
         ) from error
 
 
 def check_ground_truths(benchmark: Benchmark, grader) -> None:
-    """Says which mathematical answers of the data are only text to math-verify: against these, a response has to give the same text."""
+    """Name the answers of the data that are only text to math-verify: they match only that text."""
     truths = [problem for problem in benchmark.problems if not problem.choices]
-    bad = [
-        problem
-        for problem, good in zip(
-            truths, grader.are_mathematics(problem.ground_truth for problem in truths)
-        )
-        if not good
-    ]
+    good = grader.are_mathematics(problem.ground_truth for problem in truths)
+    bad = [problem for problem, is_good in zip(truths, good) if not is_good]
     if bad:
         say(
-            f"{benchmark.name}: {len(bad)} answers of {benchmark.file} are no mathematics to math-verify; only the same text counts as right:"
+            f"{benchmark.name}: {len(bad)} answers of {benchmark.file} are not mathematics to "
+            "math-verify; only the same text counts as right:"
         )
         for problem in bad:
             say(f"  problem {problem.index}: {problem.ground_truth[:200]}")
@@ -246,38 +202,31 @@ def evaluate(
     sampling = Sampling(benchmark.protocol.temperature, benchmark.protocol.top_p, args.max_tokens)
     with (args.out / f"{benchmark.name}.samples.jsonl").open("a") as file:
         for batch in batches(missing, args.batch_size or engine.batch_size):
+            problems = [(benchmark.problems[position], sample) for position, sample in batch]
+            seeds = [
+                sample_seed(args.seed, benchmark.name, problem.index, sample)
+                for problem, sample in problems
+            ]
             requests = [
-                Request(
-                    prompts[position],
-                    sample_seed(
-                        args.seed, benchmark.name, benchmark.problems[position].index, sample
-                    ),
-                )
-                for position, sample in batch
+                Request(prompts[position], seed) for (position, _), seed in zip(batch, seeds)
             ]
             completions = engine.generate(requests, sampling)
-            problems = [benchmark.problems[position] for position, _ in batch]
             grades = grader.grade(
-                (
-                    completion.text,
-                    problem.ground_truth,
-                    problem.choices,
-                    completion.finish_reason == "length",
-                )
-                for completion, problem in zip(completions, problems)
+                (done.text, problem.ground_truth, problem.choices, done.finish_reason == "length")
+                for done, (problem, _) in zip(completions, problems)
             )
             samples = [
                 {
                     "benchmark": benchmark.name,
                     "index": problem.index,
                     "sample": sample,
-                    "seed": request.seed,
+                    "seed": seed,
                     **completion._asdict(),
                     "ground_truth": problem.ground_truth,
                     **grade._asdict(),
                 }
-                for (_, sample), problem, request, completion, grade in zip(
-                    batch, problems, requests, completions, grades
+                for (problem, sample), seed, completion, grade in zip(
+                    problems, seeds, completions, grades
                 )
             ]
             file.write("".join(json.dumps(sample) + "\n" for sample in samples))
@@ -289,22 +238,12 @@ def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
     """Of every benchmark in the folder, those of earlier runs too."""
     benchmarks = {}
     found = earlier_settings(out)
-    for name in sorted(
-        found,
-        key=lambda name: (
-            list(PROTOCOLS).index(name) if name in PROTOCOLS else len(PROTOCOLS),
-            name,
-        ),
-    ):
+    order = list(PROTOCOLS)
+    for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n)):
         n = found[name]["samples"]
         samples, _ = read_samples(out / f"{name}.samples.jsonl", found[name])
-        ks = (
-            [k for k in sorted(set(pass_at)) if k <= n]
-            if pass_at
-            else [2**i for i in range(n.bit_length())]
-            if n > 1
-            else []
-        )
+        powers = [2**i for i in range(n.bit_length())] if n > 1 else []
+        ks = [k for k in sorted(set(pass_at)) if k <= n] if pass_at else powers
         benchmarks[name] = {
             "protocol": {
                 key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens")
@@ -333,28 +272,66 @@ def refuse(problems: list[str]) -> None:
         raise Stop(*problems)
 
 
-def run(args: argparse.Namespace) -> None:
+def read_inputs(args: argparse.Namespace) -> list[Benchmark]:
+    """The benchmarks. Raises Stop with all that is wrong with packages, model, data and out."""
     problems = [*packages_problems(args.engine), *model_problems(args.model)]
     files = data_files(args.data, problems)
-    overrides = {
-        key: value for key in Protocol._fields if (value := getattr(args, key)) is not None
-    }
-    found = [
-        read_benchmark(file, overrides, args.limit, problems)
-        for file in files
-        if importlib.util.find_spec("pyarrow")
-    ]
-    benchmarks = [benchmark for benchmark in found if benchmark]
-    by_name = {}
-    for benchmark in benchmarks:
+    given = {key: getattr(args, key) for key in Protocol._fields}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    benchmarks = {}
+    for file in files if importlib.util.find_spec("pyarrow") else []:
+        benchmark = read_benchmark(file, overrides, args.limit, problems)
+        if benchmark is None:
+            continue
         problems += protocol_problems(benchmark.name, benchmark.protocol, args.pass_at)
-        if benchmark.name in by_name:
+        if benchmark.name in benchmarks:
+            other = benchmarks[benchmark.name].file
             problems.append(
-                f"data: {by_name[benchmark.name].file} and {benchmark.file} are both {benchmark.name}. Give one of them."
+                f"data: {other} and {file} are both {benchmark.name}. Give one of them."
             )
-        by_name[benchmark.name] = benchmark
+        benchmarks[benchmark.name] = benchmark
     refuse(problems + out_problems(args.out))
+    return list(benchmarks.values())
 
+
+def lock(out: Path):
+    """The open lock file of the folder, held until this process ends, however it ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = (out / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        refuse(
+            [f"out: another evaluation is writing into {out}. Wait for it, or give another --out."]
+        )
+    return file
+
+
+def find_missing(benchmark: Benchmark, settings: dict, args) -> list[tuple[int, int]]:
+    """The (position, sample) that are yet to be made. Writes the settings beside the first ones."""
+    file = args.out / f"{benchmark.name}.settings.json"
+    if not file.exists():
+        written = {
+            "settings": settings,
+            "model": str(args.model.absolute()),
+            "data": str(benchmark.file.absolute()),
+            "versions": versions(),
+        }
+        write_whole(file, json.dumps(written, indent=1) + "\n")
+    samples, notice = continue_samples(args.out / f"{benchmark.name}.samples.jsonl", settings)
+    if notice:
+        say(notice)
+    there = {(sample["index"], sample["sample"]) for sample in samples}
+    return [
+        (position, sample)
+        for position, problem in enumerate(benchmark.problems)
+        for sample in range(benchmark.protocol.samples)
+        if (problem.index, sample) not in there
+    ]
+
+
+def run(args: argparse.Namespace) -> None:
+    benchmarks = read_inputs(args)
     from evaluation.grading import Grader
 
     prompts = prompt_ids(args.model, benchmarks)
@@ -367,55 +344,14 @@ def run(args: argparse.Namespace) -> None:
     say(f"reading {args.model} for its checksum")
     model_sha256 = model_checksum(args.model)
     now = {benchmark.name: settings_of(benchmark, model_sha256, args) for benchmark in benchmarks}
-    args.out.mkdir(parents=True, exist_ok=True)
-    lock = (args.out / "lock").open("w")  # held until this process ends, however it ends
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        refuse(
-            [
-                f"out: another evaluation is writing into {args.out}. Wait for it, or give another --out."
-            ]
-        )
+    held = lock(args.out)  # noqa: F841  closing the file would release it
     refuse(list(settings_problems(args.out, now, earlier_settings(args.out))))
 
-    missing, done = {}, 0
-    for benchmark in benchmarks:
-        settings = args.out / f"{benchmark.name}.settings.json"
-        if not settings.exists():
-            write_whole(
-                settings,
-                json.dumps(
-                    {
-                        "settings": now[benchmark.name],
-                        "model": str(args.model.absolute()),
-                        "data": str(benchmark.file.absolute()),
-                        "versions": versions(),
-                    },
-                    indent=1,
-                )
-                + "\n",
-            )
-        samples, notice = continue_samples(
-            args.out / f"{benchmark.name}.samples.jsonl", now[benchmark.name]
-        )
-        if notice:
-            say(notice)
-        there = {(sample["index"], sample["sample"]) for sample in samples}
-        wanted = [
-            (position, sample)
-            for position in range(len(benchmark.problems))
-            for sample in range(benchmark.protocol.samples)
-        ]
-        missing[benchmark.name] = [
-            (position, sample)
-            for position, sample in wanted
-            if (benchmark.problems[position].index, sample) not in there
-        ]
-        done += len(wanted) - len(missing[benchmark.name])
-    total = done + sum(map(len, missing.values()))
+    missing = {b.name: find_missing(b, now[b.name], args) for b in benchmarks}
+    total = sum(len(b.problems) * b.protocol.samples for b in benchmarks)
+    done = total - sum(map(len, missing.values()))
     if done:
-        say(f"{done} of {total} samples are there already")
+        say(f"{done} of {total} samples are already there")
     if total > done:
         grader = Grader(args.grader_seconds)
         try:
@@ -424,16 +360,8 @@ def run(args: argparse.Namespace) -> None:
                 check_ground_truths(benchmark, grader)
             engine = load_engine(args, max(len(ids) for batch in prompts.values() for ids in batch))
             progress = Progress(total, done)
-            for benchmark in unfinished:
-                evaluate(
-                    benchmark,
-                    prompts[benchmark.name],
-                    missing[benchmark.name],
-                    engine,
-                    grader,
-                    args,
-                    progress,
-                )
+            for b in unfinished:
+                evaluate(b, prompts[b.name], missing[b.name], engine, grader, args, progress)
         finally:
             grader.close()
     print(scores.table(write_summary(args.out, args.pass_at)))
@@ -450,32 +378,24 @@ def what_is_kept(out: Path) -> str:
 
 def main(argv: Optional[list[str]] = None) -> int:
     args = parse_arguments(argv)
-    args.model, args.out, args.data = (
-        args.model.expanduser(),
-        args.out.expanduser(),
-        [path.expanduser() for path in args.data],
-    )
     try:
         run(args)
     except Stop as error:
-        print(
-            "This evaluation cannot start; no sample was changed:\n"
-            + "\n".join(f"  - {problem}" for problem in error.args),
-            file=sys.stderr,
-        )
+        say("This evaluation cannot start; no sample was changed:")
+        say("\n".join(f"  - {problem}" for problem in error.args))
         return 1
     except KeyboardInterrupt:
-        print(f"\nStopped. {what_is_kept(args.out)}", file=sys.stderr)
+        say(f"\nStopped. {what_is_kept(args.out)}")
         return 130
     except OSError as error:
-        print(f"\nThe system refuses: {error}. {what_is_kept(args.out)}", file=sys.stderr)
+        say(f"\nThe system refuses: {error}. {what_is_kept(args.out)}")
         return 1
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        print(
-            f"\nOut of memory: give a smaller --batch-size, or with vllm a larger --tensor-parallel. {what_is_kept(args.out)}\n{error}",
-            file=sys.stderr,
+        say(
+            "\nOut of memory: give a smaller --batch-size, or with vllm a larger "
+            f"--tensor-parallel. {what_is_kept(args.out)}\n{error}"
         )
         return 1
     return 0

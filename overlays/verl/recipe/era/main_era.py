@@ -11,10 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""python -m recipe.era.main_era: recipe.dapo.main_dapo, with the loggers' environment also on an existing Ray cluster.
+"""python -m recipe.era.main_era: recipe.dapo.main_dapo, with the loggers' environment on Ray.
 
-There the process that logs has the environment in which Ray was started, not that of the run script: without this,
-TENSORBOARD_DIR and its like would be ignored silently.
+On an existing Ray cluster, the process that logs has the environment in which Ray was started, not
+that of the run script: without this, TENSORBOARD_DIR and the like would silently be ignored.
 """
 
 import os
@@ -37,7 +37,7 @@ def main(config):
     for_loggers = {
         name: value for name, value in os.environ.items() if name.startswith(LOGGER_VARIABLES)
     }
-    # `ray job submit --runtime-env-json` may set the same ones; this process then has them already, so nothing is overruled.
+    # `ray job submit --runtime-env-json` may set the same ones; this process has them already then.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     workers = {name: os.environ.get(name, value) for name, value in WORKER_DEFAULTS.items()}
     ray.init(

@@ -11,16 +11,19 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Makes the parquet files that the recipe trains on and that evaluate.py reads.
+"""Make the parquet files that the recipe trains on and that evaluate.py reads.
 
-    python recipe/era/prepare_data.py [NAME ...|all|train|math|ood] [--out DIR] [--local PATH ...] [--offline]
+    python recipe/era/prepare_data.py [NAME ...|all|train|math|ood] [--out DIR]
+                                      [--local PATH ...] [--offline]
     python recipe/era/prepare_data.py --list
 
-datasets.json beside this file says for every set where it comes from, at which revision, with which checksum and how
-many rows; a source file that differs is refused. Beside every file made lies FILE.lock.json with its checksum and the
-pin it was made from: while both match, the file is kept, otherwise it is made again.
+datasets.json beside this file says for every set where it comes from, at which revision, with which
+checksum and how many rows; a source file that differs is refused. Beside every file made lies
+FILE.lock.json with its checksum and the pin it was made from: while both match, the file is kept,
+otherwise it is made again.
 
-Exit code 0: all that was asked for is there; 1: something is not, the last lines say what and why; 2: wrong arguments.
+Exit code 0: all that was asked for is there; 1: something is not, the last lines say what and why;
+2: wrong arguments.
 """
 
 import argparse
@@ -39,14 +42,14 @@ from typing import Optional
 
 PINS = Path(__file__).resolve().with_name("datasets.json")
 GROUPS = ("train", "math", "ood")
-FORMAT = 1  # raise it when other rows are made from the same source: the files made before are then made again
+FORMAT = 1  # raise it when the same source makes other rows: earlier files are then made again
 GITHUB = "https://raw.githubusercontent.com"
 HUB = "https://huggingface.co"
 
-# The prompt of DAPO-Math-17k, word for word: verl's math_dapo takes what follows the last "Answer:".
+# DAPO-Math-17k's prompt, word for word: verl's math_dapo reads what follows the last "Answer:".
 TRAIN_BEFORE = (
-    "Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
-    "(without quotes) where $Answer is the answer to the problem.\n\n"
+    "Solve the following math problem step by step. The last line of your response should be of "
+    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 TRAIN_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 MATH_AFTER = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -59,11 +62,11 @@ class Problem(Exception):
     """Why a set cannot be made: what is wrong, where, what was expected and what to do."""
 
 
-# Rows -----------------------------------------------------------------------------------------------------------------
+# Rows
 
 
 def row(data_source: str, prompt: str, ability: str, answer: str, extra_info: dict) -> dict:
-    """One row in verl's schema. `data_source` names the scoring function of verl's reward managers."""
+    """One row in verl's schema. `data_source` names verl's scoring function."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": prompt}],
@@ -76,7 +79,8 @@ def row(data_source: str, prompt: str, ability: str, answer: str, extra_info: di
 def evaluation_row(name: str, index: int, prompt: str, answer: str, options: int = 0) -> dict:
     kind = "choice" if options else "math"
     extra_info = {"benchmark": name, "index": index, "kind": kind, "choices": options}
-    # A name that verl's own scoring refuses: as "aime24" it would be scored by its "Answer:" line, which is not asked for.
+    # A name that verl's own scoring refuses: as "aime24" it would be scored by its "Answer:" line,
+    # which is not asked for.
     return row(f"era_eval/{name}", prompt, kind.upper(), answer, extra_info)
 
 
@@ -89,7 +93,7 @@ def integer(answer) -> str:
 
 
 def boxed(solution: str) -> str:
-    r"""What the last \boxed{...} of a solution holds, without the dollars that leave math mode inside; empty where there is none."""
+    r"""What the last \boxed{...} of a solution holds, without dollars; empty without a box."""
     _, _, tail = solution.rpartition("\\boxed{")
     depth = 1
     for end, character in enumerate(tail if tail != solution else ""):
@@ -100,7 +104,7 @@ def boxed(solution: str) -> str:
 
 
 def listed(answers: list[str]) -> str:
-    """OlympiadBench: several right values stand in one string, in dollars each or together. All of them are kept."""
+    """OlympiadBench: all right values, which the source has in dollars, each or together."""
     return ", ".join(answers).replace("$", "")
 
 
@@ -126,7 +130,7 @@ def math_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def train_row(source: dict, pin: dict, name: str, index: int) -> dict:
-    r"""A row for math_dapo, which compares strings: an answer ends with its line there, and \dfrac is not \frac."""
+    r"""A row for math_dapo, which compares strings: one line per answer, \dfrac is not \frac."""
     problem, answer = problem_and_answer(source, pin)
     answer = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", " ".join(answer.split()))
     return row(
@@ -158,7 +162,7 @@ def arc_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
-    """The right answer has a column of its own upstream: a hash of seed, question and column decides the order."""
+    """Upstream each answer has its own column; hashes of seed, question, column order them."""
     columns = COLUMNS["gpqa"][1:]
     order = sorted(
         columns,
@@ -173,7 +177,10 @@ def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def mmlu_pro_row(source: dict, pin: dict, name: str, index: int) -> dict:
-    """The letter counts, as in the authors' evaluation: a published revision has an answer_index that differs (question 3983)."""
+    """The letter counts, as in the authors' evaluation.
+
+    A published revision has an answer_index that differs (question 3983).
+    """
     right = ord(source["answer"]) - 65 if source["answer"] else None
     return choice_row(name, index, source["question"], list(source["options"]), right)
 
@@ -201,7 +208,7 @@ COLUMNS = {
 }
 
 
-# Source files ---------------------------------------------------------------------------------------------------------
+# Source files
 
 
 def checksum(file: Path) -> str:
@@ -219,9 +226,12 @@ def address(pin: dict) -> str:
 
 
 def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
-    """The file with the pinned checksum: any file given, and in folders those called as the source or as the set.
+    """The file with the pinned checksum, None where there is none.
 
-    None where there is none. Raises where a file that must be meant (FOLDER/FILE as at the source, or NAME.*) differs.
+    Any file given counts, and in folders those called as at the source or as the set.
+
+    Raises:
+        Problem: a file that must be meant (FOLDER/FILE as at the source, or NAME.*) differs.
     """
     source = Path(pin.get("hub") or pin["github"], pin["path"])
     wrong = []
@@ -238,47 +248,46 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
                 wrong.append(f"{file} has {found}")
     if wrong:
         raise Problem(
-            f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get {address(pin)} anew."
+            f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get "
+            f"{address(pin)} again."
         )
     return None
 
 
-def unpinned(given: list[Path], pins: list[dict]) -> list[str]:
-    """The files among `given` that are the source of none of `pins`, each with its checksum, as text."""
-    wanted = {pin["sha256"] for pin in pins}
-    return [
-        f"{path} has {found}"
-        for path in given
-        if path.is_file() and (found := checksum(path)) not in wanted
-    ]
-
-
 def why_no_download(error: BaseException, pin: dict) -> str:
-    """Why the clients' `error` ended the download, by its first cause: around it the clients raise a FileNotFoundError, also where there is only no network."""
+    """Why the clients' `error` ended the download.
+
+    Its first cause decides: the clients wrap it in a FileNotFoundError even without a network.
+    """
     while cause := error.__cause__ or error.__context__:
         error = cause
-    status = getattr(error, "status", None) or getattr(
-        getattr(error, "response", None), "status_code", None
-    )  # aiohttp's, requests'
+    status = getattr(error, "status", None)  # aiohttp's; requests' is in its response
+    status = status or getattr(getattr(error, "response", None), "status_code", None)
     if status == 404 or isinstance(error, FileNotFoundError):
-        return f"its server says that there is no {address(pin)} (404). Get the file with sha256 {pin['sha256']} elsewhere and pass it with --local."
+        return (
+            f"its server says that there is no {address(pin)} (404). Get the file with sha256 "
+            f"{pin['sha256']} elsewhere and pass it with --local."
+        )
     said = str(error).partition("\n")[0].replace(address(pin), "it")
-    return f"{address(pin)} could not be reached or stored ({type(error).__name__}: {said}). Run the same command again when there is a network, or get it where there is one and pass it with --local."
+    return (
+        f"{address(pin)} could not be reached or stored ({type(error).__name__}: {said}). Run the "
+        "same command again when there is a network, or get it where there is one and pass it with "
+        "--local."
+    )
 
 
-def why_not_offline(pin: dict, looked_at: list[str]) -> str:
-    found = f" ({', '.join(looked_at)})" if looked_at else ""
+def why_not_offline(pin: dict) -> str:
     cache = ", nor has the hub's cache" if "hub" in pin else ""
-    return f"--offline, and --local gave no file with the sha256 pinned for it, {pin['sha256']}{found}{cache}: get {address(pin)} where there is a network and pass it with --local."
+    return (
+        f"--offline, and --local gave no file with the sha256 pinned for it, {pin['sha256']}"
+        f"{cache}: get {address(pin)} where there is a network and pass it with --local."
+    )
 
 
-def download(pin: dict, offline: bool, looked_at: list[str]) -> Path:
-    """The source file in the cache of huggingface_hub, which finishes a broken download, or of datasets (small files).
-
-    `looked_at`: what `unpinned` gave.
-    """
+def download(pin: dict, offline: bool) -> Path:
+    """The source file in the cache of huggingface_hub; GitHub's small files in that of datasets."""
     if offline and "hub" not in pin:
-        raise Problem(why_not_offline(pin, looked_at))
+        raise Problem(why_not_offline(pin))
     from datasets import DownloadManager
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import GatedRepoError
@@ -296,22 +305,23 @@ def download(pin: dict, offline: bool, looked_at: list[str]) -> Path:
             file = DownloadManager().download(address(pin))
     except GatedRepoError:
         raise Problem(
-            f"{pin['hub']} is gated. Open {HUB}/datasets/{pin['hub']}, log in and accept its conditions; then log in here with "
-            "`huggingface-cli login` or set HF_TOKEN, and run the same command again."
+            f"{pin['hub']} is gated. Open {HUB}/datasets/{pin['hub']}, log in and accept its "
+            "conditions; then log in here with `huggingface-cli login` or set HF_TOKEN, and run "
+            "the same command again."
         ) from None
     except Exception as error:  # these clients have no common base class for what a network can do
-        raise Problem(
-            why_not_offline(pin, looked_at) if offline else why_no_download(error, pin)
-        ) from None
+        raise Problem(why_not_offline(pin) if offline else why_no_download(error, pin)) from None
     found = checksum(file)
     if found != pin["sha256"]:
         raise Problem(
-            f"{address(pin)} has sha256 {found}, the pin says {pin['sha256']}. It is not used. Delete {file} and run the same command again; if it stays so, the source has changed."
+            f"{address(pin)} has sha256 {found}, the pin says {pin['sha256']}. It is not "
+            f"used. Delete {file} and run the same command again; if it stays so, the source "
+            "has changed."
         )
     return Path(file)
 
 
-# Making ---------------------------------------------------------------------------------------------------------------
+# Making
 
 
 def expect_columns(found: Iterable[str], pin: dict) -> None:
@@ -319,7 +329,8 @@ def expect_columns(found: Iterable[str], pin: dict) -> None:
     missing = [column for column in wanted if column not in found]
     if missing:
         raise Problem(
-            f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. Nothing was made of it."
+            f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. "
+            "Nothing was made of it."
         )
 
 
@@ -330,7 +341,7 @@ def expect_rows(found: int, wanted: int, what: str) -> None:
 
 @contextlib.contextmanager
 def reading(file: Path, pin: dict) -> Iterator[None]:
-    """What the libraries raise for a file that is not in its format becomes a Problem; what the system says of it stays."""
+    """A Problem for what the libraries raise about a file's format; system errors stay."""
     import datasets
     import pyarrow
 
@@ -345,7 +356,8 @@ def reading(file: Path, pin: dict) -> Iterator[None]:
         if getattr(error, "errno", None):  # pyarrow's own OSError has no number
             raise
         raise Problem(
-            f"{file} cannot be read as {pin['format']}: {str(error.__cause__ or error).rstrip('.')}. Nothing was made of it."
+            f"{file} cannot be read as {pin['format']}: "
+            f"{str(error.__cause__ or error).rstrip('.')}. Nothing was made of it."
         ) from None
 
 
@@ -380,10 +392,9 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
     """The rows of a set that is not in verl's schema yet, and what is worth knowing about them."""
     import datasets
 
-    datasets.disable_progress_bars()  # two per set that flash by; a download from the hub shows its own
-    options = (
-        {"keep_default_na": False} if pin["format"] == "csv" else {}
-    )  # "None" and "NA" can be answers
+    datasets.disable_progress_bars()  # two per set flash by; a download from the hub has its own
+    # "None" and "NA" can be answers.
+    options = {"keep_default_na": False} if pin["format"] == "csv" else {}
     with tempfile.TemporaryDirectory() as cache:
         with reading(file, pin):
             source = datasets.load_dataset(
@@ -408,19 +419,21 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
     wanted = pin.get("without_answer", 0)
     if len(empty) != wanted:
         raise Problem(
-            f"{pin['path']}: {len(empty)} rows have no answer, expected {wanted}; they are {empty} (from 0). Nothing was made of it."
+            f"{pin['path']}: {len(empty)} rows have no answer, expected {wanted}; they are "
+            f"{empty} (from 0). Nothing was made of it."
         )
     notes = [f"{name}: rows {empty} of the source have no answer and are left out"] if empty else []
     twice = [indices for indices in places.values() if len(indices) > 1]
     if twice:
         notes.append(
-            f"{name}: {len(twice)} prompts stand in several rows, all kept: {', '.join(map(str, twice[:5]))}{' ...' * (len(twice) > 5)}"
+            f"{name}: {len(twice)} prompts are in several rows, all kept: "
+            f"{', '.join(map(str, twice[:5]))}{' ...' * (len(twice) > 5)}"
         )
     return rows, notes
 
 
 def make(name: str, set_: dict, file: Path, target: Path) -> list[str]:
-    """Writes `target` and its lock file, each under a temporary name first. Returns what is worth knowing."""
+    """Write `target` and its lock file, each under a temporary name first. Returns notes."""
     import datasets
 
     pin, notes = set_["pin"], []
@@ -473,11 +486,11 @@ def why_make(target: Path, pin: dict) -> str:
     return "" if checksum(target) == recorded else "made again, the old one was damaged"
 
 
-# Contamination --------------------------------------------------------------------------------------------------------
+# Contamination
 
 
 def bare(prompt: str) -> str:
-    """A problem without its instructions, as letters and digits alone: spacing, dollars and case do not matter."""
+    """A problem without its instructions, as lower-case letters and digits only."""
     prompt = prompt.removeprefix(TRAIN_BEFORE).removesuffix(TRAIN_AFTER).removesuffix(MATH_AFTER)
     return re.sub(r"[\W_]+", "", prompt).lower()
 
@@ -493,7 +506,7 @@ def bare_problems(file: Path) -> set[str]:
 
 
 def overlaps(sets: dict, out: Path) -> list[str]:
-    """Benchmark problems that a training file holds word for word, for all pairs of files that are there."""
+    """Notes on benchmark problems that a training file, where both exist, holds word for word."""
     there = {
         name: out / entry["file"] for name, entry in sets.items() if (out / entry["file"]).is_file()
     }
@@ -509,12 +522,13 @@ def overlaps(sets: dict, out: Path) -> list[str]:
         for benchmark, wanted in held_out.items():
             if shared := len(problems & wanted):
                 notes.append(
-                    f"contamination: {file.name} holds {shared} of the {len(wanted)} problems of {benchmark} word for word"
+                    f"contamination: {file.name} holds {shared} of the {len(wanted)} "
+                    f"problems of {benchmark} word for word"
                 )
     return notes
 
 
-# Command --------------------------------------------------------------------------------------------------------------
+# Command
 
 
 def listing(sets: dict) -> str:
@@ -543,27 +557,29 @@ def chosen(names: list[str], sets: dict) -> list[str]:
 def prepare(
     names: list[str], sets: dict, out: Path, given: list[Path], offline: bool
 ) -> dict[str, str]:
-    """Makes what is not finished. Returns what is wrong, by name; one set's failure does not stop the others."""
+    """Make what is not finished; one set's failure does not stop the others.
+
+    Returns:
+        What is wrong, by name.
+    """
     failed, changed = {}, False
-    looked_at = unpinned(given, [sets[name]["pin"] for name in names])
+    wanted = {sets[name]["pin"]["sha256"] for name in names}
     notes = [
-        f"--local: {file}, the sha256 of none of the sets asked for. It is not used."
-        for file in looked_at
+        f"--local: {path} has {found}, the sha256 of none of the sets asked for. It is not used."
+        for path in given
+        if path.is_file() and (found := checksum(path)) not in wanted
     ]
     for name in names:
         pin, target = sets[name]["pin"], out / sets[name]["file"]
         try:
             why = why_make(target, pin)
             if why:
-                notes += make(
-                    name,
-                    sets[name],
-                    local_file(name, pin, given) or download(pin, offline, looked_at),
-                    target,
-                )
+                file = local_file(name, pin, given) or download(pin, offline)
+                notes += make(name, sets[name], file, target)
                 changed = True
             print(
-                f"{name}: {target}, {rows_made(pin):,} rows ({why or 'kept, checksum and pin match'})",
+                f"{name}: {target}, {rows_made(pin):,} rows "
+                f"({why or 'kept, checksum and pin match'})",
                 flush=True,
             )
         except (Problem, OSError) as error:
@@ -583,48 +599,34 @@ def existing(text: str) -> Path:
     return path
 
 
-def main(arguments: Optional[list[str]] = None) -> int:
-    sets = json.loads(PINS.read_text())
+def make_parser(sets: dict) -> argparse.ArgumentParser:
     default_out = Path(os.environ.get("RAY_DATA_HOME") or "~/verl").expanduser() / "data"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        default=["all"],
-        help=f"sets ({', '.join(sets)}) or groups: all, {', '.join(GROUPS)}; default: all",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=default_out,
-        metavar="DIR",
-        help=f"where the files go; default: {default_out}, where the scripts look",
-    )
-    parser.add_argument(
-        "--local",
-        type=existing,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PATH",
-        help="source files, or folders with them anywhere below; told apart by name and checksum",
-    )
-    parser.add_argument(
-        "--offline",
-        action="store_true",
-        help="no network: finished files, --local and the hub's cache only",
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="show every set with its source, revision, checksum and rows, and stop",
-    )
+    add = parser.add_argument
+    groups = f"all, {', '.join(GROUPS)}"
+    names = f"sets ({', '.join(sets)}) or groups: {groups}; default: all"
+    add("names", nargs="*", metavar="NAME", default=["all"], help=names)
+    out = f"where the files go; default: {default_out}, where the scripts look"
+    add("--out", type=Path, default=default_out, metavar="DIR", help=out)
+    local = "source files, or folders with them at any depth; told apart by name and checksum"
+    given = {"nargs": "+", "action": "extend", "default": [], "metavar": "PATH"}
+    add("--local", type=existing, **given, help=local)
+    offline = "no network: finished files, --local and the hub's cache only"
+    add("--offline", action="store_true", help=offline)
+    listed = "show every set with its source, revision, checksum and rows, and stop"
+    add("--list", action="store_true", help=listed)
+    return parser
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    sets = json.loads(PINS.read_text())
+    parser = make_parser(sets)
     args = parser.parse_args(arguments)
     unknown = [name for name in args.names if name not in sets and name not in ("all", *GROUPS)]
     if unknown:
         parser.error(
-            f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, {', '.join(GROUPS)}."
+            f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, "
+            f"{', '.join(GROUPS)}."
         )
     if args.list:
         try:
@@ -634,7 +636,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
         return 0
     if importlib.util.find_spec("datasets") is None:
         parser.error(
-            f"{sys.executable} has no package `datasets`. Use the Python that trains. Nothing was changed."
+            f"{sys.executable} has no package `datasets`. Use the Python that trains. "
+            "Nothing was changed."
         )
     out = args.out.expanduser()
     try:
@@ -646,17 +649,11 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         failed = prepare(names, sets, out, args.local, args.offline)
     except KeyboardInterrupt:
-        print(
-            "Stopped. Finished files stay; run the same command again for the rest.",
-            file=sys.stderr,
-        )
+        print("Stopped. Finished files stay; run the same command again.", file=sys.stderr)
         return 130
     if failed:
-        print(
-            f"Not made: {len(failed)} of {len(names)}; what is made stays.\n"
-            + "\n".join(f"  - {name}: {why}" for name, why in failed.items()),
-            file=sys.stderr,
-        )
+        print(f"Not made: {len(failed)} of {len(names)}; what is made stays.", file=sys.stderr)
+        print("\n".join(f"  - {name}: {why}" for name, why in failed.items()), file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Clip-Cov (tab:main_results): eight mini-batches of 32 prompts per step. k = 1 only logs the era/ metrics.
+# Clip-Cov (tab:main_results): eight mini-batches of 32 prompts per step. k = 1 only logs.
 #
-# The coefficients are those of the KL-Cov paper, as in recipe/entropy/7b_clip_cov.sh; the ERA paper gives none.
-# 1,100 steps, as many as ERA's two stages together: neither paper gives a number.
+# The coefficients are those of the KL-Cov paper, as in recipe/entropy/7b_clip_cov.sh; the ERA paper
+# gives none. 1,100 steps, as many as ERA's two stages together: neither paper gives a number.
 TOTAL_STEPS=${TOTAL_STEPS:-1100}
 settings=(
     actor_rollout_ref.actor.ppo_mini_batch_size=32

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ERA without omega_high (fig. effect of upper): stage 1 with no upper bound. In the paper the entropy explodes soon.
+# ERA without omega_high (fig. effect of upper): stage 1 with no upper bound. In the
+# paper the entropy soon explodes.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.era.low=0.45

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ERA (table:moremodels): Qwen2.5-Math-1.5B on MATH, levels 3 to 5.
 #
-# One stage, that of the 7B's first: the paper has a second one for the 7B alone. Its steps and filter are taken over too.
+# One stage, that of the 7B's first: the paper has a second one for the 7B only. Its steps and
+# filter are taken over too.
 model=Qwen2.5-Math-1.5B
 train_data=math-3to5
 TOTAL_STEPS=${TOTAL_STEPS:-600}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ERA, stage 1 (tab:main_results, fig:llm_entropy): Qwen2.5-Math-7B on DAPO-Math-17k, 600 steps, top-k filter.
+# ERA, stage 1 (tab:main_results, fig:llm_entropy): Qwen2.5-Math-7B, 600 steps, top-k filter.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.era.low=0.45

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# GRPO with 20 % forking tokens (tab:main_results): only the tokens of highest entropy are updated. k = 1 only logs.
+# GRPO with 20 % forking tokens (tab:main_results): only the tokens of highest entropy are updated.
+# k = 1 only logs.
 #
 # 1,100 steps, as many as ERA's two stages together: the paper gives no number.
 TOTAL_STEPS=${TOTAL_STEPS:-1100}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO (table:moremodels): Qwen2.5-Math-1.5B on MATH, levels 3 to 5. k = 1 only logs the era/ metrics.
+# GRPO (table:moremodels): Qwen2.5-Math-1.5B on MATH, levels 3 to 5. k = 1 only logs.
 #
 # 600 steps, as ERA's: the paper gives no number.
 model=Qwen2.5-Math-1.5B

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO (tab:main_results, fig:llm_entropy): the baseline. k = 1 only logs the era/ metrics.
+# GRPO (tab:main_results, fig:llm_entropy): the baseline. k = 1 only logs.
 #
 # 1,100 steps, as many as ERA's two stages together: the paper gives no number.
 TOTAL_STEPS=${TOTAL_STEPS:-1100}

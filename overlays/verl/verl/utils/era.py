@@ -11,17 +11,18 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Entropy Regularizing Activation (ERA) for language-model policies: the mathematics and its configuration.
+"""Entropy Regularizing Activation (ERA) for language-model policies: mathematics, configuration.
 
-ERA acts after sampling. A response whose forking tokens have too little entropy is updated as if its positive-advantage
-tokens had been drawn from a sharpened policy, one with too much as if from a flattened policy (paper, Eq. llm):
+ERA acts after sampling. A response whose forking tokens have too little entropy is updated as if
+its positive-advantage tokens had been drawn from a sharpened policy, one with too much as if from a
+flattened policy (paper, Eq. llm):
 
     z' = k z    if H_resp < low  and A_t > 0
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-All entropies are in nats. This file needs torch and the standard library alone; what moves these quantities through
-verl's actor is in verl/utils/era_fsdp.py.
+All entropies are in nats. This file needs only torch and the standard library; what moves these
+quantities through verl's actor is in verl/utils/era_fsdp.py.
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ import torch
 
 CONFIG_KEY = "actor_rollout_ref.actor.era"
 
-# Log-probability given to a label that the top-k filter removed. The value is the authors'; it never reaches a gradient.
+# Log-probability given to a label that the top-k filter removed. The value is the authors'; it
+# never reaches a gradient.
 OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 
 # Rows of logits are upcast a few at a time: 64 MiB of fp32, whatever the vocabulary.
@@ -47,10 +49,14 @@ class EraConfig:
         enable: False leaves verl as it is upstream.
         low: omega_low in nats; a response below it is sharpened.
         high: omega_high in nats, `inf` for none; a response above it is flattened.
-        k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the era/ metrics.
-        top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages; in (0, 1].
-        top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses 20); None for all.
-        scale_advantages: also divide the advantage of a scaled token by its scale (the paper's equation for A').
+        k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
+            era/ metrics.
+        top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
+            in (0, 1].
+        top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses
+            20); None for all.
+        scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
+            equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
 
     Raises:
@@ -121,7 +127,7 @@ class EraConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
-        """Read the hydra group; a configuration without it (an older recipe, a reference policy) is a disabled ERA."""
+        """Read the hydra group. ERA is off without it (an older recipe, a reference policy)."""
         fields = dict(mapping or {})
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
@@ -150,8 +156,8 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: a bad value in the group, or ERA together with a setting under which it would be unsound. All such
-            settings are named at once.
+        ValueError: a bad value in the group, or ERA together with a setting under which it would be
+            unsound. All such settings are named at once.
     """
     actor = config["actor_rollout_ref"]["actor"]
     era = EraConfig.from_mapping(actor.get("era"))
@@ -159,7 +165,8 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         return era
     if actor["strategy"] == "megatron":
         raise ValueError(
-            f"{CONFIG_KEY}.enable=True needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+            f"{CONFIG_KEY}.enable=True needs the FSDP actor, but "
+            "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
         )
     if not era.changes_training:
         return era
@@ -169,17 +176,22 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     problems = []
     if "cov" in policy_loss["loss_mode"]:
         problems.append(
-            f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its covariances would be those of the scaled policy, set it to vanilla or gspo"
+            f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its "
+            "covariances would be those of the scaled policy, set it to vanilla or gspo"
         )
     if policy_loss.get("forking_fraction", 1) != 1:
         problems.append(
-            f"actor_rollout_ref.actor.policy_loss.forking_fraction={policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 is not defined, set it to 1"
+            "actor_rollout_ref.actor.policy_loss.forking_fraction="
+            f"{policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 "
+            "is not defined, set it to 1"
         )
     if model.get("use_fused_kernels"):
         problems += _fused_problems(era, config, actor)
     if (rollout.get("multi_turn") or {}).get("enable") and config["algorithm"].get("filter_groups"):
         problems.append(
-            "actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool tokens; use verl.trainer.main_ppo"
+            "actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: "
+            "v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act "
+            "on tool tokens; use verl.trainer.main_ppo"
         )
     if problems:
         raise ValueError(
@@ -193,7 +205,7 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
 def _fused_problems(
     era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]
 ) -> list[str]:
-    """Fused kernels make one log-prob per token, of all logits, and the entropy of the policy that they see: the scaled one."""
+    """Where fused kernels fail: one log-prob per token, over all logits, of the scaled policy."""
     filters_groups = config["algorithm"].get("filter_groups") or {}
     batch_size = config["data"]["train_batch_size"]
     if not filters_groups.get(
@@ -204,29 +216,37 @@ def _fused_problems(
     problems = []
     if batch_size > actor["ppo_mini_batch_size"] or actor["ppo_epochs"] != 1:
         problems.append(
-            f"{fused} off-policy ({batch_size} prompts in mini-batches of {actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old log-probs under k and 1/k are needed, and those kernels make one log-prob per token; use one mini-batch and one epoch"
+            f"{fused} off-policy ({batch_size} prompts in mini-batches of "
+            f"{actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old "
+            "log-probs under k and 1/k are needed, and those kernels make one log-prob per "
+            "token; use one mini-batch and one epoch"
         )
     if era.top_k is not None:
         problems.append(
-            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all logits, set top_k to null"
+            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all "
+            "logits, set top_k to null"
         )
     if actor["entropy_coeff"] != 0:
         problems.append(
-            f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: the kernel's entropy would be that of the scaled policy, set it to 0"
+            f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: "
+            "the kernel's entropy would be that of the scaled policy, set it to 0"
         )
     if actor["use_kl_loss"]:
         problems.append(
-            f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be those of the scaled policy, set it to False"
+            f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be "
+            "those of the scaled policy, set it to False"
         )
     if actor.get("ulysses_sequence_parallel_size", 1) > 1:
         problems.append(
-            f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size={actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each rank's slice, so the log-prob at each border is that of a wrong token; set it to 1"
+            f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size="
+            f"{actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each "
+            "rank's slice, so the log-prob at each border is that of a wrong token; set it to 1"
         )
     return problems
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
-    """How many tokens H_resp averages for responses of these lengths: max(1, floor(top_fraction x length)), 0 of 0."""
+    """How many tokens H_resp averages: max(1, floor(top_fraction x length)), 0 of 0."""
     return (top_fraction * length.double()).floor().long().clamp(min=1).minimum(length)
 
 
@@ -236,13 +256,15 @@ def split_entropy(
     """Mean entropy of each response's forking tokens and of its other tokens.
 
     Args:
-        entropy: (bsz, response_length) token entropies in nats; values outside the mask are ignored, NaN included.
+        entropy: (bsz, response_length) token entropies in nats; values outside the mask are
+            ignored, NaN included.
         response_mask: (bsz, response_length), bool or 0/1.
-        top_fraction: share of the tokens, those of highest entropy, that count as forking; at least one of them.
+        top_fraction: share of the tokens, those of highest entropy, that count as forking; at least
+            one of them.
 
     Returns:
-        Two tensors (bsz,) of entropy's dtype: the mean over the max(1, floor(top_fraction x length)) largest entropies,
-        and the mean over the rest; NaN where there is no such token.
+        Two tensors (bsz,) of entropy's dtype: the mean over the max(1, floor(top_fraction x
+        length)) largest entropies, and the mean over the rest; NaN where there is no such token.
     """
     mask = response_mask.bool()
     length = mask.sum(-1, keepdim=True)
@@ -259,7 +281,7 @@ def split_entropy(
 def response_entropy(
     entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2
 ) -> torch.Tensor:
-    """H_resp: the mean of the max(1, floor(top_fraction x length)) largest token entropies of each response.
+    """H_resp: mean of each response's max(1, floor(top_fraction x length)) largest token entropies.
 
     Args and dtypes as `split_entropy`.
 
@@ -306,27 +328,32 @@ def logprobs(
     logit_scale: Optional[torch.Tensor] = None,
     top_k: Optional[int] = None,
 ) -> torch.Tensor:
-    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z, optionally over the top_k largest.
+    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z.
 
-    Several factors per token are taken in one sweep over the logits. Neither direction makes a (tokens, vocabulary)
-    tensor beside the gradient itself (and a copy of logits that are not contiguous), and `logits` is never written to.
+    Several factors per token are taken in one sweep over the logits. Neither direction makes a
+    (tokens, vocabulary) tensor beside the gradient itself (and a copy of logits that are not
+    contiguous), and `logits` is never written to.
 
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
         labels: (...) int64.
-        logit_scale: (...) positive factors, or (..., factors) for several per token; constants for the gradient; None for 1.
+        logit_scale: (...) positive factors, or (..., factors) for several per token; constants for
+            the gradient; None for 1.
         top_k: normalise over this many largest logits; more than the vocabulary means all.
 
     Returns:
-        (...), or (..., factors), in fp32 (fp64 for fp64). A label outside the top_k has OUTSIDE_TOP_K_LOG_PROB and no gradient.
+        (...), or (..., factors), in fp32 (fp64 for fp64). A label outside the top_k has
+        OUTSIDE_TOP_K_LOG_PROB and no gradient.
 
     Raises:
-        ValueError: labels or logit_scale of a shape that does not fit logits.shape[:-1], or top_k < 1.
+        ValueError: labels or logit_scale of a shape that does not fit logits.shape[:-1], or top_k <
+            1.
     """
     shape = logits.shape[:-1]
     if labels.shape != shape:
         raise ValueError(
-            f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the logits without the vocabulary."
+            f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the "
+            "logits without the vocabulary."
         )
     dtype = _at_least_fp32(logits.dtype)
     if logit_scale is None:
@@ -341,7 +368,8 @@ def logprobs(
             else f"type {type(logit_scale).__name__}"
         )
         raise ValueError(
-            f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor per label, or with one more dimension for several."
+            f"logit_scale has {found}; expected a tensor of shape {tuple(shape)}, one factor "
+            "per label, or with one more dimension for several."
         )
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
@@ -357,10 +385,10 @@ def logprobs(
 
 
 def divide_rows_(logits: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
-    """In-place logits / divisor, row by row, whose gradient is one tensor of the gradient's own dtype.
+    """Divide logits in place, row by row; the gradient is one tensor of its own dtype.
 
-    `logits.div_(divisor)` would do, but where the dtypes differ (bf16 logits, fp32 divisor) its backward pass makes an
-    fp32 tensor of the logits' size, and on CPU so does its forward pass.
+    `logits.div_(divisor)` would do, but where the dtypes differ (bf16 logits, fp32 divisor) its
+    backward pass makes an fp32 tensor of the logits' size, and on CPU so does its forward pass.
 
     Args:
         logits: (..., vocabulary), not a leaf that requires a gradient.
@@ -401,7 +429,10 @@ def _divide_into(out: torch.Tensor, dividend: torch.Tensor, divisor: torch.Tenso
 
 
 class _ScaledLogProbs(torch.autograd.Function):
-    """log softmax(s z)_y for each factor s of a row, upcast a chunk at a time; its gradient is sum_s s (1[i = y] - softmax(s z)_i)."""
+    """log softmax(s z)_y for each factor s of a row, upcast a chunk at a time.
+
+    Its gradient is sum_s s (1[i = y] - softmax(s z)_i).
+    """
 
     @staticmethod
     def forward(ctx, logits, labels, scale):
@@ -435,7 +466,7 @@ class _ScaledLogProbs(torch.autograd.Function):
 
 
 class _TopKLogProbs(torch.autograd.Function):
-    """log softmax(s z)_y over the top-k logits of each row; the logits themselves are not kept for the backward pass."""
+    """log softmax(s z)_y over the top-k logits of each row; the backward pass keeps no logits."""
 
     @staticmethod
     def forward(ctx, logits, labels, scale, top_k):

@@ -26,7 +26,8 @@ def validate_trainer_config(config: Mapping[str, Any]) -> None:
         config: verl's trainer configuration.
 
     Raises:
-        ValueError: bad values and settings that do not go together, all of them; the full key, the value and what was expected.
+        ValueError: bad values and settings that do not go together, all of them; the full key, the
+            value and what was expected.
     """
     actor = config["actor_rollout_ref"]["actor"]
     checks = (

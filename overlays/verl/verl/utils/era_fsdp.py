@@ -11,18 +11,20 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What verl's FSDP actor calls for ERA: it carries the quantities of verl/utils/era.py through a training step.
+"""What verl's FSDP actor calls for ERA: the quantities of verl/utils/era.py in a training step.
 
-    start               ActorHooks             refuses actors and heads for which the rest would be wrong
-    old_log_prob pass   requested_keys         off-policy: asks for the log-probs under 1, k and 1/k beside the plain ones
-                        old_log_prob_tensors   H_resp of each response travels beside old_log_probs, and so do those
-    start of update     decide_scales          H_resp and the advantages give the scale of each token, once
+    start               ActorHooks             refuses actors and heads that would make it wrong
+    old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
+                        old_log_prob_tensors   H_resp, and those, travel beside old_log_probs
+    start of update     decide_scales          H_resp and advantages give each token's scale, once
     forward             module                 fused kernels: scales the hidden states
-                        divide_by_temperature_ else: the division that verl does anyway applies the scale
-                        log_probs              the top-k filter; several log-probs per token where several are needed
-    loss                policy_loss_inputs     old and new log-probs of the transformed policy, and those of the original
+                        divide_by_temperature_ else: the division that verl does anyway applies the
+                            scale
+                        log_probs              the top-k filter; several per token where needed
+    loss                policy_loss_inputs     log-probs of the transformed and original policy
 
-With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to the bit.
+With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to
+the bit.
 """
 
 import itertools
@@ -65,16 +67,22 @@ def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.
     return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
 
-class ActorHooks:
-    """The calls that DataParallelPPOActor makes for ERA. (Those for forking tokens are in verl/utils/forking_tokens.py.)
+def _has(batch: Mapping[str, torch.Tensor], key: str) -> bool:
+    keys = batch.keys()  # a TensorDict itself refuses `in`
+    return key in keys
 
-    A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of the old_log_prob
-    pass has `era_branch_factors` where the update will be off-policy. Without them each method is what upstream does.
+
+class ActorHooks:
+    """The calls that DataParallelPPOActor makes for ERA (for forking tokens: forking_tokens.py).
+
+    A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of
+    the old_log_prob pass has `era_branch_factors` where the update will be off-policy. Without them
+    each method is what upstream does.
 
     Raises:
-        ValueError: a bad value in the configuration; an actor with an update of its own (recipe/spin, recipe/sppo),
-            which would never call the hooks; a head whose logits are not a multiple of the hidden states' where fused
-            kernels leave nothing else to scale.
+        ValueError: a bad value in the configuration; an actor with an update of its own
+            (recipe/spin, recipe/sppo), which would never call the hooks; a head whose logits are
+            not a multiple of the hidden states' where fused kernels leave nothing else to scale.
     """
 
     def __init__(self, actor: Any):
@@ -101,8 +109,14 @@ class ActorHooks:
         )
 
     def requested_keys(self, data: DataProto) -> list[str]:
-        """Where the update on `data`, this rank's whole batch, will take several steps: adds the factors under which it
-        needs old log-probs, (bsz, 3), and returns their key. Otherwise an empty list."""
+        """Off-policy: add the factors, (bsz, 3), under which the update needs old log-probs.
+
+        Args:
+            data: this rank's whole batch of the update.
+
+        Returns:
+            Their key where the update will take several steps, otherwise nothing.
+        """
         if not self.config.enable or not self._is_off_policy(data):
             return []
         factors = torch.tensor(
@@ -125,13 +139,14 @@ class ActorHooks:
         Args:
             rollout: the configuration `actor_rollout_ref.rollout`.
             data: the batch of the pass.
-            log_probs: (bsz, response_length), or (bsz, response_length, n) whose first is plain and whose last three are
-                those under 1, k and 1/k with the top-k filter.
+            log_probs: (bsz, response_length), or (bsz, response_length, n) whose first is plain and
+                whose last three are those under 1, k and 1/k with the top-k filter.
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            `old_log_probs` and `entropys` as upstream; with ERA also H_resp and the mean entropy of the other tokens,
-            (bsz,) each; off-policy also `era_branch_log_probs`, (bsz, response_length, 3).
+            `old_log_probs` and `entropys` as upstream; with ERA also H_resp and the mean entropy of
+            the other tokens, (bsz,) each; off-policy also `era_branch_log_probs`, (bsz,
+            response_length, 3).
         """
         if not self.config.enable:
             return {"old_log_probs": log_probs, "entropys": entropys}
@@ -153,11 +168,12 @@ class ActorHooks:
     def decide_scales(
         self, data: DataProto, select_keys: list[str], device: Union[str, int]
     ) -> dict[str, float]:
-        """Decide the logit scale of every token, add it to the batch and to `select_keys`, and measure the era/ metrics.
+        """Decide each token's logit scale, add it to batch and `select_keys`, measure the metrics.
 
         Args:
-            data: this rank's whole batch of the update; it gains `era_logit_scale` and, off-policy, `era_old_log_probs`:
-                the old log-probs under that scale, (bsz, response_length) each.
+            data: this rank's whole batch of the update; it gains `era_logit_scale` and, off-policy,
+                `era_old_log_probs`: the old log-probs under that scale, (bsz, response_length)
+                each.
             select_keys: the keys that the update passes on to its micro-batches.
             device: where collectives run.
 
@@ -165,7 +181,8 @@ class ActorHooks:
             Metrics over all ranks; empty with ERA disabled.
 
         Raises:
-            ValueError: the old_log_prob pass did not bring what the update needs; multi-modal inputs in dynamic batches.
+            ValueError: the old_log_prob pass did not bring what the update needs; multi-modal
+                inputs in dynamic batches.
         """
         if not self.config.enable:
             return {}
@@ -175,7 +192,10 @@ class ActorHooks:
             and "multi_modal_inputs" in data.non_tensor_batch
         ):
             raise ValueError(
-                f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz to False. This step's update was not begun; checkpoints are as they were."
+                f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and "
+                "actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a "
+                "micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz "
+                "to False. This step's update was not begun; checkpoints are as they were."
             )
         batch = data.batch
         needed = (
@@ -184,9 +204,13 @@ class ActorHooks:
             else [RESPONSE_ENTROPY]
         )
         for key in needed:
-            if key not in batch.keys():
+            if not _has(batch, key):
                 raise ValueError(
-                    f"ERA needs '{key}' of the old_log_prob pass for this update ({len(data)} responses in mini-batches of {self._mini_batch_size}, both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The trainer must call the actor's compute_log_prob on the same batch and unite its output with it before update_actor."
+                    f"ERA needs '{key}' of the old_log_prob pass for this update "
+                    f"({len(data)} responses in mini-batches of {self._mini_batch_size}, "
+                    f"both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The "
+                    "trainer must call the actor's compute_log_prob on the same batch and "
+                    "unite its output with it before update_actor."
                 )
         mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
         era, entropy = self.config, batch[RESPONSE_ENTROPY]
@@ -216,8 +240,8 @@ class ActorHooks:
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> Callable:
-        """`actor_module`; for fused kernels in an update with ERA, with its decoder's hidden states scaled: (s h) W = s (h W)."""
-        if LOGIT_SCALE not in micro_batch.keys() or self._decoder is None:
+        """`actor_module`; for fused kernels with scaled hidden states, (s h) W = s (h W)."""
+        if not _has(micro_batch, LOGIT_SCALE) or self._decoder is None:
             return actor_module
 
         def scale_hidden_states(decoder, args, output):
@@ -242,18 +266,22 @@ class ActorHooks:
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> None:
-        """In-place division of the logits by the temperature, or by temperature / scale of the token that a position predicts.
+        """Divide logits in place by the temperature, or by temperature / scale of the next token.
 
-        The scale is left to `log_probs` where the loss also needs the original policy, and off-policy: there old and new
-        log-probs must be rounded alike, or in bf16 the ratio of the first step would not be 1.
+        The scale is left to `log_probs` where the loss also needs the original policy, and
+        off-policy: there old and new log-probs must be rounded alike, or in bf16 the ratio of the
+        first step would not be 1.
 
         Args:
-            logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel rank, vocabulary).
+            logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel
+                rank, vocabulary).
             temperature: of the sampling.
-            micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA, `input_ids` (bsz, seqlen).
-            indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded logits.
+            micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA,
+                `input_ids` (bsz, seqlen).
+            indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded
+                logits.
         """
-        if LOGIT_SCALE not in micro_batch.keys() or self._scales_apart(micro_batch):
+        if not _has(micro_batch, LOGIT_SCALE) or self._scales_apart(micro_batch):
             logits.div_(temperature)
             return
         scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
@@ -271,17 +299,19 @@ class ActorHooks:
         """Log-probs of the labels, from logits after `divide_by_temperature_`.
 
         Args:
-            logits: packed (tokens of this rank, vocabulary), or those of the response (bsz, response_length, vocabulary).
+            logits: packed (tokens of this rank, vocabulary), or those of the response (bsz,
+                response_length, vocabulary).
             labels: of the logits' shape without the vocabulary.
             micro_batch, indices: as `divide_by_temperature_`.
             inplace_backward: upstream's.
 
         Returns:
-            (...) of the labels; or (..., n) whose first is that of the original policy: with the factors of an off-policy
-            step's old_log_prob pass, n is 3, or 4 with a top-k filter; in an update with KL loss n is 2.
+            (...) of the labels; or (..., n) whose first is that of the original policy: with the
+            factors of an off-policy step's old_log_prob pass, n is 3, or 4 with a top-k filter; in
+            an update with KL loss n is 2.
         """
         top_k = self.config.top_k
-        if BRANCH_FACTORS in micro_batch.keys():
+        if _has(micro_batch, BRANCH_FACTORS):
             factors = micro_batch[BRANCH_FACTORS][0].expand(*labels.shape, 3)
             branches = logprobs_from_logits(logits, labels, logit_scale=factors, top_k=top_k)
             if top_k is None:
@@ -290,7 +320,7 @@ class ActorHooks:
                 [logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches],
                 dim=-1,
             )
-        if LOGIT_SCALE not in micro_batch.keys():
+        if not _has(micro_batch, LOGIT_SCALE):
             return logprobs_from_logits(logits, labels, inplace_backward)
         if not self._scales_apart(micro_batch):
             return logprobs_from_logits(logits, labels, inplace_backward, top_k=top_k)
@@ -309,24 +339,25 @@ class ActorHooks:
         )
 
     def _scales_apart(self, micro_batch: Mapping[str, torch.Tensor]) -> bool:
-        return self._needs_original or OLD_LOG_PROBS in micro_batch.keys()
+        return self._needs_original or _has(micro_batch, OLD_LOG_PROBS)
 
     def policy_loss_inputs(
         self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the policy loss takes, (bsz, response_length) each.
 
-        With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs of the
-        transformed policy are the new ones, detached: the ratio is exactly 1, without a second pass. Off-policy they are
-        those of the old_log_prob pass under the token's scale, so that the ratio is pi'_new / pi'_old.
-        `scale_advantages` gives A' = A / scale (the paper's equation after Eq. llm).
+        With one mini-batch and one epoch the policy of the update is the one that sampled, so the
+        old log-probs of the transformed policy are the new ones, detached: the ratio is exactly 1,
+        without a second pass. Off-policy they are those of the old_log_prob pass under the token's
+        scale, so that the ratio is pi'_new / pi'_old. `scale_advantages` gives A' = A / scale (the
+        paper's equation after Eq. llm).
 
         Returns:
-            The log-probs of the transformed policy, those of the original policy (the same tensor where no KL loss needs
-            them), the old log-probs, and the advantages.
+            The log-probs of the transformed policy, those of the original policy (the same tensor
+            where no KL loss needs them), the old log-probs, and the advantages.
         """
         old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
-        if LOGIT_SCALE not in micro_batch.keys():
+        if not _has(micro_batch, LOGIT_SCALE):
             return log_prob, log_prob, old_log_prob, advantages
         original = log_prob
         if log_prob.dim() == 3:
@@ -334,9 +365,10 @@ class ActorHooks:
         if self.config.scale_advantages:
             advantages = advantages / micro_batch[LOGIT_SCALE]
         detached = log_prob.detach()
-        if OLD_LOG_PROBS not in micro_batch.keys():
+        if not _has(micro_batch, OLD_LOG_PROBS):
             return log_prob, original, detached, advantages
-        # A token that the top-k filter removed in one of the two passes has a stand-in there, and no ratio: it takes 1.
+        # A token that the top-k filter removed in one of the two passes has a stand-in there, and
+        # no ratio: it takes 1.
         old_log_prob = micro_batch[OLD_LOG_PROBS]
         filtered = (old_log_prob == OUTSIDE_TOP_K_LOG_PROB) | (detached == OUTSIDE_TOP_K_LOG_PROB)
         return log_prob, original, torch.where(filtered, detached, old_log_prob), advantages
@@ -354,12 +386,13 @@ def _require_upstream_update(actor: Any, key: str) -> None:
     ]
     if own_updates:
         raise ValueError(
-            f"{key} needs DataParallelPPOActor's own update, but this recipe has {own_updates[0]}, which would silently ignore it. Set it back to its default."
+            f"{key} needs DataParallelPPOActor's own update, but this recipe has "
+            f"{own_updates[0]}, which would silently ignore it. Set it back to its default."
         )
 
 
 def _scalable_decoder(actor_module: torch.nn.Module) -> torch.nn.Module:
-    """The module whose hidden states the head multiplies, whatever FSDP or peft wraps around the model."""
+    """The module whose hidden states the head multiplies, whatever wraps around the model."""
     model = next(
         m
         for m in actor_module.modules()
@@ -368,11 +401,15 @@ def _scalable_decoder(actor_module: torch.nn.Module) -> torch.nn.Module:
     fused = "actor_rollout_ref.model.use_fused_kernels=True"
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         raise ValueError(
-            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head of {type(model).__name__} has a bias, which they do not reach. Set use_fused_kernels to False."
+            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head "
+            f"of {type(model).__name__} has a bias, which they do not reach. Set "
+            "use_fused_kernels to False."
         )
     if getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None:
         raise ValueError(
-            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and {type(model).__name__} caps its logits (final_logit_softcapping), so that they do not scale along. Set use_fused_kernels to False."
+            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and "
+            f"{type(model).__name__} caps its logits (final_logit_softcapping), so that they "
+            "do not scale along. Set use_fused_kernels to False."
         )
     return model.base_model
 
@@ -383,12 +420,14 @@ def _at_positions(
     micro_batch: Mapping[str, torch.Tensor],
     indices: Optional[torch.Tensor],
 ) -> torch.Tensor:
-    """Values of the response tokens (bsz, response_length) at the positions that predict them, `default` elsewhere.
+    """Values of response tokens at the positions that predict them, `default` elsewhere.
 
     Returns:
-        (bsz, seqlen), or for packed tokens (tokens of this sequence-parallel rank,), padded as upstream pads the labels.
+        (bsz, seqlen), or for packed tokens (tokens of this sequence-parallel rank,), padded as
+        upstream pads the labels.
     """
-    # The token at position t is predicted at t - 1; prompt positions and the last one have no response token.
+    # The token at position t is predicted at t - 1; prompt positions and the last one have no
+    # response token.
     prompt_length = micro_batch["input_ids"].size(1) - values.size(1)
     values = F.pad(values, (prompt_length - 1, 1), value=default)
     if indices is None:
@@ -408,7 +447,7 @@ def _metrics(
     scale: torch.Tensor,
     device,
 ) -> dict[str, float]:
-    """Means over the responses (H_resp, fractions) and over the tokens (the others) of all ranks."""
+    """Means over responses (H_resp, fractions) and over tokens (the others) of all ranks."""
     length = mask.sum(-1)
     top_count = forking_count(length, era.top_fraction)
     rest_count = length - top_count
@@ -428,9 +467,8 @@ def _metrics(
         ]
     ).to(device)
     if dist.is_initialized():
-        dist.all_reduce(
-            sums
-        )  # sequence-parallel ranks hold the same responses: counted equally often, the means are right
+        # Sequence-parallel ranks hold the same responses: all are counted equally often.
+        dist.all_reduce(sums)
     total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = (
         sums.tolist()
     )

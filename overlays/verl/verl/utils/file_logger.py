@@ -11,13 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Metrics as JSON lines: the backend "file" of `trainer.logger`, in the format of the one that later verl has.
+"""Metrics as JSON lines: the backend "file" of `trainer.logger`, in later verl's format.
 
     {"step": 3, "data": {"actor/pg_loss": 0.12, "critic/score/mean": 0.5}}
 
-Unlike later verl's it appends, so that a resumed run continues its file. One step may then have several lines: the
-validation before training and the step itself, or a step before a crash and the same step after it. Read them in order; of a
-metric's several values at a step the last one counts.
+Unlike later verl's it appends, so that a resumed run continues its file. One step may then have
+several lines: the validation before training and the step itself, or a step before a crash and the
+same step after it. Read them in order; of a metric's several values at a step the last one counts.
 """
 
 import json
@@ -30,9 +30,9 @@ from typing import Any, Mapping, Union
 class FileLogger:
     """Appends one line per call of `log` to a file and flushes it.
 
-    The file is VERL_FILE_LOGGER_PATH, or else PROJECT/EXPERIMENT.jsonl in VERL_FILE_LOGGER_ROOT, which is the working
-    directory where it is not set. Missing folders are made. A last line that a killed process left half-written is removed:
-    every line of the file is valid JSON.
+    The file is VERL_FILE_LOGGER_PATH, or else PROJECT/EXPERIMENT.jsonl in VERL_FILE_LOGGER_ROOT,
+    which is the working directory where it is not set. Missing folders are made. A last line that a
+    killed process left half-written is removed: every line of the file is valid JSON.
 
     Args:
         project_name, experiment_name: `trainer.project_name`, `trainer.experiment_name`.
@@ -54,7 +54,9 @@ class FileLogger:
             self._file = self.path.open("ab")
         except OSError as error:
             raise OSError(
-                f'The metrics file {self.path} cannot be written: {error.strerror}. Set VERL_FILE_LOGGER_PATH (a file) or VERL_FILE_LOGGER_ROOT (a folder) to a place that can; or leave "file" out of trainer.logger. No step was trained.'
+                f"The metrics file {self.path} cannot be written: {error.strerror}. Set "
+                "VERL_FILE_LOGGER_PATH (a file) or VERL_FILE_LOGGER_ROOT (a folder) to a "
+                'place that can; or leave "file" out of trainer.logger. No step was trained.'
             ) from error
         print(f"Appending metrics to {self.path}")
 
@@ -62,8 +64,9 @@ class FileLogger:
         """Append a line.
 
         Args:
-            data: metrics by name. Numbers of any kind, scalar tensors and arrays included, are written as floats; NaN and
-                infinities as null, which JSON has instead (as later verl does); other values as strings.
+            data: metrics by name. Numbers of any kind, scalar tensors and arrays included, are
+                written as floats; NaN and infinities as null, which JSON has instead (as later verl
+                does); other values as strings.
             step: the global step.
         """
         line = {

@@ -11,16 +11,18 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Policy gradient on forking tokens alone: `actor_rollout_ref.actor.policy_loss.forking_fraction` below 1.
+"""Policy gradient on forking tokens: `actor_rollout_ref.actor.policy_loss.forking_fraction` < 1.
 
-Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939: only the tokens whose entropy is in the top `fraction` of the
-batch get a policy gradient, while the loss is still divided by the number of all tokens.
+Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939: only the tokens whose entropy is in the
+top `fraction` of the batch get a policy gradient, while the loss is still divided by the number of
+all tokens.
 
     old_log_prob pass   token_entropy            the entropies travel beside old_log_probs
     start of update     keep_forking_tokens      the advantages of all other tokens become 0
 
-A token with advantage 0 has policy loss 0 and gradient 0, and stays in the denominator. Entropy bonus and KL loss, which
-do not read the advantages, are over all tokens. With fraction 1, the default, training is upstream's to the bit.
+A token with advantage 0 has policy loss 0 and gradient 0, and stays in the denominator. Entropy
+bonus and KL loss, which do not read the advantages, are over all tokens. With fraction 1, the
+default, training is upstream's to the bit.
 """
 
 import math
@@ -38,7 +40,7 @@ TOKEN_ENTROPY = "forking_token_entropy"
 
 
 def read_fraction(actor_config: Mapping[str, Any]) -> float:
-    """The share of tokens that get a policy gradient, in (0, 1]; 1 where the configuration does not name it.
+    """The share of tokens that get a policy gradient, in (0, 1]; 1 where it is not set.
 
     Raises:
         ValueError: names the full hydra key, the value and what was expected.
@@ -56,19 +58,22 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
     """Refuse at start what would fail, or be ignored, after the first rollouts.
 
     Raises:
-        ValueError: a bad fraction; one below 1 with Megatron's actor, which would ignore it, or with a Cov loss, whose
-            covariances would be those of the zeroed advantages.
+        ValueError: a bad fraction; one below 1 with Megatron's actor, which would ignore it, or
+            with a Cov loss, whose covariances would be those of the zeroed advantages.
     """
     fraction = read_fraction(actor_config)
     if fraction == 1:
         return
     if actor_config["strategy"] == "megatron":
         raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+            f"{CONFIG_KEY}={fraction} needs the FSDP actor, but "
+            "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
         )
     if "cov" in actor_config["policy_loss"]["loss_mode"]:
         raise ValueError(
-            f"{CONFIG_KEY}={fraction} does not go together with loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be those of advantages set to 0. Set one of them back. Nothing was started."
+            f"{CONFIG_KEY}={fraction} does not go together with "
+            f"loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be "
+            "those of advantages set to 0. Set one of them back. Nothing was started."
         )
 
 
@@ -90,32 +95,37 @@ def token_entropy(config: Mapping[str, Any], entropys: torch.Tensor) -> dict[str
 def keep_forking_tokens(
     actor_config: Mapping[str, Any], data: DataProto, device: Union[str, int]
 ) -> dict[str, float]:
-    """Set the advantages of all tokens but the forking tokens of the whole batch, over all ranks, to 0.
+    """Set all advantages to 0 but those of the forking tokens of the whole batch, over all ranks.
 
-    Of n response tokens, the max(1, floor(fraction x n)) of highest entropy are kept. Tokens with exactly the lowest of
-    these entropies are kept too, all of them, as in the paper's H >= threshold: the choice does not depend on the order of
-    the tokens or on how they are spread over the ranks.
+    Of n response tokens, the max(1, floor(fraction x n)) of highest entropy are kept. Tokens with
+    exactly the lowest of these entropies are kept too, all of them, as in the paper's H >=
+    threshold: the choice does not depend on the order of the tokens or on how they are spread over
+    the ranks.
 
     Args:
         actor_config: `actor_rollout_ref.actor`.
-        data: this rank's whole batch of the update; it gets new "advantages", (bsz, response_length).
+        data: this rank's whole batch of the update; it gets new "advantages", (bsz,
+            response_length).
         device: where collectives run.
 
     Returns:
         Metrics over all ranks: `forking/entropy_threshold`, the lowest entropy kept, in nats, and
-        `forking/token_fraction`, the share of tokens kept. NaN without a single token; empty with fraction 1.
+        `forking/token_fraction`, the share of tokens kept. NaN without a single token; empty with
+        fraction 1.
 
     Raises:
-        ValueError: the old_log_prob pass did not bring the entropies, or some are NaN (on all ranks, so that none waits
-            for the others).
+        ValueError: the old_log_prob pass did not bring the entropies, or some are NaN (on all
+            ranks, so that none waits for the others).
     """
     fraction = read_fraction(actor_config)
     if fraction == 1:
         return {}
     batch = data.batch
-    if TOKEN_ENTROPY not in batch.keys():
+    if batch.get(TOKEN_ENTROPY, None) is None:
         raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the token entropies of the old_log_prob pass, but the batch has no '{TOKEN_ENTROPY}'. The trainer must call the actor's compute_log_prob and unite its output with the batch before update_actor."
+            f"{CONFIG_KEY}={fraction} needs the token entropies of the old_log_prob pass, "
+            f"but the batch has no '{TOKEN_ENTROPY}'. The trainer must call the actor's "
+            "compute_log_prob and unite its output with the batch before update_actor."
         )
     response_length = batch["responses"].size(1)
     mask = batch["loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"][
@@ -127,7 +137,9 @@ def keep_forking_tokens(
     not_numbers = _count(values.isnan())
     if not_numbers:
         raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the token entropies, but those of {not_numbers} response tokens are NaN: the model's logits held NaN or -inf. This step's update was not begun; checkpoints are as they were."
+            f"{CONFIG_KEY}={fraction} needs the token entropies, but those of {not_numbers} "
+            "response tokens are NaN: the model's logits held NaN or -inf. This step's "
+            "update was not begun; checkpoints are as they were."
         )
     tokens = _count(torch.ones_like(values, dtype=torch.bool))
     if tokens == 0:
@@ -142,7 +154,7 @@ def keep_forking_tokens(
 
 
 def _count(selected: torch.Tensor) -> int:
-    """How many are True over all ranks; the copies that sequence-parallel ranks hold of the same tokens count once."""
+    """How many are True over all ranks; the copies on sequence-parallel ranks count once."""
     count = selected.sum()
     if dist.is_initialized():
         dist.all_reduce(count)
@@ -152,7 +164,8 @@ def _count(selected: torch.Tensor) -> int:
 def _largest(values: torch.Tensor, rank: int) -> float:
     """The rank-th largest (from 1) of the fp32 values of all ranks, exactly.
 
-    Bisection on the bits of the numbers: 32 all-reduces of one integer, where gathering a batch of 2048 x 8192 tokens
+    Bisection on the bits of the numbers: 32 all-reduces of one integer, where gathering a batch of
+        2048 x 8192 tokens
     would put 64 MiB on every GPU.
     """
     keys = _order(values)

@@ -1,6 +1,6 @@
-"""Stands in for HumanoidBench, of which FastTD3 uses the names of tasks in gymnasium's registry and `env.unwrapped.seed`.
+"""Replaces HumanoidBench, of which FastTD3 uses the task names in gymnasium's registry and `env.unwrapped.seed`.
 
-A point in the plane is to be brought to the origin. Episodes end where it leaves a circle, and after 25 steps.
+The task is to move a point in the plane to the origin. Episodes end when it leaves a circle, or after 25 steps.
 """
 
 import os
@@ -9,9 +9,8 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-SubprocVecEnv.__init__.__defaults__ = (
-    "fork",
-)  # "forkserver", the default, imports the training script and torch in each process
+# "forkserver", the default, imports the training script and torch in each process.
+SubprocVecEnv.__init__.__defaults__ = ("fork",)
 
 
 class Walk(gym.Env):

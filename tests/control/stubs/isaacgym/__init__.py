@@ -1,1 +1,1 @@
-"""Stands in for Isaac Gym, which FastTD3 imports before torch."""
+"""Replaces Isaac Gym, which FastTD3 imports before torch."""

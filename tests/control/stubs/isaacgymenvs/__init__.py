@@ -1,4 +1,4 @@
-"""Stands in for MTBench: ten tasks in 4096 environments at once, as FastTD3's MTBenchEnv wants them."""
+"""Replaces MTBench: ten tasks in 4096 environments at once, as FastTD3's MTBenchEnv needs them."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ def make(task, num_envs, sim_device, rl_device, seed, headless, cfg):
 
 
 class MultiTask:
-    """Each task wants the position brought to a place of its own. All episodes end together, after 20 steps."""
+    """Each task has its own place to move the position to. All episodes end together, after 20 steps."""
 
     device, max_episode_length = "cpu", 20
 

@@ -1,4 +1,4 @@
-"""Stands in for loguru, of which FastTD3 uses two functions to keep HumanoidBench silent."""
+"""Replaces loguru, of which FastTD3 uses two functions to silence HumanoidBench."""
 
 
 class logger:

@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Two engines behind one interface: generate(requests, sampling) returns a completion per request, in order. Both get the same token ids."""
+"""Two engines with one interface: generate(requests, sampling) returns completions, in order.
+
+Both get the same token ids.
+"""
 
 import os
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import NamedTuple
 
 class Request(NamedTuple):
     prompt_ids: list[int]
-    seed: int  # of this sample alone, in [0, 2**31)
+    seed: int  # of this sample only, in [0, 2**31)
 
 
 class Sampling(NamedTuple):
@@ -36,7 +39,11 @@ class Completion(NamedTuple):
 
 
 class VLLMEngine:
-    """vLLM 0.8.5, on this machine's GPUs. dtype: "auto" (what the model's config.json names), "bfloat16", "float16" or "float32"."""
+    """vLLM 0.8.5, on this machine's GPUs.
+
+    Args:
+        dtype: "auto" (what the model's config.json names), "bfloat16", "float16" or "float32".
+    """
 
     batch_size = 512  # vLLM schedules within it; an interruption loses at most this many samples
 
@@ -55,7 +62,8 @@ class VLLMEngine:
         )
 
     def generate(self, requests: list[Request], sampling: Sampling) -> list[Completion]:
-        # A request per sample rather than n samples per request: each has its own seed, and any of them can be the one that is missing.
+        # A request per sample rather than n samples per request: each has its own seed, and any of
+        # them can be the one that is missing.
         parameters = [
             self.parameters(
                 n=1,
@@ -103,7 +111,8 @@ class TransformersEngine:
         self.padding = next(
             token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None
         )
-        # The model's own defaults (a repetition penalty, a top-k) are no part of the protocol; vLLM leaves them out too.
+        # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM
+        # leaves them out too.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None, pad_token_id=self.padding
         )
@@ -142,10 +151,11 @@ class TransformersEngine:
 
 
 def seeded_sampling(requests: list[Request], sampling: Sampling):
-    """A logits processor after which the largest score of a row is a draw from its distribution, by the row's own generator.
+    """A logits processor that makes each row's largest score a draw, by the row's own generator.
 
-    The Gumbel-max trick: argmax of log p - log e, with e exponential, is a draw from p. transformers itself draws a batch from one
-    generator, so that a sample would depend on its neighbours, and a resumed run would differ from an uninterrupted one.
+    The Gumbel-max trick: argmax of log p - log e, with e exponential, is a draw from p.
+    transformers itself draws a batch from one generator, so that a sample would depend on its
+    neighbours, and a resumed run would differ from an uninterrupted one.
     """
     import torch
     from transformers import TemperatureLogitsWarper, TopPLogitsWarper
@@ -158,7 +168,8 @@ def seeded_sampling(requests: list[Request], sampling: Sampling):
     def process(input_ids, scores):
         for warper in warpers:
             scores = warper(input_ids, scores)
-        # float64, because in float32 one draw of 2**24 is exactly 0, which would make any token of a large vocabulary win.
+        # float64, because in float32 one draw of 2**24 is exactly 0, which would make any token of
+        # a large vocabulary win.
         noise = torch.stack(
             [
                 torch.empty(scores.shape[-1], dtype=torch.float64).exponential_(generator=generator)

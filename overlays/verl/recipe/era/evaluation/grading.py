@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Grading of evaluation responses: mathematics by math-verify, multiple choice by the exact letter, each in a process that can be stopped."""
+"""Grading: mathematics by math-verify, multiple choice by the exact letter.
+
+Each response is graded in a process that can be stopped.
+"""
 
 import logging
 import os
@@ -26,9 +29,8 @@ from typing import Iterable, NamedTuple, Optional
 
 from pebble import ProcessPool
 
-MEMORY = (
-    4 * 2**30
-)  # bytes of address space per grading process; sympy asks for any amount to write 10**10**9 out
+# Bytes of address space per grading process: sympy would take any amount to write 10**10**9 out.
+MEMORY = 4 * 2**30
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 BOX = re.compile(r"\\f?boxed\s*\{")
@@ -37,7 +39,8 @@ JOINS = re.compile(
     r"[\s$]*(?:\\[\])])?\.?[\s$]*(?:,\s*and|,\s*or|,|;|and|or)[\s$]*(?:\\[\[(])?[\s$]*",
     re.IGNORECASE,
 )
-# "Answer: ..." is what the prompt of DAPO-Math-17k asks for, "the answer is ..." what models say without being asked.
+# "Answer: ..." is what the prompt of DAPO-Math-17k asks for, "the answer is ..." what models say
+# without being asked.
 PHRASE = re.compile(
     r"\banswer\b(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:is|:|=)\s*[*_:]*[ \t]*",
     re.IGNORECASE,
@@ -48,16 +51,24 @@ POINT = re.compile(r"(?<=\d)\.(?!\d)")
 WRAPPING = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]"
 )
-# One letter by itself, or a capital before the text of its option: "C", "(c)", "C.", "C) 42", "(C): a cat". Not "Cat", not "B or C", not "a.m.".
+# One letter by itself, or a capital before the text of its option: "C", "(c)", "C.", "C) 42", "(C):
+# a cat". Not "Cat", not "B or C", not "a.m.".
 LETTER = re.compile(r"\(?(?:([A-Za-z])[.:)]*|([A-Z])[.:)].*)", re.DOTALL)
-# The same in a sentence, where only a capital counts; a bare one must end its clause, so that "the answer is A good one" names nothing.
+# The same in a sentence, where only a capital counts; a bare one must end its clause, so that "the
+# answer is A good one" names nothing.
 SPOKEN = re.compile(
-    r"(?:(?:option|choice)\s)?(?:\\text\w*|\\math\w+|\\[(\[]|[\s${*_])*(?:\(\s*(?P<enclosed>[A-Z])\s*\)|(?P<bare>[A-Z])(?:[$}*_]|\\[)\]])*(?=[ \t]*(?:[.,;:)!\n]|\Z)|\s+(?:because|since|as)\b))"
+    r"(?:(?:option|choice)\s)?(?:\\text\w*|\\math\w+|\\[(\[]|[\s${*_])*"
+    r"(?:\(\s*(?P<enclosed>[A-Z])\s*\)|(?P<bare>[A-Z])(?:[$}*_]|\\[)\]])*"
+    r"(?=[ \t]*(?:[.,;:)!\n]|\Z)|\s+(?:because|since|as)\b))"
 )
 
 
 class Grade(NamedTuple):
-    """What a response is worth. status: "ok" (compared), "no answer", "truncated" (no answer, cut at the limit of tokens), "unparsable", "grader time-out" or "grader error"."""
+    """What a response is worth.
+
+    status: "ok" (compared), "no answer", "truncated" (no answer, cut at the limit of tokens),
+        "unparsable", "grader time-out" or "grader error".
+    """
 
     extracted: Optional[str]
     correct: bool
@@ -65,7 +76,7 @@ class Grade(NamedTuple):
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
-    """(start, end, content) of every complete \\boxed{...} and \\fboxed{...} that is in no other one, in order."""
+    """(start, end, content) of every complete outermost \\boxed{...} or \\fboxed{...}."""
     found, position = [], 0
     while opening := BOX.search(text, position):
         depth, position = 1, opening.end()
@@ -79,7 +90,10 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
 
 def boxed_answer(text: str) -> Optional[str]:
-    """Content of the last complete box; boxes before it that are joined to it by a comma, "and" or "or" belong to the answer: 2, 5. None without a box."""
+    """Content of the last complete box; None without a box.
+
+    Boxes before it that a comma, "and" or "or" joins to it belong to the answer: 2, 5.
+    """
     found = boxes(text)
     if not found:
         return None
@@ -93,7 +107,10 @@ def boxed_answer(text: str) -> Optional[str]:
 
 
 def math_answer(text: str) -> Optional[str]:
-    """The boxed answer, else what follows the last "answer is" or "answer:" on its line: its first formula, or all of it. None if there is neither, "" if it is empty."""
+    """The boxed answer, else what follows the last "answer is" or "answer:" on its line.
+
+    There, the first formula, or all of it. None if there is neither, "" if it is empty.
+    """
     boxed = boxed_answer(text)
     if boxed is not None:
         return boxed
@@ -107,7 +124,10 @@ def math_answer(text: str) -> Optional[str]:
 
 
 def choice_answer(text: str) -> Optional[str]:
-    """The letter, a capital, in the last box, else after the last "answer is" or "answer:" that names one. A box that holds no single letter is returned as it is. None without either."""
+    """The letter, as a capital, in the last box, else after the last "answer is" that names one.
+
+    A box that holds anything but a single letter is returned as it is. None without either.
+    """
     text = unicodedata.normalize("NFKC", text)
     found = boxes(text)
     if found:
@@ -121,12 +141,14 @@ def choice_answer(text: str) -> Optional[str]:
 
 
 def parse(answer: str) -> list:
-    """What math-verify reads in an answer: a sympy object and the text itself, the text alone if it is no mathematics to it, or nothing."""
+    """What math-verify reads: a sympy object and the text, only a text, or nothing."""
     from math_verify import LatexExtractionConfig, parse
 
-    # LaTeX has no 1.3e-4: it would be 1.3 times Euler's number minus 4. Nor has it -3./2, which Minerva has, like the former.
+    # LaTeX has no 1.3e-4: it would be 1.3 times Euler's number minus 4. Nor has it -3./2, which
+    # Minerva has, like the former.
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", POINT.sub("", answer))
-    # No time limit here and in verify: theirs is an alarm, which waits for as long as a single big-integer operation takes.
+    # No time limit here and in verify: theirs is an alarm, which waits for as long as a single
+    # big-integer operation takes.
     return parse(
         rf"\boxed{{{answer}}}",
         [LatexExtractionConfig(try_extract_without_anchor=False)],
@@ -147,7 +169,7 @@ def grade_math(text: str, ground_truth: str) -> Grade:
         return Grade(answer, True, "ok")
     try:
         parsed = parse(answer)
-    except Exception:  # whatever latex2sympy meets in a text that is no LaTeX
+    except Exception:  # whatever latex2sympy meets in a text that is not LaTeX
         return Grade(answer, False, "unparsable")
     pairs = list(product(parse(gold), parsed))
     errors = 0
@@ -172,7 +194,12 @@ def grade_choice(text: str, ground_truth: str, choices: int) -> Grade:
 
 
 def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
-    """The grade of one response. choices: number of options, 0 for mathematics. truncated: whether it was cut at the limit of tokens."""
+    """The grade of one response.
+
+    Args:
+        choices: number of options, 0 for mathematics.
+        truncated: whether it was cut at the limit of tokens.
+    """
     result = (
         grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
     )
@@ -189,9 +216,8 @@ def is_mathematics(ground_truth: str) -> bool:
 
 
 def prepare_process() -> None:
-    logging.getLogger("math_verify").setLevel(
-        logging.ERROR
-    )  # it warns of the time limits that are off
+    # It warns about the time limits that are off.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     import math_verify  # noqa: F401  now, and not in the time of the first answer
 
     if sys.platform == "linux":
@@ -199,12 +225,17 @@ def prepare_process() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        # PR_SET_PDEATHSIG: after a kill -9 of the evaluation, an answer without end must not go on computing for ever.
+        # PR_SET_PDEATHSIG: after a kill -9 of the evaluation, an answer without end must not go on
+        # computing for ever.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 class Grader:
-    """Grades in processes of their own. One that needs longer than `seconds` (seconds of wall clock) or dies is replaced, and that answer is wrong."""
+    """Grades in processes of their own.
+
+    One that needs longer than `seconds` of wall clock, or dies, is replaced, and that answer is
+    wrong.
+    """
 
     def __init__(self, seconds: float, workers: Optional[int] = None):
         self.seconds = seconds
@@ -230,7 +261,7 @@ class Grader:
         return results
 
     def grade(self, responses: Iterable[tuple[str, str, int, bool]]) -> list[Grade]:
-        """Grades of (text, ground truth, choices, truncated), in the same order. Raises nothing for any response."""
+        """Grades of (text, ground truth, choices, truncated), in order; no response raises."""
         return self._results(grade, responses, lambda status: Grade(None, False, status))
 
     def are_mathematics(self, ground_truths: Iterable[str]) -> list[bool]:

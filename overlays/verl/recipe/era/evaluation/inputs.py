@@ -11,7 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What an evaluation needs: packages, benchmarks, a model, and room for its answers. Everything that is wrong is said at once, before anything starts."""
+"""What an evaluation needs: packages, benchmarks, a model, and a folder for its answers.
+
+All that is wrong is named at once, before anything starts.
+"""
 
 import importlib.util
 import json
@@ -57,13 +60,19 @@ def packages_problems(engine: str) -> Iterator[str]:
         if importlib.util.find_spec(module) is None
     ]
     if missing:
-        yield f"packages: {', '.join(missing)} not installed in {sys.prefix}: {shlex.join(['pip', 'install', *missing])}"
+        yield (
+            f"packages: {', '.join(missing)} not installed in {sys.prefix}: "
+            f"{shlex.join(['pip', 'install', *missing])}"
+        )
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        yield f"engine: vllm is not installed in {sys.prefix}. Install vllm 0.8.5, as verl v0.4.1 does, or give --engine transformers, which also runs without a GPU."
+        yield (
+            f"engine: vllm is not installed in {sys.prefix}. Install vllm 0.8.5, as verl v0.4.1 "
+            "does, or give --engine transformers, which also runs without a GPU."
+        )
 
 
 def where_benchmarks_are(folder: Path) -> str:
-    """What to do about a path in `folder` that is no benchmark: prepare_data.py writes them into the folder eval of its --out."""
+    """What to do about a path in `folder` that is not a benchmark."""
     if any((folder / "eval").glob("*.parquet")):
         return f"There are benchmarks in {folder / 'eval'}: give that as --data."
     return "Make the benchmarks with recipe/era/prepare_data.py."
@@ -122,7 +131,7 @@ def read_problem(row: dict) -> tuple[str, Problem]:
 
 
 def is_training_file(schema) -> bool:
-    """Whether a pyarrow.Schema is that of verl's training and validation files: the columns of a benchmark, but no extra_info.benchmark."""
+    """Whether a pyarrow.Schema is a training file's: like a benchmark's, without its name."""
     import pyarrow
 
     if not {"data_source", "extra_info"} <= set(schema.names):
@@ -131,40 +140,18 @@ def is_training_file(schema) -> bool:
     return pyarrow.types.is_struct(extra) and extra.get_field_index("benchmark") < 0
 
 
+AGAIN = "Make it again with recipe/era/prepare_data.py."
+
+
 def read_benchmark(
     file: Path, overrides: dict, limit: Optional[int], problems: list[str]
 ) -> Optional[Benchmark]:
     """The benchmark of a file, or None with the reasons added to `problems`."""
-    import pyarrow
-    import pyarrow.parquet
-
-    again = "Make it again with recipe/era/prepare_data.py."
-    try:
-        if is_training_file(pyarrow.parquet.read_schema(file)):
-            problems.append(
-                f"data: {file} is a training file: its extra_info names no benchmark. {where_benchmarks_are(file.parent)}"
-            )
-            return None
-        table = pyarrow.parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        problems.append(
-            f"data: {file} cannot be read as parquet ({str(error).splitlines()[0]}). {again}"
-        )
-        return None
-    missing = [
-        column
-        for column in ("prompt", "reward_model", "extra_info")
-        if column not in table.column_names
-    ]
-    if missing or not table.num_rows:
-        problems.append(
-            f"data: {file} has "
-            + (f"no column {', '.join(missing)}" if missing else "no rows")
-            + f". {again}"
-        )
+    rows = read_rows(file, problems)
+    if rows is None:
         return None
     found, wrong = [], []
-    for number, row in enumerate(table.to_pylist()):
+    for number, row in enumerate(rows):
         try:
             found.append(read_problem(row))
         except (ValueError, AttributeError, TypeError) as error:
@@ -176,19 +163,43 @@ def read_benchmark(
     if len(set(indices)) < len(indices):
         wrong.append("extra_info.index names some problems twice")
     if wrong:
-        problems.append(
-            f"data: {file}: {'; '.join(wrong[:3])}"
-            + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            + f". {again}"
-        )
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        problems.append(f"data: {file}: {'; '.join(wrong[:3])}{more}. {AGAIN}")
         return None
     protocol = protocol_of(names[0], overrides)
     if protocol is None:
         problems.append(
-            f"data: {file} is {names[0]}, for which there is no protocol (known: {', '.join(PROTOCOLS)}). Give --samples and --temperature."
+            f"data: {file} is {names[0]}, for which there is no protocol (known: "
+            f"{', '.join(PROTOCOLS)}). Give --samples and --temperature."
         )
         return None
     return Benchmark(names[0], file, [problem for _, problem in found][:limit], protocol)
+
+
+def read_rows(file: Path, problems: list[str]) -> Optional[list[dict]]:
+    """The rows of a file, or None with the reason added to `problems`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        if is_training_file(pyarrow.parquet.read_schema(file)):
+            problems.append(
+                f"data: {file} is a training file: its extra_info names no benchmark. "
+                f"{where_benchmarks_are(file.parent)}"
+            )
+            return None
+        table = pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"data: {file} cannot be read as parquet ({reason}). {AGAIN}")
+        return None
+    needed = ("prompt", "reward_model", "extra_info")
+    missing = ", ".join(column for column in needed if column not in table.column_names)
+    if missing or not table.num_rows:
+        lacks = f"no column {missing}" if missing else "no rows"
+        problems.append(f"data: {file} has {lacks}. {AGAIN}")
+        return None
+    return table.to_pylist()
 
 
 def has_weights(folder: Path) -> bool:
@@ -198,7 +209,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def checkpoint_problem(model: Path) -> Optional[str]:
-    """How to merge it, if this is a checkpoint as verl's FSDP workers write it: shards, which no engine loads."""
+    """How to merge it, if this is a checkpoint of verl's FSDP workers: no engine loads shards."""
     steps = sorted(
         model.glob("global_step_*"),
         key=lambda path: int(path.name[12:]) if path.name[12:].isdigit() else -1,
@@ -207,29 +218,27 @@ def checkpoint_problem(model: Path) -> Optional[str]:
         if not any(actor.glob("model_world_size_*_rank_*.pt")):
             continue
         if has_weights(actor / "huggingface"):
-            return f"model: {model} is a verl checkpoint. The model is in {actor / 'huggingface'}: give that as --model."
+            return (
+                f"model: {model} is a verl checkpoint. The model is in {actor / 'huggingface'}: "
+                "give that as --model."
+            )
         target = actor.parent / "merged"
-        command = [
-            "python3",
-            "-m",
-            "verl.model_merger",
-            "merge",
-            "--backend",
-            "fsdp",
-            "--local_dir",
-            str(actor.absolute()),
-            "--target_dir",
-            str(target.absolute()),
-        ]
+        merge = ["python3", "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+        merge += ["--local_dir", str(actor.absolute()), "--target_dir", str(target.absolute())]
         checkout = Path(__file__).resolve().parents[3]
-        return f"model: {model} is a verl checkpoint in shards. Merge it with `cd {shlex.quote(str(checkout))} && {shlex.join(command)}`, then give --model {shlex.quote(str(target))}."
+        return (
+            f"model: {model} is a verl checkpoint in shards. Merge it with "
+            f"`cd {shlex.quote(str(checkout))} && {shlex.join(merge)}`, then give --model "
+            f"{shlex.quote(str(target))}."
+        )
     return None
 
 
 def model_problems(model: Path) -> list[str]:
     if not model.is_dir():
         return [
-            f"model: no folder {model}. Download the model into a folder first (a name on a hub will not do: its checksum goes into the results)."
+            f"model: no folder {model}. Download the model into a folder first (a name on a "
+            "hub will not do: its checksum goes into the results)."
         ]
     if not (model / "config.json").is_file() and (problem := checkpoint_problem(model)):
         return [problem]
@@ -265,7 +274,8 @@ def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
     found = torch.cuda.device_count()
     if engine == "vllm" and found < tensor_parallel:
         return [
-            f"engine: vllm is to use {tensor_parallel} GPUs (--tensor-parallel), this machine has {found}. Give --engine transformers where there is none."
+            f"engine: vllm is to use {tensor_parallel} GPUs (--tensor-parallel), this "
+            f"machine has {found}. Give --engine transformers where there is none."
         ]
     return []
 
@@ -273,7 +283,7 @@ def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
 def out_problems(out: Path) -> list[str]:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
-        return [f"out: {there} is no folder. Give another --out."]
+        return [f"out: {there} is not a folder. Give another --out."]
     try:
         tempfile.TemporaryDirectory(
             dir=there
@@ -286,30 +296,40 @@ def out_problems(out: Path) -> list[str]:
 def context_problems(
     model: Path, prompts: dict[str, list[list[int]]], max_tokens: int
 ) -> Iterator[str]:
-    """Nothing is ever cut silently: prompt and response must fit into the positions that the model has."""
+    """Nothing is cut silently: prompt and response must fit into the model's positions."""
     from transformers import AutoConfig
 
     positions = getattr(AutoConfig.from_pretrained(model), "max_position_embeddings", None)
     longest = max(prompts, key=lambda name: max(map(len, prompts[name])))
     length = max(map(len, prompts[longest]))
     if positions and length >= positions:
-        yield f"context: a prompt of {longest} has {length} tokens, the model {positions} positions (max_position_embeddings in {model / 'config.json'})."
+        yield (
+            f"context: a prompt of {longest} has {length} tokens, the model {positions} positions "
+            f"(max_position_embeddings in {model / 'config.json'})."
+        )
     elif positions and length + max_tokens > positions:
         yield (
-            f"context: {model / 'config.json'} has max_position_embeddings {positions}; the longest prompt ({longest}, {length} tokens) and a response of {max_tokens} need {length + max_tokens}. "
-            f"Give --max-tokens {positions - length}, or set it to 32768 there, as verl's DAPO recipe asks for Qwen2.5-Math."
+            f"context: {model / 'config.json'} has max_position_embeddings {positions}; the "
+            f"longest prompt ({longest}, {length} tokens) and a response of {max_tokens} "
+            f"need {length + max_tokens}. "
+            f"Give --max-tokens {positions - length}, or set it to 32768 there, as verl's "
+            "DAPO recipe asks for Qwen2.5-Math."
         )
 
 
 def prompt_ids(model: Path, benchmarks: list[Benchmark]) -> dict[str, list[list[int]]]:
-    """Token ids of every prompt. Without a chat template: the contents of the messages, with an empty line between them, as the tokenizer encodes a text."""
+    """Token ids of every prompt.
+
+    Without a chat template: the contents of the messages, with an empty line between them.
+    """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
     except Exception as error:  # whatever transformers meets in a damaged file
         raise Stop(
-            f"model: the tokenizer in {model} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Download it again."
+            f"model: the tokenizer in {model} cannot be read ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}). Download it again."
         ) from error
 
     def encode(messages: list[dict]) -> list[int]:

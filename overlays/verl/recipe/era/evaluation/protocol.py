@@ -39,7 +39,10 @@ PROTOCOLS = {
 
 
 def protocol_of(name: str, overrides: dict) -> Optional[Protocol]:
-    """The benchmark's protocol with the overrides; None for an unknown benchmark without both samples and temperature among them."""
+    """The benchmark's protocol with the overrides.
+
+    None for an unknown benchmark without both samples and temperature.
+    """
     if name in PROTOCOLS:
         return PROTOCOLS[name]._replace(**overrides)
     return Protocol(**overrides) if {"samples", "temperature"} <= overrides.keys() else None
@@ -48,6 +51,13 @@ def protocol_of(name: str, overrides: dict) -> Optional[Protocol]:
 def protocol_problems(name: str, protocol: Protocol, pass_at: Optional[list[int]]) -> Iterator[str]:
     samples, temperature, _ = protocol
     if temperature == 0 and samples > 1:
-        yield f"protocol: {name} is greedy, and {samples} greedy samples are all the same. Give --temperature 0.7, or leave --samples out."
+        yield (
+            f"protocol: {name} is greedy, and {samples} greedy samples are all the same. Give "
+            "--temperature 0.7, or leave --samples out."
+        )
     if pass_at and max(pass_at) > samples:
-        yield f"protocol: pass@{max(pass_at)} of {name} needs at least as many samples per problem, and it has {samples}. Give --samples {max(pass_at)} --temperature 0.7, a smaller --pass-at, or leave this benchmark out."
+        yield (
+            f"protocol: pass@{max(pass_at)} of {name} needs at least as many samples per problem, "
+            f"and it has {samples}. Give --samples {max(pass_at)} --temperature 0.7, a smaller "
+            "--pass-at, or leave this benchmark out."
+        )

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The samples of a run on disk: what they were made with, and going on where an earlier run stopped."""
+"""The samples of an evaluation on disk: what they were made with, and how to continue them."""
 
 import argparse
 import hashlib
@@ -30,7 +30,10 @@ def sha256_of(parts: Iterator[bytes]) -> str:
 
 
 def model_checksum(model: Path) -> str:
-    """Over the names and contents of the configuration, the tokenizer and the weights: two checkpoints of one run differ in nothing else."""
+    """Over names and contents of the configuration, the tokenizer and the weights.
+
+    The weights too, because two checkpoints of one run differ in nothing else.
+    """
 
     def parts() -> Iterator[bytes]:
         for file in sorted(model.iterdir()):
@@ -71,7 +74,8 @@ def earlier_settings(out: Path) -> dict[str, dict]:
             found[settings["benchmark"]] = settings
         except (ValueError, KeyError, TypeError) as error:
             raise Stop(
-                f"out: {file} is damaged. Nothing was changed. Give another --out, or remove this file and the samples beside it."
+                f"out: {file} is damaged. Nothing was changed. Give another --out, or remove "
+                "this file and the samples beside it."
             ) from error
     return found
 
@@ -92,20 +96,25 @@ def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) 
         if "problems" in differing:
             differing.discard("data_sha256")  # it is over these problems, so it says nothing more
         if differing:
-            yield f"out: {out} holds {name} under other settings: {'; '.join(difference(key, settings.get(key), current.get(key)) for key in sorted(differing))}. Give another --out, or the settings of {out / f'{name}.settings.json'}."
+            differences = (
+                difference(key, settings.get(key), current.get(key)) for key in sorted(differing)
+            )
+            yield (
+                f"out: {out} holds {name} under other settings: {'; '.join(differences)}. Give "
+                f"another --out, or the settings of {out / f'{name}.settings.json'}."
+            )
     for name in now.keys() - before.keys():
         if (out / f"{name}.samples.jsonl").exists():
-            yield f"out: {out / f'{name}.samples.jsonl'} has no {name}.settings.json beside it, so nothing says what it was made with. Give another --out."
+            yield (
+                f"out: {out / f'{name}.samples.jsonl'} has no {name}.settings.json beside it, so "
+                "nothing says what it was made with. Give another --out."
+            )
 
 
 def sample_seed(seed: int, benchmark: str, index: int, sample: int) -> int:
     """In [0, 2**31), the same whatever else is sampled."""
-    return (
-        int.from_bytes(
-            hashlib.sha256(f"{seed}/{benchmark}/{index}/{sample}".encode()).digest()[:4], "big"
-        )
-        >> 1
-    )
+    digest = hashlib.sha256(f"{seed}/{benchmark}/{index}/{sample}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 FIELDS = {
@@ -124,7 +133,10 @@ FIELDS = {
 
 
 def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
-    """The good samples of a file, and what is wrong with its other lines. A sample is good once, and if a run under these settings makes it."""
+    """The good samples of a file, and what is wrong with its other lines.
+
+    Good is the first line of a sample that an evaluation under these settings makes.
+    """
     samples, wrong, seen = [], [], set()
     if not file.exists():
         return samples, wrong
@@ -136,7 +148,7 @@ def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
             sample = json.loads(line)
             bad = [name for name, kind in FIELDS.items() if not isinstance(sample[name], kind)]
         except (ValueError, KeyError, TypeError, RecursionError):
-            wrong.append(f"line {number} is no sample")
+            wrong.append(f"line {number} is not a sample")
             continue
         key = (sample["index"], sample["sample"])
         if (
@@ -145,7 +157,7 @@ def read_samples(file: Path, settings: dict) -> tuple[list[dict], list[str]]:
             or not 0 <= key[1] < settings["samples"]
             or sample["seed"] != sample_seed(settings["seed"], settings["benchmark"], *key)
         ):
-            wrong.append(f"line {number} is no sample of this run")
+            wrong.append(f"line {number} is not a sample of this run")
         elif key in seen:
             wrong.append(f"line {number} repeats a sample")
         else:
@@ -162,7 +174,10 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def continue_samples(file: Path, settings: dict) -> tuple[list[dict], Optional[str]]:
-    """The samples that are there, and what there is to say. Bad lines are taken out; a copy is kept if it is more than the end that a kill cut off."""
+    """The samples that are there, and a notice.
+
+    Bad lines are taken out; a copy is kept if there is more than an end that a kill cut off.
+    """
     samples, wrong = read_samples(file, settings)
     if not wrong:
         return samples, None
@@ -175,5 +190,6 @@ def continue_samples(file: Path, settings: dict) -> tuple[list[dict], Optional[s
     more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return (
         samples,
-        f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the others are made again.{kept}",
+        f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the "
+        f"others are made again.{kept}",
     )

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the grades of a benchmark say: accuracy with its uncertainty, pass@k, and the answers that could not be counted as right."""
+"""What the grades of a benchmark say: accuracy with its uncertainty, pass@k, answers not graded."""
 
 import math
 from collections import Counter, defaultdict
@@ -22,10 +22,12 @@ PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadben
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased estimate of the probability that at least one of k samples is right, from n samples of which c are: 1 - C(n-c, k) / C(n, k).
+    """Probability that one of k samples is right, from n samples of which c are.
 
-    The integers are exact and their quotient is rounded once, so nothing overflows or cancels, whatever n.
-    Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    The unbiased estimate 1 - C(n-c, k) / C(n, k) of Chen et al. (2021).
+
+    The integers are exact and their quotient is rounded once, so nothing overflows or cancels,
+    whatever n. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")
@@ -33,10 +35,13 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def summarize(samples: list[dict], problems: int, n: int, ks: list[int]) -> dict:
-    """The summary of one benchmark from its lines: shares are in [0, 1]. Problems that lack some of their n samples are left out, and `complete` is false.
+    """The summary of one benchmark from its lines; shares are in [0, 1].
 
-    The standard error is that of a mean over problems, with the mean over a problem's samples as its value: samples of one
-    problem are not independent. The interval is +- 1.96 of it, within [0, 1]; without at least two problems both are None.
+    Problems that lack some of their n samples are left out, and `complete` is false.
+
+    The standard error is that of a mean over problems, with the mean over a problem's samples as
+    its value: samples of one problem are not independent. The interval is +- 1.96 of it, within [0,
+    1]; without at least two problems both are None.
     """
     by_problem = defaultdict(list)
     for sample in samples:
@@ -70,7 +75,7 @@ def summarize(samples: list[dict], problems: int, n: int, ks: list[int]) -> dict
 
 
 def paper_average(benchmarks: dict[str, dict]) -> float | None:
-    """Mean accuracy over the paper's six mathematical sets; None unless all are there and complete."""
+    """Mean accuracy over the paper's six mathematical sets; None unless all are complete."""
     if all(benchmarks.get(name, {}).get("complete") for name in PAPER_AVERAGE):
         return fmean(benchmarks[name]["accuracy"] for name in PAPER_AVERAGE)
     return None
@@ -82,44 +87,24 @@ def table(benchmarks: dict[str, dict]) -> str:
     def percent(share: float | None) -> str:
         return "-" if share is None else f"{100 * share:.1f}"
 
-    rows = [
-        [
-            "benchmark",
-            "problems",
-            "samples",
-            "accuracy",
-            "s.e.",
-            "95 % interval",
-            "tokens",
-            "cut",
-            "empty",
-            "no answer",
-            "truncated",
-            "unparsable",
-            "grader",
-        ]
-    ]
+    heads = "benchmark problems samples accuracy s.e. 95_%_interval tokens cut empty no_answer"
+    heads += " truncated unparsable grader"
+    rows = [[head.replace("_", " ") for head in heads.split()]]
     for name, summary in benchmarks.items():
-        status = summary["status"]
-        rows.append(
-            [
-                name + ("" if summary["complete"] else " (part)"),
-                str(summary["problems"]),
-                str(summary["samples"]),
-                f"{percent(summary['accuracy'])} avg@{summary['samples_per_problem']}"
-                if summary["samples_per_problem"] > 1
-                else percent(summary["accuracy"]),
-                percent(summary["standard_error"]),
-                " - ".join(map(percent, summary["interval_95"] or [None])),
-                "-" if summary["mean_tokens"] is None else f"{summary['mean_tokens']:.0f}",
-                str(summary["cut_at_max_tokens"]),
-                str(summary["empty"]),
-                str(status.get("no answer", 0)),
-                str(status.get("truncated", 0)),
-                str(status.get("unparsable", 0)),
-                str(status.get("grader time-out", 0) + status.get("grader error", 0)),
-            ]
-        )
+        n, status, tokens = (summary[k] for k in ("samples_per_problem", "status", "mean_tokens"))
+        grader = status.get("grader time-out", 0) + status.get("grader error", 0)
+        unanswered = (status.get(key, 0) for key in ("no answer", "truncated", "unparsable"))
+        row = [
+            name + ("" if summary["complete"] else " (part)"),
+            summary["problems"],
+            summary["samples"],
+            percent(summary["accuracy"]) + (f" avg@{n}" if n > 1 else ""),
+            percent(summary["standard_error"]),
+            " - ".join(map(percent, summary["interval_95"] or [None])),
+            "-" if tokens is None else f"{tokens:.0f}",
+            *(summary["cut_at_max_tokens"], summary["empty"], *unanswered, grader),
+        ]
+        rows.append([str(cell) for cell in row])
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
         "  ".join(

@@ -11,17 +11,18 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Group Sequence Policy Optimization (GSPO) as a policy loss: `actor_rollout_ref.actor.policy_loss.loss_mode=gspo`.
+"""Group Sequence Policy Optimization (GSPO): `actor_rollout_ref.actor.policy_loss.loss_mode=gspo`.
 
-Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071. The importance ratio is one of whole responses,
-the geometric mean of the token ratios, and so is the clipping:
+Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071. The importance ratio is
+one of whole responses, the geometric mean of the token ratios, and so is the clipping:
 
     s_i = (pi(y_i | x) / pi_old(y_i | x)) ^ (1 / |y_i|)
-    J   = mean over responses i of  mean over tokens t of  min(s_it A_it, clip(s_it, 1 - low, 1 + high) A_it)
+    J   = mean over responses i of  mean over tokens t of
+              min(s_it A_it, clip(s_it, 1 - low, 1 + high) A_it)
     s_it = sg[s_i] pi(y_it) / sg[pi(y_it)]
 
-This is GSPO-token, which allows advantages that differ between the tokens (forking tokens, ERA's scaled advantages). Where
-they do not, its value and its gradient are those of GSPO.
+This is GSPO-token, which allows advantages that differ between the tokens (forking tokens, ERA's
+scaled advantages). Where they do not, its value and its gradient are those of GSPO.
 """
 
 from typing import Any, Mapping
@@ -31,7 +32,8 @@ import torch
 import verl.utils.torch_functional as verl_F
 from verl.trainer.ppo.core_algos import register_policy_loss
 
-# The bound that verl puts on log-ratios for stability: beyond it the ratio is constant and has no gradient.
+# The bound that verl puts on log-ratios for stability: beyond it the ratio is constant and has no
+# gradient.
 _MAX_LOG_RATIO = 20.0
 
 
@@ -46,16 +48,19 @@ def compute_policy_loss_gspo(
 ):
     """The clipped objective of GSPO and its metrics.
 
-    Ratios are computed in at least fp32: the paper clips at about 3e-4, which bf16 cannot tell from 0. Unlike
+    Ratios are computed in at least fp32: the paper clips at about 3e-4, which bf16 cannot tell from
+        0. Unlike
     `compute_policy_loss` there is no dual clip, so `clip_ratio_c` is not read.
 
     Args:
-        old_log_prob, log_prob: (bsz, response_length) log-probs of the policy that sampled and of the current one.
+        old_log_prob, log_prob: (bsz, response_length) log-probs of the policy that sampled and of
+            the current one.
         advantages: (bsz, response_length).
-        response_mask: (bsz, response_length), bool or 0/1. Values outside it are ignored, NaN included. A response
-            without a token counts as one with loss 0.
+        response_mask: (bsz, response_length), bool or 0/1. Values outside it are ignored, NaN
+            included. A response without a token counts as one with loss 0.
         loss_agg_mode: seq-mean-token-mean, the only one with which this is GSPO.
-        config: the actor's configuration; clip_ratio_low and clip_ratio_high are read, clip_ratio where one is None.
+        config: the actor's configuration; clip_ratio_low and clip_ratio_high are read, clip_ratio
+            where one is None.
 
     Returns:
         Scalars: the loss; the share of tokens whose gradient the clipping took away; the mean of
@@ -71,7 +76,8 @@ def compute_policy_loss_gspo(
     mask = response_mask.bool()
     length = mask.sum(-1, keepdim=True).clamp(min=1)
     dtype = torch.promote_types(log_prob.dtype, torch.float32)
-    # Filled before the arithmetic, not multiplied by the mask after it: NaN x 0 is NaN, in the gradient as well.
+    # Filled before the arithmetic, not multiplied by the mask after it: NaN x 0 is NaN, in the
+    # gradient as well.
     log_ratio = (log_prob.to(dtype) - old_log_prob.to(dtype)).masked_fill(~mask, 0)
     advantages = advantages.masked_fill(~mask, 0)
 
@@ -95,14 +101,16 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
     """Refuse at start what would fail after the first rollouts.
 
     Raises:
-        ValueError: loss_mode gspo with another loss_agg_mode, or with Megatron's actor, for which it is not registered.
+        ValueError: loss_mode gspo with another loss_agg_mode, or with Megatron's actor, for which
+            it is not registered.
     """
     policy_loss = actor_config.get("policy_loss") or {}
     if policy_loss.get("loss_mode") != "gspo":
         return
     if actor_config["strategy"] == "megatron":
         raise ValueError(
-            "actor_rollout_ref.actor.policy_loss.loss_mode=gspo needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+            "actor_rollout_ref.actor.policy_loss.loss_mode=gspo needs the FSDP actor, but "
+            "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
         )
     _require_seq_mean_token_mean(actor_config["loss_agg_mode"])
 
@@ -110,5 +118,7 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
 def _require_seq_mean_token_mean(loss_agg_mode: str) -> None:
     if loss_agg_mode != "seq-mean-token-mean":
         raise ValueError(
-            f"actor_rollout_ref.actor.loss_agg_mode is {loss_agg_mode}; expected seq-mean-token-mean, as GSPO is a mean over responses of means over tokens. Set it, or another actor_rollout_ref.actor.policy_loss.loss_mode."
+            f"actor_rollout_ref.actor.loss_agg_mode is {loss_agg_mode}; expected "
+            "seq-mean-token-mean, as GSPO is a mean over responses of means over tokens. "
+            "Set it, or another actor_rollout_ref.actor.policy_loss.loss_mode."
         )

@@ -16,15 +16,10 @@ from demo.control import settings as control_settings
 from demo.llm import config
 from demo.vision import __main__ as demo_vision
 from demo.vision import settings as vision_settings
-from ledger import commands, experiments
+from ledger import commands
 from ledger.errors import LedgerError
 
 HOME = {"HOME": "/home/me", "CHECKOUTS": "/checkouts"}
-
-
-@pytest.fixture(scope="module")
-def ledger():
-    return experiments.load()
 
 
 def steps_of(ledger, id, seeds=None, slurm=False, **given):
@@ -50,116 +45,92 @@ def runnable(ledger, *upstreams):
 
 
 def test_every_run_of_the_makefile_is_in_the_ledger(project_root, ledger):
-    targets = re.findall(
-        r"^((?:llm|vision|control)-[^:]+): RUN = ", (project_root / "Makefile").read_text(), re.MULTILINE
-    )
+    text = (project_root / "Makefile").read_text()
+    targets = dict(re.findall(r"^((?:llm|vision|control)-[^:]+): RUN = (\S+)", text, re.MULTILINE))
     assert len(targets) > 25
-    run = {run.command for run in ledger.runs.values()}
-    assert run - {f"make {target}" for target in targets} == {
-        "make llm-merge llm-eval",
-        "make llm-eval",
-        "make demo",
-        "make demo-vision",
-        "make demo-control",
-    }
-    assert {f"make {target}" for target in targets} <= run
+    commands_of_runs = {run.command for run in ledger.runs.values()}
+    others = {"make llm-merge llm-eval", "make llm-eval", "make demo", "make demo-vision", "make demo-control"}
+    assert commands_of_runs == others | {f"make {target}" for target in targets}
     used = {name for each in ledger.experiments.values() for name in (each.run, each.evaluation)}
     assert set(ledger.runs) <= used
+    for run in ledger.runs.values():
+        if run.folder:
+            assert targets[run.command.split()[1]] == f"run_{run.folder}.sh"
 
 
 def test_llm_folders_and_steps_are_those_of_the_scripts(project_root, ledger):
     for run in ledger.runs.values():
         if not run.folder:
             continue
-        script = project_root / "overlays/verl/recipe/era" / commands.script_of(run.command.split()[1])
-        assert script.name == f"run_{run.folder}.sh"
-        assert int(re.search(r"TOTAL_STEPS=\$\{TOTAL_STEPS:-(\d+)\}", script.read_text())[1]) == run.steps
-        stage1 = re.search(r'stage1_ckpt=.*/ckpts/ERA/(\S+)/global_step_(\d+)"', script.read_text())
+        script = (project_root / f"overlays/verl/recipe/era/run_{run.folder}.sh").read_text()
+        assert int(re.search(r"TOTAL_STEPS=\$\{TOTAL_STEPS:-(\d+)\}", script)[1]) == run.steps
+        stage1 = re.search(r'stage1_ckpt=.*/ckpts/ERA/(\S+)/global_step_(\d+)"', script)
         assert bool(stage1) == bool(run.after)
         if stage1:
             earlier = ledger.runs[run.after]
             assert stage1.groups() == (earlier.folder, str(earlier.steps))
 
 
+def folders_of(recipe, experiment, settings):
+    before = "time/" if experiment.compares_time else ""
+    return sorted(before + run.name for run in recipe.runs(experiment, settings, []))
+
+
 def test_vision_steps_train_what_the_recipe_trains(project_root, ledger):
-    timm = recipe(project_root, "timm")
-    trained = set()
+    timm, trained = recipe(project_root, "timm"), set()
     for each, seeds in itertools.product(runnable(ledger, "timm"), (None, [5, 6])):
         (step,) = steps_of(ledger, each.id, seeds)
-        name = step.command[1].removeprefix("vision-")
-        experiment = timm.EXPERIMENTS[name]
+        experiment = timm.EXPERIMENTS[step.command[1].removeprefix("vision-")]
+        chosen = {name: step.variables[name].split() for name in ("SEED", "H0") if name in step.variables}
         settings = timm.Settings(
-            seeds=tuple(map(int, step.variables["SEED"].split())) if "SEED" in step.variables else None,
-            min_entropies=tuple(map(float, step.variables["H0"].split())) if "H0" in step.variables else None,
+            seeds=tuple(map(int, chosen["SEED"])) if "SEED" in chosen else None,
+            min_entropies=tuple(map(float, chosen["H0"])) if "H0" in chosen else None,
         )
-        before = "time/" if experiment.compares_time else ""
-        assert sorted(step.folders) == sorted(
-            before + run.name for run in timm.runs(timm.with_settings(experiment, settings), settings, [])
-        ), each.id
+        assert sorted(step.folders) == folders_of(timm, timm.with_settings(experiment, settings), settings), each.id
         assert step.seeds == (tuple(seeds) if seeds else experiment.seeds)
         assert {f"{entry.folder}-seed{seed}" for entry in each.entries for seed in step.seeds} <= set(step.folders)
         trained |= set(step.folders) if not seeds else set()
-    assert trained == {
-        ("time/" if it.compares_time else "") + run.name
-        for it in timm.EXPERIMENTS.values()
-        for run in timm.runs(it, timm.Settings(), [])
-    }
+    every = [folders_of(timm, experiment, timm.Settings()) for experiment in timm.EXPERIMENTS.values()]
+    assert trained == set(itertools.chain(*every))
 
 
 def test_control_steps_train_what_the_recipe_trains(project_root, ledger):
-    fasttd3 = recipe(project_root, "fasttd3")
-    trained = set()
+    fasttd3, trained = recipe(project_root, "fasttd3"), set()
     for each, seeds in itertools.product(runnable(ledger, "fasttd3"), (None, [5, 6])):
         (step,) = steps_of(ledger, each.id, seeds)
         experiment = fasttd3.EXPERIMENTS[step.command[1].removeprefix("control-")]
-        chosen = {
-            name: tuple(step.variables[name].split()) if name in step.variables else None
-            for name in ("TASKS", "SEED", "AGENT")
-        }
-        settings = fasttd3.Settings(
-            chosen["TASKS"], tuple(map(int, chosen["SEED"])) if seeds else None, chosen["AGENT"]
-        )
-        before = "time/" if experiment.compares_time else ""
-        assert sorted(step.folders) == sorted(before + run.name for run in fasttd3.runs(experiment, settings, [])), (
-            each.id
-        )
+        words = {name: tuple(value.split()) for name, value in step.variables.items()}
+        chosen_seeds = tuple(map(int, words["SEED"])) if seeds else None
+        settings = fasttd3.Settings(words.get("TASKS"), chosen_seeds, words.get("AGENT"))
+        assert sorted(step.folders) == folders_of(fasttd3, experiment, settings), each.id
         assert step.seeds == (tuple(seeds) if seeds else experiment.seeds)
         trained |= set(step.folders) if not seeds else set()
-    assert trained == {
-        ("time/" if it.compares_time else "") + run.name
-        for it in fasttd3.EXPERIMENTS.values()
-        for run in fasttd3.runs(it, fasttd3.Settings(), [])
-    }
+    every = [folders_of(fasttd3, experiment, fasttd3.Settings()) for experiment in fasttd3.EXPERIMENTS.values()]
+    assert trained == set(itertools.chain(*every))
 
 
 def test_one_entry_is_run_alone(ledger):
     (step,) = steps_of(ledger, "hb-fastsac-era/h1hand-run-v0", [3])
-    assert step.variables == {"AGENT": "fastsac_era", "TASKS": "h1hand-run-v0", "SEED": "3"} and step.folders == (
-        "h1hand-run-v0-fastsac_era-seed3",
-    )
+    assert step.variables == {"AGENT": "fastsac_era", "TASKS": "h1hand-run-v0", "SEED": "3"}
+    assert step.folders == ("h1hand-run-v0-fastsac_era-seed3",)
     (step,) = steps_of(ledger, "sweep-imagenet/1.2")
     assert step.variables == {"H0": "1.2"} and step.folders == ("imagenet-era1.2-seed42",)
 
 
 def test_demos_have_the_folders_that_the_demos_write(project_root, ledger):
+    vision, control = demo_vision.parse([]), demo_control.parse([])
+
+    def vision_folders(seeds, epochs):
+        arms = (None, vision.min_entropy)
+        return {vision_settings.Run(h0, seed, epochs).folder for h0 in arms for seed in seeds}
+
     (step,) = steps_of(ledger, "demo-digits", [4, 5])
-    epochs = demo_vision.parse([]).epochs
-    assert set(step.folders) == {
-        vision_settings.Run(h0, seed, epochs).folder
-        for h0 in (None, demo_vision.parse([]).min_entropy)
-        for seed in (4, 5)
-    }
+    assert set(step.folders) == vision_folders((4, 5), vision.epochs)
     (step,) = steps_of(ledger, "demo-digits", EPOCHS="2")
-    assert set(step.folders) == {
-        vision_settings.Run(h0, seed, 2).folder for h0 in (None, 0.6) for seed in demo_vision.parse([]).seeds
-    }
+    assert set(step.folders) == vision_folders(vision.seeds, 2)
     (step,) = steps_of(ledger, "demo-fastsac-era")
-    defaults = demo_control.parse([])
-    assert set(step.folders) == {
-        control_settings.Run(arm, seed, defaults.steps).folder
-        for arm in control_settings.ARMS
-        for seed in defaults.seeds
-    }
+    runs = [control_settings.Run(arm, seed, control.steps) for arm in control_settings.ARMS for seed in control.seeds]
+    assert set(step.folders) == {run.folder for run in runs}
     both = steps_of(ledger, "demo-era", [1, 2], STEPS="7")
     assert [step.variables for step in both] == [{"SEED": "1"}, {"SEED": "2"}]
     for seed, step in zip((1, 2), both):
@@ -172,18 +143,14 @@ def test_two_stages_and_their_evaluation_come_in_order_and_with_one_seed(ledger)
     found = steps_of(ledger, "main-era", [7, 8])
     assert [step.run.id for step in found] == 2 * ["llm-stage1", "llm-stage2", "llm-eval"]
     for seed, (stage1, stage2, evaluation) in zip((7, 8), (found[:3], found[3:])):
-        root = f"/home/me/verl/ckpts/ERA/era_stage{{}}_qwen2.5_math_7b-seed{seed}"
-        assert stage1.variables == {"CKPTS_DIR": root.format(1), "ARGS": f"+data.seed={seed}"} and str(
-            stage1.base / stage1.folders[0]
-        ) == root.format(1)
-        assert stage2.variables == {
-            "CKPTS_DIR": root.format(2),
-            "STAGE1_CKPT": f"{root.format(1)}/global_step_600",
-            "ARGS": f"+data.seed={seed}",
-        }
+        first, second = (f"/home/me/verl/ckpts/ERA/era_stage{n}_qwen2.5_math_7b-seed{seed}" for n in (1, 2))
+        override, checkpoint = f"+data.seed={seed}", f"{first}/global_step_600"
+        assert stage1.variables == {"CKPTS_DIR": first, "ARGS": override}
+        assert str(stage1.base / stage1.folders[0]) == first
+        assert stage2.variables == {"CKPTS_DIR": second, "STAGE1_CKPT": checkpoint, "ARGS": override}
         name = f"era_stage2_qwen2.5_math_7b-seed{seed}"
         assert evaluation.variables == {
-            "CKPT": f"{root.format(2)}/global_step_1100",
+            "CKPT": f"{second}/global_step_1100",
             "MODEL_PATH": f"/home/me/verl/models/ERA/{name}",
             "OUT": f"/home/me/verl/eval/{name}",
         }
@@ -202,11 +169,8 @@ def test_the_users_overrides_stay(ledger):
         "ARGS": "trainer.save_freq=5 +data.seed=3",
     }
     *_, evaluation = steps_of(ledger, "pass-grpo", EVAL="--tensor-parallel 4")
-    assert (
-        evaluation.variables["EVAL"].endswith("128 256 --tensor-parallel 4")
-        and evaluation.variables["SETS"] == "aime24 aime25"
-    )
-    assert evaluation.folders == ("grpo_qwen2.5_math_7b-pass",)
+    assert evaluation.variables["EVAL"].endswith("128 256 --tensor-parallel 4")
+    assert evaluation.variables["SETS"] == "aime24 aime25" and evaluation.folders == ("grpo_qwen2.5_math_7b-pass",)
 
 
 def test_the_seed_reaches_verl(patched_verl, monkeypatch):
@@ -218,15 +182,17 @@ def test_the_seed_reaches_verl(patched_verl, monkeypatch):
     assert not [name for name in composed.actor_rollout_ref.rollout if "seed" in name]
     assert 'manual_seed(data_config.get("seed", 1))' in (patched_verl / "verl/trainer/main_ppo.py").read_text()
     rollout = (patched_verl / "verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py").read_text()
-    assert (
-        "if hasattr(SamplingParams(), str(k)):\n                kwargs[k] = config.get(k)" in rollout
-    )  # why rollout.seed is not set
+    why_rollout_seed_is_not_set = "if hasattr(SamplingParams(), str(k)):\n                kwargs[k] = config.get(k)"
+    assert why_rollout_seed_is_not_set in rollout
 
 
 def test_gains_run_what_both_need_once(ledger):
-    ids = lambda id: [step.run.id for step in steps_of(ledger, id)]
-    assert ids("main-gain") == ["llm-stage1", "llm-stage2", "llm-eval", "llm-grpo", "llm-eval"]
-    assert ids("cifar10-gain") == ["vision-cifar10-era", "vision-cifar10"]
+    expected = {
+        "main-gain": ["llm-stage1", "llm-stage2", "llm-eval", "llm-grpo", "llm-eval"],
+        "cifar10-gain": ["vision-cifar10-era", "vision-cifar10"],
+    }
+    for id, runs in expected.items():
+        assert [step.run.id for step in steps_of(ledger, id)] == runs
     twice = [*ledger.find("ood-grpo"), *ledger.find("main-grpo")]
     found = commands.steps(ledger, twice, None, HOME)
     assert [step.run.id for step in found] == ["llm-grpo", "llm-eval"]
@@ -244,7 +210,7 @@ def test_what_cannot_be_run_is_refused_with_the_reason(ledger):
 
 
 @pytest.mark.parametrize(
-    "id, seeds, slurm, given, said",
+    "id, seeds, slurm, given, message",
     [
         ("main-era", None, False, {"CKPTS_DIR": "/c"}, r"CKPTS_DIR=/c: .* these are 2 \(llm-stage1, llm-stage2\)"),
         ("entropy-grpo", [1, 2], False, {"CKPTS_DIR": "/c"}, r"llm-grpo-seed1, llm-grpo-seed2"),
@@ -255,73 +221,55 @@ def test_what_cannot_be_run_is_refused_with_the_reason(ledger):
         ("main-qwen", None, False, {"OUT": "/o"}, "OUT=/o"),
         ("demo-era", None, False, {"TASK": "chain-single"}, "TASK=chain-single"),
         ("cifar10", None, False, {"DRY_RUN": "1"}, "DRY_RUN=1: --dry-run"),
-        ("cifar10", None, True, {}, "one node .*recipes-vision.md"),
+        ("cifar10", None, True, {}, "one node .*docs/vision/recipes.md"),
         ("demo-era", None, True, {}, "nothing to submit"),
         ("main-qwen", None, True, {}, "nothing to submit"),
         ("main-qwen", [1], False, {}, "there is no seed"),
         ("cifar10", [-1], False, {}, "seed -1: a whole number from 0"),
-        ("entropy-grpo", None, True, {"ARGS": "it's"}, "ARGS=it's cannot be read"),
+        ("entropy-grpo", None, True, {"ARGS": "it's"}, "ARGS=it's cannot be split"),
     ],
 )
-def test_what_would_be_another_run_is_refused(ledger, id, seeds, slurm, given, said):
-    with pytest.raises(LedgerError, match=said):
+def test_what_would_be_another_run_is_refused(ledger, id, seeds, slurm, given, message):
+    with pytest.raises(LedgerError, match=message):
         steps_of(ledger, id, seeds, slurm, **given)
 
 
-def test_what_means_nothing_is_no_reason_to_refuse(ledger):
-    (step,) = steps_of(
-        ledger, "entropy-grpo", [4, 4], CKPTS_DIR="/mine/here", DRY_RUN="0", SEED="9", TASK="chain", OUT="/o", H0=""
-    )
+def test_variables_that_change_nothing_are_not_refused(ledger):
+    given = {"CKPTS_DIR": "/mine/here", "DRY_RUN": "0", "SEED": "9", "TASK": "chain", "OUT": "/o", "H0": ""}
+    (step,) = steps_of(ledger, "entropy-grpo", [4, 4], **given)
     assert (str(step.base), step.folders, step.seeds) == ("/mine", ("here",), (4,))
 
 
 def test_slurm_submits_trainings_alone(ledger):
     stage1, stage2 = steps_of(ledger, "main-era", [2], slurm=True, ARGS="'data.prompt_key=a b'")
-    assert stage1.command == (
-        "sbatch",
-        "--parsable",
-        "recipe/era/slurm_ray.sbatch",
-        "run_era_stage1_qwen2.5_math_7b.sh",
-        "data.prompt_key=a b",
-        "+data.seed=2",
-    )
-    assert (
-        str(stage1.at) == "/checkouts/verl"
-        and "ARGS" not in stage1.variables
-        and stage1.variables["CKPTS_DIR"] == steps_of(ledger, "main-era", [2])[0].variables["CKPTS_DIR"]
-    )
+    script = ("recipe/era/slurm_ray.sbatch", "run_era_stage1_qwen2.5_math_7b.sh")
+    assert stage1.command == ("sbatch", "--parsable", *script, "data.prompt_key=a b", "+data.seed=2")
+    assert str(stage1.at) == "/checkouts/verl" and "ARGS" not in stage1.variables
+    assert stage1.variables["CKPTS_DIR"] == steps_of(ledger, "main-era", [2])[0].variables["CKPTS_DIR"]
     assert (stage1.waits, stage2.waits, stage1.submits) == (False, True, True) and "without --slurm" in stage2.note
     (step,) = steps_of(ledger, "hb-fasttd3", slurm=True)
     assert step.variables["SLURM"] == "1" and step.command == ("make", "control-humanoidbench")
 
 
-def test_variants_that_cannot_be_chosen_are_said(ledger):
+def test_a_step_says_what_else_it_trains(ledger):
     (step,) = steps_of(ledger, "regularization-era")
-    assert (
-        step.variables == {}
-        and "cannot be chosen one by one: cifar10, cifar10-smoothing0.2" in step.note
-        and len(step.folders) == 7
-    )
+    assert step.variables == {} and len(step.folders) == 7
+    assert "cannot be chosen one by one: cifar10, cifar10-smoothing0.2" in step.note
     assert steps_of(ledger, "cifar10")[0].note == ""
 
 
-# Make's own word on it
+# ------------------------------------------------------------------------------------------------ what make makes of it
 
 
 @pytest.fixture
-def printed(project_root, tmp_path):
+def printed(tmp_path):
     """printed(step, VARIABLE=...): the words that make prints for a step's own line, with DRY_RUN=1."""
 
     def run(step, **given):
-        environment = {
-            "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
-            "PYTHON": sys.executable,
-            "DRY_RUN": "1",
-            **given,
-        }
-        answer = subprocess.run(
-            ["bash", "-ec", step.shell], env=environment, cwd=tmp_path, capture_output=True, text=True
-        )
+        path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        environment = {"PATH": path, "PYTHON": sys.executable, "DRY_RUN": "1", **given}
+        line = ["bash", "-ec", step.shell]
+        answer = subprocess.run(line, env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert answer.returncode == 0, answer.stderr
         return [shlex.split(line, comments=True) for line in answer.stdout.splitlines()]
 
@@ -335,66 +283,35 @@ def test_make_prints_the_same_runs(project_root, ledger, printed, tmp_path):
     given = {"HOME": str(tmp_path), "CHECKOUTS": f"{tmp_path}/checkouts", "OUTPUT": f"{tmp_path}/my runs"}
     for id in ("sweep-cifar10/0.3", "time-resnet"):
         (step,) = commands.steps(ledger, ledger.find(id), [4, 5], given)
-        words = printed(step, **given)
-        assert [f"{line[line.index('--output') + 1]}/{line[line.index('--experiment') + 1]}" for line in words] == [
-            f"{tmp_path}/my runs/{folder}" for folder in step.folders
-        ]
+        lines = printed(step, **given)
+        written = [f"{line[line.index('--output') + 1]}/{line[line.index('--experiment') + 1]}" for line in lines]
+        assert written == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
     (step,) = commands.steps(ledger, ledger.find("batch-batch"), [4], given)
     assert [line[2] for line in printed(step, **given)] == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
 
 
 def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_verl, tmp_path):
-    given = {
-        "HOME": str(tmp_path),
-        "CHECKOUTS": str(patched_verl.parent),
-        "RAY_DATA_HOME": f"{tmp_path}/da ta",
-        "ARGS": "trainer.save_freq=5",
-    }
+    home = f"{tmp_path}/da ta"
+    given = {"HOME": str(tmp_path), "CHECKOUTS": str(patched_verl.parent), "RAY_DATA_HOME": home}
+    given["ARGS"] = "trainer.save_freq=5"
     training, evaluation = commands.steps(ledger, ledger.find("pass-grpo"), [4], given)
     (words,) = printed(training, **given)
-    assert f"trainer.default_local_dir='{training.base}/{training.folders[0]}'" in words and words[-2:] == [
-        "trainer.save_freq=5",
-        "+data.seed=4",
-    ]
-    assert f"VERL_FILE_LOGGER_PATH={training.base}/{training.folders[0]}/metrics.jsonl" in words
+    folder = training.base / training.folders[0]
+    assert f"trainer.default_local_dir='{folder}'" in words and f"VERL_FILE_LOGGER_PATH={folder}/metrics.jsonl" in words
+    assert words[-2:] == ["trainer.save_freq=5", "+data.seed=4"]
     merge, evaluate = printed(evaluation, **given)
-    model = f"{tmp_path}/da ta/models/ERA/grpo_qwen2.5_math_7b-seed4"
-    assert merge[2:] == [
-        "&&",
-        sys.executable,
-        *["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"],
-        f"{training.goal}/actor",
-        "--target_dir",
-        model,
-    ]
-    data = [f"{tmp_path}/da ta/data/eval/{name}.parquet" for name in ("aime24", "aime25")]
+    model = f"{home}/models/ERA/grpo_qwen2.5_math_7b-seed4"
+    merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    local = ["--local_dir", f"{training.goal}/actor", "--target_dir", model]
+    assert merge[2:] == ["&&", sys.executable, *merger, *local]
+    data = [f"{home}/data/eval/{name}.parquet" for name in ("aime24", "aime25")]
     assert evaluate[2:9] == ["--model", model, "--data", *data, "--out", f"{evaluation.base}/{evaluation.folders[0]}"]
-    assert evaluate[9:] == [
-        "--samples",
-        "256",
-        "--temperature",
-        "0.7",
-        "--pass-at",
-        "1",
-        "2",
-        "4",
-        "8",
-        "16",
-        "32",
-        "64",
-        "128",
-        "256",
-    ]
+    ks = [str(2**k) for k in range(9)]
+    assert evaluate[9:] == ["--samples", "256", "--temperature", "0.7", "--pass-at", *ks]
     (weights,) = commands.steps(ledger, ledger.find("small-cot"), None, given)
     (words,) = printed(weights, **given)
-    assert words[2:] == [
-        "--model",
-        f"{tmp_path}/da ta/models/Qwen2.5-Math-1.5B",
-        "--data",
-        f"{tmp_path}/da ta/data/eval",
-        "--out",
-        f"{tmp_path}/da ta/eval/Qwen2.5-Math-1.5B",
-    ]
+    model, out = (f"{home}/{part}/Qwen2.5-Math-1.5B" for part in ("models", "eval"))
+    assert words[2:] == ["--model", model, "--data", f"{home}/data/eval", "--out", out]
 
 
 @pytest.mark.parametrize(

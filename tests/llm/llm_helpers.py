@@ -1,0 +1,43 @@
+"""What several tests of the language models share, and `make agreement` with them."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(path, name):
+    """The module in this file, under this name, without touching sys.path."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def take_steps(tree, settings, processes=1):
+    """One result for each of the settings, by actor_step.py in processes in which `import verl` is the tree's.
+
+    Starting torch and verl takes seconds, so give it many settings at once.
+    """
+    env = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/settings.json", f"{folder}/results.pt"]
+        Path(files[0]).write_text(json.dumps(settings))
+        command = [sys.executable, *launcher, Path(__file__).with_name("actor_step.py"), *files]
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return torch.load(files[1], weights_only=False)
+
+
+def largest_difference(ours, theirs):
+    """Over the parameters of two policies."""
+    assert ours.keys() == theirs.keys()
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
