@@ -283,7 +283,7 @@ class Place:
         record = self.applied(seen)
         if self.state(seen, None)[0] == "wrong-base":
             return Want({3})
-        if not record:  # who asks for a patch of his edits must not take the end of the run for one
+        if not record:  # whoever asks for a patch of their edits must not believe that there is one
             return Want({5} if keep and seen and seen.edits(self.tree(seen.head)) else set())
         head = self.tree(seen.head)
         edited, mine = seen.edits(head), seen.head != record.tip

@@ -47,7 +47,7 @@ class Tally:
         """Counts what happens within as `outcome`, or as lost when it fails."""
         try:
             yield
-        except AssertionError:
+        except Exception:
             self.count(part, row, "lost")
             raise
         self.count(part, row, outcome)

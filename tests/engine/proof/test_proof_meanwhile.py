@@ -99,9 +99,9 @@ def save(world: World, how: str, path: Path, at: int, tally, lost: list[str]) ->
             row, outcome = f"{world.scene.title}: a file {how} in the window", check_window(world, path, done)
         else:
             outcome = check_theirs(world, path, done)
-    except AssertionError as error:
+    except Exception as error:
         outcome = "lost"
-        lost.append(f"{path} {how} at call {at} ({call}) of {world.scene.title}: {error}\nit had said: {done}")
+        lost.append(f"{path} {how} at call {at} ({call}) of {world.scene.title}: {error!r}\nit had said: {done}")
     tally.count(PART, row, outcome)
 
 
@@ -165,9 +165,9 @@ def test_a_second_process(world: World, seconds: tuple[str, ...], scale, tally):
             done = world.shoot(SECOND, at, more)
             try:
                 outcome = check_both(world, done)
-            except AssertionError as error:
+            except Exception as error:
                 outcome = "lost"
-                lost.append(f"{second} started at call {at} of {world.scene.title}: {error}\n{done}")
+                lost.append(f"{second} started at call {at} of {world.scene.title}: {error!r}\n{done}")
             tally.count(PART, f"{world.scene.title}: {second.split()[0]} at the same time", outcome)
     assert not lost, "\n\n".join(lost[:5])
 

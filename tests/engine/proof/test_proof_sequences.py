@@ -613,9 +613,9 @@ def test_sequences(chunk, scale, project, tmp_path, tally):
         player = Player(field, random.Random(f"{chunk} {case}"))
         try:
             player.play(scale(12, 20))
-        except AssertionError as error:
+        except Exception as error:
             tally.count(PART, "sequences", "lost")
-            lost.append(f"chunk {chunk}, case {case}, after {player.told}:\n{error}")
+            lost.append(f"chunk {chunk}, case {case}, after {player.told}:\n{error!r}")
         else:
             tally.count(PART, "sequences", "completed")
     assert not lost, f"{len(lost)} sequences\n" + "\n\n".join(lost[:3])
