@@ -59,7 +59,7 @@ def test_fault(world: World, faults: tuple[str, ...], chunk: int, scale, tally):
             except Exception as error:
                 outcome = "lost"
                 where = f"{fault} at call {at} of {len(world.calls)} ({done['calls'][-1]}) of {world.scene.title}"
-                lost.append(f"{where}: {error!r}\nit had said: {done['out']}{done['err']}")
+                lost.append(f"{where}: {type(error).__name__}: {error}\nit had said: {done['out']}{done['err']}")
             tally.count(PART, f"{world.scene.title}: {fault}", outcome)
     assert not lost, f"{len(lost)} cases\n" + "\n\n".join(lost[:5])
 

@@ -101,7 +101,9 @@ def save(world: World, how: str, path: Path, at: int, tally, lost: list[str]) ->
             outcome = check_theirs(world, path, done)
     except Exception as error:
         outcome = "lost"
-        lost.append(f"{path} {how} at call {at} ({call}) of {world.scene.title}: {error!r}\nit had said: {done}")
+        lost.append(
+            f"{path} {how} at call {at} ({call}) of {world.scene.title}: {type(error).__name__}: {error}\nit had said: {done}"
+        )
     tally.count(PART, row, outcome)
 
 
@@ -167,7 +169,9 @@ def test_a_second_process(world: World, seconds: tuple[str, ...], scale, tally):
                 outcome = check_both(world, done)
             except Exception as error:
                 outcome = "lost"
-                lost.append(f"{second} started at call {at} of {world.scene.title}: {error!r}\n{done}")
+                lost.append(
+                    f"{second} started at call {at} of {world.scene.title}: {type(error).__name__}: {error}\n{done}"
+                )
             tally.count(PART, f"{world.scene.title}: {second.split()[0]} at the same time", outcome)
     assert not lost, "\n\n".join(lost[:5])
 

@@ -615,7 +615,7 @@ def test_sequences(chunk, scale, project, tmp_path, tally):
             player.play(scale(12, 20))
         except Exception as error:
             tally.count(PART, "sequences", "lost")
-            lost.append(f"chunk {chunk}, case {case}, after {player.told}:\n{error!r}")
+            lost.append(f"chunk {chunk}, case {case}, after {player.told}:\n{type(error).__name__}: {error}")
         else:
             tally.count(PART, "sequences", "completed")
     assert not lost, f"{len(lost)} sequences\n" + "\n\n".join(lost[:3])
