@@ -102,7 +102,7 @@ def save(world: World, how: str, path: Path, at: int, tally, lost: list[str]) ->
     except Exception as error:
         outcome = "lost"
         lost.append(
-            f"{path} {how} at call {at} ({call}) of {world.scene.title}: {type(error).__name__}: {error}\nit had said: {done}"
+            f"{path.name} {how} at {at} ({call}) of {world.scene.title}: {type(error).__name__}: {error}\nit had said: {done}"
         )
     tally.count(PART, row, outcome)
 
