@@ -101,9 +101,8 @@ def save(world: World, how: str, path: Path, at: int, tally, lost: list[str]) ->
             outcome = check_theirs(world, path, done)
     except Exception as error:
         outcome = "lost"
-        lost.append(
-            f"{path.name} {how} at {at} ({call}) of {world.scene.title}: {type(error).__name__}: {error}\nit had said: {done}"
-        )
+        where = f"{path} {how} at call {at} ({call}) of {world.scene.title}"
+        lost.append(f"{where}: {type(error).__name__}: {error}\nit had said: {done}")
     tally.count(PART, row, outcome)
 
 
