@@ -1,4 +1,4 @@
-"""The engine under fire. `make test` runs the short form, `make test-engine` the long one (ERA_PROOF=long) and prints the counts."""
+"""The engine under fire: `make test-all` runs the short form, `make test-engine` the long one (ERA_PROOF=long)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from scenes import World
 from supervisor import why_not
-from tally import Tally
+from tally import LONG, Tally
 
-LONG = os.environ.get("ERA_PROOF") == "long"
 RESULTS = os.environ.get("ERA_PROOF_RESULTS")  # a folder for the counts
 
 

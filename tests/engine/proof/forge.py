@@ -15,26 +15,15 @@ from urllib.parse import unquote
 def make_certificate(folder: Path) -> Path:
     """A certificate for 127.0.0.1 and localhost with its key, in one file."""
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "30",
-    ]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=localhost"
+    command = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     both.write_text(key.read_text() + certificate.read_text())
     return both
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Tells the forge about every request, lets its trick answer first, and hands the rest to git or the folder."""
+    """Logs every request, lets the forge's trick answer first, and hands the rest to git or the folder."""
 
     protocol_version = "HTTP/1.1"
 
@@ -71,13 +60,13 @@ class Forge:
     def __init__(self, root: Path, certificate: Path | None, files: bool = False):
         self.root, self.files = root, files
         self.log: list[str] = []
-        self.trick = None  # a function of the handler that answers itself (true) or leaves it
+        self.trick = None  # a function of the handler that answers itself (true) or does not
         self.old = False  # protocol version 0, which gives tips only, not any id
         self.config: dict[str, str] = {}  # of the git behind the server
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.forge = self
-        self.server.handle_error = lambda *_: None  # a client that hangs up is no news
+        self.server.handle_error = lambda *_: None  # clients hang up here all the time
         self.scheme = "https" if certificate else "http"
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -126,15 +115,11 @@ class Forge:
             "HTTP_CONTENT_ENCODING": handler.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": "" if self.old else handler.headers.get("Git-Protocol", ""),
         }
-        # What runs programs is read by upload-pack from trusted places only, so it is passed as on a command line.
-        for number, (key, value) in enumerate({"safe.directory": "*", **self.config}.items()):
-            env.update(
-                {
-                    "GIT_CONFIG_COUNT": str(number + 1),
-                    f"GIT_CONFIG_KEY_{number}": key,
-                    f"GIT_CONFIG_VALUE_{number}": value,
-                }
-            )
+        # upload-pack reads settings that run programs from trusted places only, so they come as on a command line.
+        settings = {"safe.directory": "*", **self.config}
+        env["GIT_CONFIG_COUNT"] = str(len(settings))
+        for number, (key, value) in enumerate(settings.items()):
+            env.update({f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value})
         process = subprocess.Popen(
             ["git", "http-backend"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
         )

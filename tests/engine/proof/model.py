@@ -1,4 +1,4 @@
-"""What must be true of a checkout, worked out from dictionaries, hashlib and plain git; nothing here comes from the engine.
+"""What must be true of a checkout, worked out from dictionaries, hashlib and plain git, never by the engine.
 
 A `Want` says how a verb must end: the exit codes of a refusal (none: it must complete), and the tree to come.
 """
@@ -13,7 +13,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from kit import FIRST, SECOND, git
+from kit import FIRST, SECOND
 
 ERA = "refs/heads/era"
 USER = re.compile(rb"user-\d+")  # stands in everything that the user writes
@@ -73,13 +73,12 @@ def read_files(top: Path) -> dict[str, tuple[str, bytes]]:
 
 
 def clash(overlay, base) -> bool:
-    """Whether a new file would take the place of an upstream file, also where A is a."""
+    """Whether a new file would take the place of an upstream file or folder."""
     folders = {folder for path in base for folder in above(path)}
-    low = {path.casefold() for path in base}
     return any(
-        path.casefold() in low or path in folders or any(folder in base or folder in overlay for folder in above(path))
+        path in base or path in folders or any(folder in base or folder in overlay for folder in above(path))
         for path in overlay
-    ) or len({path.casefold() for path in overlay}) < len(overlay)
+    )
 
 
 @dataclasses.dataclass
@@ -284,7 +283,7 @@ class Place:
         record = self.applied(seen)
         if self.state(seen, None)[0] == "wrong-base":
             return Want({3})
-        if not record:  # who asks for a patch of his edits must not take the end of the run for one
+        if not record:  # whoever asks for a patch of their edits must not believe that there is one
             return Want({5} if keep and seen and seen.edits(self.tree(seen.head)) else set())
         head = self.tree(seen.head)
         edited, mine = seen.edits(head), seen.head != record.tip
@@ -340,13 +339,16 @@ class Place:
         if clash(overlay, base):
             want.codes.add(3)
         now = self.world.inputs(self.name, record.label)
-        foreign = {path for path in now if now[path][1] not in record.known.get(path, ())}
+        saved = self.world.committed
+        foreign = {
+            path for path in now if now[path][1] not in record.known.get(path, ()) or now[path] != saved.get(path)
+        }
         for path in foreign:
-            if path.startswith("overlays/"):
+            if path.startswith(f"overlays/{self.name}/"):
                 inner = path.split("/", 2)[2]
                 if overlay.get(inner) != (now[path][0], blob(now[path][1])):
                     want.codes.add(5)
-        if any(path.startswith("patches/") for path in foreign):
+        if foreign:  # patches, series and list may come out as they are
             want.may.add(5)
         expected, _ = self.world.expected(self.name, record.label, record.source)
         mark = (seen.head, want.new, now)
@@ -359,7 +361,7 @@ class Place:
         return want, check
 
     def odd_commits(self, seen: Seen, base: dict) -> bool:
-        """Whether a commit makes a link of an upstream file, or brings back one that was deleted: no patch can say that."""
+        """Whether a commit turns an upstream file into a link or brings back a deleted one: no patch can say that."""
         if seen.head == self.record.tip:
             return False
         for row in plain(
@@ -371,7 +373,7 @@ class Place:
         return False
 
     def user_bytes(self, seen: Seen) -> set[bytes]:
-        """The marks of everything that the user wrote here: files, index, and commits that a ref, HEAD or the stash hold."""
+        """The marks of all that the user wrote here: in files, the index, and commits of refs, HEAD and the stash."""
         starts = [*seen.refs.values(), seen.head, *re.findall(r"^\w+ (\w+)", seen.stash.decode(), re.M)]
         objects = self.world.reachable(self.path, frozenset(starts))
         objects = objects | {oid for _, oid in seen.index.values()}
@@ -388,6 +390,12 @@ class World:
         self.tips: dict = {}
         self.known_marks: dict[str, set[bytes]] = {}
         self.known_reach: dict = {}
+        self.commit()
+
+    def commit(self) -> None:
+        """What the project's own git has committed: export overwrites nothing else."""
+        tops = ("patches", "overlays")
+        self.committed = {f"{top}/{p}": item for top in tops for p, item in read_files(self.root / top).items()}
 
     def overlay(self, name: str) -> dict[str, tuple[str, bytes]]:
         return {path: item for path, item in read_files(self.root / "overlays" / name).items() if not JUNK.search(path)}
@@ -396,6 +404,7 @@ class World:
         found = {f"overlays/{name}/{path}": item for path, item in self.overlay(name).items()}
         patches = read_files(self.root / "patches" / name / label)
         found.update({f"patches/{name}/{label}/{path}": ("100644", item[1]) for path, item in patches.items()})
+        found[f"overlays/{name}.list"] = ("100644", (self.root / f"overlays/{name}.list").read_bytes())
         return found
 
     def expected(self, name: str, label: str, kind: str) -> tuple[dict[str, tuple[str, str]], set[int]]:
@@ -405,7 +414,7 @@ class World:
         if clash(overlay, base):
             codes.add(3)
         for path, (_, content) in self.inputs(name, label).items():
-            if path.startswith("patches/"):
+            if path.endswith(".patch"):
                 lacking = {file.startswith(b"extra/") for file in re.findall(rb"^diff --git a/(.*) b/", content, re.M)}
                 if kind == "pypi" and len(lacking) > 1:
                     codes.add(6)
@@ -466,8 +475,3 @@ def tree_with_git(folder: Path, scratch: Path, tree: dict[str, tuple[str, str]])
     rows = "".join(f"{mode} {oid}\t{path}\0" for path, (mode, oid) in tree.items())
     plain(folder, "update-index", "-z", "--index-info", data=os.fsencode(rows), env=env)
     return plain(folder, "write-tree", "--missing-ok", env=env).strip()
-
-
-def user_git(folder: Path, *args: str) -> None:
-    """What the user does with git may fail; then he goes on."""
-    git(folder, *args, check=False)

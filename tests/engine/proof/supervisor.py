@@ -1,17 +1,19 @@
-"""Runs apply.py with a fault at the n-th system call that changes a file: the kernel asks us before it carries each one out.
+"""Run apply.py with a fault at its n-th system call that changes a file.
 
-Linux has this as seccomp's user notification (man 2 seccomp_unotify): a filter, inherited by every process that the run
-starts, hands the calls named below to us and waits for our answer. So git's calls are stepped through as well as
-Python's, and nothing of apply.py knows of it.
+Linux offers this as seccomp's user notification (man 2 seccomp_unotify): the kernel hands each call named below, of
+every process that the run starts, to this program and waits for the answer. So git is stepped through as well as
+Python, and nothing in apply.py knows about it.
 
-As a program (`python supervisor.py PROJECT`) it loads the engine of a project once and reads one run per line of JSON on
-stdin: {"argv": [...], "env": {...}, "fault": kind or null, "at": n, "more": what the kind needs}. Each run is a fork; the
-answer is one line: {"code": exit code or null when it was killed, "out": ..., "err": ..., "calls": [name of each call],
-"fired": bool, "second": [code, output] of a second process}.
+As a program (`python supervisor.py PROJECT`) it loads the engine of a project once and reads one run per line of JSON
+from stdin: {"argv": [...], "env": {...}, "fault": kind or null, "at": n, "more": what the kind needs}. Each run is a
+fork. The answer is one line: {"code": exit code, or null when it was killed, "out": ..., "err": ..., "calls": [name of
+each call, with the path that a rename replaces or an unlink removes], "fired": bool, "second": [code, output] of a
+second process}.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -29,43 +31,26 @@ from pathlib import Path
 
 # Calls that change a file or a folder, by their numbers on x86-64 (asm/unistd_64.h).
 CALLS = {
-    "write": 1, "open": 2, "pwrite64": 18, "writev": 20, "sendfile": 40, "truncate": 76, "ftruncate": 77, "rename": 82,
-    "mkdir": 83, "rmdir": 84, "creat": 85, "link": 86, "unlink": 87, "symlink": 88, "chmod": 90, "fchmod": 91, "fsync": 74,
-    "openat": 257, "mkdirat": 258, "unlinkat": 263, "renameat": 264, "linkat": 265, "symlinkat": 266, "fchmodat": 268,
-    "fallocate": 285, "renameat2": 316, "copy_file_range": 326,
+    "write": 1, "open": 2, "pwrite64": 18, "writev": 20, "sendfile": 40, "fsync": 74, "truncate": 76, "ftruncate": 77,
+    "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85, "link": 86, "unlink": 87, "symlink": 88, "chmod": 90,
+    "fchmod": 91, "openat": 257, "mkdirat": 258, "unlinkat": 263, "renameat": 264, "linkat": 265, "symlinkat": 266,
+    "fchmodat": 268, "fallocate": 285, "renameat2": 316, "copy_file_range": 326,
 }  # fmt: skip
 NAMES = {number: name for name, number in CALLS.items()}
 OPENS = {"open": 1, "openat": 2}  # the argument with the flags
 ON_HANDLES = {"write", "pwrite64", "writev", "ftruncate", "fchmod", "fsync"}  # the first argument is a file descriptor
-GROWS = {
-    "write",
-    "pwrite64",
-    "writev",
-    "sendfile",
-    "copy_file_range",
-    "fallocate",
-    "mkdir",
-    "mkdirat",
-    "symlink",
-    "symlinkat",
-}
-NEEDS_PERMISSION = set(CALLS) - {
-    "write",
-    "pwrite64",
-    "writev",
-    "ftruncate",
-    "fsync",
-    "sendfile",
-    "copy_file_range",
-    "fallocate",
-}
+# What a rename replaces or an unlink removes: the arguments with the folder (or None) and the path.
+TARGETS = {"rename": (None, 1), "renameat": (2, 3), "renameat2": (2, 3), "unlink": (None, 0), "unlinkat": (0, 1)}
+COPIES = {"write", "pwrite64", "writev", "sendfile", "copy_file_range", "fallocate"}
+GROWS = COPIES | {"mkdir", "mkdirat", "symlink", "symlinkat"}
+NEEDS_PERMISSION = set(CALLS) - COPIES - {"ftruncate", "fsync"}
 
 KILLS = ("kill all", "kill alone", "torn write")
 INTERRUPT = "Ctrl-C"
 ERRORS = {"disk full": errno.ENOSPC, "permission lost": errno.EACCES, "one I/O error": errno.EIO}
 FAULTS = (*KILLS, INTERRUPT, *ERRORS)
-# Not faults but company: somebody saves a file as editors do (a new file under the old name), writes into it, or runs
-# another apply.py.
+# Not faults but company: somebody saves a file as editors do (a new file renamed over the old one), writes into it, or
+# runs another apply.py.
 SAVED, WRITTEN, SECOND = "saved", "written into", "second process"
 
 SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF = 0x7FFF0000, 0x7FC00000
@@ -114,7 +99,7 @@ class FilterProgram(ctypes.Structure):
 
 
 def install_filter() -> int:
-    """In the process to be supervised. The descriptor on which its calls are told."""
+    """In the process to be supervised; returns the descriptor on which its calls are announced."""
     code = program()
     buffer = ctypes.create_string_buffer(code)
     argument = FilterProgram(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
@@ -137,7 +122,7 @@ def descendants(process: int) -> list[int]:
 
 
 class Supervisor:
-    """Answers the kernel for one run, and does what `fault` says at the call number `at`."""
+    """Answers the kernel for one run, and does what `fault` says at call number `at`."""
 
     def __init__(self, process: int, listener: int, order: dict):
         self.process, self.listener = process, listener
@@ -179,34 +164,34 @@ class Supervisor:
         """0 lets the call go on; else it fails with this number."""
         if name in ON_HANDLES and not is_file(caller, args[0]):
             return 0
-        if name in OPENS and path_of(caller, name, args).startswith(b"/dev/"):
+        if name in OPENS and string_at(caller, args[OPENS[name] - 1]).startswith(b"/dev/"):
             return 0
-        self.calls.append(name)
-        if self.fault is None or len(self.calls) < self.at:
+        self.calls.append(f"{name} {target_of(caller, name, args)}" if name in TARGETS else name)
+        if self.fault is None or len(self.calls) < self.at or not self.strikes(caller, name, args):
             return 0
-        if len(self.calls) == self.at and self.fault in KILLS:
-            self.fired = True
+        self.fired = True
+        if self.fault in KILLS:
             self.kill(caller, name, args)
-            return 0
-        if len(self.calls) == self.at and self.fault == INTERRUPT:
-            self.fired = True
-            for process in descendants(self.process):  # a terminal sends it to all of them
-                os.kill(process, signal.SIGINT)
-            return 0
-        if len(self.calls) == self.at and self.fault in (SAVED, WRITTEN, SECOND):
-            self.fired = True
+        elif self.fault == INTERRUPT:
+            self.interrupt()
+        elif self.fault not in ERRORS:
             self.join_in()
-            return 0
-        if self.fault == "disk full" and (name in GROWS or (name in OPENS and not exists(caller, name, args))):
-            self.fired = True
-            return errno.ENOSPC
-        if self.fault == "permission lost" and name in NEEDS_PERMISSION:
-            self.fired = True
-            return errno.EACCES
-        if self.fault == "one I/O error" and len(self.calls) == self.at:
-            self.fired = True
-            return errno.EIO
-        return 0
+        return ERRORS.get(self.fault, 0)
+
+    def strikes(self, caller: int, name: str, args: list[int]) -> bool:
+        """A full disk and a lost permission last; all else happens once."""
+        if self.fault == "disk full":
+            return name in GROWS or (name in OPENS and not exists(caller, name, args))
+        if self.fault == "permission lost":
+            return name in NEEDS_PERMISSION
+        return len(self.calls) == self.at
+
+    def interrupt(self) -> None:
+        """As a terminal does it: to all processes of the foreground group."""
+        for process in descendants(self.process):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(process) == os.getpgid(self.process):
+                    os.kill(process, signal.SIGINT)
 
     def join_in(self) -> None:
         if self.fault == SECOND:
@@ -228,10 +213,8 @@ class Supervisor:
         if self.fault == "torn write" and name == "write" and args[2] > 1:
             write_half(caller, args)
         for process in [self.process] if self.fault == "kill alone" else descendants(self.process):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def is_file(process: int, handle: int) -> bool:
@@ -243,16 +226,26 @@ def is_file(process: int, handle: int) -> bool:
 
 
 def exists(process: int, name: str, args: list[int]) -> bool:
-    """Whether what an open names is there already: then it needs no new room in its folder."""
-    folder = f"/proc/{process}/cwd"
-    if name == "openat" and ctypes.c_int(args[0]).value >= 0:
-        folder = f"/proc/{process}/fd/{args[0]}"
-    return os.path.lexists(os.path.join(os.fsencode(folder), path_of(process, name, args)))
+    """Whether the file to be opened is there already: then it takes no new room in its folder."""
+    return os.path.lexists(full_path(process, args[0] if name == "openat" else None, args[OPENS[name] - 1]))
 
 
-def path_of(process: int, name: str, args: list[int]) -> bytes:
-    """The path that an open was given. Read up to the end of its page at a time: the next one may not be there."""
-    address, found = args[OPENS[name] - 1], b""
+def target_of(process: int, name: str, args: list[int]) -> str:
+    folder, path = TARGETS[name]
+    full = full_path(process, None if folder is None else args[folder], args[path])
+    return os.fsdecode(os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full)))
+
+
+def full_path(process: int, folder: int | None, address: int) -> bytes:
+    start = f"/proc/{process}/cwd"
+    if folder is not None and ctypes.c_int(folder).value >= 0:  # else AT_FDCWD
+        start = f"/proc/{process}/fd/{folder}"
+    return os.path.join(os.fsencode(start), string_at(process, address))
+
+
+def string_at(process: int, address: int) -> bytes:
+    """A path in the memory of a process, read page by page: the page after its end may not be there."""
+    found = b""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         while b"\0" not in found:
             memory.seek(address + len(found))
@@ -264,7 +257,7 @@ def path_of(process: int, name: str, args: list[int]) -> bytes:
 
 
 def write_half(process: int, args: list[int]) -> None:
-    """What a write leaves that was cut short, at the caller's own place in the file."""
+    """Leave what a write leaves that is cut short, at the caller's own position in the file."""
     handle, address, size = args[:3]
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
@@ -282,7 +275,7 @@ def write_half(process: int, args: list[int]) -> None:
 def supervise(main, order: dict) -> dict:
     """main(argv) in a fork of this process, under the fault that the order names."""
     ours, theirs = socket.socketpair()
-    streams = [open(os.memfd_create(name), "w+b") for name in ("out", "err")]
+    streams = [os.fdopen(os.memfd_create(name), "w+b") for name in ("out", "err")]
     process = os.fork()
     if process == 0:
         ours.close()
