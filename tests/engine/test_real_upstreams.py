@@ -15,7 +15,7 @@ from kit import APPLY, git
 HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80)}
 
 
-@pytest.fixture(params=HOOKS)
+@pytest.fixture(params=HOOKS, scope="session")  # made before quiet_git takes the configuration for git away
 def checkout(request) -> Path:
     return request.getfixturevalue(f"patched_{request.param}")
 
