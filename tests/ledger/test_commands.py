@@ -64,7 +64,7 @@ def test_llm_folders_and_steps_are_those_of_the_scripts(project_root, ledger):
             continue
         script = (project_root / f"overlays/verl/recipe/era/run_{run.folder}.sh").read_text()
         assert int(re.search(r"TOTAL_STEPS=\$\{TOTAL_STEPS:-(\d+)\}", script)[1]) == run.steps
-        stage1 = re.search(r'stage1_ckpt=.*/ckpts/ERA/(\S+)/global_step_(\d+)"', script)
+        stage1 = re.search(r"stage1=ckpts/ERA/(\S+)\n.*/global_step_(\d+)\"", script)
         assert bool(stage1) == bool(run.after)
         if stage1:
             earlier = ledger.runs[run.after]
@@ -276,10 +276,10 @@ def printed(tmp_path):
     return run
 
 
-def test_make_prints_the_same_runs(project_root, ledger, printed, tmp_path):
-    for name in ("timm", "fasttd3"):
-        (tmp_path / "checkouts" / name).mkdir(parents=True)
-        (tmp_path / "checkouts" / name / "recipes").symlink_to(project_root / "overlays" / name / "recipes")
+def test_make_prints_the_same_runs(patched_timm, patched_fasttd3, ledger, printed, tmp_path):
+    (tmp_path / "checkouts").mkdir()
+    for checkout in (patched_timm, patched_fasttd3):
+        (tmp_path / "checkouts" / checkout.name).symlink_to(checkout)
     given = {"HOME": str(tmp_path), "CHECKOUTS": f"{tmp_path}/checkouts", "OUTPUT": f"{tmp_path}/my runs"}
     for id in ("sweep-cifar10/0.3", "time-resnet"):
         (step,) = commands.steps(ledger, ledger.find(id), [4, 5], given)
