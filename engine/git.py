@@ -201,7 +201,7 @@ class Git:
         parsed = (row.split("\t", 1) for row in rows)
         found = {path: (info.split()[0], info.split()[2]) for info, path in parsed}
         if tree_id(found) != oid:
-            raise Damaged(self.git_dir, f"the tree {oid} has other entries than its id says")
+            raise Damaged(self.git_dir, f"the entries of the tree {oid} do not match its id")
         return found
 
     def index(self) -> Tree:
@@ -255,7 +255,7 @@ class Git:
             found[oid] = out[end + 1 : end + 1 + size]
             at = end + size + 2
             if blob_id(found[oid]) != oid:
-                raise Damaged(self.git_dir, f"the object {oid} has other bytes than its id says")
+                raise Damaged(self.git_dir, f"the bytes of the object {oid} do not match its id")
         return found
 
     def write_blobs(self, contents: list[bytes]) -> None:
@@ -292,7 +292,7 @@ class Git:
         ]
         if missing:
             raise Damaged(
-                source.git_dir, f"the object {missing[0].split()[0]} is missing or has other bytes than its id says"
+                source.git_dir, f"the object {missing[0].split()[0]} is missing, or its bytes do not match its id"
             )
 
 

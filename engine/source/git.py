@@ -114,7 +114,7 @@ def fetch_pin(git: Git, url: str, version: Version) -> None:
                 outside("update-ref", "refs/pin", version.commit)
         found = outside.commit("refs/pin")
         if said or not found or (found != version.commit and not refused):
-            detail = "no branch leads to it" if refused else "what it has under that id is not a commit"
+            detail = "no branch contains it" if refused else "what it has under that id is not a commit"
             detail = f"git said: {said}" if said else detail
             raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", detail)
         if found != version.commit:

@@ -43,7 +43,7 @@ def download(cache, sdist: Sdist) -> Path:
             raise pip_failed(sdist, text)
         files = sorted(Path(scratch, "out").glob("*.tar.gz"))
         if len(files) != 1:
-            raise Stop(SOURCE, f"pip did not bring one .tar.gz for {sdist.project} {sdist.version}")
+            raise Stop(SOURCE, f"pip did not download exactly one .tar.gz for {sdist.project} {sdist.version}")
         return keep(cache, sdist, files[0])
 
 
