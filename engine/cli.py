@@ -69,6 +69,7 @@ exit codes:
   1 drift found                 5 local edits (or the file system) in the way
   2 usage                       6 source unavailable
   3 wrong base or hash          7 interrupted; apply completes it
+130 stopped by Ctrl-C before anything was changed
 """
 
 

@@ -171,7 +171,7 @@ def with_version(up: Upstream, record: dict) -> Content:
 
 
 def write_files(changes: dict[str, Content | None], present: dict[str, Content]) -> None:
-    """Removals first, so that a file can give way to a folder. After a kill, the same command completes them."""
+    """Removals first, so that a file can give way to a folder. After a kill, the same command goes on from there."""
     for path, item in sorted(changes.items(), key=lambda entry: entry[1] is not None):
         target = ROOT / path
         if item is not None:

@@ -43,7 +43,7 @@ def verb_revert(run: Run) -> int:
 
 def finish(run: Run, checkout: Checkout, record: dict, order: dict) -> None:
     if checkout.given:
-        shutil.rmtree(checkout.own_folder, ignore_errors=True)  # whatever is left there is of no use without the record
+        shutil.rmtree(checkout.own_folder, ignore_errors=True)  # useless without the record
     after = run.look(checkout.name)
     verified = verify_checkout(after, after.git.tree(record["base"]), [])
     where = order["head"].removeprefix("refs/heads/") if order["head"].startswith("refs/") else "detached"
