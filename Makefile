@@ -1,16 +1,16 @@
 # make demo          the real verl trainer on this machine's CPU: GRPO and ERA side by side (SEED, STEPS, TASK)
 # make test          lint and every contract once; make test-all adds the slow tests
 # make apply         patched upstream checkouts in checkouts/
-# make llm-stage1    the paper's stage 1 on GPUs (DRY_RUN=1 prints the command); so for its other runs, llm-...
-# make vision-cifar10-aug-era    the paper's classifiers on GPUs, vision-...
-# make control-humanoidbench    the paper's FastTD3 and FastSAC-ERA on GPUs, control-...
+# make llm-stage1    the paper's stage 1 on GPUs (DRY_RUN=1 prints the command); likewise llm-... for its other runs
+# make vision-cifar10-aug-era    one of the paper's classifiers on GPUs; likewise vision-...
+# make control-humanoidbench    the paper's FastTD3 and FastSAC-ERA on GPUs; likewise control-...
 # make help          all targets
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# What the user gives reaches the recipes through the environment, as "$$NAME" and unexpanded, whatever it contains.
+# The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
 GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS \
 	DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
@@ -26,7 +26,7 @@ GPU_VENV := .venv/verl-gpu
 TIMM_GPU_VENV := .venv/timm-gpu
 FASTTD3_GPU_VENV := .venv/fasttd3-gpu
 VENVS := $(VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
-# One whose Python is gone (after a system upgrade, say) is set up again.
+# An environment whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
 # What the user's shell adds to Python's path is not part of this environment.
@@ -34,7 +34,7 @@ CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
 # Two test files at a time; inductor would start a pool of compilers for each.
 TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2
 
-# Upstream, folder and size of each GPU environment.
+# Upstream, folder and size on disk of each GPU environment.
 VERL_GPU := verl $(GPU_VENV) "10 GB"
 TIMM_GPU := timm $(TIMM_GPU_VENV) "5 GB"
 FASTTD3_GPU := fasttd3 $(FASTTD3_GPU_VENV) "7 GB"
@@ -71,7 +71,7 @@ patched-verl patched-timm: $(VENV_READY)
 
 patched-fasttd3: $(VENV_READY)
 	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS" || { code=$$?; [[ $$code -ne 6 ]] || echo \
-		"FastTD3 is on no package index, so this needs git access to the address above, or a clone in its place:" \
+		"No package index has FastTD3, so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
 demo: patched-verl  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
@@ -112,13 +112,13 @@ format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
 apply:  ## patched checkouts of all upstreams in checkouts/
 	@python3 apply.py apply --checkouts "$$CHECKOUTS"
 
-status:  ## a line on each checkout
+status:  ## one line about each checkout
 	@python3 apply.py status --checkouts "$$CHECKOUTS"
 
 diff:  ## what the overlays change, as git shows it
 	@python3 apply.py diff --checkouts "$$CHECKOUTS"
 
-revert:  ## back to the pinned upstreams; refuses over local edits
+revert:  ## back to the pinned upstreams; refuses if there are local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
 drift:  ## each patch on every newer release of its upstream, as a table in docs/engine/drift.md
@@ -176,7 +176,7 @@ $(VISION_RUNS):
 vision-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
 	@$(PAPER) results $(TIMM_GPU)
 
-vision-smoke: patched-timm  ## each of these runs for an epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
+vision-smoke: patched-timm  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
 	@read -ra names <<< "$$RUNS"; \
 		$(CPU) -m tools.smoke.vision --checkout "$$CHECKOUTS/timm" --out results/smoke-vision "$${names[@]}"
 
@@ -184,7 +184,7 @@ vision-smoke: patched-timm  ## each of these runs for an epoch on this CPU, with
 control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
 control-distribution: RUN = distribution  ## truncated and tanh, delta constant and learned (policy distribution)
 control-batch: RUN = batch  ## entropy held per state or per batch, beside FastTD3 (batch-level ERA)
-control-time: RUN = time  ## time of a step: FastTD3, the same without delay, FastSAC-ERA (time comparison)
+control-time: RUN = time  ## time of a step: FastTD3, FastTD3 without delay, FastSAC-ERA (time comparison)
 
 $(CONTROL_RUNS):
 	@$(PAPER) train $(FASTTD3_GPU) recipes/era/launch.py $(RUN)
@@ -216,7 +216,7 @@ entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial
 learned-delta: patched-fasttd3  ## entropy of bounded policies minus the target after training with a learned delta
 	@$(CPU) -m tools.searches.learned_delta "$$CHECKOUTS/fasttd3"
 
-vision-models: patched-timm  ## ERA on a model of each timm family, with pass or the reason it fails
+vision-models: patched-timm  ## ERA on one model of each timm family: passes, or the reason why not
 	@$(CPU) -m tools.searches.timm_families "$$CHECKOUTS/timm" --out docs/vision/models.md
 
 bench-vision: patched-timm  ## time of ERA in a classifier beside plain cross-entropy

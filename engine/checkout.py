@@ -1,4 +1,4 @@
-"""A checkout as it is found: its files, what apply.py recorded about it, and the state that follows."""
+"""A checkout as it is found: its files, what apply.py recorded about it, and the state that results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lock_checkout(context: Context, path: Path, given: bool):
     return locked(context, git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
 
 
-# What apply.py wrote into .git/era, by type. A given clone may come with anything there, so it is read like any input.
+# The types of what apply.py writes into .git/era. A given clone may hold anything there, so it is checked as input.
 JOURNAL = {"verb": str, "plan": dict, "flags": dict, "refs": dict, "from": str, "head": str, "together": list}
 RECORD = {
     "version": str,
@@ -142,7 +142,7 @@ def look(context: Context, name: str, path: Path, given: bool) -> Checkout:
         "config", "--null", "--get-regexp", r"^(core\.(filemode|sparsecheckout|symlinks)|filter\..*)$", ok=(0, 1)
     )
     found.config = dict(row.partition("\n")[::2] for row in rows.split("\0") if row)
-    # Whatever writes the index may look at files again, through the filters of this repository.
+    # A git that writes the index may read files again, through the filters of this repository.
     filters = {key: "false" if key.endswith(".required") else "" for key in found.config if key.startswith("filter.")}
     if any("=" in key for key in filters):  # `git -c` cannot name these
         raise Stop(
@@ -155,9 +155,9 @@ def look(context: Context, name: str, path: Path, given: bool) -> Checkout:
 
 
 def on_disk(root: Path, path: str) -> Entry | None:
-    """What stands at a path: like an entry of a tree, None for nothing, ("other", "") for what is no file.
+    """What is at a path: an entry as in a tree, None for nothing, ("other", "") for anything but a file or link.
 
-    A file behind a symbolic link that stands for a folder is not the file of that path.
+    A file that is reached through a symbolic link to a folder does not count as the file of that path.
     """
     current = root
     for part in path.split("/")[:-1]:
@@ -184,7 +184,7 @@ def same_entry(checkout: Checkout, found: Entry | None, wanted: Entry | None) ->
 
 
 def loose_modes(checkout: Checkout) -> set[str]:
-    """Those that the file system does not tell apart."""
+    """The modes that the file system does not tell apart."""
     loose = set()
     if checkout.config.get("core.filemode") == "false":
         loose |= set(MODES)
@@ -224,7 +224,7 @@ def edits(checkout: Checkout, tree: Tree) -> list[str]:
 
 
 def untracked(checkout: Checkout) -> list[str]:
-    """New files that git would not ignore, without caches and build leavings."""
+    """New files that git would not ignore, without caches and what builds leave behind."""
     patterns = [f"--exclude={pattern}" for pattern in JUNK_PATTERNS]
     rows = checkout.git("ls-files", "--others", "--exclude-standard", "-z", *patterns).split("\0")
     return sorted(row for row in rows if row and not row.endswith("/"))  # a folder is a repository of its own
@@ -244,7 +244,7 @@ def snapshot(checkout: Checkout, files: list[str]):
         for path in files:
             entry = on_disk(checkout.path, path)
             if (checkout.path / path).is_dir() and not (checkout.path / path).is_symlink():
-                entry = None  # the file gave way to a folder
+                entry = None  # a folder took the place of the file
             elif entry is not None and entry[0] == "other":
                 raise Stop(
                     LOCAL,
@@ -310,7 +310,7 @@ def evaluate(up: Upstream, checkout: Checkout, requested: str | None) -> Status:
 
 
 def in_force(checkout: Checkout) -> dict | None:
-    """The record, if its overlay is what the checkout stands on, also where the user rewrote commits on era."""
+    """The record, if the checkout is based on its overlay, even if the user rewrote commits on era."""
     record, head = checkout.record, checkout.head
     if not record or not record["tip"] or not head or head == record["base"] != record["tip"]:
         return None
@@ -346,7 +346,7 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
 
 
 def why_stale(up: Upstream, record: dict, label: str) -> str:
-    """Why the overlay of a checkout is not that of this project any more; empty where it is."""
+    """Why the overlay of a checkout is no longer that of this project; empty if it still is."""
     version = up.versions.get(label)
     if version is None or label != record["version"]:
         return f"{record['version']} is applied"

@@ -1,4 +1,4 @@
-"""The command line: what was asked for, which verb does it, and how its end is reported."""
+"""The command line: reading the arguments, calling the verb, and reporting how the run ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERBS = {
     "port": verb_port,
     "drift": verb_drift,
 }
-# Options that only some verbs have; the others are for all.
+# Options that only some verbs have; all others go with every verb.
 ONLY = {
     "stat": ("diff",),
     "local": ("diff",),
@@ -69,6 +69,7 @@ exit codes:
   1 drift found                 5 local edits (or the file system) in the way
   2 usage                       6 source unavailable
   3 wrong base or hash          7 interrupted; apply completes it
+130 stopped by Ctrl-C before anything was changed
 """
 
 
@@ -108,8 +109,8 @@ def default_cache() -> Path:
         return absolute(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
     try:
         home = Path.home().absolute()
-    except RuntimeError:  # a user id in a container that has no entry anywhere
-        problem = "there is no place for the cache: HOME is not set, and this user has no home folder"
+    except RuntimeError:  # a user id without an entry in the user database, as in a container
+        problem = "cannot tell where to put the cache: HOME is not set, and this user has no home folder"
         raise Stop(USAGE, problem, "name one with --cache DIR") from None
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "era-overlays"
 
@@ -174,7 +175,7 @@ def refuse_unfit(context: Context, options: argparse.Namespace, verb: str, names
     if options.checkout and len(names) != 1:
         raise Stop(USAGE, "--checkout needs exactly one upstream", f"for example: {example}")
     if options.checkout and requested_kind(options.source) == "pypi":
-        advice = "a clone stands on the commit of its repository"
+        advice = "a clone is based on a commit of its repository, never on the package"
         raise Stop(USAGE, "--source with a source package does not go with --checkout", advice)
     if verb == "port" and not options.onto and not options.checkout:
         advice = f"for example: {context.command('port', names[0], '--onto', 'main')}"
@@ -202,7 +203,7 @@ def show_left_out(run: Run) -> None:
 
 
 def open_streams() -> None:
-    """Streams that were closed before the start (`>&-`) lead nowhere; a file opened later must not take their place."""
+    """Streams that were closed before the start (`>&-`) go to /dev/null, lest a file opened later take their place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open for the whole run
@@ -222,7 +223,7 @@ def perform(context: Context, argv: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """One call. Ctrl-C takes effect in Context.check_interrupt alone: SIGINT is blocked here for the whole run."""
+    """One call. SIGINT is blocked for all of it, so Ctrl-C takes effect in Context.check_interrupt only."""
     context = Context()
     open_streams()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -232,7 +233,7 @@ def main(argv: list[str]) -> int:
         return end_with(context, stop)
     except KeyboardInterrupt:
         return show_stop(INTERRUPTED if context.done else STOPPED, (f"stopped; {context.left}",))
-    except BrokenPipeError:  # the reader of our output went away, as in `... | head`
+    except BrokenPipeError:  # whoever read our output has stopped, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
@@ -252,6 +253,6 @@ def end_with(context: Context, stop: Stop) -> int:
     in_cache = isinstance(stop, GitFailed) and stop.git_dir and context.scratch.parent in stop.git_dir.parents
     if in_cache:
         lines = (*lines, f"if the cache is damaged, `{context.command('fetch')}` repairs it")
-    # These are raised where nobody knows what was changed before.
+    # These are raised in places that do not know what was changed before.
     unknown = stop.code == SOURCE or isinstance(stop, GitFailed)
     return show_stop(stop.code, (*lines, context.left) if unknown else lines)

@@ -1,4 +1,4 @@
-"""What one call of apply.py carries with it: output, hints, locks, scratch folders, and what Ctrl-C may interrupt."""
+"""The state of one call of apply.py: output, hints, locks, scratch folders, and where Ctrl-C takes effect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Context:
     verbose: bool = False
     json: bool = False  # one object on stdout, so lines for people go to stderr
     scratch: Path | None = None  # the folder for temporary files, inside the cache
-    places: list[str] = dataclasses.field(default_factory=list)  # the options on folders that a hint repeats
+    places: list[str] = dataclasses.field(default_factory=list)  # the folder options, which hints repeat
     only: str = ""  # the one upstream that --checkout names
     locks: list[int] = dataclasses.field(default_factory=list)  # inherited by every local git that we start
     interruptible: bool = True
-    # What an end right now would leave behind; all empty while it leaves everything as it was.
+    # What a run that ended right now would leave behind; all are empty as long as nothing was changed.
     advice: str = ""  # half-way: what to do
     done: str = ""  # what was completed
     saved: str = ""  # a file with the user's edits, written before the switch
@@ -50,19 +50,19 @@ class Context:
 
     @property
     def left(self) -> str:
-        """What an end right now leaves behind, in words."""
+        """What a run that ends right now leaves behind, in words."""
         kept = f", except that your edits are saved in {self.saved}" if self.saved else ""
         return self.advice or self.done or f"nothing was changed{kept}"
 
     def check_interrupt(self) -> None:
-        """Ctrl-C takes effect here and nowhere else: SIGINT is blocked from the first line of apply.py to its end."""
+        """Ctrl-C takes effect here and nowhere else: apply.py blocks SIGINT before it imports the engine."""
         if self.interruptible and signal.SIGINT in signal.sigpending():
             signal.sigwait({signal.SIGINT})
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """Ctrl-C waits: it finds either nothing changed or all of it."""
+        """Ctrl-C waits until this is over, so it never finds a change that is only half made."""
         self.interruptible = False
         try:
             yield
@@ -73,7 +73,7 @@ class Context:
 
     @contextlib.contextmanager
     def holding(self, handle: int):
-        """What we start while we hold a lock holds it too: a git that outlives a killed apply.py is still working."""
+        """What we start while holding a lock holds it too: a git may still be writing after apply.py was killed."""
         self.locks.append(handle)
         try:
             yield
@@ -82,7 +82,7 @@ class Context:
 
     @contextlib.contextmanager
     def scratch_folder(self, kind: str):
-        """A temporary folder with our process id in its name, locked while we live."""
+        """A temporary folder with our process id in its name, locked as long as we run."""
         with tempfile.TemporaryDirectory(prefix=f"era-{kind}-{os.getpid()}-", dir=self.writable_scratch()) as folder:
             handle = os.open(folder, os.O_RDONLY)
             try:
@@ -93,7 +93,7 @@ class Context:
                 os.close(handle)
 
     def writable_scratch(self) -> Path | None:
-        """None, the system's own folder, where the cache cannot be written: some verbs need no cache."""
+        """None, which is the system's own folder, if the cache cannot be written: some verbs need no cache."""
         with contextlib.suppress(OSError):
             if self.scratch:
                 self.scratch.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class Context:
         return None
 
     def sweep_scratch(self) -> None:
-        """Remove what killed processes left. Locks work across containers that share a cache; process ids do not."""
+        """Remove what killed processes left. Containers that share a cache share locks, but not process ids."""
         for folder in self.scratch.glob("era-*-*-*") if self.scratch and self.scratch.is_dir() else []:
             found = re.fullmatch(r"era-[a-z]+-(\d+)-.*", folder.name)
             if not found or alive(int(found[1])):

@@ -1,4 +1,4 @@
-"""How a run of apply.py ends: exit codes, and the errors that the user is told about."""
+"""How a run of apply.py ends: exit codes (docs/engine/usage.md), and the errors that the user is told about."""
 
 from __future__ import annotations
 

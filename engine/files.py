@@ -1,4 +1,4 @@
-"""Paths and files: checked paths, files written whole, lock files."""
+"""Paths and files: checks of paths, files written whole, lock files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sha256_file(path: Path) -> str:
 
 
 def temporary_name(path: Path) -> Path:
-    """Where the content of a file is written before it takes its place. File systems allow names of 255 bytes."""
+    """Where a file's new content is written before it replaces the file. File systems allow names of 255 bytes."""
     name = f".era-new-{path.name}"
     if len(os.fsencode(name)) > 255:
         name = f".era-new-{sha256(os.fsencode(path.name))}"
@@ -71,10 +71,10 @@ def temporary_name(path: Path) -> Path:
 
 
 def write_file(path: Path, content: bytes, mode: int | None = None, check: Callable[[], None] = lambda: None) -> None:
-    """Write the whole file or nothing: its content is on disk before it gets its name, right after `check`."""
+    """Write the whole file or nothing: the content is on disk before the rename, which follows right after `check`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_name(path)
-    part.unlink(missing_ok=True)  # it could be a link, or a second name of another file
+    part.unlink(missing_ok=True)  # it could be a symbolic or hard link to another file
     try:
         with open(part, "xb") as out:
             out.write(content)
@@ -92,7 +92,7 @@ def write_file(path: Path, content: bytes, mode: int | None = None, check: Calla
 
 @contextlib.contextmanager
 def locked(context, path: Path, wait: float, what: str):
-    """Hold a lock file, or lock a folder, which needs no file of ours in it. The kernel drops it when we end."""
+    """Hold a lock file, or lock a folder, which needs no file of ours in it. The kernel releases it when we exit."""
     folder = path.is_dir()
     if not folder:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""git, isolated from every configuration except what is passed to it, and object ids computed without it."""
+"""git, isolated from all configuration except what is passed to it, and object ids computed without it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ QUIET_CONFIG = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
-    "core.splitIndex": "false",  # its shared part would stay in .git, also for an index of our own
+    "core.splitIndex": "false",  # the shared part would stay in .git, even for a scratch index of ours
     "core.commitGraph": "false",
     "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
     "core.quotePath": "false",
     "core.ignoreCase": "false",
-    "core.useReplaceRefs": "false",  # true would outdo GIT_NO_REPLACE_OBJECTS
+    "core.useReplaceRefs": "false",  # true would override GIT_NO_REPLACE_OBJECTS
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.safecrlf": "false",
@@ -50,8 +50,8 @@ QUIET_CONFIG = {
     "diff.srcPrefix": "a/",
     "diff.dstPrefix": "b/",
 }
-# What concerns reaching a server stays the user's: proxies, mirrors, certificates, keys. What a server could name, and
-# git would then read from, is not followed: redirects (fetch_ref looks at them), bundles, packs elsewhere, promisors.
+# How to reach a server is the user's decision: proxies, mirrors, certificates, keys. But a server must not send git to
+# other places: redirects (fetch_ref looks at them), bundles, packs elsewhere, promisors.
 NETWORK_CONFIG = {
     "core.hooksPath": os.devnull,
     "gc.auto": "0",
@@ -146,7 +146,7 @@ def tree_id(tree: Tree) -> str:
 
 
 def committer() -> dict[str, str]:
-    """The environment for commits that come out the same on every machine."""
+    """The environment that gives commits the same ids on every machine."""
     who = {}
     for role in ("AUTHOR", "COMMITTER"):
         who.update({f"GIT_{role}_NAME": AUTHOR[0], f"GIT_{role}_EMAIL": AUTHOR[1], f"GIT_{role}_DATE": DATE_RAW})
@@ -154,7 +154,7 @@ def committer() -> dict[str, str]:
 
 
 class Git:
-    """One repository. `--git-dir` is always given, so git never goes looking for a repository around us."""
+    """One repository. `--git-dir` is always given, so git never searches the folders above for one."""
 
     def __init__(self, context: Context, git_dir: Path, work_tree: Path | None = None, extra: dict | None = None):
         self.context, self.git_dir, self.work_tree = context, git_dir, work_tree
@@ -162,7 +162,7 @@ class Git:
         self.config = QUIET_CONFIG
 
     def run(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess:
-        """A git that works on files here. It never gets Ctrl-C: it inherits our blocked SIGINT."""
+        """Run a git that works on local files. Ctrl-C does not reach it: it inherits our blocked SIGINT."""
         context = self.context
         context.check_interrupt()
         command = ["git", *settings(self.config), f"--git-dir={self.git_dir}"]
@@ -201,7 +201,7 @@ class Git:
         parsed = (row.split("\t", 1) for row in rows)
         found = {path: (info.split()[0], info.split()[2]) for info, path in parsed}
         if tree_id(found) != oid:
-            raise Damaged(self.git_dir, f"the tree {oid} has other entries than its id says")
+            raise Damaged(self.git_dir, f"the entries of the tree {oid} do not match its id")
         return found
 
     def index(self) -> Tree:
@@ -222,7 +222,7 @@ class Git:
         return [path for path in paths if path.exists()]
 
     def flags(self) -> dict[str, str]:
-        """What the user told the index about files: h for assume-unchanged, S for skip-worktree, s for both."""
+        """The flags that the user set in the index: h for assume-unchanged, S for skip-worktree, s for both."""
         rows = (row.split(" ", 1) for row in self("ls-files", "-v", "-z").split("\0")[:-1])
         return {path: letter for letter, path in rows if letter in "hSs"}
 
@@ -255,7 +255,7 @@ class Git:
             found[oid] = out[end + 1 : end + 1 + size]
             at = end + size + 2
             if blob_id(found[oid]) != oid:
-                raise Damaged(self.git_dir, f"the object {oid} has other bytes than its id says")
+                raise Damaged(self.git_dir, f"the bytes of the object {oid} do not match its id")
         return found
 
     def write_blobs(self, contents: list[bytes]) -> None:
@@ -270,7 +270,7 @@ class Git:
         return git("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
 
     def changes(self, old: str, new: str) -> dict[str, tuple[Entry, Entry]]:
-        """Path to (entry before, entry after) of what differs; a missing side has the mode 000000 and the null id."""
+        """Path to (entry before, entry after) of what differs; an absent side has mode 000000 and the null id."""
         rows = self("diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", old, new).split("\0")[:-1]
         found = {}
         for info, path in zip(rows[::2], rows[1::2]):
@@ -279,9 +279,9 @@ class Git:
         return found
 
     def import_objects(self, source: Git, objects: str) -> None:
-        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id anew.
+        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id again.
 
-        So an object with other bytes than its id says arrives under another id, and is missing here.
+        So an object whose bytes do not match its id arrives under another id, and is then missing here.
         """
         pack = source.run("pack-objects", "--stdout", "-q", data=os.fsencode(objects)).stdout
         few = objects.count("\n") <= 200
@@ -292,7 +292,7 @@ class Git:
         ]
         if missing:
             raise Damaged(
-                source.git_dir, f"the object {missing[0].split()[0]} is missing or has other bytes than its id says"
+                source.git_dir, f"the object {missing[0].split()[0]} is missing, or its bytes do not match its id"
             )
 
 
@@ -354,7 +354,7 @@ def store_files(git: Git, files: dict[str, Content], parent: str | None, message
         scratch.stage(entries)
         tree = scratch.write_tree()
     expected = {**(git.tree(parent) if parent else {}), **entries}
-    refused = sorted(changed_paths(git.tree(tree), expected))  # update-index leaves out paths that it does not like
+    refused = sorted(changed_paths(git.tree(tree), expected))  # update-index silently leaves out paths that it refuses
     if refused:
         raise Stop(WRONG_BASE, f"git does not store the path {refused[0]!r}", "nothing was changed")
     return git.commit_tree(tree, [parent] if parent else [], message)

@@ -1,4 +1,4 @@
-"""Patch files: what they say about themselves. git applies them; the ids in their `index` lines verify what it made."""
+"""Patch files: reading them, and having git apply them; the ids in their `index` lines verify the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_patch(name: str, raw: bytes) -> Patch:
     """A patch in mail format, as `git format-patch --full-index` writes it."""
 
     def fail(problem: str, *advice: str) -> Stop:
-        advice = advice or ("bring it back with `git checkout -- patches`, or make it anew with the verb export",)
+        advice = advice or ("bring it back with `git checkout -- patches`, or make it again with the verb export",)
         return Stop(USAGE, f"{name}: {problem}", *advice, "nothing was changed")
 
     if b"\r\n" in raw.split(b"\n\n", 1)[0]:
@@ -55,7 +55,7 @@ def read_patch(name: str, raw: bytes) -> Patch:
         raise fail("expected mail format: `From <id> <date>`, one Subject:, and `diff --git` below")
     ids: dict[str, tuple[str, str] | None] = {}
     for block in re.split(r"^(?=diff --git )", "diff --git " + diffs, flags=re.M)[1:]:
-        lines = block.split("\n@@ ")[0].splitlines()  # what stands above the first hunk
+        lines = block.split("\n@@ ")[0].splitlines()  # everything above the first hunk
         found = DIFF.fullmatch(lines[0])
         if not found:
             raise fail(f"expected `diff --git a/PATH b/PATH` with one unquoted path, found {lines[0][:80]!r}")
@@ -75,7 +75,7 @@ def read_patch(name: str, raw: bytes) -> Patch:
 
 
 def read_mail(head: str) -> tuple[str, str]:
-    """Subject and text of the commit; empty where the mail headers are not what they should be."""
+    """Subject and text of the commit; both are empty if the mail headers are not as expected."""
     headers, _, body = head.partition("\n\n")
     lines = re.sub(r"\n[ \t]+", " ", headers).split("\n")
     subjects = [line[8:].strip() for line in lines if line.startswith("Subject:")]
@@ -88,7 +88,7 @@ def apply_patch(git: Git, patch: Patch, before: str) -> str:
     """Apply to the index of `git`, which holds the tree `before`; returns the tree after it.
 
     What git made must be exactly what the patch's `index` lines say, file by file: that rules out fuzz, moved hunks,
-    parts of the file that git reads and we do not, and editing by hand.
+    parts of the file that git reads and we do not, and edits by hand.
     """
     try:
         git("apply", "--cached", "-", data=patch.raw)

@@ -1,4 +1,4 @@
-"""This project's side: upstreams and their versions (upstreams.json), patches and their series, overlay files."""
+"""What this project holds: upstreams and their versions (upstreams.json), patches with their series, overlay files."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Upstream:
 
 LABELS = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
 REFS = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,199}"
-BAD_REF = re.compile(r"\.\.|//|/\.|\.lock(/|$)|[/.]$")  # what git refuses beyond the characters
-# What a value must look like, and in which words that is said.
+BAD_REF = re.compile(r"\.\.|//|/\.|\.lock(/|$)|[/.]$")  # refused by git although each character is allowed
+# The pattern of a value, and how a message describes it.
 SHAPES = {
     "name": (r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "a name of letters, digits, _ and -"),
     "label": (LABELS, "a version label"),
-    # Each checkout's git configuration gets the URL as it is: no white space, quote, comment or control character.
+    # The URL goes into each checkout's git configuration as it is: no white space, quote, comment, control character.
     "git": (
         r"(https|ssh|file)://[^\s\-\"#;\\\x00-\x1f\x7f-\x9f][^\s\"#;\\\x00-\x1f\x7f-\x9f]*",
         "an https, ssh or file URL",
@@ -86,7 +86,7 @@ def check(where: str, value: object, key: str) -> str:
 
 
 def read_object(where: str, value: object, required: str, optional: str = "") -> dict:
-    """A JSON object with these keys, each of the shape or type that belongs to it."""
+    """A JSON object with these keys, whose values have the right shapes or types."""
     allowed = f"{required} {optional}".split()
     if not isinstance(value, dict):
         raise Stop(USAGE, f"{where}: expected an object, found {json.dumps(value)[:80]}")
@@ -152,10 +152,10 @@ class Overlay:
     patches: list[Patch]
     files: dict[str, Content]
     sources: dict[str, str]  # the project's file behind each overlay file
-    inputs: dict[str, str]  # sha256 of each file that decides what is built, by its path in the project
+    inputs: dict[str, str]  # sha256 of each file that goes into the build, by its path in the project
 
     def digest(self, base: str) -> str:
-        """Changes with everything that decides the commits of a checkout."""
+        """A hash of everything that determines the commits of a checkout."""
         modes = {path: mode for path, (mode, _) in self.files.items()}
         text = json.dumps([FORMAT, base, [patch.file for patch in self.patches], self.inputs, modes], sort_keys=True)
         return sha256(text.encode())
@@ -197,7 +197,7 @@ def read_series(name: str, label: str) -> list[str]:
 
 
 def compare_list(file: str, listed: set[str], present: set[str]) -> None:
-    """A file that is missing or not listed is a mistake, and must not silently become a different overlay."""
+    """A file that is missing or not listed is a mistake, and must not silently lead to a different overlay."""
     missing, unlisted = sorted(listed - present), sorted(present - listed)
     if missing:
         raise Stop(

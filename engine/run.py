@@ -20,7 +20,7 @@ class Run:
     verb: str
     upstreams: dict[str, Upstream]
     names: list[str]
-    named: bool  # by the user; else the names are all upstreams that concern a verb without names
+    named: bool  # by the user; otherwise `names` are the upstreams that a verb without names applies to
     paths: list[str]
     cache: Cache
     checkouts: Path

@@ -1,4 +1,7 @@
-"""Changing a checkout: a journal first, then files, index and refs. After a kill, every step can be done again."""
+"""Changing a checkout: a journal first, then files, index and refs. After a kill, every step can be done again.
+
+docs/engine/design.md says under "Kills" what makes a kill harmless at each point.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ HALF_WAY_HEADS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REV
 
 
 def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
-    """A running git, or an unfinished merge or rebase, whose rest would land on another branch."""
+    """Refuse while git is running there, or in the middle of a merge or rebase, which would go on on another branch."""
     git = checkout.git
     locks = git.locks(refs)
     if locks:
@@ -56,9 +59,9 @@ def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
 def plan_switch(
     checkout: Checkout, old: Tree, new: Tree, saved: Mapping[str, Entry | None], refs: Iterable[str]
 ) -> dict[str, tuple[list, Entry | None]]:
-    """Path -> (contents that may be replaced, content to come), refusing where anything else stands.
+    """Path to (contents that may be replaced, new content). Refuses if a file has any other content.
 
-    `saved` are edits that were saved elsewhere; exactly they may be replaced, and not what was edited after that.
+    `saved` are edits that were saved elsewhere: exactly these may be replaced, and no later edit.
     """
     refuse_busy(checkout, refs)
     changed = changed_paths(old, new) | saved.keys()
@@ -86,7 +89,7 @@ def plan_switch(
 
 
 def other_worktree(checkout: Checkout, era: str) -> Path | None:
-    """The worktree of the same clone in which apply.py made the branch era, read from its record there."""
+    """The worktree of the same clone in which apply.py made the branch era, as its record there says."""
     git = checkout.git
     common = (checkout.path / git("rev-parse", "--git-common-dir").strip()).resolve()
     places = {common: common.parent}
@@ -106,7 +109,7 @@ def export_hint(checkout: Checkout, words: str) -> str:
 
 
 def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
-    """Files that only differ by CRLF were not edited: git converted them when it checked them out."""
+    """Files that differ only by CRLF were not edited: git converted them when it checked them out."""
     for path in paths:
         target = checkout.path / path
         if path in tree and target.is_file():
@@ -123,11 +126,11 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
 def begin_switch(
     checkout: Checkout, verb: str, plan: dict, refs: dict, head: str, record: dict | None, together: list[str]
 ) -> dict:
-    """Write the journal. From here on, only going forward is right."""
+    """Write the journal. After a kill from here on, the next run completes the switch."""
     refuse_busy(checkout, refs)
     gone = (checkout.record or {}).get("flags", {})
     flags = {**gone, **checkout.git.flags()}
-    if record:  # an entry that goes takes its flags with it; when it comes back, so do they
+    if record:  # a removed entry loses its flags; they are kept for when it comes back
         record["flags"] = {
             path: letter for path, letter in flags.items() if (plan[path][1] is None if path in plan else path in gone)
         }
@@ -147,7 +150,7 @@ def begin_switch(
 
 
 def locked_by_git(code: int, locks: list[Path], then: str) -> Stop:
-    """Whose lock it is cannot be told: of a git that was killed with us, or of one that the user runs."""
+    """Nothing tells whose lock it is: that of a git that was killed with us, or of one that the user runs."""
     return Stop(
         code,
         f"{some([str(path) for path in locks])} exists: another git process is running there, or died",
@@ -156,7 +159,7 @@ def locked_by_git(code: int, locks: list[Path], then: str) -> Stop:
 
 
 def stage_files(checkout: Checkout, plan: dict) -> None:
-    """Write the new contents beside their places: a full disk shows before anything is replaced."""
+    """Write the new contents beside the files that they replace: a full disk shows before anything is replaced."""
     blobs = checkout.git.blobs({entry[1] for _, entry in plan.values() if entry})
     for path, (_, entry) in plan.items():
         if entry is None or same_entry(checkout, on_disk(checkout.path, path), tuple(entry)):
@@ -184,7 +187,7 @@ def current_umask() -> int:
 def unstage_files(checkout: Checkout, plan: dict) -> None:
     for path in plan:
         part = temporary_name(checkout.path / path)
-        if os.path.lexists(part):  # False too where its path is longer than the system takes
+        if os.path.lexists(part):  # also False if the path is too long for the system
             part.unlink(missing_ok=True)
         remove_empty_folders(checkout, path)
 
@@ -233,7 +236,7 @@ def finish_switch(checkout: Checkout, journal: dict) -> None:
 
 
 def replace(checkout: Checkout, path: str, fine: list, entry: Entry | None) -> None:
-    """Bring one file to its new content, after a last look at what stands in its place."""
+    """Bring one file to its new content, after a last check of what it holds now."""
     target = checkout.path / path
     if same_entry(checkout, on_disk(checkout.path, path), entry):
         return
@@ -256,7 +259,7 @@ def may_replace(checkout: Checkout, path: str, fine: list, entry: Entry | None) 
 
 
 def refuse_moved(checkout: Checkout, journal: dict) -> None:
-    """Branches, tags and HEAD must be where the switch found them or brings them; else somebody committed there."""
+    """Branches, tags and HEAD must be where the switch found them or moves them; else somebody committed there."""
     git, place, current = checkout.git, checkout.path, checkout.git.refs()
     then = f"run `{checkout.context.command('apply', checkout.name)}` to complete the switch"
     for ref, (old, new) in journal["refs"].items():
@@ -283,7 +286,7 @@ def refuse_moved(checkout: Checkout, journal: dict) -> None:
 
 
 def move_refs(checkout: Checkout, journal: dict) -> None:
-    """Branches, tags and HEAD to where the journal wants them."""
+    """Move branches, tags and HEAD to where the journal says."""
     git, orders = checkout.git, []
     current = git.refs()
     for ref, (old, new) in journal["refs"].items():
@@ -337,7 +340,7 @@ def complete(checkout: Checkout) -> None:
 
 
 def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
-    """Read every file of the result again. The count is what `verified` reports."""
+    """Read every file of the result again, and return their number for the report."""
     wrong = [path for path in edits(checkout, tree) if path not in carried]
     if wrong:
         raise Stop(
@@ -349,9 +352,9 @@ def verify_checkout(checkout: Checkout, tree: Tree, carried: list[str]) -> int:
 
 
 def switch_all(jobs: list[tuple[Checkout, dict]]) -> None:
-    """Write all journals and all new contents, then carry them out. Up to the first replaced file, all is undone.
+    """Write all journals and new contents, then carry them out. A failure before the first file is replaced is undone.
 
-    From here on Ctrl-C waits, to the end of the run.
+    From here to the end of the run, Ctrl-C has no effect.
     """
     begun = []
     try:

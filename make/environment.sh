@@ -4,8 +4,8 @@
 #   environment.sh cpu FOLDER
 #   environment.sh verl|timm|fasttd3 FOLDER SIZE
 #
-# The first is for the CPU, with PYTHON or else the first Python found that fits. The others are for GPUs, with the
-# active python3; SIZE is what they take on disk.
+# The first form is for the CPU; it uses PYTHON, or else the first suitable Python that it finds. The others are for
+# GPUs and use the active python3; SIZE, for the message, is what they take on disk.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -13,7 +13,7 @@ fail() { echo "error: $*" >&2; exit 1; }
 # fits PYTHON OLDEST NEWEST: whether it is a Python from 3.OLDEST to 3.NEWEST.
 fits() { "$1" -c "import sys; sys.exit(not (3, $2) <= sys.version_info[:2] <= (3, $3))" 2> /dev/null; }
 
-# make_venv PYTHON OLDEST NEWEST: keeps the folder's environment unless its Python is gone, does not fit or lacks pip.
+# make_venv PYTHON OLDEST NEWEST: makes the environment, unless it is there with a Python that fits and has pip.
 make_venv() {
     if ! fits "$folder/bin/python" "$2" "$3" || ! "$folder/bin/python" -m pip --version > /dev/null 2>&1; then
         "$1" -m venv --clear "$folder"
@@ -22,7 +22,7 @@ make_venv() {
 
 pip_install() { "$folder/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-# Shows the progress in one line of a terminal, and elsewhere not at all. Errors go to stderr and stay.
+# Shows progress on a single line if stdout is a terminal, and nothing otherwise. Errors go to stderr and stay.
 one_line() {
     if [[ ! -t 1 ]]; then cat > /dev/null; return; fi
     while IFS= read -r line; do printf '\r\033[K%.79s' "$line"; done

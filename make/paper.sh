@@ -5,7 +5,7 @@
 #   paper.sh results|data|merge|evaluate UPSTREAM ENVIRONMENT SIZE
 #
 # ENVIRONMENT is the folder of a virtual environment that takes SIZE on disk and is set up once nothing else is missing.
-# SCRIPT is a path in the upstream's checkout. What the user gives comes as variables: PYTHON, CHECKOUTS, ARGS, ...;
+# SCRIPT is a path in the upstream's checkout. The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...;
 # DRY_RUN=1 prints the command and stops.
 set -eo pipefail
 
@@ -13,14 +13,14 @@ fail() { echo "error: $*" >&2; exit 1; }
 is_on() { [[ -n "$1" && "$1" != 0 ]]; }
 absolute() { if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi; }
 
-# Sets `file` to this file of the checkout.
+# find_file PATH: sets `file` to PATH in the checkout.
 find_file() {
     file=$CHECKOUTS/$upstream/$1
     [[ -f "$file" ]] || fail "$file is not there. Run 'make apply' first (python3 apply.py apply $upstream" \
         "--checkouts $CHECKOUTS, for this one alone)."
 }
 
-# Splits the variable $1 into the array `words`, quotes as in the shell.
+# split NAME: splits the variable NAME into the array `words`, with quotes as in the shell.
 split() {
     set -f
     eval "words=(${!1})" 2> /dev/null || fail "$1=${!1} cannot be read as shell words: quote special characters" \
@@ -28,8 +28,8 @@ split() {
     set +f
 }
 
-# Sets `python` to PYTHON, else to the active one if it has all that the upstream needs, else to the environment's.
-# `lacks` says what the active one lacks where the environment is yet to be set up, and is empty otherwise.
+# Sets `python` to PYTHON, else to the active python3 if it has all that the upstream needs, else to the environment's.
+# If that environment is not set up yet, `lacks` says what the active python3 lacks; otherwise it is empty.
 find_python() {
     active=$(command -v python3 || true)
     lacks=
@@ -50,7 +50,7 @@ check_python() {
 
 set_up() { "$MAKE" --no-print-directory "$environment/installed"; }
 
-# run COMMAND...: in place of this shell; with DRY_RUN it is printed, as the run scripts do.
+# run COMMAND...: replaces this shell by the command. With DRY_RUN it prints it instead, as the run scripts do.
 run() {
     if is_on "$DRY_RUN"; then
         printf '%q' "$1"
@@ -102,7 +102,7 @@ data() {
     run "$python" "$file" "${sets[@]}" --out "$DATA"
 }
 
-# verl's merger writes into a folder beside MODEL_PATH, which gets its name at the end.
+# verl's merger writes into a folder beside MODEL_PATH, which is renamed to MODEL_PATH at the end.
 merge() {
     [[ -n "$CKPT" && -n "$MODEL_PATH" ]] || fail "name the checkpoint and the model's new folder:" \
         "make llm-merge CKPT=.../global_step_600 MODEL_PATH=..."
@@ -132,7 +132,7 @@ merge() {
         [[ -f "$part" ]] || fail "CKPT=$CKPT is not whole: of $ranks ranks, $part is not there. Nothing was changed."
     done
     if [[ -n "$lacks" ]]; then echo "$lacks"; set_up; else check_python "$python"; fi
-    beside=$model.merging-$$ # not local, as the trap is run outside the function
+    beside=$model.merging-$$ # not local: the trap runs outside of this function
     mkdir -p "$(dirname "$model")"
     mkdir "$beside"
     trap 'rm -rf "$beside"' EXIT

@@ -1,4 +1,4 @@
-"""Where upstream comes from (git, a source package, a local path): each ends as a verified commit in the cache."""
+"""Where upstream comes from (git, a source package, a local path): each becomes a verified commit in the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Source:
     base: str
     git: Git
     lacks: tuple[str, ...]
-    fresh: bool  # brought in by this run
+    fresh: bool  # fetched by this run
 
 
 @dataclasses.dataclass
@@ -40,7 +40,7 @@ class Cache:
         return locked(self.context, self.root / "locks" / name, LOCK_WAIT, f"the cache of {name}")
 
     def repository(self, name: str) -> Git:
-        """The bare repository of one upstream, for whoever holds its lock. It gets its name only when it is whole."""
+        """The bare repository of one upstream; the caller holds its lock. It gets its name only when it is complete."""
         path = self.root / "git" / f"{name}.git"
         if not (path / "HEAD").is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,12 @@ class Cache:
                 init_repository(self.context, folder / "new", bare=True)
                 shutil.rmtree(path, ignore_errors=True)
                 os.rename(folder / "new", path)
-        for lock in [*path.glob("*.lock"), *(path / "refs").rglob("*.lock")]:  # a killed git's, as we hold our lock
+        for lock in [*path.glob("*.lock"), *(path / "refs").rglob("*.lock")]:  # a killed git's: we hold the lock
             lock.unlink(missing_ok=True)
         return Git(self.context, path)
 
     def repair(self, name: str) -> None:
-        """Throw a damaged repository away: it holds nothing that cannot be fetched again."""
+        """Remove a damaged repository: everything in it can be fetched again."""
         with self.lock(name):
             git = self.repository(name)
             if git.run("fsck", "--no-dangling", "--no-progress", ok=tuple(range(256))).returncode:
@@ -100,7 +100,7 @@ def find_source(
 
 
 def cached_source(cache: Cache, git: Git, version: Version, kind: str) -> Source | None:
-    """What needs no fetching. The cache is not trusted: a pin must be the pinned id, an archive must match its hash."""
+    """A source that needs no fetching. The cache is not trusted: pins must be the pinned ids, archives match hashes."""
     if kind == "git":
         known = git.commit(pin_ref(version)) == version.commit
         return Source("git", version.commit, git, (), fresh=False) if known else None

@@ -1,4 +1,4 @@
-"""Running a program that downloads: git or pip, ended when it falls silent or writes without end."""
+"""Running a program that downloads (git or pip), and killing it when it falls silent or writes without end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def watched(context: Context, command: list[str], env: dict[str, str], silence: 
     """
     context.trace(command)
     with tempfile.TemporaryFile() as log:
-        # Of our locks it gets that of its scratch folder only: it may leave a daemon behind (git's credential-cache).
+        # It inherits only the lock of its scratch folder: it may leave a daemon behind (git's credential-cache).
         more = {"start_new_session": True, "pass_fds": context.locks[-1:]}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, **more)
         try:
@@ -57,7 +57,7 @@ def watched(context: Context, command: list[str], env: dict[str, str], silence: 
                 process.wait()
         log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
         text = log.read().decode("utf-8", "replace")
-    text = "".join(char if char.isprintable() or char in "\r\n\t" else "?" for char in text)  # a server's words
+    text = "".join(char if char.isprintable() or char in "\r\n\t" else "?" for char in text)  # from a server
     if context.verbose:
         print(text.rstrip(), file=sys.stderr)
     return process.returncode, text

@@ -1,4 +1,4 @@
-"""Upstream from a git repository. What a server sends is quarantined; the pinned commit alone goes on to the cache."""
+"""Upstream from a git repository. What a server sends is quarantined; only the pinned commit goes on to the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.git import NETWORK_CONFIG, Git, add_shallow, environment, init_repos
 from engine.project import Version
 from engine.source.download import watched
 
-SILENCE = 60.0  # seconds without any sign of life after which a download is given up
+SILENCE = 60.0  # seconds without a sign of life, after which a download is stopped
 MAX_MOVES = 3  # redirects within one host that are followed
 REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow request|couldn't find remote ref", re.I)
 MOVED = re.compile(r"The requested URL returned error: 30[12378]\b")
@@ -26,7 +26,7 @@ def network_git(git: Git, *args: str, **env: str) -> tuple[int, str]:
 
 
 def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True, moves: int = MAX_MOVES) -> str | None:
-    """Fetch one revision. None when done, else what git said; an unreachable server is a Stop."""
+    """Fetch one revision. Returns None, or what git said if it failed; an unreachable server is a Stop."""
     options = ["--progress", "--no-tags", "--force", "--no-write-fetch-head", *(["--depth=1"] if depth else [])]
     status, text = network_git(git, "fetch", *options, "--", url, f"{wanted}:{into}")
     if status == 0:
@@ -46,7 +46,7 @@ def fetch_ref(git: Git, url: str, wanted: str, into: str, depth: bool = True, mo
 def new_place(git: Git, url: str) -> str | None:
     """Where a server says that a repository has moved to, as forges do after a renaming. Another host is a Stop.
 
-    git's own following (http.followRedirects) would contact the other host first, whichever that is.
+    git itself (http.followRedirects) would contact the other host, whichever it is, before we could refuse.
     """
     asked = network_git(git, "ls-remote", "--get-url", url)[1].strip().splitlines()[-1]  # after url.insteadOf
     trace = {"GIT_TRACE_CURL": "1", "GIT_TRACE_CURL_NO_DATA": "1"}
@@ -108,13 +108,13 @@ def fetch_pin(git: Git, url: str, version: Version) -> None:
         said = refused = fetch_ref(outside, url, version.commit, "refs/pin")
         if refused and version.tag:
             said = fetch_ref(outside, url, f"refs/tags/{version.tag}", "refs/pin")
-        elif refused:  # neither ids nor a tag: all branches, which must hold the commit
+        elif refused:  # no fetch by id, and no tag: fetch all branches, which must hold the commit
             said = fetch_ref(outside, url, "refs/heads/*", "refs/incoming/*", depth=False)
             if not said and outside.commit(version.commit) == version.commit:
                 outside("update-ref", "refs/pin", version.commit)
         found = outside.commit("refs/pin")
         if said or not found or (found != version.commit and not refused):
-            detail = "no branch leads to it" if refused else "what it has under that id is not a commit"
+            detail = "no branch contains it" if refused else "what it has under that id is not a commit"
             detail = f"git said: {said}" if said else detail
             raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", detail)
         if found != version.commit:

@@ -43,7 +43,7 @@ def download(cache, sdist: Sdist) -> Path:
             raise pip_failed(sdist, text)
         files = sorted(Path(scratch, "out").glob("*.tar.gz"))
         if len(files) != 1:
-            raise Stop(SOURCE, f"pip did not bring one .tar.gz for {sdist.project} {sdist.version}")
+            raise Stop(SOURCE, f"pip did not download exactly one .tar.gz for {sdist.project} {sdist.version}")
         return keep(cache, sdist, files[0])
 
 
@@ -54,7 +54,7 @@ def pip_failed(sdist: Sdist, text: str) -> Stop:
         return Stop(SOURCE, f"{what} cannot be fetched: {sys.executable} has no pip", advice)
     if "DO NOT MATCH THE HASHES" in text:
         problem = f"{what}: the index offers other bytes than the pinned sha256 {sdist.sha256}"
-        return Stop(WRONG_BASE, problem, "nothing of them was used; nothing was changed")
+        return Stop(WRONG_BASE, problem, "none of them were used; nothing was changed")
     errors = [line for line in text.splitlines() if "ERROR" in line or "error:" in line] or text.splitlines()[-3:]
     return Stop(SOURCE, f"{what} cannot be fetched", *(f"pip said: {line.strip()}" for line in errors[-3:]))
 
@@ -63,7 +63,7 @@ def keep(cache, sdist: Sdist, path: Path) -> Path:
     """Copy a verified archive into the cache: each later use verifies it again."""
     found = sha256_file(path)
     if found != sdist.sha256:
-        expected = f"expected {sdist.sha256}: the file is truncated, altered or another one. Nothing of it was used"
+        expected = f"expected {sdist.sha256}: the file is truncated, altered or another one. None of it was used"
         raise Stop(WRONG_BASE, f"{path}: the sha256 is {found}", expected)
     target = cache.root / "archives" / sdist.sha256 / path.name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,10 @@ def unpack(path: Path) -> dict[str, Content]:
                     continue
                 if not member.isreg() or not inner:
                     problem = "is a link or another special file, or lies outside of the package's folder"
-                    raise Stop(WRONG_BASE, f"{path}: the member {member.name!r} {problem}", "nothing of it was used")
+                    raise Stop(WRONG_BASE, f"{path}: the member {member.name!r} {problem}", "none of it was used")
                 files[inner] = (MODES[bool(member.mode & 0o100)], archive.extractfile(member).read())
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
-        advice = "it is truncated or not a .tar.gz; nothing of it was used"
+        advice = "it is truncated or not a .tar.gz; none of it was used"
         raise Stop(WRONG_BASE, f"{path} cannot be unpacked: {error}", advice) from None
     if len(tops) != 1 or not files:
         raise Stop(WRONG_BASE, f"{path}: expected one folder with files in it, found {some(sorted(tops)) or 'nothing'}")

@@ -85,7 +85,7 @@ def plan_apply(run: Run, up: Upstream, checkout: Checkout) -> Job:
 
 
 def refuse_unfit(run: Run, up: Upstream, label: str, checkout: Checkout, status: Status, record: dict | None) -> None:
-    """A checkout on another commit, or one with edits and no overlay."""
+    """Refuse a checkout on another commit, or one with edits and no overlay."""
     if status.state == "wrong-base":
         raise Stop(
             WRONG_BASE,
@@ -139,7 +139,7 @@ def make_record(job: Job, record: dict | None) -> dict:
         "inputs": {path: [digest] for path, digest in job.overlay.inputs.items()},
         "skipped": job.built.skipped,
         "before": record["before"] if record else checkout.ref or checkout.head,
-        "made": checkout.record["made"] if checkout.record else [],  # also where the user left the overlay by himself
+        "made": checkout.record["made"] if checkout.record else [],  # even if the user left without `revert`
     }
 
 
@@ -170,7 +170,7 @@ def plan_refs(job: Job, record: dict | None, status: Status) -> None:
 
 
 def refuse_foreign_branch(job: Job, status: Status, era: str) -> None:
-    """The branch era belongs to the overlay of another worktree, or has commits of the user's."""
+    """Refuse: the branch era belongs to another worktree's overlay, or holds commits of the user's."""
     checkout = job.checkout
     other = None if checkout.record else other_worktree(checkout, era)
     if other:
@@ -191,10 +191,10 @@ def refuse_foreign_branch(job: Job, status: Status, era: str) -> None:
 
 
 def make_fresh(job: Job) -> Path:
-    """The whole checkout beside its place; the rename that puts it there is the last step."""
+    """Make the whole checkout beside its place; renaming it (in carry_out) is the last step."""
     path = job.checkout.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(f".{path.name}.new-*"):  # a killed run's: we hold the lock
+    for old in path.parent.glob(f".{path.name}.new-*"):  # left by a killed run: we hold the lock
         shutil.rmtree(old)
     part = path.parent / f".{path.name}.new-{os.getpid()}"
     try:
@@ -208,7 +208,7 @@ def make_fresh(job: Job) -> Path:
 def fill_fresh(job: Job, part: Path) -> None:
     built, cache, context = job.built, job.source.git, job.checkout.context
     git = init_repository(context, part, bare=False)
-    # Bytes are bytes here, whatever the user's configuration says about line ends and filters.
+    # Files keep their bytes here, whatever the user's configuration says about line ends and filters.
     (git.git_dir / "info").mkdir(exist_ok=True)
     (git.git_dir / "info" / "attributes").write_text("* -text -ident -filter -working-tree-encoding !eol\n")
     (git.git_dir / "info" / "exclude").write_text("".join(f"{pattern}\n" for pattern in JUNK_PATTERNS))
@@ -226,7 +226,7 @@ def fill_fresh(job: Job, part: Path) -> None:
 
 
 def bring_objects(git: Git, source: Source, built: Built) -> None:
-    """The new commits, and the base where it is new there too."""
+    """Copy the new commits into the checkout, and the base if it lacks that too."""
     cache, base = source.git, source.base
     if git.commit(base):
         git.import_objects(cache, cache("rev-list", "--objects", built.tip, f"^{base}"))
@@ -257,7 +257,7 @@ def verb_apply(run: Run) -> int:
 
 
 def carry_out(run: Run, jobs: list[Job]) -> None:
-    """Everything up to the switch can be undone; the switch and the renames at the end are what counts."""
+    """All is prepared first, which can be undone; then existing checkouts are switched and new ones renamed."""
     made: list[tuple[Path, Path]] = []
     try:
         for job in jobs:

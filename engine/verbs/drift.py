@@ -1,6 +1,6 @@
 """The verb drift: every patch tried on every release of its upstream, from the pinned one to the newest.
 
-Releases are only read: nothing of them is run, and they get into no checkout.
+Releases are only read: none of their code is run, and no checkout is made of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Release:
 
 
 def order(label: str) -> tuple | None:
-    """What sorts releases; None for what is not one, such as 1.0rc1 or a branch. 1.0 and 1.0.0 are the same."""
+    """The key by which releases are sorted; None for anything else, such as 1.0rc1 or a branch. 1.0 equals 1.0.0."""
     found = RELEASE.fullmatch(label)
     if not found:
         return None
@@ -68,7 +68,7 @@ def verb_drift(run: Run) -> int:
 
 
 def drift_of(run: Run, up: Upstream, codes: set[int]) -> dict:
-    """One upstream's patches on its releases. What is unavailable or refused is reported in its place."""
+    """One upstream's patches on its releases. A release that is unavailable or refused is reported as such."""
     version = up.version(up.default)
     overlay = read_overlay(up, up.default)
     found = {"version": up.default, "commit": version.commit, "patches": [patch.file for patch in overlay.patches]}
@@ -106,7 +106,7 @@ def drift_of(run: Run, up: Upstream, codes: set[int]) -> dict:
 
 
 def find_releases(run: Run, git: Git, up: Upstream, version: Version, url: str) -> dict[tuple, Release]:
-    """Release tags from the pinned one on. Where the pin is not a release, the head of the default branch."""
+    """Release tags from the pinned one on. If the pin is not a release, the head of the default branch."""
     if run.cache.offline and not requested_path(run.options.source):
         refs = {name.replace("refs/drift/", "refs/", 1): git.commit(name) for name in git.refs("refs/drift")}
     else:
@@ -152,7 +152,7 @@ def read_release(run: Run, git: Git, up: Upstream, release: Release, url: str) -
         run.context.say(f"{up.name} {release.label}: fetching {release.commit[:12]} ...")
         found = fetch_revision(git, url, [release.ref], kept)
         if not found:
-            raise Stop(SOURCE, f"{url} does not give {release.label}")
+            raise Stop(SOURCE, f"{url} does not provide {release.label}")
         release.commit = found  # a branch may have moved meanwhile
     release.date = git("show", "-s", "--format=%cs", release.commit).strip()
 
@@ -161,7 +161,7 @@ def read_release(run: Run, git: Git, up: Upstream, release: Release, url: str) -
 
 
 def markdown(result: dict) -> str:
-    """The same text for the terminal and for a web page."""
+    """The same text for the terminal and for drift.md."""
     parts = ["# Drift", f"{INTRODUCTION}{result['date']}.", LEGEND.rstrip("\n")]
     for name, found in result["upstreams"].items():
         parts.append(f"## {name}")

@@ -36,7 +36,7 @@ MAX_EXPORT = 1 << 20  # bytes: a larger new file in a checkout is data, not an o
 
 @dataclasses.dataclass
 class Layer:
-    """One patch to be: its commit message, and how it leaves the upstream files that it touches."""
+    """A patch in the making: its commit message, and the upstream files that it touches as it leaves them."""
 
     message: str
     after: dict[str, Entry | None]
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclasses.dataclass
 class Export:
-    """What one upstream's export would write; None for a file that goes."""
+    """What the export of one upstream would write; None for a file to be removed."""
 
     up: Upstream
     checkout: Checkout
@@ -124,7 +124,7 @@ def project_files(up: Upstream, label: str) -> dict[str, Content]:
 
 
 def refuse_unsaved(checkout: Checkout, record: dict, present: dict[str, Content], changes: dict) -> None:
-    """Overwrite only what git has committed, and what the checkout was made from: git is the way back."""
+    """Overwrite only what git has committed, and what the checkout was made from: git can bring that back."""
     if not changes.keys() & present.keys():
         return
     committed = committed_blobs(checkout)
@@ -171,7 +171,7 @@ def with_version(up: Upstream, record: dict) -> Content:
 
 
 def write_files(changes: dict[str, Content | None], present: dict[str, Content]) -> None:
-    """Removals first, so that a file can give way to a folder. After a kill, the same command goes on."""
+    """Removals first, so that a file can give way to a folder. After a kill, the same command goes on from there."""
     for path, item in sorted(changes.items(), key=lambda entry: entry[1] is not None):
         target = ROOT / path
         if item is not None:
@@ -195,7 +195,7 @@ def refuse_changed(path: str, expected: Content | None) -> None:
 
 
 def keep_known(checkout: Checkout, record: dict, wanted: dict[str, Content]) -> None:
-    """The checkout now also knows what was exported; what it was made from stays known, in case git takes that back."""
+    """Record in the checkout what was exported, beside what it was made from, in case git brings that back."""
     known = {path: list(digests) for path, digests in record["inputs"].items()}
     for path, (_, content) in wanted.items():
         known[path] = sorted({*known.get(path, ()), sha256(content)})
@@ -238,7 +238,7 @@ def own_file(up: Upstream, path: str) -> str:
 
 
 def listing(up: Upstream, sources: dict[str, str], added: dict[str, Entry]) -> Content:
-    """The overlay list, as it is where it fits."""
+    """The overlay list, unchanged if it names the same files."""
     if added.keys() == sources.keys():
         return MODES[0], (ROOT / list_file(up.name)).read_bytes()
     origins = {path: sources.get(path, own_file(up, path)) for path in added}
@@ -256,7 +256,7 @@ def looks_like_source(path: Path) -> bool:
 
 
 def read_layers(git: Git, record: dict, head: str, base: dict) -> list[Layer]:
-    """The commits on the base, each as what it does to upstream files."""
+    """The commits on top of the base, each reduced to its changes of upstream files."""
     layers, before = [], record["base"]
     for row in git("rev-list", "--reverse", "--parents", f"{record['base']}..{head}").splitlines():
         commit, *above = row.split()
@@ -313,7 +313,7 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
         number += not known
         names.append(known.pop(0) if known else f"{number:04d}-{slug(layer.subject)}.patch")
         files[f"{folder}/{names[-1]}"] = (MODES[0], text)
-    for file in record["skipped"]:  # this source lacks what they change: they stay as they are, where they are
+    for file in record["skipped"]:  # this source lacks what they change: they stay unchanged, in their places
         earlier = [names.index(name) for name in series[: series.index(file)] if name in names]
         names.insert(max(earlier, default=-1) + 1, file)
         files[f"{folder}/{file}"] = (MODES[0], (ROOT / folder / file).read_bytes())
@@ -348,5 +348,5 @@ def format_patch(git: Git, layer: Layer, before: str, after: str) -> bytes:
     text = "\n".join([*([body] if body else []), *fields])
     sender = f"From: {AUTHOR[0]} <{AUTHOR[1]}>\nDate: {DATE_MAIL}\nSubject: [PATCH] {layer.subject}\n"
     patch = f"From {NULL_ID} Mon Sep 17 00:00:00 2001\n{sender}\n{text}\n\n".encode() + diff
-    read_patch(f"the patch {layer.subject!r}", patch)  # what we write, we can read
+    read_patch(f"the patch {layer.subject!r}", patch)  # make sure that we can read what we write
     return patch

@@ -83,7 +83,7 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
         git = run.cache.repository(up.name)
         if path and path.is_file():
             return Source("pypi", store_files(git, sdist.unpack(path), None, f"{onto}\n"), git, (), True)
-        kept = f"refs/onto/{onto.replace('/', '%')}"  # so that a branch x and a branch x/y do not exclude each other
+        kept = f"refs/onto/{onto.replace('/', '%')}"  # so that branches x and x/y do not clash
         if run.cache.offline:
             found = git.commit(kept)
             if not found:
@@ -101,7 +101,7 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
 
 @contextlib.contextmanager
 def trial(run: Run, up: Upstream, owners: list[Git]):
-    """A scratch work tree in which patches are tried; it reads the objects of the other repositories where they are."""
+    """A scratch work tree in which patches are tried; it reads objects directly from the other repositories."""
     places = [Path(git("rev-parse", "--git-path", "objects").strip()) for git in owners]
     roots = [git.work_tree or git.git_dir for git in owners]
     quoted = [str(root / place).replace("\\", "\\\\").replace('"', '\\"') for root, place in zip(roots, places)]
@@ -112,7 +112,7 @@ def trial(run: Run, up: Upstream, owners: list[Git]):
 
 
 def try_patches(git: Git, up: Upstream, overlay: Overlay, target: str) -> list[dict]:
-    """Each patch in order, on what those before it left. One that conflicts leaves nothing."""
+    """Each patch in order, on the result of those before it. One that conflicts is left out."""
     add_shallow(git, target)
     git("checkout", "--quiet", "--force", "--detach", target)
     rows = []
@@ -159,7 +159,7 @@ def moved_hunks(said: str) -> list[str]:
 def conflicts(git: Git, tree: dict, patch: Patch, said: str) -> list[str]:
     """The files in which a patch stopped, with the lines of git's conflict markers.
 
-    Where there are none, `git am` itself failed, on a full disk for example: that is not a conflict.
+    If there are none, `git am` itself failed, on a full disk for example: that is not a conflict.
     """
     found = []
     for path in patch.ids:
@@ -214,7 +214,7 @@ def write_port(run: Run, name: str) -> int:
 
 
 def clean_up(checkout: Checkout, path: Path, branch: str) -> None:
-    """Remove a worktree that failed; where that fails too, say how."""
+    """Remove a worktree that could not be completed; if that fails too, say how to do it."""
     context = checkout.context
     context.interruptible = False
     for command in (("worktree", "remove", "--force", "--force", str(path)), ("branch", "-D", short(branch))):
@@ -261,7 +261,7 @@ def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
 
 
 def bring_blobs(checkout: Checkout, source: Source, target: Source, overlay: Overlay) -> None:
-    """The target, and what a three-way merge needs: the contents that the patches start from and lead to."""
+    """Copy the target, and what a three-way merge needs: the contents that the patches start from and lead to."""
     if not checkout.git.commit(target.base):
         take_commit(checkout.git, target.git, target.base)
     ids = {oid for patch in overlay.patches for pair in patch.ids.values() if pair for oid in pair}

@@ -43,7 +43,7 @@ def verb_revert(run: Run) -> int:
 
 def finish(run: Run, checkout: Checkout, record: dict, order: dict) -> None:
     if checkout.given:
-        shutil.rmtree(checkout.own_folder, ignore_errors=True)  # without a record, what is left there means nothing
+        shutil.rmtree(checkout.own_folder, ignore_errors=True)  # useless without the record
     after = run.look(checkout.name)
     verified = verify_checkout(after, after.git.tree(record["base"]), [])
     where = order["head"].removeprefix("refs/heads/") if order["head"].startswith("refs/") else "detached"
@@ -147,7 +147,7 @@ def keep_patch(checkout: Checkout, patch: bytes, target: Path) -> None:
         os.link(part, target)  # unlike a rename it does not replace a file that has just appeared
     except FileExistsError:
         refuse_existing(target)
-    except OSError:  # no hard links here
+    except OSError:  # a file system without hard links
         part.rename(target)
     part.unlink(missing_ok=True)
     checkout.context.saved = str(target)

@@ -26,11 +26,11 @@ def verb_status(run: Run) -> int:
 
 
 def examine(run: Run, up: Upstream, path: Path) -> Status:
-    """The state of one checkout, also of one that git itself cannot read."""
+    """The state of one checkout, even of one that git itself cannot read."""
     requested = run.options.version
     try:
         checkout = run.look(up.name)
-        if checkout.journal:  # perhaps only because another apply.py is switching it right now
+        if checkout.journal:  # perhaps another apply.py is switching it right now: wait for it
             with lock_checkout(run.context, path, checkout.given):
                 checkout = run.look(up.name)
         return evaluate(up, checkout, requested)
