@@ -89,7 +89,7 @@ class EraArgs:
             found.append(f"--seed {self.seed}: a number from 0 to 2**32 - 1 expected.")
         if self.agent == f"{AGENT}_simbav2":
             found.append(
-                f"--agent {self.agent}: there is no FastSAC-ERA with SimbaV2. The paper adds ERA "
+                f"--agent {self.agent}: FastSAC-ERA does not support SimbaV2. The paper adds ERA "
                 "to FastTD3's plain network; what scale and initialisation a head for sigma would "
                 f"need on SimbaV2's hypersphere is not known. Use --agent {AGENT} or "
                 "fasttd3_simbav2."
