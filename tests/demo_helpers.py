@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
+from helpers import processes_with
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one test, whoever their parent is
@@ -31,21 +31,9 @@ def run(module: str, *arguments, **variables: str) -> subprocess.CompletedProces
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def processes_of(mark: str) -> list[str]:
-    """Command lines of the processes with this MARK that are alive, orphans included."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline())[:200])
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
 def wait_for_process(words: str, mark: str, process: subprocess.Popen, count: int = 1) -> None:
     """Until `count` processes with this MARK have these words in their command line."""
     deadline = time.monotonic() + 900
-    while sum(words in line for line in processes_of(mark)) < count:
+    while sum(words in " ".join(process.cmdline()) for process in processes_with(**{MARK: mark})) < count:
         assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"
         time.sleep(0.1)

@@ -1,7 +1,13 @@
-"""What tests in several folders use: `from helpers import processes_with`.
+"""What tests in several folders use: `from helpers import importable`.
 
 pytest puts this folder on sys.path, as it has a conftest.py. A helpers.py in another test folder would hide this one.
 """
+
+import importlib
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 
@@ -16,3 +22,20 @@ def processes_with(**variables: str) -> list[psutil.Process]:
         except psutil.Error:  # it ended meanwhile, or belongs to somebody else
             continue
     return found
+
+
+@contextmanager
+def importable(folder: Path, *names: str):
+    """The modules of these names from the folder; those that other tests imported under the same names come back."""
+
+    def take_out() -> dict:
+        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in names}
+
+    hidden = take_out()
+    sys.path.insert(0, str(folder))
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    finally:
+        sys.path.remove(str(folder))
+        take_out()
+        sys.modules.update(hidden)

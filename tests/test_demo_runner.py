@@ -13,12 +13,15 @@ import scipy.stats
 from demo_helpers import ROOT, run
 
 from demo.control import __main__ as control
+from demo.control import training as control_training
 from demo.llm import __main__ as llm
+from demo.llm import training as llm_training
 from demo.runner import command, environment, processes, results, tables
 from demo.runner.errors import DemoError
 from demo.runner.progress import Line
 from demo.runner.training import Training, train
 from demo.vision import __main__ as vision
+from demo.vision import training as vision_training
 
 KEY = {"code": "1", "versions": {"python": "3.11", "torch": "2.6.0"}}
 
@@ -30,17 +33,12 @@ KEY = {"code": "1", "versions": {"python": "3.11", "torch": "2.6.0"}}
     "demo, arguments, says",
     [
         (llm, ["--steps", "0"], "--steps: expected a whole number from 1 to 2147483647, got '0'"),
-        (llm, ["--steps", "1e3"], "got '1e3'"),
-        (llm, ["--steps", ""], "got ''"),
-        (llm, ["--seed", "-1"], "expected"),
-        (llm, ["--seed", "٣"], "got"),
-        (llm, ["--seed", "99999999999"], "from 0 to 2147483647, got '99999999999'"),
+        (llm, ["--seed", "٣"], "from 0 to 2147483647, got '٣'"),
         (llm, ["--task", "addition"], "chain-biased"),
         (vision, ["--seeds"], "expected at least one argument"),
         (vision, ["--seeds", "1", "x"], "--seeds: expected a whole number from 0 to 2147483647, got 'x'"),
         (vision, ["--seeds", "2", "1", "2"], "--seeds: 2 given twice; each seed once"),
         (vision, ["--min-entropy", "high"], "--min-entropy"),
-        (control, ["--steps", "100"], "--steps: expected a whole number from 200"),
         (control, ["--steps", "250"], "--steps: expected a multiple of 100, got 250"),
     ],
 )
@@ -80,16 +78,6 @@ def test_full_disk_and_missing_packages_are_found_beforehand(tmp_path, monkeypat
     monkeypatch.setattr(command.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1e6}))
     with pytest.raises(DemoError, match="1 MB free on this disk, 300 MB needed"):
         command.check(needs(megabytes=300), tmp_path, tmp_path / "out")
-
-
-def test_file_in_place_of_the_results_folder_is_one_clear_error(tmp_path):
-    for file in control.NEEDS.files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
-    (tmp_path / "out").touch()
-    result = run("demo.control", "--checkout", tmp_path, "--out", tmp_path / "out")
-    assert result.returncode == 1
-    assert result.stderr.strip() == f"demo: File exists: {tmp_path / 'out'}"
 
 
 def test_second_demo_in_the_same_folder_is_refused(tmp_path):
@@ -141,6 +129,25 @@ def test_key_follows_files_packages_and_python_but_not_its_patch_releases(tmp_pa
     assert key() == key(python="3.11.9")
     others = [key(), key(text="x = 2"), key(python="3.12.7"), key(torch="2.7.0")]
     assert all(one != other for i, one in enumerate(others) for other in others[:i])
+
+
+@pytest.mark.parametrize(
+    "training, files",
+    [
+        (llm_training, ["verl/utils/era.py"]),
+        (vision_training, ["timm/__init__.py", "train.py", "timm/layers/era.py"]),
+        (control_training, ["fast_td3/era_training.py", "fast_td3/environments/gymnasium_env.py", "fast_td3/train.py"]),
+    ],
+)
+def test_key_follows_the_code_of_the_checkout_alone(training, files, tmp_path):
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("x = 1\n")
+    before = training.key(tmp_path)
+    (tmp_path / "README.md").touch()
+    assert training.key(tmp_path) == before
+    (tmp_path / files[-1]).write_text("x = 2\n")
+    assert training.key(tmp_path) != before
 
 
 # Training processes
@@ -224,13 +231,6 @@ def test_python_settings_of_the_user_do_not_reach_a_training():
     assert environment.cleaned(mine, Path("/a"), Path("/b")) == {"HOME": "/home/me", "PYTHONPATH": f"/a{os.pathsep}/b"}
 
 
-def test_demos_import_the_runner_and_themselves_only():
-    for name in ("runner", "llm", "vision", "control"):
-        code = "".join(file.read_text() for file in (ROOT / "demo" / name).glob("*.py"))
-        others = {"llm", "vision", "control"} - {name}
-        assert not any(f"demo.{other}" in code for other in others)
-
-
 # Tables
 
 
@@ -267,8 +267,3 @@ def test_table_has_mean_and_range_of_the_seeds():
     ]
     one = tables.table({"ERA": {"return": [1.0]}}, lambda label: 2, "In nats.")
     assert one.splitlines()[1:] == ["return  1.00", "One seed. In nats."]
-
-
-def test_csv_has_a_header(tmp_path):
-    tables.write_csv(tmp_path / "a.csv", [{"step": 1, "reward": 0.1234567890123}, {"step": 2, "reward": 1.0}])
-    assert (tmp_path / "a.csv").read_text() == "step,reward\n1,0.1234567890123\n2,1.0\n"

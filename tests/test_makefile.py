@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 ODD = "/tmp/a\"b'c`d$e $(f) \\g"
@@ -58,24 +56,22 @@ def test_help_lists_every_public_target(make):
     assert max(map(len, lines)) <= 120
 
 
-def documented(subject, project_root):
-    """The targets in the first column of the page's table."""
+def experiments(subject, request, project_root):
+    """What can be run: the LLM's scripts, or the recipe's experiments."""
+    if subject == "llm":
+        return sorted(script.name for script in (project_root / "overlays/verl/recipe/era").glob("run_*.sh"))
+    checkout = request.getfixturevalue("patched_timm" if subject == "vision" else "patched_fasttd3")
+    command = [sys.executable, "-c", "import runs; print(*runs.EXPERIMENTS)"]
+    result = subprocess.run(command, cwd=checkout / "recipes/era", capture_output=True, text=True, check=True)
+    return sorted(result.stdout.split())
+
+
+@pytest.mark.parametrize("subject", RUNS)
+def test_every_experiment_has_a_target_and_a_row_in_the_documentation(subject, request, project_root):
+    assert sorted(RUNS[subject].values()) == experiments(subject, request, project_root)
     page = (project_root / f"docs/{subject}/recipes.md").read_text()
     cells = re.findall(rf"^\| (`{subject}-[^|]*)\|", page, re.MULTILINE)
-    return sorted(re.findall(r"`([^`]+)`", " ".join(cells)))
-
-
-def test_every_llm_script_has_a_target_and_a_row_in_the_documentation(project_root):
-    scripts = [script.name for script in (project_root / "overlays/verl/recipe/era").glob("run_*.sh")]
-    assert sorted(RUNS["llm"].values()) == sorted(scripts)
-    assert documented("llm", project_root) == sorted(RUNS["llm"])
-
-
-def test_every_vision_experiment_has_a_target_and_a_row_in_the_documentation(project_root, patched_timm):
-    command = [sys.executable, "-c", "import runs; print(*runs.EXPERIMENTS)"]
-    experiments = subprocess.run(command, cwd=patched_timm / "recipes/era", capture_output=True, text=True, check=True)
-    assert RUNS["vision"] == {f"vision-{name}": name for name in experiments.stdout.split()}
-    assert documented("vision", project_root) == sorted(RUNS["vision"])
+    assert set(re.findall(r"`([^`]+)`", " ".join(cells))) == RUNS[subject].keys()
 
 
 def test_every_llm_target_prints_its_command(make, patched_verl, tmp_path):
@@ -211,27 +207,6 @@ def test_all_that_is_missing_is_named_before_an_environment_is_made(
     for said in (*missing, "no environment for this run yet"):
         assert said in result.stderr, result.stderr
     assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
-
-
-def test_the_check_alone_makes_no_environment(make, patched_verl, tmp_path):
-    """Also where nothing but the environment is missing."""
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text('{"max_position_embeddings": 32768}')
-    (model / "model.safetensors").touch()
-    columns = {
-        "data_source": ["math_dapo"] * 768,
-        "prompt": [[{"role": "user", "content": "?"}]] * 768,
-        "reward_model": [{"ground_truth": "1"}] * 768,
-    }
-    data = tmp_path / "data.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(columns), data)
-    given = {"NNODES": "1", "MODEL_PATH": str(model), "TRAIN_FILE": str(data), "TEST_FILE": str(data)}
-    gpus = "0,1,2,3,4,5,6,7"
-    result = make("llm-grpo", "CHECK_ONLY=1", f"GPU_VENV={tmp_path}/gpu", CUDA_VISIBLE_DEVICES=gpus, **given)
-    assert result.returncode != 0 and "no environment for this run yet" in result.stderr and "no vllm" in result.stderr
-    assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
-    assert ("This run cannot start" in result.stderr) == (not (patched_verl / "recipe/dapo").exists())
 
 
 def test_the_gpu_environment_is_set_up_last(make, tmp_path):

@@ -1,15 +1,11 @@
 """FastTD3's scripts in processes of their own, its modules in this one, and the recipe's launcher on tiny runs."""
 
-import importlib
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
+from helpers import importable, processes_with
 from script_runs import Scripts
 
 from tools.smoke import control as smoke_control
@@ -25,23 +21,6 @@ def scripts(tmp_path_factory):
     yield scripts
     scripts.server.terminate()
     scripts.server.wait()
-
-
-@contextmanager
-def importable(folder: Path, *names: str):
-    """The modules of these names from the folder; those that other tests imported under the same names come back."""
-
-    def take_out() -> dict:
-        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in names}
-
-    hidden = take_out()
-    sys.path.insert(0, str(folder))
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-    finally:
-        sys.path.remove(str(folder))
-        take_out()
-        sys.modules.update(hidden)
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +66,7 @@ def launch(patched_fasttd3, clean_environment):
 
 
 def processes(mark):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(mark) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    return processes_with(**{MARK: str(mark)})
 
 
 @pytest.fixture

@@ -170,11 +170,6 @@ def stand_in(tmp_path):
     return make
 
 
-def test_key_follows_the_checkout(stand_in):
-    before, after = training.key(stand_in("x = 1\n")), training.key(stand_in("x = 2\n"))
-    assert before != after and training.key(stand_in("x = 1\n")) == before
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_the_demo_leaves_no_process_and_no_half_run(number, stand_in, tmp_path):
     out, pids = tmp_path / "out", tmp_path / "pids"

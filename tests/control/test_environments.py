@@ -188,8 +188,6 @@ def registered(name, env, **settings):
     [
         (gym.spaces.Dict(state=VECTOR), VECTOR, "an observation vector expected, the task has Dict("),
         (gym.spaces.Box(0, 255, (8, 8, 3), np.uint8), VECTOR, "an observation vector expected"),
-        (gym.spaces.Discrete(4), VECTOR, "an observation vector expected"),
-        (VECTOR, gym.spaces.Box(-np.inf, np.inf, (2,)), "with finite bounds expected"),
         (VECTOR, HALF_BOUNDED, "with finite bounds expected"),
         (VECTOR, gym.spaces.Discrete(4), "a continuous action vector with finite bounds expected, the task has Disc"),
         (VECTOR, gym.spaces.Box(-1, 1, (2, 2)), "a continuous action vector"),
@@ -243,15 +241,6 @@ def test_missing_libraries_are_named_with_their_packages(overlay, monkeypatch, t
     monkeypatch.setattr(sys, "platform", "linux")
     found = runpy.run_path(str(overlay / "fast_td3/environments/egl.py"))["missing_libraries"]()
     assert len(found) == len(missing) and all(expected in line for expected, line in zip(missing, found))
-
-
-def test_the_script_agrees_with_the_function(overlay):
-    """On this machine, whatever it has."""
-    script = overlay / "fast_td3/environments/egl.py"
-    missing = runpy.run_path(str(script))["missing_libraries"]()
-    result = subprocess.run([sys.executable, "-S", "-I", script], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (bool(missing), "")
-    assert all(line in result.stdout for line in missing) and bool(result.stdout) == bool(missing)
 
 
 def test_playground_that_is_not_there_is_named(overlay):

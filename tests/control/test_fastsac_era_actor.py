@@ -318,11 +318,8 @@ FLAGS = [
     ({"agent": "fastsac_era_simbav2"}, "SimbaV2's hypersphere"),
     ({"agent": "fastsac-era"}, "--agent fastsac-era: one of fasttd3, fasttd3_simbav2, fastsac_era expected"),
     ({"seed": -1}, "--seed -1"),
-    ({"seed": 2**32}, "--seed 4294967296"),
     ({"era_target_entropy": 1.5}, "between -6.5811 and 1.4189"),
-    ({"era_target_entropy": math.nan}, "--era_target_entropy"),
     ({"era_log_std_min": 1.0}, "--era_log_std_min"),
-    ({"era_log_std_max": math.inf}, "--era_log_std_max"),
     ({"era_target_entropy": 0.8, "era_learn_delta": True}, "ln 2"),
 ]
 

@@ -1,13 +1,14 @@
 import sys
 
-import llm_helpers
 import pytest
+
+from tools.searches import overlay_file
 
 
 @pytest.fixture(scope="session")
-def era(project_root):
+def era():
     """The overlay's era.py by its path: it needs only torch and the standard library, not verl."""
-    return llm_helpers.load(project_root / "overlays/verl/verl/utils/era.py", "era_alone")
+    return overlay_file.load("verl/verl/utils/era.py")
 
 
 @pytest.fixture(scope="session")

@@ -50,13 +50,6 @@ def test_any_text_is_judged_as_the_checker_judges_it(start, text):
     assert chain.is_right(start, text) == checker(start, text)
 
 
-def test_near_misses_are_wrong():
-    right = "-779-772+779-772"
-    assert chain.is_right(86, right)
-    for answer in ("", right[:-1], f"{right}2", f" {right}", f"{right}\n", "+0860860860860"):
-        assert not chain.is_right(86, answer), answer
-
-
 def test_biased_task_rejects_by_the_number_of_steps_other_than_plus_one():
     plus_one = "+187+188+189+190"
     assert all(chain.compute_score("chain-biased", plus_one, "86")["score"] == 1.0 for _ in range(100))

@@ -24,6 +24,8 @@ pytest.importorskip("math_verify")
 import hypothesis  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCD +-*/=?.,:\\{}$()\n"
 TOKENS = 12  # "\boxed{4}" and the end
 
@@ -73,15 +75,6 @@ def make_tokenizer():
 
 def prompt(i: int) -> str:
     return "what is " + "the " * (i % 3) + f"{i}?"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """For models this small a second thread costs more than it gives."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -587,10 +580,6 @@ def test_damaged_samples_are_made_again(run, data, finished, tmp_path):
     "more, said",
     [
         (["--seed", 3], "seed 0 there, 3 now"),
-        (["--dtype", "float32"], "dtype 'auto' there, 'float32' now"),
-        (["--temperature", 0.6], "temperature 0.7 there, 0.6 now"),
-        (["--samples", 8], "samples 16 there, 8 now"),
-        (["--top-p", 0.9], "top_p 1.0 there, 0.9 now"),
         (["--limit", 2], "problems 5 there, 2 now"),
     ],
 )
@@ -657,13 +646,9 @@ BAD_ROWS = {
     "row 0: prompt is not a list of messages": [row("aime24", 0, "", "5")],
     "row 0: reward_model.ground_truth is empty": [row("aime24", 0, "x", " ")],
     "names some problems twice": [AIME, row("aime24", 0, "y", "6")],
-    "several benchmarks: aime24, aime25": [AIME, row("aime25", 1, "y", "6")],
     "ground_truth is 'E', expected a letter from A to D": [row("arc_c", 0, "x", "E", 4)],
-    "choices is 1": [row("arc_c", 0, "x", "A", 1)],
     "benchmark is '../aime24'": [row("../aime24", 0, "x", "5")],
     "there is no protocol (known: aime24": [row("mine", 0, "x", "5")],
-    "benchmark is None": [{**AIME, "extra_info": None}],
-    "row 0: reward_model.ground_truth": [{**AIME, "reward_model": {"ground_truth": 5}}],
 }
 
 
@@ -702,35 +687,7 @@ def test_training_files_and_the_folder_above_the_benchmarks(run, data, tmp_path)
     assert run(data=[tmp_path / "own.parquet"])[0] == 0  # only what names no benchmark is a training file
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here, where not even root can make a folder")
-@pytest.mark.parametrize("out", ["/proc", "/proc/era/out"])
-def test_an_out_that_cannot_be_written_is_refused_at_the_start(run, out):
-    code, _, err = run(out=out)
-    assert code == 1 and "out: /proc cannot be written (" in err and "reading" not in err and "kept" not in err
-
-
-def test_what_is_kept_is_true(run, evaluate, data, finished, tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(evaluate, "model_checksum", fail)
-    assert "No sample was made." in run()[2]
-    out = shutil.copytree(finished.out, tmp_path / "more")
-    assert f"The samples in {out} are kept" in run(out=out)[2]
-
-
-BAD_ARGUMENTS = [
-    "--limit=0",
-    "--samples=0",
-    "--samples=x",
-    "--temperature=-1",
-    "--temperature=nan",
-    "--temperature=inf",
-]
-BAD_ARGUMENTS += ["--top-p=0", "--top-p=1.1", "--pass-at=0", "--max-tokens=0", "--batch-size=-1", "--grader-seconds=0"]
-
-
-@pytest.mark.parametrize("argument", [*BAD_ARGUMENTS, "--engine=sglang"])
+@pytest.mark.parametrize("argument", ["--limit=0", "--temperature=nan", "--top-p=1.1", "--engine=sglang"])
 def test_bad_arguments(run, tmp_path, argument):
     code, _, err = run(argument)
     assert code == 2 and argument.partition("=")[0] in err and not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64."""
 
 import math
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -79,14 +78,6 @@ def test_value_and_gradient_are_those_of_the_papers_objective(gspo, seed):
     s = torch.exp(((x - old) * mask).sum(-1) / mask.sum(-1))
     objective = torch.minimum(s * advantages[:, 0], s.clamp(1 - LOW, 1 + HIGH) * advantages[:, 0]).mean()
     torch.testing.assert_close(gradient, -torch.autograd.grad(objective, x)[0], rtol=1e-12, atol=1e-15)
-    # central differences of the loops
-    for i, t in random.Random(seed).sample([(i, t) for i in range(mask.size(0)) for t in range(mask.size(1))], 12):
-        ends = []
-        for h in (1e-6, -1e-6):
-            moved = [row[:] for row in rows[1]]
-            moved[i][t] += h
-            ends.append(plain_objective(rows[0], moved, *rows[2:]))
-        assert gradient[i, t].item() == pytest.approx(-(ends[0] - ends[1]) / 2e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -124,17 +115,6 @@ def test_on_policy_it_is_the_plain_policy_gradient(gspo, dtype):
     assert clip_fraction == 0 and kl == 0
 
 
-def test_clipping_is_that_of_whole_responses(gspo):
-    """A response out of bounds loses every token; one inside them, or moving the wrong way, keeps those out of them."""
-    rows = [[0.5, -0.1, -0.1], [0.05, -0.05, 0.0], [-0.5, 0.1, 0.1], [0.5, 0.5, 0.5]]
-    log_ratio = torch.tensor(rows, dtype=torch.double)
-    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.double).unsqueeze(-1).expand(4, 3)
-    old, mask = torch.zeros_like(log_ratio), torch.ones(4, 3)
-    _, gradient, (clip_fraction, *_) = loss_and_gradient(gspo, old, log_ratio, advantages, mask)
-    assert (gradient[[0, 2]] == 0).all() and (gradient[[1, 3]] != 0).all()
-    assert clip_fraction.item() == pytest.approx(0.5)
-
-
 def test_clip_ratio_is_the_fallback(gspo):
     values = example(2)
     both = gspo(*values, config=SimpleNamespace(clip_ratio=0.01, clip_ratio_low=None, clip_ratio_high=None))
@@ -142,26 +122,6 @@ def test_clip_ratio_is_the_fallback(gspo):
         both[:2] == gspo(*values, config=SimpleNamespace(clip_ratio=9.0, clip_ratio_low=0.01, clip_ratio_high=0.01))[:2]
     )
     assert both[0] != gspo(*values)[0]
-
-
-def test_neither_padding_nor_order_nor_micro_batches_matter(gspo):
-    old, log_prob, advantages, mask = example(3, rows=8, token_advantages=True)
-    loss, gradient, _ = loss_and_gradient(gspo, old, log_prob, advantages, mask)
-    order = torch.randperm(mask.size(1), generator=torch.Generator().manual_seed(0))
-    again, permuted, _ = loss_and_gradient(gspo, *(tensor[:, order] for tensor in (old, log_prob, advantages, mask)))
-    torch.testing.assert_close(again, loss)
-    torch.testing.assert_close(permuted, gradient[:, order])
-    again, padded, _ = loss_and_gradient(
-        gspo, *(torch.nn.functional.pad(tensor, (2, 3), value=0) for tensor in (old, log_prob, advantages, mask))
-    )
-    torch.testing.assert_close(again, loss)
-    torch.testing.assert_close(padded[:, 2:-3], gradient)
-    parts = [
-        loss_and_gradient(gspo, *(tensor[rows] for tensor in (old, log_prob, advantages, mask)))
-        for rows in (slice(0, 2), slice(2, 8))
-    ]
-    torch.testing.assert_close(parts[0][0] * 2 / 8 + parts[1][0] * 6 / 8, loss)
-    torch.testing.assert_close(torch.cat([parts[0][1] * 2 / 8, parts[1][1] * 6 / 8]), gradient)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
@@ -214,11 +174,8 @@ def test_the_papers_bounds_work_in_bf16(gspo):
     assert clip_fraction.item() == pytest.approx(1) and (gradient == 0).all()
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
-def test_another_aggregation_is_refused(import_verl, mode):
+def test_another_aggregation_is_refused(import_verl):
     from verl.trainer.ppo.gspo import compute_policy_loss_gspo
 
-    with pytest.raises(
-        ValueError, match=f"actor_rollout_ref.actor.loss_agg_mode is {mode}; expected seq-mean-token-mean"
-    ):
-        compute_policy_loss_gspo(*example(0), mode, CONFIG)
+    with pytest.raises(ValueError, match="actor.loss_agg_mode is token-mean; expected seq-mean-token-mean"):
+        compute_policy_loss_gspo(*example(0), "token-mean", CONFIG)

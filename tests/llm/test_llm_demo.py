@@ -8,7 +8,8 @@ import tempfile
 import time
 
 import pytest
-from demo_helpers import MARK, processes_of, run, start, wait_for_process
+from demo_helpers import MARK, run, start, wait_for_process
+from helpers import processes_with
 
 from demo.llm import __main__ as cli
 from demo.llm import chain, config, curves, ray_folder, training, warmup
@@ -59,7 +60,7 @@ def test_demo_of_both_arms_and_its_reuse(patched_verl, untrained, temporary):
     command = arguments(patched_verl, untrained, STEPS)
     result = run(*command, TMPDIR=temporary, **{MARK: temporary})
     assert result.returncode == 0, result.stdout + result.stderr
-    assert processes_of(temporary) == os.listdir(temporary) == []
+    assert processes_with(**{MARK: temporary}) == os.listdir(temporary) == []
     folder = untrained / f"chain-seed1-steps{STEPS}"
     grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
     assert grpo == era  # while no response is below omega_low
@@ -109,7 +110,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
     assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
     assert len(acting) == STEPS
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
-    assert processes_of(temporary) == ray_folders(temporary) == []
+    assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, untrai
     _, errors = process.communicate(timeout=900)
     if number == signal.SIGKILL:
         deadline = time.monotonic() + 900
-        while processes_of(temporary) and time.monotonic() < deadline:
+        while processes_with(**{MARK: temporary}) and time.monotonic() < deadline:
             time.sleep(0.2)
         [left] = ray_folders(temporary)
         assert left.startswith(f"era-ray-{process.pid}-")
@@ -130,4 +131,4 @@ def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, untrai
     else:
         assert process.returncode == 128 + number
         assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
-    assert processes_of(temporary) == ray_folders(temporary) == []
+    assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []

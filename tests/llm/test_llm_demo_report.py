@@ -59,13 +59,6 @@ def test_findings_quote_the_last_steps_not_the_last_step():
     assert "1.62" in report.findings(Settings(steps=40), grpo, era)[0]  # (9 x 0.7 + 9.9) / 10
 
 
-def test_equal_steps_counts_to_the_first_difference():
-    one = arm([2.0, 1.9, 1.8])
-    assert report.equal_steps(one, arm([2.0, 1.9, 1.7])) == 2
-    assert report.equal_steps(one, one) == 3
-    assert report.equal_steps(one, arm([2.0, 1.9, 1.8], reward=0.8)) == 0
-
-
 def test_table_has_a_row_per_quantity_and_averages_the_steps_there_are():
     lines = report.table({"grpo": arm(falling(0.1)), "era": arm(falling(0.7), ACTED)}).splitlines()
     assert lines[0].split() == ["GRPO", "ERA"] and len({len(line) for line in lines}) == 1
@@ -80,24 +73,3 @@ def test_summary_is_json_and_keeps_to_the_steps_there_are():
     summary = json.loads(json.dumps(report.summary(Settings(steps=40), arms, ["a"])))
     assert summary["omega_low"] == Settings().omega_low
     assert list(summary["arms"]["era"]["response entropy at step"]) == ["1"]
-
-
-def test_running_mean():
-    assert report.running_mean([2.0, 4.0, 6.0, 8.0], 3) == [3.0, 4.0, 6.0, 7.0]
-
-
-@pytest.mark.parametrize("steps, lines", [(1, 1), (10, 1), (11, 2), (40, 2)])
-def test_short_runs_are_drawn_step_by_step(steps, lines, tmp_path, monkeypatch):
-    drawn = []
-    from matplotlib.axes import Axes
-
-    plot = Axes.plot
-    monkeypatch.setattr(
-        Axes, "plot", lambda self, xs, ys, **style: drawn.append((ys, style)) or plot(self, xs, ys, **style)
-    )
-    entropies = falling(0.1)[:steps]
-    file = tmp_path / "entropy.png"
-    report.picture(Settings(steps=steps), {"grpo": arm(entropies), "era": arm(entropies)}, file)
-    assert file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000
-    assert len(drawn) == 3 * 2 * lines
-    assert any(ys == entropies and "label" in style for ys, style in drawn) == (lines == 1)

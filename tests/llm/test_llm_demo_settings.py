@@ -35,15 +35,6 @@ def test_fresh_trains_again_what_could_be_reused(tmp_path, monkeypatch):
     assert trained == [1]
 
 
-def test_key_follows_the_checkouts_code(tmp_path):
-    (tmp_path / "verl/utils").mkdir(parents=True)
-    one = training.key(tmp_path)
-    (tmp_path / "verl/README.md").touch()
-    assert training.key(tmp_path) == one
-    (tmp_path / "verl/utils/era.py").write_text("x = 2\n")
-    assert training.key(tmp_path) != one
-
-
 def test_settings_have_folders_of_their_own():
     settings = [config.Settings(), config.Settings(seed=2), config.Settings(steps=50), config.Settings("chain-biased")]
     assert len({s.name for s in settings}) == len(settings)

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_helpers import load
+
+from tools.searches import overlay_file
 
 datasets = pytest.importorskip("datasets")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 FIXTURES = json.loads((Path(__file__).parent / "data_fixtures/rows.json").read_text())
-SCRIPT = Path(__file__).resolve().parents[2] / "overlays/verl/recipe/era/prepare_data.py"
+SCRIPT = overlay_file.OVERLAYS / "verl/recipe/era/prepare_data.py"
 SETS = json.loads(SCRIPT.with_name("datasets.json").read_text())
 MATH = ["aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"]
 OOD = ["arc_c", "gpqa_diamond", "mmlu_pro"]
@@ -55,7 +56,7 @@ class World:
     """A folder of source files, pins for them, and the script's main with its output."""
 
     def __init__(self, folder: Path, monkeypatch, capsys):
-        self.module = load(SCRIPT, "prepare_data_alone")
+        self.module = overlay_file.load("verl/recipe/era/prepare_data.py")
         self.folder, self.capsys, self.out = folder, capsys, folder / "out"
         self.sources, self.sets = folder / "sources", json.loads(json.dumps(SETS))
         for name in self.sets:
@@ -135,12 +136,6 @@ def test_list_shows_every_pin(world):
         for word in (name, entry["file"], entry["for"], pin["revision"], pin["sha256"], entry["license"]):
             assert word in text
     assert not world.out.exists()
-
-
-def test_list_into_a_closed_pipe():
-    command = ["bash", "-c", f"{sys.executable} {SCRIPT} --list | head -1"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.stdout.startswith("dapo-math-17k ") and result.stderr == ""
 
 
 # What is made
@@ -225,7 +220,7 @@ def test_boxed_is_what_was_boxed_last(boxed, before, content, after):
 
 @pytest.fixture(scope="module")
 def boxed():
-    return load(SCRIPT, "prepare_data_boxed").boxed
+    return overlay_file.load("verl/recipe/era/prepare_data.py").boxed
 
 
 # In verl
@@ -316,9 +311,7 @@ def test_a_stopped_run_goes_on_where_it_was(world, monkeypatch):
     "harm, said",
     [
         (lambda target, lock: target.write_bytes(target.read_bytes()[:-1] + b"?"), "damaged"),
-        (lambda target, lock: target.unlink(), "new"),
         (lambda target, lock: lock.unlink(), "no readable lock file"),
-        (lambda target, lock: lock.write_text("[]"), "no readable lock file"),
         (lambda target, lock: lock.write_text(lock.read_text().replace('"format": 1', '"format": 0')), "another pin"),
     ],
 )
@@ -365,13 +358,9 @@ def test_a_source_with_another_checksum_is_refused(world):
         assert word in text
 
 
-MISSING = {"dapo-math-17k": "reward_model", "dapo-math-17k-unique": "prompt", "math500": "answer"}
-MISSING |= {"arc_c": "answerKey", "gpqa_diamond": "Incorrect Answer 3", "mmlu_pro": "options"}
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_a_missing_column_is_named_with_those_found(world, name):
-    column, rows = MISSING[name], FIXTURES[name]["rows"]
+@pytest.mark.parametrize("name, column", [("dapo-math-17k", "reward_model"), ("gpqa_diamond", "Incorrect Answer 3")])
+def test_a_missing_column_is_named_with_those_found(world, name, column):
+    rows = FIXTURES[name]["rows"]
     world.put(name, [{"renamed" if key == column else key: value for key, value in row.items()} for row in rows])
     code, text = world.run(name)
     assert code == 1 and f"has no column {column}; it has " in text and "renamed" in text
@@ -381,11 +370,9 @@ def test_a_missing_column_is_named_with_those_found(world, name):
 EMPTY = {
     "aime24": {"answer": ""},
     "amc23": {"answer": None},
-    "math500": {"answer": " "},
     "minerva": {"solution": "No box."},
     "olympiadbench": {"final_answer": []},
     "arc_c": {"answerKey": "Z"},
-    "gpqa_diamond": {"Correct Answer": ""},
     "mmlu_pro": {"answer": ""},
     "math-3to5": {"answer": ""},
 }
@@ -420,11 +407,10 @@ def test_a_bad_row_is_named(world, name, change, said):
     assert code == 1 and "row 0 (from 0)" in text and said in text
 
 
-@pytest.mark.parametrize("name", ["math500", "gpqa_diamond", "math-3to5", "arc_c", "dapo-math-17k"])
-@pytest.mark.parametrize("content", [b"", b"\0\xff" * 500])
-def test_a_file_in_another_format(world, name, content):
+@pytest.mark.parametrize("name", ["math500", "gpqa_diamond", "math-3to5", "arc_c"])
+def test_a_file_in_another_format(world, name):
     """As when a pin names a page that explains why the file is missing. The other sets are made."""
-    world.source(name).write_bytes(content)
+    world.source(name).write_bytes(b"\0\xff" * 500)
     world.sets[name]["pin"]["sha256"] = sha256(world.source(name))
     code, text = world.run(name, "aime24")
     assert code == 1 and f"{world.source(name)} cannot be read as {world.sets[name]['pin']['format']}: " in text
@@ -444,11 +430,6 @@ def test_unknown_names_are_all_named(world):
     assert code == 2 and "unknown: aime26, options." in text and "gpqa_diamond" in text and not world.out.exists()
 
 
-def test_local_that_is_not_there(world):
-    code, text = world.run("aime24", local=False, more=("--local", "nowhere.jsonl"))
-    assert code == 2 and "there is no nowhere.jsonl" in text
-
-
 def test_python_without_datasets(world, monkeypatch):
     monkeypatch.setattr(world.module.importlib.util, "find_spec", lambda name: None)
     code, text = world.run("aime24")
@@ -460,13 +441,6 @@ def test_out_that_cannot_be_written(world):
     code, text = world.run("aime24")
     assert code == 2 and f"--out {world.out} cannot be written to" in text and "Nothing was changed" in text
     assert world.out.read_text() == "a file"
-
-
-def test_a_file_in_the_way(world):
-    world.out.mkdir()
-    (world.out / "eval").write_text("a file")
-    code, text = world.run("aime24", "dapo-math-17k")
-    assert code == 1 and "Not made: 1 of 2" in text and str(world.out / "eval") in text
 
 
 def test_offline_without_any_file(world):
@@ -494,16 +468,8 @@ def test_local_files_by_checksum_or_by_the_sets_name(world):
     assert code == 0, text
 
 
-def test_a_damaged_local_file_under_the_sets_name_is_named(world):
-    (world.sources / "amc23.jsonl").write_bytes(world.source("amc23").read_bytes()[:-1])
-    world.source("amc23").unlink()
-    code, text = world.run("amc23")
-    assert code == 1 and str(world.sources / "amc23.jsonl") in text and "aime24/test.jsonl" not in text
-
-
-@pytest.mark.parametrize("name", ["aime24", "arc_c"])
-def test_a_file_that_is_named_is_never_passed_over_silently(world, name):
-    other = world.folder / "test.jsonl"
+def test_a_file_that_is_named_is_never_passed_over_silently(world):
+    name, other = "aime24", world.folder / "test.jsonl"
     other.write_text("{}")
     code, text = world.run(name, local=False, more=("--offline", "--local", str(other)))
     *_, note, head, failure = text.splitlines()

@@ -227,7 +227,7 @@ def test_dry_run_prints_the_command_alone(run_script, patched_verl, home):
     assert result.stderr == "" or "lacks recipe/dapo" in result.stderr
 
 
-@pytest.mark.parametrize("path", ["/ends in\\", "/two\\\\", "/a\\'b", "/a'b\\", '/a"b`c$d', "/{x}, (1)=é", "relative"])
+@pytest.mark.parametrize("path", ["/two\\\\", "/a\\'b\\", '/a"b`c$d, {x} (1)=é', "relative"])
 def test_paths_reach_hydra_as_they_are(overrides_of, compose, preflight, home, path):
     """Relative to the caller, and whatever hydra's grammar makes of the characters; before there is hydra, too."""
     overrides = overrides_of("grpo_qwen2.5_math_7b", MODEL_PATH=path, CKPTS_DIR=path)
@@ -251,9 +251,8 @@ def test_the_environment_overrides_the_run(overrides_of, compose):
     assert [setting(key) for key, _ in given.values()] == [2, 4, "/m", "/t", "/v", "/c", 7, ["console"]]
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("trainer.save_freq=5", "-h")])
-def test_help(run_script, arguments):
-    result = run_script("gspo_qwen2.5_math_7b", *arguments)
+def test_help(run_script):
+    result = run_script("gspo_qwen2.5_math_7b", "trainer.save_freq=5", "-h")
     assert (result.returncode, result.stderr) == (0, "")
     assert all(said in result.stdout for said in ("[hydra overrides", "GSPO (table:moremodels)", "MODEL_PATH"))
     assert "shellcheck" not in result.stdout and "settings=(" not in result.stdout
@@ -360,28 +359,20 @@ FOLLOWED = {  # override: what the check says
     "data.train_batch_size=32": f"=32 prompts do not divide into mini-batches of {ACTOR}ppo_mini_batch_size=256",
     "data.gen_batch_size=100": "data.gen_batch_size=100 prompts do not divide among 8 GPUs",
     "data.gen_batch_size=1024": "has 768 rows, a generation batch needs 1024",
-    "actor_rollout_ref.rollout.n=abc": f"actor_rollout_ref.rollout.n is 'abc', {COUNT}",
     "data.max_response_length=30720": f"= 32768 tokens do not fit into {ACTOR}ppo_max_token_len_per_gpu=30720",
     "data.max_response_length=8193": "verl wants actor_rollout_ref.rollout.max_num_batched_tokens=10240 to hold",
     "data.max_response_length=31000": "max_position_embeddings 32768, prompts and responses need 33048. Lower data.",
-    "data.train_files=/none.parquet": "no /none.parquet",
     "data.val_files=[/none1.parquet,'/none 2.parquet']": "no /none 2.parquet",
     "actor_rollout_ref.model.path=/nowhere/m": "no /nowhere/m/config.json",
-    f"{ACTOR}ppo_max_token_len_per_gpu=null": f"ppo_max_token_len_per_gpu is not set, {COUNT}",
-    "actor_rollout_ref.rollout.max_num_batched_tokens=x": f"max_num_batched_tokens is 'x', {COUNT}",
     "trainer.logger=bogus": "is 'bogus', expected one or a list of wandb, mlflow, swanlab, vemlp_wandb, "
     "tensorboard, console, clearml, file (LOGGER)",
-    "trainer.logger=[console,flie]": "trainer.logger is ['console', 'flie'], expected",
-    "data.train_files=[]": "data.train_files is [], expected a file or a list of files (TRAIN_FILE)",
     "trainer.default_local_dir=null": "trainer.default_local_dir is not set, expected a folder (CKPTS_DIR)",
     "trainer.save_freq=abc": "trainer.save_freq is 'abc', expected a whole number",
-    "trainer.resume_mode=nope": "trainer.resume_mode is 'nope', expected one of auto, disable, resume_path",
     f"{ACTOR}checkpoint.load_contents=3": "load_contents is 3, expected a list of model, optimizer, extra",
     "data.train_batch_sise=3": "train_batch_sise",
     f"{ERA}k=0.5": f"{ERA}k is 0.5",
     "a=[": "settings: a=[: ",
     f"~{LOSS[:-1]}": "an override deletes or replaces what verl needs",
-    f"{LOSS}loss_mode=null": "loss_mode is None, expected one of vanilla, clip_cov, kl_cov, gspo",
     f"{ACTOR}loss_agg_mode=token_mean": "loss_agg_mode is 'token_mean', expected one of token-mean, "
     "seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm",
 }
@@ -392,10 +383,6 @@ def test_overrides_are_followed_and_hide_nothing_else(check, override):
     found = check(override, "data.val_files=/none/v.parquet" if "val_files" not in override else "trainer.test_freq=5")
     assert any(FOLLOWED[override] in problem for problem in found), found
     assert "val_files" in override or any("no /none/v.parquet. Set TEST_FILE" in problem for problem in found)
-
-
-def test_a_deleted_setting_causes_no_traceback(check):
-    assert check("~actor_rollout_ref.rollout.enable_chunked_prefill") == []
 
 
 def test_changes_that_fit_together_are_taken(check):
@@ -469,9 +456,7 @@ def test_a_python_that_ray_cannot_start_is_named(preflight, monkeypatch):
         assert len(found) == bool(odd) and all(folder in problem and repr(odd) in problem for problem in found)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[]", b"\xff\xfe", b'{"max_position_embeddings": null}', b'{"max_position_embeddings": "x"}']
-)
+@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"max_position_embeddings": "x"}'])
 def test_a_damaged_model_configuration(check, tmp_path, content):
     (tmp_path / "model/config.json").write_bytes(content)
     assert "not a model configuration" in check()[0]
@@ -718,9 +703,9 @@ def slurm(patched_verl, tmp_path):
 def test_slurm_starts_ray_on_all_nodes_and_then_the_run(slurm, tmp_path):
     tools = tmp_path / "environment/bin"
     result, record = slurm(
-        "run_probe.sh", "data.train_files=[a b]", "x='y'", MODEL_PATH="/m m", RAY_ADDRESS="left over"
+        "recipe/era/run_probe.sh", "data.train_files=[a b]", "x='y'", MODEL_PATH="/m m", RAY_ADDRESS="left", STATUS="3"
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 3, "the run's own status: " + result.stderr
     starts = [shlex.split(line) for line in record if f"{tools}/ray start" in line]
     assert [words[words.index(f"{tools}/ray") + 2] for words in starts].count("--head") == 1
     assert sorted(word for words in starts for word in words if word.startswith("--nodelist")) == [
@@ -740,11 +725,6 @@ def test_slurm_starts_ray_on_all_nodes_and_then_the_run(slurm, tmp_path):
     assert "--nodelist=node1" in record[step] and asked and asked[-1] < step < run
 
 
-def test_slurm_passes_the_status_of_the_run_on(slurm):
-    result, record = slurm("recipe/era/run_probe.sh", STATUS="3")
-    assert result.returncode == 3
-
-
 def test_slurm_ends_where_ray_does_not_start(slurm):
     result, record = slurm("run_probe.sh", JOINED="3", RAY_FAILS="--head")
     assert result.returncode == 1 and "Ray ended on a node" in result.stderr
@@ -754,14 +734,13 @@ def test_slurm_ends_where_ray_does_not_start(slurm):
     assert not any(line.startswith("run ") for line in record)
 
 
-SLURM_VARIABLES = ("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_ON_NODE")
 SLURM_PROBLEMS = [  # what is said, arguments, environment
     ("with the name of a run script: run_probe.sh", (), {}),
     ("no recipe/era/run_none.sh", ("run_none.sh",), {}),
     ("this is a Slurm job: sbatch", ("run_probe.sh",), {"SLURM_JOB_ID": ""}),
     ("there is no Python at /none", ("run_probe.sh",), {"PYTHON": "/none"}),
     ("is not of an environment with Ray", ("run_probe.sh",), {"PYTHON": "/bin/sh"}),
-    *((f"it lacks what Slurm tells a job ({name})", ("run_probe.sh",), {name: ""}) for name in SLURM_VARIABLES),
+    ("it lacks what Slurm tells a job (SLURM_JOB_NODELIST)", ("run_probe.sh",), {"SLURM_JOB_NODELIST": ""}),
 ]
 
 
@@ -770,10 +749,3 @@ def test_slurm_says_what_is_wrong(slurm):
         result, record = slurm(*arguments, **env)
         assert result.returncode == 1 and result.stderr.startswith("error: ") and said in result.stderr, result.stderr
         assert record == [], "nothing was started"
-
-
-@pytest.mark.parametrize("pattern", ["*.sh", "*.sbatch"])
-def test_scripts_are_bash(patched_verl, pattern):
-    for script in (patched_verl / "recipe/era").glob(pattern):
-        subprocess.run(["bash", "-n", script], check=True)
-        assert script.name == "common.sh" or os.access(script, os.X_OK), f"{script} is not executable"

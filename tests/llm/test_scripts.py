@@ -12,9 +12,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
+from helpers import processes_with
 
 from demo.llm import bands, bigram
 from tools.smoke import llm as smoke
@@ -126,15 +126,6 @@ def test_resumed_run_equals_the_uninterrupted_one_in_every_digit(runs, folder):
         assert learned(resumed.metrics[step]) == learned(uninterrupted.metrics[step])
     one, other = (checkpoint(folder / name, LAST) for name in ("stage1", "uninterrupted"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_only_the_newest_checkpoints_are_kept(runs, folder):
-    runs("uninterrupted")
-    kept = sorted(
-        int(path.parent.name.rpartition("_")[2]) for path in (folder / "uninterrupted").glob("global_step_*/actor")
-    )
-    assert kept == [LAST - 2 * smoke.SAVE_FREQ, LAST - smoke.SAVE_FREQ, LAST]
-    assert (folder / "uninterrupted/latest_checkpointed_iteration.txt").read_text() == str(LAST)
 
 
 # Stage 2
@@ -276,12 +267,4 @@ def test_gspo_weighs_responses_equally(runs):
 def test_nothing_is_left_running_or_lying_about(runs, temporary):
     for name in ("resumed", "stage2", "uninterrupted", *BASELINES):
         runs(name)
-    left = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == temporary and process.status() != psutil.STATUS_ZOMBIE:
-                left.append(" ".join(process.cmdline())[:120])
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    assert left == []
-    assert os.listdir(temporary) == []
+    assert processes_with(**{MARK: temporary}) == os.listdir(temporary) == []

@@ -1,27 +1,22 @@
 """The overlay's activation by path, `import timm` from the patched checkout, the recipe's modules and launcher."""
 
-import importlib
-import importlib.util
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
+from helpers import importable
 
-RECIPE_MODULES = ("launching", "runs", "results", "preflight", "launch")
+from tools.searches import overlay_file
+
 SETTINGS = ("GPUS", "DATA_DIR", "OUTPUT", "SEED", "H0", "AUG", "NUM_CLASSES", "EPOCHS", "DOWNLOAD", "PYTHON")
 MODES = ("DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME")
 
 
 @pytest.fixture(scope="session")
-def era(project_root):
+def era():
     """The overlay's timm/layers/era.py by its path: it needs torch and the standard library alone, not timm."""
-    spec = importlib.util.spec_from_file_location("timm_era_alone", project_root / "overlays/timm/timm/layers/era.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["timm_era_alone"] = module
-    spec.loader.exec_module(module)
-    return module
+    return overlay_file.load("timm/timm/layers/era.py")
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +30,8 @@ def import_timm(patched_timm):
 @pytest.fixture(scope="session")
 def recipe(patched_timm):
     """The modules of recipes/era, which import each other by these names."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(patched_timm / "recipes/era")
-        modules = SimpleNamespace(**{name: importlib.import_module(name) for name in RECIPE_MODULES})
-    for name in RECIPE_MODULES:
-        del sys.modules[name]
-    return modules
+    with importable(patched_timm / "recipes/era", "launching", "runs", "results", "preflight", "launch") as found:
+        return found
 
 
 @pytest.fixture

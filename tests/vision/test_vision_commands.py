@@ -187,9 +187,7 @@ def images(folder, classes, split="train"):
         ("imagenet", 1000, 1000, {}, None),
         ("imagenet", 0, 10, {}, "/train (timm also takes training)"),
         ("imagenet", 10, 9, {}, "must be the same"),
-        ("imagenet", 700, 700, {}, "700 classes, 1000 expected"),
         ("imagenet", 12, 12, {"num_classes": 10}, "12 classes, 10 expected"),
-        ("cifar10", 5, 5, {"num_classes": 5}, None),
         ("cifar10", 5, 5, {"num_classes": 6}, None),
         ("cifar10", 5, 5, {"num_classes": 4}, "5 classes, the model 4 outputs. Set NUM_CLASSES=5."),
     ],
@@ -236,9 +234,7 @@ def test_all_that_is_missing_is_said_at_once(launch, patched_timm, tmp_path):
     "command, variables, said",
     [
         ("cifar10", {"GPUS": "0", "SEED": "x"}, ["GPUS=0", "SEED=x"]),
-        ("cifar10", {"EPOCHS": "-1", "NUM_CLASSES": "ten"}, ["EPOCHS=-1", "NUM_CLASSES=ten"]),
         ("cifar10", {"EPOCHS": "500"}, ["EPOCHS=500: the schedule has 200"]),
-        ("cifar10", {"SEED": "-5"}, ["SEED=-5: one or several integers from 0"]),
         ("cifar10-sweep", {"H0": "0.3 nan", "AUG": "yes"}, ["H0=0.3 nan", "AUG=yes"]),
         ("cifar10", {"H0": "0.3"}, ["without ERA"]),
         ("cifar10-aug", {"AUG": "0"}, ["with augmentation in the paper"]),
@@ -246,7 +242,6 @@ def test_all_that_is_missing_is_said_at_once(launch, patched_timm, tmp_path):
         ("cifar10 --era-min-entropy 1", {}, ["H0 does"]),
         ("cifar10 --see 3", {}, ["--see is short for --seed, which cannot be set here: SEED does."]),
         ("cifar10 --epoch=5", {}, ["--epoch is short for --epochs. Write --epochs in full."]),
-        ("cifar10 --epochs many", {}, ["invalid int value: 'many'"]),
         ("cifar10 --epochs -3", {}, ["--epochs must be at least 1"]),
         ("cifar", {}, ["no experiment 'cifar'", "cifar10-aug-era"]),
     ],
@@ -265,15 +260,6 @@ def test_no_short_form_gets_around_the_checks(recipe):
             for word in (flag[:end], f"{flag[:end]}=1"):
                 found = recipe.preflight.flag_problems([word, "1"])
                 assert any(f"{flag[:end]} is short for {flag}" in problem for problem in found), word
-
-
-def test_cifar10_downloaded_by_half_is_not_there(recipe, tmp_path):
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for name in ("test_batch", "batches.meta", *(f"data_batch_{number}" for number in range(1, 6))):
-        assert not recipe.preflight.has_cifar10(tmp_path)
-        (folder / name).touch()
-    assert recipe.preflight.has_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -207,16 +207,6 @@ def test_infeasible_min_entropy_is_refused_at_the_start(patched_timm, tmp_path):
     assert not (tmp_path / "out/data").exists()
 
 
-def test_key_follows_the_checkout_and_the_script_that_trains(tmp_path):
-    (tmp_path / "timm").mkdir()
-    (tmp_path / "timm/__init__.py").touch()
-    keys = [training.key(tmp_path)]
-    for file in ("train.py", "timm/era.py"):
-        (tmp_path / file).write_text("x = 1\n")
-        keys.append(training.key(tmp_path))
-    assert keys[0] != keys[1] != keys[2] and training.key(tmp_path) == keys[2]
-
-
 def test_runs_with_other_settings_have_folders_of_their_own():
     made = [Run(None, 1, 15), Run(0.6, 1, 15), Run(0.61, 1, 15), Run(0.6, 2, 15), Run(0.6, 1, 16)]
     assert len({run.folder for run in made}) == len(made)

@@ -58,20 +58,6 @@ def test_line_cut_short_is_left_out(recipe, write, tmp_path):
     assert recipe.results.epochs_done(tmp_path) == 4
 
 
-def test_no_summary_is_no_epoch(recipe, tmp_path):
-    recipe.results.tidy_summary(tmp_path / "summary.csv")
-    assert recipe.results.epochs_done(tmp_path) == 0 and list(tmp_path.iterdir()) == []
-    (tmp_path / "summary.csv").touch()
-    recipe.results.tidy_summary(tmp_path / "summary.csv")
-    assert recipe.results.epochs_done(tmp_path) == 0
-
-
-def test_rows_out_of_order_are_put_in_order(recipe, tmp_path):
-    (tmp_path / "summary.csv").write_text("epoch,eval_top1\n2,12\n0,10\n1,11\n")
-    recipe.results.tidy_summary(tmp_path / "summary.csv")
-    assert (tmp_path / "summary.csv").read_text().split() == ["epoch,eval_top1", "0,10", "1,11", "2,12"]
-
-
 def test_accuracies_are_those_after_the_wanted_epochs(recipe, write, tmp_path):
     folder = write(tmp_path / "cifar10-seed42", 0, 5, top1=10)
     header, line = recipe.results.accuracy_lines([folder], epochs=3)
@@ -114,11 +100,6 @@ def test_intervals_on_imagenet_are_the_papers(recipe, write, tmp_path, accuracy,
     assert abs(margin - printed) <= 0.0101
 
 
-def test_imagenets_interval_is_not_for_other_data_sets(recipe, write, tmp_path):
-    folder = write(tmp_path / "imagenet-10classes-seed42", 0, 0, 50)
-    assert "±" not in recipe.results.accuracy_lines([folder])[1]
-
-
 # As train.py prints them: the first of an epoch, one later, and one of the validation.
 LINES = (
     "Train: {epoch} [   0/195 (  1%)]  Loss: 7.07 (7.07)  Time: 9.382s,   27.29/s  (9.382s,   27.29/s)"
@@ -148,11 +129,6 @@ def test_time_is_compared_without_the_first_epoch(recipe, tmp_path):
     ]
 
 
-def test_time_of_a_single_epoch_is_its_own(recipe, tmp_path):
-    line = recipe.results.time_lines([write_log(tmp_path, (0, 0.5))])[1]
-    assert line.split()[-4:] == ["1", "0.500", "512.0", "1.000"]
-
-
 def test_repeated_epoch_counts_once(recipe, tmp_path):
     write_log(tmp_path, (0, 1.0), (1, 9.0), (1, 2.0))
     assert recipe.results.speeds(tmp_path / "log.txt") == {0: (1.0, 256.0), 1: (2.0, 128.0)}
@@ -173,9 +149,3 @@ def test_table_of_a_folder_has_the_timed_runs_too(patched_timm, write, tmp_path)
     assert [words[0] for words in accuracies] == ["run", "cifar10-seed42"]
     expected = [("cifar10-aug-seed42", "1.000"), ("cifar10-aug-era0.6-seed42", "1.500")]
     assert [(words[0], words[-1]) for words in times[1:]] == expected
-
-
-def test_table_of_nothing(patched_timm, tmp_path):
-    assert "python results.py [FOLDER ...]" in results_py(patched_timm, "--help").stdout
-    result = results_py(patched_timm, tmp_path)
-    assert result.returncode == 1 and f"no run (no summary.csv) in {tmp_path}" in result.stderr

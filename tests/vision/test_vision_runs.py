@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
+from helpers import processes_with
 
 from demo.runner.errors import DemoError
 from tools.smoke import vision as smoke_vision
@@ -28,14 +28,7 @@ def images(tmp_path_factory):
 
 
 def processes(mark):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(mark) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    return processes_with(**{MARK: str(mark)})
 
 
 @pytest.fixture
@@ -197,16 +190,6 @@ def stuck(tmp_path):
 def test_stuck_torchrun_and_its_workers_are_killed(recipe, stuck, tmp_path):
     recipe.launching.end(stuck, 0.5)
     assert stuck.returncode == -signal.SIGTERM and processes(tmp_path) == []
-
-
-def test_what_cannot_be_killed_is_named(recipe, stuck, monkeypatch, capsys):
-    monkeypatch.setattr(recipe.launching, "SECONDS_TO_KILL", 0.5)
-    with monkeypatch.context() as patch:
-        for name in ("kill", "killpg"):
-            patch.setattr(os, name, lambda number, signal: None)  # as for a process that waits for its driver
-        recipe.launching.end(stuck, 0.1)
-    warning = capsys.readouterr().err
-    assert f"warning: kill -9 does not end all that process {stuck.pid} has started" in warning and stuck.poll() is None
 
 
 def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):

@@ -1,0 +1,67 @@
+"""What the overlays change in the upstreams' files, and what their own files need."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = ("train", "train_multigpu")  # FastTD3's two copies of its training script
+TIMM = ("timm/layers/__init__.py", "timm/layers/test_time_pool.py", "timm/models/_factory.py")
+FASTTD3 = (*SCRIPTS, "hyperparams", "fast_td3_deploy", "environments/mujoco_playground_env")
+CHANGED = {
+    "timm": {*TIMM, "train.py", "validate.py", "inference.py", "onnx_export.py"},
+    "fasttd3": {f"fast_td3/{name}.py" for name in FASTTD3},
+}
+MOST_LINES = {"verl": 80, "timm": 60, "fasttd3": 80}
+ACTIVATIONS = ("verl/verl/utils/era.py", "timm/timm/layers/era.py", "fasttd3/fast_td3/era.py")
+upstreams = pytest.mark.parametrize("upstream", MOST_LINES)
+
+
+def changes(project_root, upstream) -> dict[str, list[str]]:
+    """By file, the lines that all patches add and remove, also those of files that a source package lacks."""
+    found = {}
+    for patch in (project_root / "patches" / upstream).glob("*/*.patch"):
+        for part in patch.read_text().split("\ndiff --git ")[1:]:
+            header, *lines = part.splitlines()
+            lines = [line for line in lines if line.startswith(("+", "-")) and not line.startswith(("+++ ", "--- "))]
+            found.setdefault(header.split(" b/")[1], []).extend(lines)
+    return found
+
+
+@upstreams
+def test_patches_change_few_lines_of_few_files(project_root, upstream):
+    changed = changes(project_root, upstream)
+    assert changed.keys() == CHANGED.get(upstream, changed.keys())
+    assert 0 < sum(map(len, changed.values())) < MOST_LINES[upstream]
+
+
+def test_both_training_scripts_of_fasttd3_get_the_same_lines(project_root):
+    changed = changes(project_root, "fasttd3")
+    one, other = (
+        sorted(line[1:].strip().replace(", rank)", ")") for line in changed[f"fast_td3/{name}.py"] if line[0] == "+")
+        for name in SCRIPTS
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("file", ACTIVATIONS)
+def test_the_activation_can_be_copied_into_other_trees(project_root, file):
+    tree = ast.parse((project_root / "overlays" / file).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {module.split(".")[0] for module in modules} - sys.stdlib_module_names == {"torch"}
+
+
+@upstreams
+def test_patches_and_overlay_files_are_what_the_checkout_holds(request, project_root, upstream):
+    checkout = request.getfixturevalue(f"patched_{upstream}")
+    command = [sys.executable, project_root / "apply.py", "export", upstream, "--check"]
+    done = subprocess.run([*command, "--checkouts", checkout.parent], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_overlays_run_on_python_3_10(project_root):
+    """verl's images have it."""
+    for file in (project_root / "overlays").rglob("*.py"):
+        ast.parse(file.read_text(), feature_version=(3, 10))
