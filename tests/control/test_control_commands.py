@@ -154,3 +154,11 @@ def test_smoke_has_every_experiment(recipe, patched_fasttd3):
     assert smoke_control.choose(patched_fasttd3, []) == list(recipe.runs.EXPERIMENTS)
     with pytest.raises(DemoError, match=r"no experiment sac(.|\n)*humanoidbench"):
         smoke_control.choose(patched_fasttd3, ["sac"])
+
+
+def test_output_that_takes_no_folder(recipe, tmp_path):
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file/runs"):
+        (problem,) = recipe.preflight.output_problems(output)
+        assert problem.startswith(f"OUTPUT: the runs cannot be written to {output}: {tmp_path}/file is not a folder")
+    assert recipe.preflight.output_problems(tmp_path / "not/yet") == []
