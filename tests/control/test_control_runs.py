@@ -15,6 +15,7 @@ def steps(folder):
     return [int(row["global_step"]) for row in csv.DictReader((folder / "train.csv").open())]
 
 
+@pytest.mark.slow
 def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     """And what is finished is not trained again."""
     grid = start("humanoidbench", AGENT="fastsac_era", TASKS="Gym-InvertedPendulum-v4 Gym-Reacher-v4")
