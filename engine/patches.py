@@ -11,6 +11,11 @@ from engine.git import MODES, Git
 NAME = re.compile(r"[0-9]{4}-[A-Za-z0-9._-]+\.patch")
 DIFF = re.compile(r"diff --git a/(?P<path>.+) b/(?P=path)")
 INDEX = re.compile(r"index ([0-9a-f]{40})\.\.([0-9a-f]{40})( [0-7]{6})?")
+# What `git apply` says of a patch that does not fit, and of a file system that is in its way. Else it cannot read the patch.
+MISFIT = re.compile(
+    r"patch failed|does not apply|does not exist|does not match|leaves file contents|still has contents"
+)
+HINDERED = re.compile(r"diskspace|No space left|write error|[Uu]nable to (write|create)|denied|Input/output|Read-only")
 UNSUPPORTED = ("new file mode ", "rename ", "copy ", "similarity ", "GIT binary patch", "Binary files ")
 
 
@@ -93,9 +98,10 @@ def apply_patch(git: Git, patch: Patch, before: str) -> str:
     try:
         git("apply", "--cached", "-", data=patch.raw)
     except GitFailed as failed:
-        misfit = re.search(r"patch (failed|does not apply)|does not (exist|match)", failed.stderr)
-        if misfit:
+        if MISFIT.search(failed.stderr):
             raise Stop(CONFLICT, f"{patch.file} does not apply", *failed.lines[1:]) from None
+        if HINDERED.search(failed.stderr):
+            raise
         advice = "it was cut short or edited; `git checkout -- patches` brings it back. Nothing was changed"
         raise Stop(USAGE, f"{patch.file} is not a patch that git can read", *failed.lines[1:], advice) from None
     after = git.write_tree()
