@@ -11,7 +11,7 @@ from engine.git import MODES, Git
 NAME = re.compile(r"[0-9]{4}-[A-Za-z0-9._-]+\.patch")
 DIFF = re.compile(r"diff --git a/(?P<path>.+) b/(?P=path)")
 INDEX = re.compile(r"index ([0-9a-f]{40})\.\.([0-9a-f]{40})( [0-7]{6})?")
-# What `git apply` says of a patch that does not fit, and of a file system that is in its way. Else it cannot read the patch.
+# What `git apply` says of a patch that does not fit, and of a full disk and the like; else it cannot read the patch.
 MISFIT = re.compile(
     r"patch failed|does not apply|does not exist|does not match|leaves file contents|still has contents"
 )
