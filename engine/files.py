@@ -13,9 +13,11 @@ from pathlib import Path
 
 from engine.errors import INTERRUPTED, USAGE, Stop
 
-# Caches, build products and our own temporary files: never part of an overlay, never reported as the user's.
-JUNK_PATTERNS = ("__pycache__/", "*.py[cod]", "*.egg-info/", ".DS_Store", ".era-new-*")
-JUNK = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info|\.DS_Store)(/|$)|\.py[cod]$|(^|/)\.era-new-[^/]*$")
+# Caches, build products, editors' and our own temporary files: never part of an overlay, never reported as edits.
+JUNK_PATTERNS = ("__pycache__/", "*.py[cod]", "*.egg-info/", ".DS_Store", ".era-new-*", "*~", ".*.sw?")
+JUNK = re.compile(
+    r"(^|/)(__pycache__|[^/]*\.egg-info|\.DS_Store)(/|$)|\.py[cod]$|(^|/)\.era-new-[^/]*$|~$|(^|/)\.[^/]*\.sw.$"
+)
 
 
 def absolute(path: str) -> Path:

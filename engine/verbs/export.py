@@ -296,8 +296,10 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
     folder = f"patches/{up.name}/{label}"
     series = read_series(up.name, label) if (ROOT / series_file(up.name, label)).exists() else []
     subjects: dict[str, list[str]] = {}
-    for file in (name for name in series if (ROOT / folder / name).exists()):
-        subjects.setdefault(read_patch(file, (ROOT / folder / file).read_bytes()).subject, []).append(file)
+    for file in series:  # a listed patch that is gone, after a kill for example, is known by the name of its file
+        path = ROOT / folder / file
+        subject = read_patch(file, path.read_bytes()).subject if path.exists() else file[5:-6]
+        subjects.setdefault(subject, []).append(file)
     number = max((int(file[:4]) for file in series), default=0)
     git("read-tree", record["base"])
     before = git.write_tree()
@@ -309,7 +311,7 @@ def write_layers(git: Git, up: Upstream, label: str, record: dict, layers: list[
         before = after
         if not text:
             continue
-        known = subjects.get(layer.subject)
+        known = subjects.get(layer.subject) or subjects.get(slug(layer.subject))
         number += not known
         names.append(known.pop(0) if known else f"{number:04d}-{slug(layer.subject)}.patch")
         files[f"{folder}/{names[-1]}"] = (MODES[0], text)

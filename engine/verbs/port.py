@@ -198,6 +198,7 @@ def write_port(run: Run, name: str) -> int:
         branch = PORT_BRANCHES + new_label
         refuse_busy(checkout, [branch])
         refuse_left_over(checkout, path, branch)
+        refuse_carried(overlay, target)
         check_no_overwrite(name, overlay.files, target.git.tree(target.base))
         bring_blobs(checkout, source, target, overlay)
         try:
@@ -257,6 +258,16 @@ def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
             LOCAL,
             f"{path} or the branch {name} exists already, perhaps from an earlier port",
             f"go on there, or remove it: {', '.join(steps)}. Nothing was changed",
+        )
+
+
+def refuse_carried(overlay: Overlay, target: Source) -> None:
+    if overlay.files and overlay.files.keys() <= target.git.tree(target.base).keys():
+        raise Stop(
+            LOCAL,
+            f"{target.base[:12]} has the overlay's files already: ERA was carried there before",
+            "to bring it up to date, port onto the commit before that (--onto) and merge the new branch too",
+            "nothing was changed",
         )
 
 
