@@ -71,8 +71,8 @@ train() {
     command+=("${words[@]}")
     if [[ -n "$lacks" ]] && ! is_on "$DRY_RUN"; then
         if ! env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$active" "${command[@]}" || is_on "$CHECK_ONLY"; then
-            echo "There is no environment for this run yet. $lacks Once everything else is there, make without" \
-                "CHECK_ONLY sets one up in $environment (about $size); PYTHON=... names another." >&2
+            echo "There is no environment for this run yet. $lacks Once everything else is there, make sets" \
+                "one up in $environment (about $size); PYTHON=... names another." >&2
             exit 1
         fi
         echo "$lacks"
