@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from helpers import processes_with
+from helpers import command_line, processes_with
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one test, whoever their parent is
@@ -34,6 +34,6 @@ def run(module: str, *arguments, **variables: str) -> subprocess.CompletedProces
 def wait_for_process(words: str, mark: str, process: subprocess.Popen, count: int = 1) -> None:
     """Until `count` processes with this MARK have these words in their command line."""
     deadline = time.monotonic() + 900
-    while sum(words in " ".join(process.cmdline()) for process in processes_with(**{MARK: mark})) < count:
+    while sum(words in command_line(found) for found in processes_with(**{MARK: mark})) < count:
         assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"
         time.sleep(0.1)

@@ -24,6 +24,13 @@ def processes_with(**variables: str) -> list[psutil.Process]:
     return found
 
 
+def command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
+
+
 @contextmanager
 def importable(folder: Path, *names: str):
     """The modules of these names from the folder; those that other tests imported under the same names come back."""

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import importable, processes_with
+from helpers import command_line, importable, processes_with
 from script_runs import Scripts
 
 from tools.smoke import control as smoke_control
@@ -92,4 +92,4 @@ def start(patched_fasttd3, clean_environment, tmp_path):
 @pytest.fixture
 def training_processes(tmp_path):
     """Of this test: those of train.py that are alive."""
-    return lambda: [process for process in processes(tmp_path) if any("train.py" in word for word in process.cmdline())]
+    return lambda: [process for process in processes(tmp_path) if "train.py" in command_line(process)]

@@ -654,7 +654,10 @@ STAND_INS = {
         while [[ "$1" == --* ]]; do shift; done; exec "$@" """,
     "hostname": 'echo "fe80::1 10.0.0.1 192.168.0.1"',
     "ray": '[[ "$*" != *"${RAY_FAILS:-never}"* ]] || exit 7; while true; do sleep 0.1; done',
-    "python": 'if [[ "$1" == -c ]]; then echo "${JOINED:-4}"; else exit 9; fi',
+    # The steps that start Ray run in the background: nobody has joined before they are there.
+    "python": """[[ "$1" == -c ]] || exit 9
+        while [[ "$*" == *Alive* ]] && (($(grep -c "/ray start" "$RECORD") < 4)); do sleep 0.1; done
+        echo "${JOINED:-4}" """,
 }
 RUN_PROBE = """{ printf "run RAY_ADDRESS=%s NNODES=%s GPUS_PER_NODE=%s" "$RAY_ADDRESS" "$NNODES" "$GPUS_PER_NODE"
     printf " PYTHON=%s MODEL_PATH=%s" "$PYTHON" "$MODEL_PATH"; printf " <%s>" "$@"; echo; } >> "$RECORD"
