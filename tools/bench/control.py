@@ -43,7 +43,7 @@ import tensordict
 import torch
 import torch.nn as nn
 
-from tools.bench.tables import TURN_SECONDS, cpu_model, seconds_of, summarise, write_csv
+from tools.bench.tables import TURN_SECONDS, cpu_model, rounded, seconds_of, summarise, write_csv
 
 ARMS = {
     "fasttd3": ("FastTD3", ["--agent", "fasttd3"]),
@@ -352,10 +352,6 @@ def read_arguments():
     if problems:
         parser.error("; ".join(problems))
     return args
-
-
-def rounded(row):
-    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def main():

@@ -89,6 +89,10 @@ def seconds_of(device, run, repeats):
     return (time.perf_counter() - start) / repeats
 
 
+def rounded(row):
+    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
 def write_csv(path, rows):
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=rows[0], lineterminator="\n")

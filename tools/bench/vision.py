@@ -27,7 +27,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from tools.bench.tables import TURN_SECONDS, cpu_model, seconds_of, summarise, write_csv
+from tools.bench.tables import TURN_SECONDS, cpu_model, rounded, seconds_of, summarise, write_csv
 
 ARMS = {
     "plain": "cross-entropy",
@@ -304,10 +304,6 @@ def read_arguments():
     if problems:
         parser.error("; ".join(problems))
     return args
-
-
-def rounded(row):
-    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def main():
