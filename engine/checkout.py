@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 
@@ -52,6 +53,11 @@ class Checkout:
     @property
     def exists(self) -> bool:
         return self.path.is_dir() and any(self.path.iterdir())
+
+    @property
+    def shell_git(self) -> str:
+        """The beginning of a git command for the user to copy."""
+        return f"git -C {shlex.quote(str(self.path))}"
 
     @property
     def own_folder(self) -> Path:
@@ -217,7 +223,7 @@ def edits(checkout: Checkout, tree: Tree) -> list[str]:
         raise Stop(
             WRONG_BASE,
             f"{checkout.path} is a sparse checkout: not all of its files are there to be verified",
-            f"run `git -C {checkout.path} sparse-checkout disable`, or let apply.py make its own checkout",
+            f"run `{checkout.shell_git} sparse-checkout disable`, or let apply.py make its own checkout",
             "nothing was changed",
         )
     return sorted(changed)
@@ -326,8 +332,8 @@ def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
         found.state = "wrong-base"
         found.note = (
             f"git has thrown away the overlay's own commit {record['tip'][:12]}, which your rewritten history lacks. "
-            f"To go on: `git -C {checkout.path} branch -m era my-work`, "
-            f"`git -C {checkout.path} checkout {record['base'][:12]}`, "
+            f"To go on: `{checkout.shell_git} branch -m era my-work`, "
+            f"`{checkout.shell_git} checkout {record['base'][:12]}`, "
             f"`{checkout.context.command('apply', up.name)}`, and cherry-pick your commits from my-work"
         )
         return found

@@ -239,7 +239,10 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         code = INTERRUPTED if context.advice else LOCAL
-        return show_stop(code, (what, f"the file system did not let apply.py go on; {context.left}"))
+        return show_stop(
+            code,
+            (what, f"the file system did not let apply.py go on: check permissions and space there; {context.left}"),
+        )
     finally:
         if signal.SIGINT in signal.sigpending():  # too late to stop anything
             signal.sigwait({signal.SIGINT})

@@ -118,7 +118,16 @@ def read_version(where: str, label: str, value: object) -> Version:
 
 
 def read_upstreams() -> dict[str, Upstream]:
-    path = ROOT / "upstreams.json"
+    try:
+        return parse_upstreams(ROOT / "upstreams.json")
+    except Stop as stop:
+        advice = (
+            "`git diff upstreams.json` shows what was edited there, `git checkout -- upstreams.json` brings it back"
+        )
+        raise Stop(USAGE, *stop.lines, f"{advice}; nothing was changed") from None
+
+
+def parse_upstreams(path: Path) -> dict[str, Upstream]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

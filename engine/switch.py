@@ -51,7 +51,7 @@ def refuse_busy(checkout: Checkout, refs: Iterable[str]) -> None:
         raise Stop(
             LOCAL,
             f"{checkout.path} is in the middle of a {found[0]}",
-            f"`git -C {checkout.path} status` says how to finish it or give it up; then run the command again.",
+            f"`{checkout.shell_git} status` says how to finish it or give it up; then run the command again.",
             "Nothing was changed",
         )
 
@@ -117,8 +117,8 @@ def crlf_hint(checkout: Checkout, paths: list[str], tree: dict) -> list[str]:
             if b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == tree[path][1]:
                 return [
                     f"{path} differs by CRLF line ends only: git's core.autocrlf converted it. If that is all, run",
-                    f"`git -C {checkout.path} config core.autocrlf false`",
-                    f"and `git -C {checkout.path} checkout-index -f -a`",
+                    f"`{checkout.shell_git} config core.autocrlf false`",
+                    f"and `{checkout.shell_git} checkout-index -f -a`",
                 ]
     return []
 
@@ -269,8 +269,8 @@ def refuse_moved(checkout: Checkout, journal: dict) -> None:
             raise Stop(
                 INTERRUPTED,
                 f"{place}: {ref} is {found}, expected {old or 'nothing'} or {new}: someone moved it",
-                f"keep what is there under another name (`git -C {place} branch my-work {found}`),",
-                f"move it back (`git -C {place} {back}`) and {then}",
+                f"keep what is there under another name (`{checkout.shell_git} branch my-work {found}`),",
+                f"move it back (`{checkout.shell_git} {back}`) and {then}",
             )
     head = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or git.commit("HEAD")
     if head not in (journal["from"], journal["head"]):
@@ -280,8 +280,8 @@ def refuse_moved(checkout: Checkout, journal: dict) -> None:
             INTERRUPTED,
             f"{place}: HEAD is {head}, expected {journal['from']} or {journal['head']}:",
             "someone committed or checked out something there",
-            f"keep what is there under a name (`git -C {place} branch my-work HEAD`),",
-            f"move HEAD back, which changes no file (`git -C {place} {back}`), and {then}",
+            f"keep what is there under a name (`{checkout.shell_git} branch my-work HEAD`),",
+            f"move HEAD back, which changes no file (`{checkout.shell_git} {back}`), and {then}",
         )
 
 

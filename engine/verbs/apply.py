@@ -98,8 +98,8 @@ def refuse_unfit(run: Run, up: Upstream, label: str, checkout: Checkout, status:
             LOCAL,
             f"{checkout.path} has local edits on {status.version}: {some(status.files)}",
             *crlf_hint(checkout, status.files, checkout.git.tree(checkout.head)),
-            f"stash them (`git -C {checkout.path} stash`), or commit them to a branch of yours and go back",
-            f"(`git -C {checkout.path} checkout {checkout.head[:12]}`), then run the command again",
+            f"stash them (`{checkout.shell_git} stash`), or commit them to a branch of yours and go back",
+            f"(`{checkout.shell_git} checkout {checkout.head[:12]}`), then run the command again",
             "nothing was changed",
         )
 
@@ -116,12 +116,13 @@ def nothing_to_do(up: Upstream, label: str, record: dict, status: Status, reques
 
 def way_there(run: Run, up: Upstream, label: str, checkout: Checkout) -> list[str]:
     """What to do about a wrong base."""
-    commit, git = up.version(label).commit, f"git -C {checkout.path}"
+    commit, git = up.version(label).commit, checkout.shell_git
     if not checkout.git:
         again = f"move the folder away and run `{run.context.command('apply', up.name)}` to get a fresh one"
         expected = "expected a clone of the upstream repository, with its .git, as the folder itself"
         return [expected] if checkout.given else [expected, again]
-    fetch = [] if checkout.git.commit(commit) else [f"it is not in this clone: {git} fetch {up.url} {commit}"]
+    lacking = f"it is not in this clone; if this is a clone of {up.name}: {git} fetch {up.url} {commit}"
+    fetch = [] if checkout.git.commit(commit) else [lacking]
     port = run.context.command("port", up.name, "--write")
     carry = [f"to carry ERA into your own version, on a branch of its own: {port}"] if checkout.given else []
     return [*fetch, f"to get there: {git} checkout {commit}", *carry]
@@ -151,7 +152,7 @@ def plan_refs(job: Job, record: dict | None, status: Status) -> None:
             WRONG_BASE,
             f"{checkout.path} stands on {record['base'] if record else checkout.head}, expected {base}",
             f"to get there: {checkout.context.command('revert', job.up.name)},",
-            f"then git -C {checkout.path} checkout {base}",
+            f"then {checkout.shell_git} checkout {base}",
             "nothing was changed",
         )
     era = checkout.refs.get(BRANCH)
@@ -186,7 +187,7 @@ def refuse_foreign_branch(job: Job, status: Status, era: str) -> None:
         LOCAL,
         f"{checkout.path}: the branch era holds commits that are not ours: {some(status.commits or [era])}",
         f"{hint}, or keep them under another name with" if hint else "keep them under another name with",
-        f"`git -C {checkout.path} branch -m era my-work` and check out {job.source.base[:12]}. Nothing was changed",
+        f"`{checkout.shell_git} branch -m era my-work` and check out {job.source.base[:12]}. Nothing was changed",
     )
 
 

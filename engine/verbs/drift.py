@@ -21,8 +21,8 @@ from engine.verbs.port import RELEASE, RESULTS, pinned, trial, try_patches
 
 INTRODUCTION = """\
 How the patches fare on every release of their upstreams since the pinned one, as git sees it: a patch that merges may
-still not run. `drift.json` beside this page
-has the details, with the lines of each conflict. Written by `make drift` on """
+still not run. `drift.json` beside this page has the details, with the lines of each conflict. Written by `make drift`
+on """
 LEGEND = """\
 `clean`: every hunk stands at its line. `offset`: git's three-way merge succeeds, hunks or their context moved.
 `landed`: the change is upstream already. `conflict`: at least one hunk does not merge. `gone`: a file to patch does not

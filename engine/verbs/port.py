@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from pathlib import Path
 
 from engine.build import build
@@ -72,7 +73,8 @@ def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
         git = run.look(up.name).git
         commit = git.commit(onto or "HEAD") if git else None
         if not commit:
-            fetch = f"`git -C {run.checkout} fetch {up.url} {onto}` may bring it. " if git and onto else ""
+            command = shlex.join(["git", "-C", str(run.checkout), "fetch", up.url, onto or ""])
+            fetch = f"`{command}` may bring it. " if git and onto else ""
             raise Stop(WRONG_BASE, f"{run.checkout} has no commit {onto or 'HEAD'}", f"{fetch}Nothing was changed")
         return Source("git", commit, git, (), False)
     if onto in up.versions:
@@ -221,10 +223,9 @@ def clean_up(checkout: Checkout, path: Path, branch: str) -> None:
     for command in (("worktree", "remove", "--force", "--force", str(path)), ("branch", "-D", short(branch))):
         checkout.git.run(*command, ok=tuple(range(-64, 256)))
     if os.path.lexists(path):
-        git = f"git -C {checkout.path}"
-        context.advice = (
-            f"to remove what is left: `rm -r {path}`, `{git} worktree prune`, `{git} branch -D {short(branch)}`"
-        )
+        git = checkout.shell_git
+        steps = (f"rm -r {shlex.quote(str(path))}", f"{git} worktree prune", f"{git} branch -D {short(branch)}")
+        context.advice = "to remove what is left: " + ", ".join(f"`{step}`" for step in steps)
 
 
 def short(branch: str) -> str:
@@ -249,9 +250,11 @@ def port_label(onto: str | None, commit: str) -> str:
 
 
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
-    name, git = short(branch), f"git -C {checkout.path}"
+    name, git, quoted = short(branch), checkout.shell_git, shlex.quote(str(path))
     known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
-    steps = [f"`{git} worktree remove -f -f {path}`" if known else f"`rm -r {path}`"] if os.path.lexists(path) else []
+    steps = (
+        [f"`{git} worktree remove -f -f {quoted}`" if known else f"`rm -r {quoted}`"] if os.path.lexists(path) else []
+    )
     steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
     if steps:
         raise Stop(
@@ -318,10 +321,11 @@ def report(run: Run, checkout: Checkout, title: str, git: Git, branch: str, rows
     context.say(f"{title}: {path}, on the branch {name}")
     print_rows(run, rows)
     stopped = any(row["result"] == "conflict" for row in rows)
-    resolve = f"resolve the conflict there, `git -C {path} add -A` and `git -C {path} am --continue`, until all are in"
+    in_worktree = f"git -C {shlex.quote(str(path))}"
+    resolve = f"resolve the conflict there, `{in_worktree} add -A` and `{in_worktree} am --continue`, until all are in"
     steps = [resolve] if stopped else []
     if checkout.given:
-        steps += [f"merge it into your branch: `git -C {checkout.path} merge {name}`"]
+        steps += [f"merge it into your branch: `{checkout.shell_git} merge {name}`"]
     steps += [f"to keep it as patches here: `{context.command('export', checkout.name, checkout=path)}`"]
     context.say(f"next: {steps[0]}")
     for step in steps[1:]:

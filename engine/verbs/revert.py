@@ -72,7 +72,7 @@ def plan_revert(run: Run, up: Upstream, checkout: Checkout, record: dict) -> dic
         raise Stop(
             LOCAL,
             f"{checkout.path}: the branch era was moved to {checkout.refs[BRANCH]}",
-            f"check it out (git -C {checkout.path} checkout era) and run the command again. Nothing was changed",
+            f"check it out ({checkout.shell_git} checkout era) and run the command again. Nothing was changed",
         )
     if mine:
         refs[f"refs/heads/era-backup-{checkout.head[:12]}"] = (None, checkout.head)
@@ -97,7 +97,7 @@ def refuse_unkept(run: Run, checkout: Checkout) -> None:
         raise Stop(
             LOCAL,
             f"{checkout.path}: no overlay is applied there, so --keep-edits would save nothing of {some(edited)}",
-            f"`git -C {checkout.path} diff HEAD --binary > FILE` saves it. Nothing was changed",
+            f"`{checkout.shell_git} diff HEAD --binary > FILE` saves it. Nothing was changed",
         )
 
 
@@ -112,8 +112,8 @@ def edits_as_patch(checkout: Checkout, record: dict, edited: list[str]) -> tuple
             raise Stop(
                 LOCAL,
                 f"{checkout.path}: {path} has staged content that is not in the file",
-                f"save it (`git -C {checkout.path} diff --cached --binary -- {path} > FILE`),",
-                f"unstage it (`git -C {checkout.path} reset -- {path}`), then run the command again",
+                f"save it (`{checkout.shell_git} diff --cached --binary -- {shlex.quote(path)} > FILE`),",
+                f"unstage it (`{checkout.shell_git} reset -- {shlex.quote(path)}`), then run the command again",
                 "nothing was changed",
             )
     with snapshot(checkout, edited) as (git, tree):

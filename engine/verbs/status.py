@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from engine.checkout import DRIFTED, Status, evaluate, lock_checkout
-from engine.errors import DRIFT, OK, Damaged, GitFailed, count, some
+from engine.errors import DRIFT, OK, Damaged, GitFailed, Stop, count, some
 from engine.project import Upstream, read_overlay
 from engine.run import Run
 
 
 def verb_status(run: Run) -> int:
-    drift = False
+    drift, failed = False, []
     for up in map(run.upstreams.get, run.names):
         path = run.path(up.name)
-        status = examine(run, up, path)
-        if status.version in up.versions and status.state != "interrupted":
-            read_overlay(up, status.version)  # a patch or overlay file that is missing is an error here too
+        try:
+            status = examine(run, up, path)
+            if status.version in up.versions and status.state != "interrupted":
+                read_overlay(up, status.version)  # a patch or overlay file that is missing is an error here too
+        except Stop as stop:  # the other upstreams are shown all the same
+            failed.append(stop)
+            continue
         drift = drift or status.state in DRIFTED
         run.result[up.name] = {**dataclasses.asdict(status), "path": str(path)}
         if not run.context.json:
             run.context.say(status_line(up, path, status))
+    if failed:
+        raise Stop(failed[0].code, *(line for stop in failed for line in stop.lines))
     return DRIFT if drift else OK
 
 
@@ -46,8 +53,9 @@ def status_line(up: Upstream, path: Path, status: Status) -> str:
     if status.state not in ("absent", "wrong-base", "interrupted"):
         text += f" ({status.source}, {(status.commit or '')[:12]})"
     parts = [status.note] if status.note else []
-    if status.files:
-        parts.append(f"edited: {some(status.files)}")
+    deleted = [file for file in status.files if not os.path.lexists(path / file)]
+    edited = [file for file in status.files if file not in deleted]
+    parts += [f"{what}: {some(files)}" for what, files in (("edited", edited), ("deleted", deleted)) if files]
     if status.commits:
         parts.append(f"{count(len(status.commits), 'commit')} of yours on top")
     if status.untracked:
