@@ -58,7 +58,8 @@ def run(
         if ended["state"] == FAILED:
             left = f" {len(planned) - number} more were not started." if number < len(planned) else ""
             how = f"{shlex.join(step.command)} ended with exit code {ended['exit_code']}.{left}"
-            print(f"\n{how} Its output: {log}. {_again(step)}", file=sys.stderr)
+            refused = "" if _has_begun(step) else "It left no results, so it does not count as a run. "
+            print(f"\n{how} {refused}Its output: {log}. {_again(step)}", file=sys.stderr)
             return 1
         job = ended.get("job", "")
     return 0
@@ -152,10 +153,13 @@ def _run_step(
         try:
             code, signal_number = _execute(step, environment, record.log, lock)
         except OSError as error:  # no make, no sbatch
-            record.end(state=FAILED, log_tail=[str(error)])
+            record.file.unlink()
             raise LedgerError(f"{step.command[0]} cannot be started: {error.strerror}. Nothing was trained.") from None
         tail = _last_lines(record.log)
         ended = {"exit_code": code, "state": INTERRUPTED if signal_number else FAILED if code else FINISHED}
+        if ended["state"] == FAILED and not _has_begun(step):
+            record.file.unlink()  # it was no run; the log stays
+            return ended, signal_number, record.log
         if ended["state"] != FINISHED:
             ended["log_tail"] = tail
         elif step.submits and tail and (job := re.fullmatch(r"(?:Submitted batch job )?(\d+)(?:;\S+)?", tail[-1])):
@@ -172,6 +176,11 @@ def _run_step(
             print(f"{what}, so it will be taken for an interrupted one.", file=sys.stderr)
             return {"exit_code": code, "state": FAILED}, signal_number, record.log
         return ended, signal_number, record.log
+
+
+def _has_begun(step: Step) -> bool:
+    """What refuses to start (no GPUs, no model, no data) makes no folder of results. Demos work in <folder>.new."""
+    return any((step.base / f"{name}{end}").exists() for name in step.folders for end in ("", ".new"))
 
 
 def _execute(step: Step, environment: Mapping[str, str], log: Path, lock: int) -> tuple[int, int]:

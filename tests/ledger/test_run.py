@@ -119,19 +119,27 @@ def test_a_finished_run_and_its_record(bench, patched_timm):
 
 def test_a_failure_ends_the_sequence_and_keeps_the_end_of_the_log(bench):
     stub = "print(*range(50), sep='\\n'); print('\\x1b[31m10 %\\r20 %\\x1b[0m'); sys.exit(3)"
-    _, err = bench.run("cifar10-gain", code=1, STUB=stub)
+    begins = "os.makedirs(os.environ['OUTPUT'] + '/cifar10-era0.6-seed42'); "
+    _, err = bench.run("cifar10-gain", code=1, STUB=begins + stub)
     assert [call[1] for call in bench.calls] == ["vision-cifar10-era"]
     (record,) = bench.records()
     assert (record["state"], record["exit_code"], record["experiments"]) == ("failed", 3, ["cifar10-era"])
     assert record["log_tail"] == [*map(str, range(32, 50)), "10 %", "20 %"]
-    assert "ended with exit code 3. 1 more were not started." in err and ".log" in err
+    assert "ended with exit code 3. 1 more were not started. Its output: " in err and ".log" in err
+
+
+def test_what_refuses_to_start_leaves_its_log_alone(bench):
+    _, err = bench.run("cifar10", code=1, STUB="sys.exit('no GPUs')")
+    assert "It left no results, so it does not count as a run." in err and bench.records() == []
+    (log,) = (bench.output / "records").glob("*.log")
+    assert log.read_text() == "no GPUs\n" and str(log) in err
 
 
 def test_without_make_it_says_so(bench, tmp_path):
     (tmp_path / "bin/make").unlink()
     (tmp_path / "bin/git").symlink_to(shutil.which("git"))
     _, err = bench.run("cifar10", code=2, PATH=f"{tmp_path}/bin")
-    assert "make cannot be started: No such file or directory" in err and bench.records()[0]["state"] == "failed"
+    assert "make cannot be started: No such file or directory" in err and bench.records() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
