@@ -11,14 +11,12 @@ from pathlib import Path
 
 from demo.control import training
 from demo.control.settings import ARMS, FLAGS, LOG_INTERVAL, NAMES, TARGET_ENTROPY, TASK, Run
+from demo.runner import tables
 from demo.runner.command import Needs, add_folders, add_seeds, check, exit_code, only_one, whole_number
-from demo.runner.progress import Line, clock, print_end
-from demo.runner.results import finished, write_json
-from demo.runner.tables import write_csv
-from demo.runner.training import LOG_FILE, missing, train_by_seed
+from demo.runner.progress import Line, clock
+from demo.runner.results import finished
+from demo.runner.training import missing, train_by_seed
 
-PICTURE_FILE = "curves.png"
-NUMBERS_FILE = "runs.csv"
 NEEDS = Needs(
     target="demo-control",
     packages=(
@@ -88,16 +86,7 @@ def demo(arguments: argparse.Namespace) -> None:
         trained = train(wanted, arguments.checkout, out)
         results = [report.Result(run, training.curves(out / run.folder), info) for run, info in trained.items()]
         findings = report.findings(results)
-        report.picture(results, out / PICTURE_FILE)
-        write_csv(out / NUMBERS_FILE, report.rows(results))
-        write_json(out / "summary.json", report.summary(results, findings))
-    print_end(
-        report.table(results),
-        findings,
-        picture=out / PICTURE_FILE,
-        numbers=f"{out}/{{summary.json,{NUMBERS_FILE}}}, {out}/*/{training.CURVES_FILE}",
-        logs=f"{out}/*/{LOG_FILE}",
-    )
+        tables.end(report, results, findings, out, "curves.png", training.CURVES_FILE)
 
 
 if __name__ == "__main__":

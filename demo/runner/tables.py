@@ -1,9 +1,13 @@
-"""Numbers of several seeds as a CSV file, a printed table and a comparison in words."""
+"""Numbers of several seeds as files, a printed table and a comparison in words."""
 
 import csv
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+
+from demo.runner.progress import print_end
+from demo.runner.results import write_json
+from demo.runner.training import LOG_FILE
 
 Column = dict[str, list[float | None]]  # measure: its values in the order of the seeds, None where there is none
 
@@ -13,6 +17,20 @@ def write_csv(file: Path, rows: list[dict]) -> None:
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def end(report, results: list, findings: list[str], out: Path, picture: str, curves: str) -> None:
+    """The end of a demo: its picture, files and table. report: its module; picture, curves: names of files."""
+    report.picture(results, out / picture)
+    write_csv(out / "runs.csv", report.rows(results))
+    write_json(out / "summary.json", report.summary(results, findings))
+    print_end(
+        report.table(results),
+        findings,
+        picture=out / picture,
+        numbers=f"{out}/{{summary.json,runs.csv}}, {out}/*/{curves}",
+        logs=f"{out}/*/{LOG_FILE}",
+    )
 
 
 def table(columns: dict[str, Column], digits: Callable[[str], int], note: str) -> str:

@@ -9,17 +9,15 @@ import argparse
 import sys
 from pathlib import Path
 
+from demo.runner import tables
 from demo.runner.command import Needs, add_folders, add_seeds, check, exit_code, only_one, whole_number
 from demo.runner.errors import DemoError
-from demo.runner.progress import Line, clock, print_end
-from demo.runner.results import finished, write_json
-from demo.runner.tables import write_csv
-from demo.runner.training import LOG_FILE, missing, train_by_seed
+from demo.runner.progress import Line, clock
+from demo.runner.results import finished
+from demo.runner.training import missing, train_by_seed
 from demo.vision import data, training
 from demo.vision.settings import CLASSES, MODEL, Run
 
-PICTURE_FILE = "entropy.png"
-NUMBERS_FILE = "runs.csv"
 NEEDS = Needs(
     target="demo-vision",
     packages=("torch", "torchvision", "yaml", "safetensors", "huggingface_hub", "sklearn", "PIL", "matplotlib"),
@@ -108,16 +106,7 @@ def demo(arguments: argparse.Namespace) -> None:
             findings.append(
                 "Trained by the demo's own loop, not by timm's train.py, so this shows nothing about that script."
             )
-        report.picture(results, out / PICTURE_FILE)
-        write_csv(out / NUMBERS_FILE, report.rows(results))
-        write_json(out / "summary.json", report.summary(results, findings))
-    print_end(
-        report.table(results),
-        findings,
-        picture=out / PICTURE_FILE,
-        numbers=f"{out}/{{summary.json,{NUMBERS_FILE}}}, {out}/*/{training.SUMMARY_FILE}",
-        logs=f"{out}/*/{LOG_FILE}",
-    )
+        tables.end(report, results, findings, out, "entropy.png", training.SUMMARY_FILE)
 
 
 if __name__ == "__main__":
