@@ -23,7 +23,6 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import sys
 import time
 import types
@@ -40,7 +39,7 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from tools.bench.stand_ins import install_memory_counters, install_padding_functions
-from tools.bench.tables import cpu_model, print_table, summarise, write_csv
+from tools.bench.tables import machine_of, print_table, rounded, summarise, write_csv
 
 RESPONSES, TOP_K = 8, 20
 LOGIT_STD = 3.0
@@ -438,22 +437,12 @@ def versions(package):
 def environment(args):
     import verl
 
-    flash_attention = uses_flash_attention(args.dtype)
+    on_gpu = device() == "cuda"
+    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else psutil.virtual_memory().total
     return {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name() if device() == "cuda" else "CPU",
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_gib": round(
-            (torch.cuda.get_device_properties(0).total_memory if device() == "cuda" else psutil.virtual_memory().total)
-            / 2**30,
-            1,
-        ),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if device() == "cuda" else None,
-        "flash_attn": versions("flash_attn") if flash_attention else None,
+        **machine_of(device()),
+        "memory_gib": round(memory / 2**30, 1),
+        "flash_attn": versions("flash_attn") if uses_flash_attention(args.dtype) else None,
         "transformers": versions("transformers"),
         "verl": verl.__version__,
     }
@@ -496,13 +485,6 @@ def report(args, machine, tokens, seconds, memory):
         ]
     sys.stdout.flush()
     return rows
-
-
-def rounded(row):
-    return {
-        key: round(value, 1 if key == "peak_mib" else 5) if isinstance(value, float) else value
-        for key, value in row.items()
-    }
 
 
 def read_arguments():

@@ -23,18 +23,14 @@ GPU) is what an arm adds: networks, optimizers, a small replay buffer and its fi
 OMP_NUM_THREADS sets the number of threads; TORCHINDUCTOR_COMPILE_THREADS=1 keeps compilers' processes off the cores.
 """
 
-import argparse
 import ast
 import contextlib
 import copy
 import gc
 import importlib.util
 import io
-import os
-import platform
 import statistics
 import sys
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +39,7 @@ import tensordict
 import torch
 import torch.nn as nn
 
-from tools.bench.tables import TURN_SECONDS, cpu_model, rounded, seconds_of, summarise, write_csv
+from tools.bench import tables
 
 ARMS = {
     "fasttd3": ("FastTD3", ["--agent", "fasttd3"]),
@@ -254,15 +250,15 @@ def measure(args, batch_size, dim, mode):
     for arm in args.arms:
         *runs[arm], memory[arm] = prepare(args, arm, batch_size, dim, mode)
     all_runs = [run for three in runs.values() for run in three if run]
-    repeats = {run: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 1))) for run in all_runs}
+    repeats = {run: max(1, round(tables.TURN_SECONDS / tables.seconds_of(args.device, run, 1))) for run in all_runs}
     seconds, alone, activation = ({arm: [] for arm in args.arms} for _ in range(3))
     for turn in range(args.rounds):
         for arm in args.arms if turn % 2 else reversed(args.arms):
             for times, run in zip((seconds, alone, activation), runs[arm]):
                 if run:
-                    times[arm].append(seconds_of(args.device, run, repeats[run]))
-    rows = summarise(seconds, memory, dict.fromkeys(seconds, "fasttd3"))
-    for row, other in zip(rows, summarise(seconds, {}, dict.fromkeys(seconds, "no-delay"))):
+                    times[arm].append(tables.seconds_of(args.device, run, repeats[run]))
+    rows = tables.summarise(seconds, memory, dict.fromkeys(seconds, "fasttd3"))
+    for row, other in zip(rows, tables.summarise(seconds, {}, dict.fromkeys(seconds, "no-delay"))):
         arm, ends = row["arm"], ("", "_p20", "_p80")
         row.update({f"no_delay_ratio{end}": other[f"seconds_ratio{end}"] for end in ends})
         row.update({f"{name}_share{end}": None for name in ("activation", "alone") for end in ends})
@@ -293,24 +289,12 @@ def print_rows(rows):
 
 
 def environment(args):
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if args.device == "cuda" else None,
-        "tensordict": tensordict.__version__,
-        "precision": "AMP bf16" if args.device == "cuda" else "fp32",
-    }
+    precision = "AMP bf16" if args.device == "cuda" else "fp32"
+    return {**tables.machine_of(args.device), "tensordict": tensordict.__version__, "precision": precision}
 
 
 def read_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", required=True, help="a FastTD3 checkout with the overlay")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser = tables.make_parser(__doc__, "FastTD3")
     parser.add_argument(
         "--dims",
         type=int,
@@ -328,27 +312,16 @@ def read_arguments():
     parser.add_argument(
         "--arms", nargs="+", choices=ARMS, default=list(ARMS), help="beside FastTD3 with and without delay"
     )
-    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each arm")
-    parser.add_argument("--csv", type=Path, help="also write a row per table and arm to this file")
     args = parser.parse_args()
     args.arms = [arm for arm in ARMS if arm in (*BASELINES, *args.arms)]
     args.batch_size = args.batch_size or ([32768] if args.device == "cuda" else [1024, 4096])
     args.train_script = Path(args.checkout).resolve() / "fast_td3/train.py"
-    problems = []
-    if not args.train_script.with_name("era.py").is_file():
-        problems.append(f"{args.checkout} is not a FastTD3 checkout with the overlay; run `make apply` first")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        problems.append("--device cuda: torch finds no GPU")
+    problems = tables.find_problems(args, "FastTD3", "fast_td3/era.py")
     uneven = [str(size) for size in args.batch_size if size < NUM_ENVS or size % NUM_ENVS]
     if uneven:
         problems.append(
             f"--batch-size {' '.join(uneven)}: multiples of {NUM_ENVS}, the number of environments, expected"
         )
-    if args.rounds < 2:
-        problems.append("at least 2 rounds are needed")
-    if args.csv and not os.access(args.csv.parent, os.W_OK):
-        problems.append(f"the folder of {args.csv} does not exist or cannot be written to")
     if problems:
         parser.error("; ".join(problems))
     return args
@@ -370,9 +343,9 @@ def main():
                 print_rows(found)
                 shape = {"action_dim": dim, "observation_dim": OBSERVATIONS[dim], "batch_size": batch_size}
                 shape |= {"mode": mode, "rounds": args.rounds}
-                rows += [{**machine, **shape, **rounded(row)} for row in found]
+                rows += [{**machine, **shape, **tables.rounded(row)} for row in found]
                 if args.csv:
-                    write_csv(args.csv, rows)
+                    tables.write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

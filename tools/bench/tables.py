@@ -1,6 +1,8 @@
-"""What the benchmarks share: medians and ratios paired by turn, their table in Markdown and CSV, the processor."""
+"""What the benchmarks share: arguments, medians and ratios paired by turn, their table, CSV files, the machine."""
 
+import argparse
 import csv
+import os
 import platform
 import statistics
 import time
@@ -9,6 +11,44 @@ from pathlib import Path
 import torch
 
 TURN_SECONDS = 0.02  # a turn repeats what is shorter
+
+
+def make_parser(doc, upstream):
+    """With the arguments that the benchmarks of whole steps share."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--checkout", required=True, help=f"a {upstream} checkout with the overlay")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each arm")
+    parser.add_argument("--csv", type=Path, help="also write a row per table and arm to this file")
+    return parser
+
+
+def find_problems(args, upstream, file):
+    """What is wrong with these arguments. file: of the overlay in the checkout."""
+    problems = []
+    if not (Path(args.checkout) / file).is_file():
+        problems.append(f"{args.checkout} is not a {upstream} checkout with the overlay; run `make apply` first")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        problems.append("--device cuda: torch finds no GPU")
+    if args.rounds < 2:
+        problems.append("at least 2 rounds are needed")
+    if args.csv and not os.access(args.csv.parent, os.W_OK):
+        problems.append(f"the folder of {args.csv} does not exist or cannot be written to")
+    return problems
+
+
+def machine_of(device):
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if device == "cuda" else None,
+    }
 
 
 def cpu_model():

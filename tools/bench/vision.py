@@ -17,17 +17,14 @@ import argparse
 import contextlib
 import copy
 import math
-import os
-import platform
 import sys
-import time
 from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from tools.bench.tables import TURN_SECONDS, cpu_model, rounded, seconds_of, summarise, write_csv
+from tools.bench import tables
 
 ARMS = {
     "plain": "cross-entropy",
@@ -184,14 +181,15 @@ def measure(args, runs, pass_):
         for _ in range(2):  # compilation, the allocator, cuDNN's choice
             for run, _ in runs.values():
                 run()
-        repeats = {arm: max(1, round(TURN_SECONDS / seconds_of(args.device, run, 3))) for arm, (run, _) in runs.items()}
+        once = {arm: tables.seconds_of(args.device, run, 3) for arm, (run, _) in runs.items()}
+        repeats = {arm: max(1, round(tables.TURN_SECONDS / time)) for arm, time in once.items()}
         seconds = {arm: [] for arm in runs}
         for turn in range(args.rounds):
             for arm in runs if turn % 2 else reversed(runs):
-                seconds[arm].append(seconds_of(args.device, runs[arm][0], repeats[arm]))
+                seconds[arm].append(tables.seconds_of(args.device, runs[arm][0], repeats[arm]))
         memory = {arm: kept_mib(loss) for arm, (_, loss) in runs.items()} if pass_ == "training" else {}
-    rows = summarise(seconds, memory, dict.fromkeys(seconds, "plain"))
-    for row, other in zip(rows, summarise(seconds, {}, dict.fromkeys(seconds, "listing"))):
+    rows = tables.summarise(seconds, memory, dict.fromkeys(seconds, "plain"))
+    for row, other in zip(rows, tables.summarise(seconds, {}, dict.fromkeys(seconds, "listing"))):
         row.update({f"listing_ratio{end}": other[f"seconds_ratio{end}"] for end in ("", "_p20", "_p80")})
         row["kept_mib"] = row.pop("peak_mib")
         del row["peak_ratio"]
@@ -238,17 +236,7 @@ def measure_steps(args, name, pass_, mode):
 def environment(args):
     import timm
 
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if args.device == "cuda" else None,
-        "timm": timm.__version__,
-    }
+    return {**tables.machine_of(args.device), "timm": timm.__version__}
 
 
 def size(text):
@@ -259,9 +247,7 @@ def size(text):
 
 
 def read_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", required=True, help="a timm checkout with the overlay")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser = tables.make_parser(__doc__, "timm")
     parser.add_argument(
         "--sizes",
         type=size,
@@ -279,28 +265,20 @@ def read_arguments():
     )
     parser.add_argument("--batch", type=int, help="images of a step (default: 8, on a GPU 64)")
     parser.add_argument("--classes", type=int, default=1000, help="of the models")
-    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each arm")
-    parser.add_argument("--csv", type=Path, help="also write a row per table and arm to this file")
     args = parser.parse_args()
     args.batch = args.batch if args.batch is not None else 64 if args.device == "cuda" else 8
-    problems = []
-    if not (Path(args.checkout) / "timm/layers/era.py").is_file():
-        problems.append(f"{args.checkout} is not a timm checkout with the overlay; run `make apply` first")
-    else:
+    file = "timm/layers/era.py"
+    problems = tables.find_problems(args, "timm", file)
+    if (Path(args.checkout) / file).is_file():
         sys.path.insert(0, str(Path(args.checkout).resolve()))
         import timm
 
         unknown = [name for name in args.models if not timm.is_model(name)]
         problems += [f"no models of timm: {', '.join(unknown)}"] if unknown else []
-    if args.device == "cuda" and not torch.cuda.is_available():
-        problems.append("--device cuda: torch finds no GPU")
     if not args.sizes and not args.models:
         problems.append("neither sizes nor models to measure")
-    if args.rounds < 2 or args.batch < 2 or args.classes < 10:
-        problems.append("at least 2 rounds, a batch of 2 and 10 classes are needed")
-    if args.csv and not os.access(args.csv.parent, os.W_OK):
-        problems.append(f"the folder of {args.csv} does not exist or cannot be written to")
+    if args.batch < 2 or args.classes < 10:
+        problems.append("a batch of at least 2 and at least 10 classes are needed")
     if problems:
         parser.error("; ".join(problems))
     return args
@@ -312,12 +290,12 @@ def main():
     machine = environment(args)
     print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
     print(f"medians of {args.rounds} turns; ratios paired by turn; kept: for the backward pass, without parameters")
-    tables = [("activation", *size_, measure_activation, size_) for size_ in args.sizes]
-    tables += [(name, args.batch, args.classes, measure_steps, (name,)) for name in args.models]
-    for num_classes in {table[2] for table in tables}:
+    planned = [("activation", *size_, measure_activation, size_) for size_ in args.sizes]
+    planned += [(name, args.batch, args.classes, measure_steps, (name,)) for name in args.models]
+    for num_classes in {table[2] for table in planned}:
         check(args, num_classes)
     rows = []
-    for what, batch, num_classes, measure_table, arguments in tables:
+    for what, batch, num_classes, measure_table, arguments in planned:
         for mode in args.modes:
             for pass_ in PASSES:
                 print(f"\n{what}, {batch} x {num_classes:,} logits, {pass_}, {mode}:\n", flush=True)
@@ -325,9 +303,9 @@ def main():
                 print_rows(found)
                 shape = {"what": what, "batch": batch, "classes": num_classes}
                 shape |= {"pass": pass_, "mode": mode, "rounds": args.rounds}
-                rows += [{**machine, **shape, **rounded(row)} for row in found]
+                rows += [{**machine, **shape, **tables.rounded(row)} for row in found]
                 if args.csv:
-                    write_csv(args.csv, rows)
+                    tables.write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":
