@@ -57,7 +57,8 @@ class Result:
     values: percent for accuracies; seconds; otherwise the log's unit.
     intervals: half-widths (95 %) of values, from its own evaluation; interval_of says over what ("problems", "images").
     state: of the checkout that made it: "clean", "modified", "unknown" (no record).
-    used: False if it is kept out of the averages; a problem says why. log_tail: the last lines, if it failed.
+    used: False if it is kept out of the averages; a problem says why, or it is a demo of another length.
+    log_tail: the last lines, if it failed.
     """
 
     kind: str
