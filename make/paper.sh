@@ -40,6 +40,7 @@ find_python() {
         python=$active
     elif [[ ! -f "$environment/installed" ]]; then
         lacks=$problem
+        ! is_on "$DRY_RUN" || echo "note: $environment is not set up yet; make does that before the first run" >&2
     fi
 }
 

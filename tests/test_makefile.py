@@ -207,6 +207,8 @@ def test_all_that_is_missing_is_named_before_an_environment_is_made(
     for said in (*missing, "no environment for this run yet"):
         assert said in result.stderr, result.stderr
     assert "Setting up" not in result.stdout and not (tmp_path / "gpu").exists()
+    note = f"note: {tmp_path}/gpu is not set up yet; make does that before the first run\n"
+    assert make(target, *environments, "DRY_RUN=1", **given | {"H0": "0.6"}).stderr.count(note) == 1
 
 
 def test_the_gpu_environment_is_set_up_last(make, tmp_path):

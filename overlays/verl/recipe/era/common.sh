@@ -72,8 +72,8 @@ if is_on "${DRY_RUN:-}"; then
     printf ' VERL_FILE_LOGGER_PATH=%q' "${VERL_FILE_LOGGER_PATH}"
     printf ' %q' "${command[@]}"
     printf '\n'
-    to_come=${ENVIRONMENT_TO_COME:+ yet; make sets it up before the first run}
-    command -v "${PYTHON}" > /dev/null || echo "note: there is no Python at ${PYTHON}${to_come}" >&2
+    [[ -n "${ENVIRONMENT_TO_COME:-}" ]] || command -v "${PYTHON}" > /dev/null ||
+        echo "note: there is no Python at ${PYTHON}" >&2
     [[ -f recipe/dapo/main_dapo.py ]] ||
         echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
     exit 0
