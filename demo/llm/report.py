@@ -95,9 +95,12 @@ def findings(settings: config.Settings, grpo: Arm, era: Arm) -> list[str]:
     low = settings.omega_low
     first_action = next((row["step"] for row in era.steps if row["scaled_token_fraction"] > 0), None)
     if first_action is None:
+        usual = config.Settings.steps
+        longer = f" yet: leave STEPS out for the usual {usual}" if settings.steps < usual else ""
         return [
             f"ERA never acted in these {settings.steps} steps: no response with a positive advantage had an entropy "
-            f"below omega_low = {low}, and until one has, ERA is GRPO. So the picture shows nothing about ERA.",
+            f"below omega_low = {low}, and until one has, ERA is GRPO. So table and picture show nothing about "
+            f"ERA{longer}.",
             f"Reward went from {grpo.steps[0]['reward']:.2f} to {grpo.last('reward'):.2f} in both runs.",
         ]
     start, ended, held = grpo.steps[0]["response_entropy"], grpo.last("response_entropy"), era.last("response_entropy")

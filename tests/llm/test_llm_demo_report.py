@@ -39,7 +39,7 @@ ACTED = [0.0] * 20 + [0.3] * 20
         (0.1, 0.1, ACTED, "does not appear", "above omega_low"),
         (0.1, 0.05, ACTED, "does not appear", "above omega_low"),
         (1.5, 1.6, ACTED, "no collapse", "fell from"),
-        (1.5, 1.5, None, "ERA never acted", "fell from"),
+        (1.5, 1.5, None, "nothing about ERA yet: leave STEPS out for the usual 150", "fell from"),
     ],
 )
 def test_findings_follow_the_curves(grpo_end, era_end, scaled, says, does_not_say):
