@@ -110,9 +110,7 @@ def check(needs: Needs, checkout: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out).free / 1e6
     if free < needs.megabytes:
-        raise DemoError(
-            f"{out}: {free:.0f} MB free on this disk, {needs.megabytes} MB needed. Free some or choose --out"
-        )
+        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {needs.megabytes} MB needed. Free some space")
 
 
 def need_overlay(checkout: Path, upstream: str, *files: str) -> None:
@@ -129,6 +127,5 @@ def only_one(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = f"another demo is writing to {out}. Wait for it, or choose another folder with --out"
-            raise DemoError(message) from None
+            raise DemoError(f"another demo is writing to {out}. Wait for it, or end it") from None
         yield
