@@ -34,6 +34,19 @@ CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
 # Two test files at a time; inductor would start a pool of compilers for each.
 TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2
 
+# A demo's arguments, and for Ray the path of this project, are checked before the long installation.
+CHECK :=
+DEMO_LLM = -m demo.llm --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
+	--checkout "$$CHECKOUTS/verl" --out results/demo
+DEMO_VISION = -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
+	$${SEED:+--seeds $$SEED} $${EPOCHS:+--epochs "$$EPOCHS"}
+DEMO_CONTROL = -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
+	$${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
+demo: CHECK = $(DEMO_LLM) --check
+demo-vision: CHECK = $(DEMO_VISION) --check
+demo-control: CHECK = $(DEMO_CONTROL) --check
+llm-smoke: CHECK = -m demo.llm --check
+
 # Upstream, folder and size on disk of each GPU environment.
 VERL_GPU := verl $(GPU_VENV) "10 GB"
 TIMM_GPU := timm $(TIMM_GPU_VENV) "5 GB"
@@ -54,7 +67,7 @@ CONTROL_RUNS := $(call runs-of,control)
 	$(CONTROL_RUNS) control-smoke control-results \
 	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control \
 	floor-search entropy-search learned-delta vision-models clean
-.PHONY: patched-verl patched-timm patched-fasttd3
+.PHONY: given-python patched-verl patched-timm patched-fasttd3
 
 ##@ The project
 help:  ## this list
@@ -62,9 +75,13 @@ help:  ## this list
 		/^##@ / { printf "%s%s\n", separator, substr($$0, 5); separator = "\n" } \
 		/^[a-z0-9.-]+:.*## / { printf "  %-31s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV_READY): requirements/cpu.txt
-	@$(SHELL) make/environment.sh cpu $(VENV)
+$(VENV_READY): requirements/cpu.txt | given-python
+	@$(SHELL) make/environment.sh cpu $(VENV) $(CHECK)
 	@touch $@
+
+given-python:
+	@[[ -z "$$PYTHON" || ! -e $(VENV_READY) ]] || echo "PYTHON=$$PYTHON is not used here: $(VENV) has a Python" \
+		"already. To set it up with another one, remove it first: rm -r $(VENV)" >&2
 
 patched-verl patched-timm: $(VENV_READY)
 	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS"
@@ -75,16 +92,13 @@ patched-fasttd3: $(VENV_READY)
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
 demo: patched-verl  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
-	@$(CPU) -m demo.llm --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
-		--checkout "$$CHECKOUTS/verl" --out results/demo
+	@$(CPU) $(DEMO_LLM)
 
 demo-vision: patched-timm  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
-	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
-		$${SEED:+--seeds "$${seeds[@]}"} $${EPOCHS:+--epochs "$$EPOCHS"}
+	@$(CPU) $(DEMO_VISION)
 
 demo-control: patched-fasttd3  ## FastTD3's train.py on HalfCheetah: FastTD3 beside FastSAC-ERA (SEED="1 2 3", STEPS)
-	@read -ra seeds <<< "$$SEED"; $(CPU) -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
-		$${SEED:+--seeds "$${seeds[@]}"} $${STEPS:+--steps "$$STEPS"}
+	@$(CPU) $(DEMO_CONTROL)
 
 report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOLDERS="copied/a copied/b")
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py collect "$${folders[@]}"

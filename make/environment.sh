@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Sets up a virtual environment in FOLDER. The Makefile calls
 #
-#   environment.sh cpu FOLDER
+#   environment.sh cpu FOLDER [CHECK...]
 #   environment.sh verl|timm|fasttd3 FOLDER SIZE
 #
-# The first form is for the CPU; it uses PYTHON, or else the first suitable Python that it finds. The others are for
-# GPUs and use the active python3; SIZE, for the message, is what they take on disk.
+# The first form is for the CPU; it uses PYTHON, or else the first suitable Python that it finds. If that Python fails
+# with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE, for the
+# message, is what they take on disk.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -41,6 +42,7 @@ cpu() {
             "make PYTHON=/path/to/python3.12 ..."
     fi
     fits "$python" $oldest $newest || fail "PYTHON=$python is not a Python 3.11, 3.12 or 3.13. Nothing was changed."
+    [[ $# == 0 ]] || "$python" "$@" || fail "nothing was installed, for the reason above."
     echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
         "the first time only."
     make_venv "$python" $oldest $newest
@@ -68,4 +70,4 @@ gpu() {
 }
 
 upstream=$1 folder=$2 size=$3
-if [[ $upstream == cpu ]]; then cpu; else gpu; fi
+if [[ $upstream == cpu ]]; then cpu "${@:3}"; else gpu; fi

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,9 @@ REFUSED = {
     ("llm-data", "SETS=mahts"): "unknown: mahts",
     ("llm-eval",): "make llm-eval MODEL_PATH=",
     ("llm-eval", "MODEL_PATH=/nope", "DRY_RUN=0"): "MODEL_PATH=/nope is not the folder of a model",
+    ("demo", "TASK=typo"): "argument --task: invalid choice: 'typo'",
+    ("demo-vision", "SEED=1 abc"): "argument --seeds: expected a whole number from 0 to 2147483647, got 'abc'",
+    ("demo-control", "STEPS=250"): "argument --steps: expected a multiple of 100, got 250",
 }
 
 
@@ -165,6 +169,15 @@ def test_what_is_refused_before_an_environment_is_made(make, words, tmp_path):
     result = make(*words, f"VENV={tmp_path}/venv", f"GPU_VENV={tmp_path}/gpu")
     assert result.returncode != 0 and REFUSED[words] in result.stderr, result.stderr
     assert "Setting up" not in result.stdout and os.listdir(tmp_path) == []
+
+
+def test_a_path_that_ray_cannot_take_is_refused_before_an_environment_is_made(make, project_root, tmp_path):
+    for name in ("demo", "make", "requirements"):
+        shutil.copytree(project_root / name, tmp_path / "my clone" / name)
+    for target in ("demo", "llm-smoke"):
+        result = make("-C", f"{tmp_path}/my clone", "-f", f"{project_root}/Makefile", target)
+        assert result.returncode != 0 and "Ray cannot start its processes" in result.stderr, result.stderr
+        assert "Setting up" not in result.stdout and not (tmp_path / "my clone/.venv").exists()
 
 
 def test_a_missing_checkout_is_named_with_its_command(make, tmp_path):
@@ -260,6 +273,14 @@ def test_an_environment_whose_python_is_gone_is_set_up_again(make, tmp_path):
     assert f"Setting up {tmp_path}/venv with Python 3.12.0" in result.stdout
     assert (tmp_path / "calls").read_text().splitlines()[-1] == f"-m venv --clear {tmp_path}/venv"
     assert result.returncode != 0 and not (tmp_path / "venv/installed").exists()
+
+
+def test_a_python_that_is_not_used_is_named(make, tmp_path):
+    executable(tmp_path / "venv/bin/python", "#!/bin/sh\n")
+    (tmp_path / "venv/installed").touch()
+    given = (f"VENV={tmp_path}/venv", "PYTHON=python3.12")
+    assert f"PYTHON=python3.12 is not used here: {tmp_path}/venv has" in make("report", *given).stderr
+    assert "not used" not in make("report", given[0]).stderr
 
 
 def test_lint_that_fails_names_the_command_that_helps(make, tmp_path):

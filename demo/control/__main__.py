@@ -36,6 +36,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     steps = f"of each run's environments, a multiple of {LOG_INTERVAL}"
     parser.add_argument("--steps", default=6000, type=whole_number(LEAST_STEPS), help=steps)
     add_folders(parser, "FastTD3", "results/demo-control")
+    parser.add_argument("--check", action="store_true", help="check these arguments and stop")
     arguments = parser.parse_args(arguments)
     if arguments.steps % LOG_INTERVAL:
         parser.error(f"argument --steps: expected a multiple of {LOG_INTERVAL}, got {arguments.steps}")
@@ -69,6 +70,8 @@ def train(wanted: list[Run], checkout: Path, out: Path) -> dict[Run, dict]:
 
 
 def demo(arguments: argparse.Namespace) -> None:
+    if arguments.check:
+        return
     out = arguments.out
     check(NEEDS, arguments.checkout, out)
     from demo.control import report

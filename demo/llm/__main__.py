@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from demo.llm import chain
-from demo.llm.checks import check
+from demo.llm.checks import check, need_plain_path
 from demo.llm.config import ANSWERS, ARMS, Settings
 from demo.runner import results
 from demo.runner.command import add_folders, exit_code, only_one, whole_number
@@ -26,6 +26,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", default=1, type=whole_number(0), help="of the warm-up, the data and the sampling")
     parser.add_argument("--steps", default=150, type=whole_number(1), help="training steps of each of the two runs")
     add_folders(parser, "verl", "results/demo")
+    parser.add_argument("--check", action="store_true", help="check these and the path of this project, and stop")
     parser.add_argument("--fresh", action="store_true", help="train again even where finished runs could be reused")
     return parser.parse_args(arguments)
 
@@ -85,6 +86,8 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
 
 
 def demo(arguments: argparse.Namespace) -> None:
+    if arguments.check:
+        return need_plain_path(f"{environment.ROOT}/.venv/cpu/bin/python")
     settings = Settings(arguments.task, arguments.seed, arguments.steps)
     check(arguments.checkout, arguments.out)
     from demo.llm import report, training, warmup

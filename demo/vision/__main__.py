@@ -33,6 +33,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", default=15, type=whole_number(1), help="of each run")
     parser.add_argument("--min-entropy", default=0.6, type=float, metavar="H0", help="ERA's H0 in nats")
     add_folders(parser, "timm", "results/demo-vision")
+    parser.add_argument("--check", action="store_true", help="check these arguments and stop")
     return parser.parse_args(arguments)
 
 
@@ -89,6 +90,8 @@ def introduce(arguments: argparse.Namespace, own_loop: bool) -> None:
 
 
 def demo(arguments: argparse.Namespace) -> None:
+    if arguments.check:
+        return
     out = arguments.out
     check(NEEDS, arguments.checkout, out)
     check_min_entropy(arguments.checkout, arguments.min_entropy)
