@@ -43,8 +43,8 @@ def warm_up(settings: Settings, out: Path, key: dict, fresh: bool) -> Path:
         return folder
 
     def on_check(update: int, accuracy: float) -> None:
-        until = f"(until {warmup.TARGET_ACCURACY:.0%})"
-        line.show(f"update {update}: {accuracy:.0%} of the sampled answers right {until}", update // 5)
+        until = f"until {warmup.TARGET_ACCURACY:.0%} (usually half a minute)"
+        line.show(f"update {update}: {accuracy:.0%} of sampled answers right, {until}", update // 5)
 
     new = results.empty(results.unfinished(folder))
     accuracy = warmup.write_model(new, chain.TASKS[settings.task], settings.seed, on_check)
