@@ -123,7 +123,7 @@ merge() {
         echo "$model is there already, so nothing is merged."
         return
     fi
-    [[ ! -e "$model" ]] || fail "MODEL_PATH=$model is there and is no model: it has no config.json." \
+    [[ ! -e "$model" ]] || fail "MODEL_PATH=$model exists but is not a model: it has no config.json." \
         "Remove it or name another. Nothing was changed."
     ranks=$(sed -nE 's/.*"world_size": *([0-9]+).*/\1/p' "$actor/fsdp_config.json" 2> /dev/null || true)
     [[ -n "$ranks" ]] || fail "CKPT=$CKPT is not a checkpoint of an FSDP run: $actor/fsdp_config.json is not there," \
