@@ -31,8 +31,9 @@ $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/insta
 VENV_READY := $(VENV)/installed
 # What the user's shell adds to Python's path is not part of this environment.
 CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
-# Two test files at a time; inductor would start a pool of compilers for each.
-TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2
+# Two test files at a time, in the order of their names, so that long ones do not come last. Inductor would start a pool
+# of compilers for each.
+TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 
 # A demo's arguments, and for Ray the path of this project, are checked before the long installation.
 CHECK :=
