@@ -61,10 +61,13 @@ def test_a_damaged_repository(project, file):
     assert "alpha v1: wrong-base" in found and "damaged" in found and "python apply.py apply alpha" in found
 
 
-def test_a_record_that_was_altered(project):
-    project.run("apply", "alpha")
+def test_a_record_that_was_altered_does_not_hide_other_checkouts(project):
+    project.run()
     (project.checkout() / ".git/era/record.json").write_text("{")
-    assert "record.json was altered" in project.run("status", "alpha", code=5).err
+    (project.checkout("beta") / "main.py").unlink()
+    said = project.run("status", code=5)
+    assert "record.json was altered" in said.err
+    assert said.out.startswith("beta b1: modified") and said.out.endswith("; deleted: main.py\n")
 
 
 def test_a_commit_of_the_overlay_that_git_collected(project):
