@@ -286,14 +286,14 @@ def supervise(main, order: dict) -> dict:
     supervisor = Supervisor(process, handles[0], order)
     supervisor.serve()
     os.close(handles[0])
-    status = os.waitpid(process, 0)[1]
+    text = supervisor.second.communicate()[0] if supervisor.second else ""
+    status = wait_for_all(process)
     said = []
     for stream in streams:
         with stream:
             stream.seek(0)
             said.append(stream.read().decode("utf-8", "replace"))
     code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    text = supervisor.second.communicate()[0] if supervisor.second else ""
     second = [supervisor.second.returncode, text] if supervisor.second else None
     return {
         "code": code,
@@ -303,6 +303,21 @@ def supervise(main, order: dict) -> dict:
         "fired": supervisor.fired,
         "second": second,
     }
+
+
+def wait_for_all(process: int) -> int:
+    """The status of this child, once all others that the run started have ended too.
+
+    Since Linux 6.11 a process gives its filter back before it closes its files: after serve() it may still hold a lock.
+    """
+    found = None
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return found
+        if ended == process:
+            found = status
 
 
 def run_child(main, order: dict, channel: socket.socket, out: int, err: int) -> None:
@@ -332,6 +347,7 @@ def main(project: str) -> None:
     sys.path.insert(0, project)
     from engine.cli import main as apply_main
 
+    libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a killed apply.py leaves running becomes our child
     for line in sys.stdin:
         print(json.dumps(supervise(apply_main, json.loads(line))), flush=True)
 
