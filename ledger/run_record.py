@@ -30,7 +30,7 @@ KEPT = (
     "GPUS_PER_NODE", "GPUS_PER_RUN", "LOGGER", "MODEL_PATH", "NNODES", "OUTPUT", "PYTHON", "RAY_ADDRESS",
     "RAY_DATA_HOME", "RESUME", "STEPS", "TEST_FILE", "TRAIN_FILE", "WANDB",
 )  # fmt: skip
-OVERLAY_SOURCES = ("overlays", "patches", "upstreams.json")  # of this repository: what goes into a checkout
+OVERLAY_SOURCES = ("era", "overlays", "patches", "upstreams.json")  # of this repository: what goes into a checkout
 PACKAGES = (
     "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "torchvision", "gymnasium", "mujoco", "numpy",
 )  # fmt: skip

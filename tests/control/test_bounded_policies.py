@@ -1,4 +1,4 @@
-"""The policies of overlays/fasttd3/fast_td3/era.py against mpmath, scipy and the paper's equations."""
+"""The policies of era/continuous.py against mpmath, scipy and the paper's equations."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The activation of overlays/fasttd3/fast_td3/era.py against the paper's equations and listing."""
+"""The activation of era/continuous.py against the paper's equations and listing."""
 
 import itertools
 import math

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
-from kit import APPLY, git
+from kit import APPLY, PROJECT, git
 
 # The lines of upstream files that the patches may change; everything else is in new files.
 HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80)}
+# Where a checkout has the file of the library, era/.
+LIBRARY = {
+    "verl": ("verl/utils/era.py", "era/language.py"),
+    "timm": ("timm/layers/era.py", "era/discrete.py"),
+    "fasttd3": ("fast_td3/era.py", "era/continuous.py"),
+}
 
 
 @pytest.fixture(params=HOOKS, scope="session")  # made before quiet_git takes the configuration for git away
@@ -20,8 +27,8 @@ def checkout(request) -> Path:
     return request.getfixturevalue(f"patched_{request.param}")
 
 
-def call(checkout: Path, *args: str) -> str:
-    command = [sys.executable, str(APPLY), *args, "--checkouts", str(checkout.parent)]
+def call(checkout: Path, *args: str, apply: Path = APPLY) -> str:
+    command = [sys.executable, str(apply), *args, "--checkouts", str(checkout.parent)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -31,6 +38,25 @@ def test_status_and_export_agree_with_the_project(checkout):
     name = checkout.name
     assert json.loads(call(checkout, "status", name, "--json"))[name]["state"] == "applied"
     call(checkout, "export", name, "--check")
+
+
+def test_a_checkout_has_the_bytes_of_the_library_and_an_edit_there_is_exported_to_it(checkout, tmp_path):
+    file, source = LIBRARY[checkout.name]
+    assert (checkout / file).read_bytes() == (PROJECT / source).read_bytes()
+
+    project, copy = tmp_path / "project", tmp_path / "checkouts" / checkout.name
+    for part in ("engine", "era", "overlays", "patches"):
+        shutil.copytree(PROJECT / part, project / part)
+    for part in ("apply.py", "upstreams.json"):
+        shutil.copy(PROJECT / part, project)
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "-m", "The project as it is")
+    shutil.copytree(checkout, copy, symlinks=True)
+    edited = (copy / file).read_text() + "# edited in the checkout\n"
+    (copy / file).write_text(edited)
+    call(copy, "export", checkout.name, apply=project / "apply.py")
+    assert git(project, "diff", "--name-only") == source and (project / source).read_text() == edited
 
 
 def test_patches_are_small_hooks(checkout):

@@ -2,13 +2,12 @@ import sys
 
 import pytest
 
-from tools.searches import overlay_file
+from era import language
 
 
 @pytest.fixture(scope="session")
 def era():
-    """The overlay's era.py by its path: it needs only torch and the standard library, not verl."""
-    return overlay_file.load("verl/verl/utils/era.py")
+    return language
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""verl/utils/era.py against independent computations in plain Python and fp64."""
+"""era/language.py against independent computations in plain Python and fp64."""
 
 import math
 import random

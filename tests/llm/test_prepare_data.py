@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tools.searches import overlay_file
+from llm_helpers import ROOT, load
 
 datasets = pytest.importorskip("datasets")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 FIXTURES = json.loads((Path(__file__).parent / "data_fixtures/rows.json").read_text())
-SCRIPT = overlay_file.OVERLAYS / "verl/recipe/era/prepare_data.py"
+SCRIPT = ROOT / "overlays/verl/recipe/era/prepare_data.py"
 SETS = json.loads(SCRIPT.with_name("datasets.json").read_text())
 MATH = ["aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"]
 OOD = ["arc_c", "gpqa_diamond", "mmlu_pro"]
@@ -56,7 +55,7 @@ class World:
     """A folder of source files, pins for them, and the script's main with its output."""
 
     def __init__(self, folder: Path, monkeypatch, capsys):
-        self.module = overlay_file.load("verl/recipe/era/prepare_data.py")
+        self.module = load(SCRIPT, "prepare_data")
         self.folder, self.capsys, self.out = folder, capsys, folder / "out"
         self.sources, self.sets = folder / "sources", json.loads(json.dumps(SETS))
         for name in self.sets:
@@ -220,7 +219,7 @@ def test_boxed_is_what_was_boxed_last(boxed, before, content, after):
 
 @pytest.fixture(scope="module")
 def boxed():
-    return overlay_file.load("verl/recipe/era/prepare_data.py").boxed
+    return load(SCRIPT, "prepare_data").boxed
 
 
 # In verl

@@ -1,4 +1,4 @@
-"""The overlay's activation by path, `import timm` from the patched checkout, the recipe's modules and launcher."""
+"""The activation, `import timm` from the patched checkout, the recipe's modules and launcher."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers import importable
 
-from tools.searches import overlay_file
+from era import discrete
 
 SETTINGS = ("GPUS", "DATA_DIR", "OUTPUT", "SEED", "H0", "AUG", "NUM_CLASSES", "EPOCHS", "DOWNLOAD", "PYTHON")
 MODES = ("DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME")
@@ -15,8 +15,7 @@ MODES = ("DRY_RUN", "CHECK_ONLY", "ENVIRONMENT_TO_COME")
 
 @pytest.fixture(scope="session")
 def era():
-    """The overlay's timm/layers/era.py by its path: it needs torch and the standard library alone, not timm."""
-    return overlay_file.load("timm/timm/layers/era.py")
+    return discrete
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The activation of overlays/timm/timm/layers/era.py against the paper's equation and listing."""
+"""The activation of era/discrete.py against the paper's equation and listing."""
 
 import io
 import itertools

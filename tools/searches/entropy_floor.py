@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from tools.searches import overlay_file
+from era import discrete
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 GAPS = (1e-3, 0.1, 1.0, 3.0, 6.0, 10.0, 20.0, 50.0, 1e2, 1e3, 3e4, math.inf)  # fp16 ends at 65504
@@ -118,7 +118,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    era = overlay_file.load("timm/timm/layers/era.py")
     top = math.e * math.log(options.tau) / options.tau
     broken = 0
     print(
@@ -130,7 +129,7 @@ def main() -> int:
         for inverse in ("approx", "exact"):
             found = {dtype: [] for dtype in DTYPES}
             for min_entropy in settings:
-                activation = era.EntropyRegularizingActivation(classes, min_entropy, options.tau, inverse)
+                activation = discrete.EntropyRegularizingActivation(classes, min_entropy, options.tau, inverse)
                 for attack, logits in attacks(activation, classes, options.seed).items():
                     for name, dtype in DTYPES.items():
                         entropy, probability, allowed = margins(activation, logits.to(dtype))

@@ -15,17 +15,13 @@ from typing import NamedTuple
 
 import torch
 
-from tools.searches import overlay_file
+from era import continuous
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LOG_STD_MIN, LOG_STD_MAX = -8.0, 0.0
 TARGETS = (-0.3, -0.5, -0.75, -1.0)  # per action dimension
 GAPS = (1e-4, 1e-2, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 20.0, 88.0, 104.0, 1e3, 1e4)  # fp32's exp ends at 104
 C = 0.5 * math.log(2 * math.pi * math.e)
-
-
-def load_era():
-    return overlay_file.load("fasttd3/fast_td3/era.py")
 
 
 def entropy(log_std: torch.Tensor) -> torch.Tensor:
@@ -193,7 +189,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    era = load_era()
     broken = 0
     print(
         "Gaussian entropy - H0' in nats (of the action, not per dimension); "
@@ -206,7 +201,7 @@ def main() -> int:
     for target in options.targets:
         rows = {}
         for dim in options.dims:
-            for key, margins in search(era, dim, target, options.seed).items():
+            for key, margins in search(continuous, dim, target, options.seed).items():
                 rows.setdefault(key, []).extend(margins)
         for (level, name), margins in rows.items():
             free, clipped = [m for m in margins if not m.clipped], [m for m in margins if m.clipped]

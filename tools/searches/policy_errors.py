@@ -14,9 +14,8 @@ import sys
 import mpmath
 import torch
 
-from tools.searches import gaussian_entropy
+from era import continuous as ERA
 
-ERA = gaussian_entropy.load_era()
 LOCS = (-1.0, -1 + 1e-7, 0.0, 0.9, 1 - 1e-7, 1.0)
 LOG_STDS = (-8.0, -4.0, -1.0, 0.0, 2.0)
 TANH_LOCS = (-12.0, -3.0, 0.0, 0.5, 8.0)

@@ -212,9 +212,9 @@ def era_problems(config: dict) -> list[str]:
     if importlib.util.find_spec("torch") is None:
         return []
     # By its path: era.py needs only torch, while `import verl` loads all of it.
-    spec = importlib.util.spec_from_file_location("era", CHECKOUT / "verl/utils/era.py")
+    spec = importlib.util.spec_from_file_location("checkout_era", CHECKOUT / "verl/utils/era.py")
     era = importlib.util.module_from_spec(spec)
-    sys.modules["era"] = era
+    sys.modules[spec.name] = era
     spec.loader.exec_module(era)
     try:
         era.validate_trainer_config(config)

@@ -21,8 +21,9 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-All entropies are in nats. This file needs only torch and the standard library; what moves these
-quantities through verl's actor is in verl/utils/era_fsdp.py.
+All entropies are in nats. This file needs only torch and the standard library. EraConfig and
+validate_trainer_config read verl's configuration; what moves these quantities through verl's actor
+is in verl/utils/era_fsdp.py of a patched checkout.
 """
 
 import dataclasses
@@ -302,6 +303,8 @@ def logit_scale(
     min_advantage: float = 0.0,
 ) -> torch.Tensor:
     """The factor on each token's logits, Eq. llm.
+
+    Where A_t > min_advantage it is k if H_resp < low and 1 / k if H_resp > high; elsewhere 1.
 
     Args:
         response_entropy: (bsz,) H_resp in nats; NaN scales nothing.

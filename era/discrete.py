@@ -199,7 +199,8 @@ def attach_era(
     Attaching again replaces the setting.
 
     Args:
-        model: a timm model, not yet wrapped by DDP or torch.compile.
+        model: a classifier with a whole number as num_classes (as timm's have) that returns one
+            tensor of logits (..., num_classes); not yet wrapped by DDP or torch.compile.
         min_entropy, tau, inverse: as for `EntropyRegularizingActivation`.
 
     Returns:
