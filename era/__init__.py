@@ -1,0 +1,11 @@
+"""Entropy Regularizing Activation (ERA): a minimum entropy without an entropy term in the loss.
+
+    era.discrete    classifiers: logits whose softmax has a minimum entropy
+    era.continuous  Gaussian policies: standard deviations with a minimum entropy
+    era.language    language-model policies: log-probs of sharpened or flattened logits
+
+Import from these modules: this one imports nothing, so that `python -m era` answers at once.
+All entropies are in nats.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,48 @@
+"""python -m era: which frameworks are installed here, and which of them have ERA.
+
+It reads installed versions and looks for files; it imports neither torch nor a framework. apply.py
+is in a clone of this project.
+"""
+
+import importlib.util
+from importlib import metadata
+from pathlib import Path
+from typing import Optional
+
+from era import __version__
+
+# By name in apply.py: the package, the version that has an integration, its file, its switch.
+INTEGRATIONS = {
+    "verl": ("verl", "v0.4.1", "utils/era.py", "actor_rollout_ref.actor.era.enable=True"),
+    "timm": ("timm", "v1.0.20", "layers/era.py", "era_min_entropy=0.6 in create_model"),
+    "fasttd3": ("fast_td3", "2d83b6a", "fastsac_era.py", "train.py --agent fastsac_era"),
+}
+
+
+def installed(distribution: str) -> Optional[str]:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def with_era(package: str, file: str) -> Optional[Path]:
+    """The folder that `import package` would take, if it has the file."""
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or []
+    return next((Path(folder) for folder in folders if (Path(folder) / file).is_file()), None)
+
+
+def main() -> None:
+    print(f"era {__version__}, torch {installed('torch') or 'not installed: pip install torch'}")
+    for name, (package, fits, file, switch) in INTEGRATIONS.items():
+        folder, found = with_era(package, file), installed(package) or "not installed"
+        if folder:
+            print(f"{name}: with ERA, in {folder}; switch it on with {switch}")
+        else:
+            state = found if found == "not installed" else f"{found}, without ERA"
+            print(f"{name}: {state}; the integration fits {fits} (apply.py apply {name})")
+
+
+if __name__ == "__main__":
+    main()
