@@ -34,14 +34,15 @@ def with_era(package: str, file: str) -> Optional[Path]:
 
 
 def main() -> None:
-    print(f"era {__version__}, torch {installed('torch') or 'not installed: pip install torch'}")
+    lines = [f"era {__version__}, torch {installed('torch') or 'not installed: pip install torch'}"]
     for name, (package, fits, file, switch) in INTEGRATIONS.items():
-        folder, found = with_era(package, file), installed(package) or "not installed"
+        folder, version = with_era(package, file), installed(package)
         if folder:
-            print(f"{name}: with ERA, in {folder}; switch it on with {switch}")
+            lines.append(f"{name}: with ERA, in {folder}; switch it on with {switch}")
         else:
-            state = found if found == "not installed" else f"{found}, without ERA"
-            print(f"{name}: {state}; the integration fits {fits} (apply.py apply {name})")
+            state = f"{version}, without ERA" if version else "not installed"
+            lines.append(f"{name}: {state}; the integration fits {fits} (apply.py apply {name})")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
