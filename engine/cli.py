@@ -59,7 +59,7 @@ on request only where they have a checkout):
   status   absent, clean, applied, stale, modified, wrong-base or interrupted
   diff     the overlay as git diff shows it: diff NAME [PATH ...] [--stat] [--local]
   revert   back to the pinned upstream, byte for byte
-  export   write patches/ and overlays/ from an edited checkout
+  export   write patches and overlay files from an edited checkout
   port     try every patch on another upstream revision: port NAME --onto REF;
            with --write, carry them there in a worktree of their own
   drift    try every patch on every release since the pinned one, and print a table
@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--stat", action="store_true", help="diff: the summary only")
     add("--local", action="store_true", help="diff: your own edits on top of the overlay")
     add("--keep-edits", metavar="FILE", help="revert: save local edits as a patch first")
-    add("--check", action="store_true", help="export: change nothing, exit 1 when patches/ or overlays/ differ")
+    add("--check", action="store_true", help="export: change nothing, exit 1 when patches or overlay files differ")
     add("--onto", metavar="REF", help="port: a version, tag, branch or commit (default with --checkout: its HEAD)")
     add("--write", action="store_true", help="port: make a worktree with the patches on a branch of its own")
     add("--out", metavar="FOLDER", help="drift: write the table there, as drift.md and drift.json")

@@ -1,4 +1,4 @@
-"""The verb export: from an edited checkout back to patches/ and overlays/."""
+"""The verb export: from an edited checkout back to patches and overlay files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def report(run: Run, export: Export) -> None:
         run.context.say(f"{name}: {verb}: {path}")
     if not changes:
         where = f"the checkout {export.checkout.path}"
-        run.context.say(f"{name} {export.record['version']}: patches/ and overlays/ equal {where}")
+        run.context.say(f"{name} {export.record['version']}: patches and overlay files equal {where}")
 
 
 # --- what is there, and what may be overwritten ---
