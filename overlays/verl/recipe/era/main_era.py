@@ -21,6 +21,7 @@ import os
 
 import hydra
 import ray
+
 from recipe.dapo.main_dapo import run_ppo
 
 # What run_ppo gives its workers where it starts Ray itself.
