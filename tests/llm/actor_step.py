@@ -21,6 +21,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from verl import DataProto
 from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 from verl.workers.actor import dp_actor
+from verl.workers.fsdp_workers import ActorRolloutRefWorker
+from verl.workers.sharding_manager.base import BaseShardingManager
 
 from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 
@@ -80,6 +82,19 @@ def old_log_prob_pass(actor, data):
     return log_probs, entropys
 
 
+def lora_reference_pass(actor, settings):
+    """Log-probs of the model without its adapters, by verl's worker around this actor."""
+    worker = object.__new__(ActorRolloutRefWorker)
+    worker._is_lora = worker._is_actor = True
+    worker._is_offload_param, worker._world_size = False, 1
+    worker.actor, worker.ulysses_sharding_manager = actor, BaseShardingManager()
+    rollout = {"temperature": settings["temperature"], "log_prob_use_dynamic_bsz": False}
+    rollout |= {"log_prob_micro_batch_size_per_gpu": settings["micro_batch"], "log_prob_max_token_len_per_gpu": 30}
+    worker.config = OmegaConf.create({"rollout": rollout, "actor": actor.config})
+    data = make_data(settings, 0, getattr(torch, settings["dtype"]))
+    return worker.compute_ref_log_prob(data).batch["ref_log_prob"]
+
+
 def actor_config(settings):
     config = {
         "use_remove_padding": settings["remove_padding"],
@@ -134,6 +149,9 @@ def take_steps(settings):
     actor.device_name = "cpu" if settings.get("autocast") else "cuda"
     if settings.get("force_off_policy"):
         actor.era._is_off_policy = lambda data: True
+
+    if settings.get("reference"):
+        return {"start": start, "ref_log_prob": lora_reference_pass(actor, settings)}
 
     metrics = []
     for step in range(settings.get("steps", 1)):

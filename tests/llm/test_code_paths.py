@@ -76,12 +76,14 @@ BF16 = [
     for packed in (False, True)
 ]
 SEVERAL_MICRO_BATCHES = {**BASE, "micro_batch": 8, "steps": 2, "era": ERA}
+REFERENCE = {**OFF_POLICY, "reference": True, "lora": True, "dtype": "float32", "autocast": True}
 HEADS = {"bias": {"bias": True}, "final_logit_softcapping": {"final_logit_softcapping": 30.0}}
 FUSED = {**ONE_UPDATE, "fused": True}
 SINGLE = {
     **{("dynamic", i, packed): {**DYNAMIC[i], "remove_padding": packed} for i in (0, 1) for packed in (False, True)},
     **{("branches", i): settings for i, settings in enumerate(BRANCHES)},
     **{("bf16", i): settings for i, settings in enumerate(BF16)},
+    **{("reference", enable): {**REFERENCE, **with_era(enable=enable, top_k=5)} for enable in (False, True)},
     **{("micro-batches", fused): {**SEVERAL_MICRO_BATCHES, "fused": fused} for fused in (False, True)},
     **{
         ("head", head, era): {**FUSED, "head": HEADS[head], **with_era(**fields)}
@@ -127,6 +129,12 @@ def test_the_first_off_policy_ratio_is_one_in_bf16(single, i):
     (metrics,) = single["bf16", i]["metrics"]
     assert metrics["era/scaled_token_fraction"] > 0.1
     assert metrics["actor/ppo_kl"] == [0.0] and metrics["actor/pg_clipfrac"] == [0.0]
+
+
+def test_the_reference_pass_of_lora_knows_nothing_of_era(single):
+    """It is a pass of the actor, without its adapters, but not the one that makes log-probs under k and 1/k as well."""
+    without, with_era = single["reference", False], single["reference", True]
+    assert torch.equal(without["ref_log_prob"], with_era["ref_log_prob"])
 
 
 def test_fused_kernels_in_several_micro_batches(single):

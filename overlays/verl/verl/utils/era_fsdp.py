@@ -79,6 +79,10 @@ class ActorHooks:
     the old_log_prob pass has `era_branch_factors` where the update will be off-policy. Without them
     each method is what upstream does.
 
+    Attributes:
+        is_reference_pass: set by the worker: the log-probs are those of the reference policy, which
+            with LoRA is this actor without its adapters.
+
     Raises:
         ValueError: a bad value in the configuration; an actor with an update of its own
             (recipe/spin, recipe/sppo), which would never call the hooks; a head whose logits are
@@ -87,6 +91,7 @@ class ActorHooks:
 
     def __init__(self, actor: Any):
         self.config = EraConfig.from_mapping(actor.config.get("era"))
+        self.is_reference_pass = False
         if read_fraction(actor.config) != 1:
             _require_upstream_update(actor, FORKING_KEY)
         if not self.config.enable:
@@ -115,9 +120,10 @@ class ActorHooks:
             data: this rank's whole batch of the update.
 
         Returns:
-            Their key where the update will take several steps, otherwise nothing.
+            Their key where the update will take several steps, otherwise nothing; nothing in a
+            reference pass.
         """
-        if not self.config.enable or not self._is_off_policy(data):
+        if self.is_reference_pass or not self.config.enable or not self._is_off_policy(data):
             return []
         factors = torch.tensor(
             [1, self.config.k, 1 / self.config.k],
