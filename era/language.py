@@ -34,6 +34,9 @@ import torch
 
 CONFIG_KEY = "actor_rollout_ref.actor.era"
 
+# verl's policy losses that select tokens by the covariance of log-probs and advantages.
+COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
+
 # Log-probability given to a label that the top-k filter removed. The value is the authors'; it
 # never reaches a gradient.
 OUTSIDE_TOP_K_LOG_PROB = -1.0e4
@@ -175,7 +178,7 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     rollout, model = config["actor_rollout_ref"]["rollout"], config["actor_rollout_ref"]["model"]
     policy_loss = actor["policy_loss"]
     problems = []
-    if "cov" in policy_loss["loss_mode"]:
+    if policy_loss["loss_mode"] in COVARIANCE_LOSSES:
         problems.append(
             f"actor_rollout_ref.actor.policy_loss.loss_mode={policy_loss['loss_mode']}: its "
             "covariances would be those of the scaled policy, set it to vanilla or gspo"

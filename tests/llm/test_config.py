@@ -14,6 +14,7 @@ ENOUGH = [
 ON_POLICY = ["data.train_batch_size=256", "actor_rollout_ref.actor.era.enable=True"]
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
+OWN_LOSS = f"{ACTOR}.policy_loss.loss_mode=recovery"  # of the user's, and no covariance loss
 FUSED = "++actor_rollout_ref.model.use_fused_kernels=True"
 
 
@@ -41,9 +42,10 @@ def start(config_of, import_verl):
 
 
 def test_forking_tokens_with_a_covariance_loss_are_refused(start):
-    losses = (f"{ACTOR}.policy_loss.{override}" for override in ("forking_fraction=0.2", "loss_mode=kl_cov"))
+    losses = [f"{ACTOR}.policy_loss.{override}" for override in ("forking_fraction=0.2", "loss_mode=kl_cov")]
     with pytest.raises(ValueError, match="forking_fraction=0.2 does not go together with loss_mode=kl_cov"):
         start(*losses)
+    start(*losses, OWN_LOSS)
 
 
 def test_group_defaults_equal_the_dataclass(config_of, era):
@@ -107,6 +109,7 @@ SOUND = [
     (f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"),
     MULTI_TURN,
     (f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
+    (OWN_LOSS,),
     (FUSED,),
     # DAPO's generation batch may be larger than the training batch, which is what the update sees.
     ("+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"),

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from verl import DataProto
-from verl.utils.era import forking_count
+from verl.utils.era import COVARIANCE_LOSSES, forking_count
 from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 
 CONFIG_KEY = "actor_rollout_ref.actor.policy_loss.forking_fraction"
@@ -69,7 +69,7 @@ def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
             f"{CONFIG_KEY}={fraction} needs the FSDP actor, but "
             "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
         )
-    if "cov" in actor_config["policy_loss"]["loss_mode"]:
+    if actor_config["policy_loss"]["loss_mode"] in COVARIANCE_LOSSES:
         raise ValueError(
             f"{CONFIG_KEY}={fraction} does not go together with "
             f"loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be "
