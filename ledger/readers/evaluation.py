@@ -1,9 +1,10 @@
 """Evaluations of overlays/verl/recipe/era/evaluate.py: summary.json, and BENCHMARK.settings.json beside it.
 
 Accuracies are in percent; `average` is the paper's, over its six benchmarks, where all are there. A benchmark without
-all its samples has no value, nor has one that was sampled otherwise than the paper says: other samples per problem,
-temperature, top-p, length, or a part of its problems. In folders whose name ends with -pass the number of samples is
-free, because pass@k needs more. The samples are not read again: evaluate.py writes the summary from them, last of all.
+all its samples has no value, nor has one that was sampled otherwise than the ledger's runs: other samples per problem,
+temperature, top-p, length, prompt, or a part of its problems. In folders whose name ends with -pass the number of
+samples is free, because pass@k needs more. The samples are not read again: evaluate.py writes the summary from them,
+last of all.
 """
 
 import json
@@ -17,7 +18,7 @@ from ledger.readers.run_folder import EVALUATION, Z95, Needs, Problems, RunFolde
 from ledger.results import Curve, Result
 
 FILE, SETTINGS, SAMPLES = "summary.json", ".settings.json", ".samples.jsonl"
-SHARED = ("model_sha256", "engine", "dtype", "max_tokens", "seed")  # evaluate.py has them alike within a folder
+SHARED = ("model_sha256", "engine", "dtype", "max_tokens", "prompt", "seed")  # alike within a folder
 PASS = "-pass"  # ends the names of evaluations for pass@k
 
 
@@ -140,7 +141,7 @@ def why_not(benchmark: str, entry: Mapping, settings: Mapping | None, name: str)
         if not paper["temperature"]:  # greedy in the table, which gives nothing to choose k from
             paper.pop("temperature")
     other = _differences(paper, now)
-    return f"not sampled as in the paper: {other}" if other else ""
+    return f"not sampled as in the ledger's runs: {other}" if other else ""
 
 
 def _differences(expected: Mapping, found: Mapping) -> str:

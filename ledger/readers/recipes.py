@@ -74,12 +74,14 @@ def fasttd3(file: Path, name: str, seed: int | None) -> tuple[bool, list]:
 
 
 def protocol(benchmark: str) -> dict | None:
-    """The paper's samples, temperature, top_p, max_tokens and problems; None for a benchmark that it does not have."""
+    """The paper's samples and temperature, and the recipe's choice of what the paper does not name (top_p, max_tokens,
+    prompt, problems); None for a benchmark that the paper does not have."""
     module = _module("verl/recipe/era/evaluation/protocol.py")
     if benchmark not in module.PROTOCOLS:
         return None
     rows = json.loads((ROOT / "overlays/verl/recipe/era/datasets.json").read_text())[benchmark]["pin"]["rows"]
-    return {**module.PROTOCOLS[benchmark]._asdict(), "max_tokens": module.MAX_TOKENS, "problems": rows}
+    chosen = {"max_tokens": module.MAX_TOKENS, "prompt": module.PROMPTS[0], "problems": rows}
+    return {**module.PROTOCOLS[benchmark]._asdict(), **chosen}
 
 
 def paper_average() -> tuple[str, ...]:

@@ -325,24 +325,26 @@ def test_damaged_evaluations(one, tmp_path, case):
         ("samples", 4, "samples 4 and not 16"),
         ("temperature", 1.0, "temperature 1.0 and not 0.7"),
         ("max_tokens", 4096, "max_tokens 4096 and not 8192"),
+        ("prompt", "training", "prompt training and not boxed"),
         ("problems", 10, "problems 10 and not 30"),
     ],
 )
 def test_another_protocol_is_not_the_papers(one, tmp_path, key, value, words):
     folder = synthetic.evaluation(tmp_path / GRPO, SIX)
-    for name in SIX if key == "max_tokens" else ("aime24",):  # one folder has one length
+    of_folder = key in ("max_tokens", "prompt")
+    for name in SIX if of_folder else ("aime24",):
         rewrite(folder / f"{name}.settings.json", lambda data: data["settings"].update({key: value}))
 
     def change(data):
         entry = data["benchmarks"]["aime24"]
         (entry if key == "problems" else entry["protocol"])[key] = value
-        if key == "max_tokens":
+        if of_folder:
             for name in SIX:
                 data["benchmarks"][name]["protocol"][key] = value
 
     rewrite(folder / "summary.json", change)
     result, problems = one()
-    assert any(f"aime24: not sampled as in the paper: {words}" in problem for problem in problems)
+    assert any(f"aime24: not sampled as in the ledger's runs: {words}" in problem for problem in problems)
     assert "aime24" not in result.values
 
 

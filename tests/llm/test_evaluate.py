@@ -278,6 +278,35 @@ def test_without_a_chat_template_the_text_is_taken_as_it_is(recipe, model, tmp_p
     assert prompt_ids(tmp_path, [benchmark])["aime24"] == [tokenizer.encode("add\n\n1+1")]
 
 
+def test_problems_can_ask_as_in_training(evaluate, run, model, data, tmp_path):
+    import prepare_data
+
+    pin = {"problem": "question", "answer": "answer", "answer_form": "integer"}
+    sources = [{"question": prompt(i), "answer": i} for i in (1, 2)]
+    rows = [prepare_data.math_row(source, pin, "aime24", i) for i, source in enumerate(sources)]
+    file = write_rows(tmp_path / "aime24.parquet", rows)
+    longer = shutil.copytree(model, tmp_path / "model")  # the words of training take more positions than it has
+    config = json.loads((longer / "config.json").read_text()) | {"max_position_embeddings": 1024}
+    (longer / "config.json").write_text(json.dumps(config))
+
+    def asked(*more):
+        arguments = ["--model", longer, "--data", file, "--out", tmp_path / "out", "--engine", "transformers", *more]
+        (benchmark,) = evaluate.read_inputs(evaluate.parse_arguments(list(map(str, arguments))))
+        return [problem.messages for problem in benchmark.problems]
+
+    assert asked() == [made["prompt"] for made in rows]
+    in_training = [prepare_data.train_row(source, pin, "train", i)["prompt"] for i, source in enumerate(sources)]
+    assert asked("--prompt", "training") == in_training
+
+    assert run("--samples", 1, "--prompt", "training", model=longer, data=[file])[0] == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["benchmarks"]["aime24"]["protocol"]["prompt"] == "training"
+    code, _, err = run("--samples", 1, model=longer, data=[file])
+    assert code == 1 and "under other settings: prompt 'training' there, 'boxed' now. Give another --out" in err
+    code, _, err = run("--prompt", "training", data=[file, data / "arc_c.parquet"])
+    assert code == 1 and "arc_c.parquet do not end with" in err and "aime24" not in err
+
+
 def test_the_models_own_sampling_defaults_are_not_used(recipe, model, tmp_path):
     from evaluation.generation import Request, Sampling, TransformersEngine
 

@@ -88,6 +88,7 @@ def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = No
     protocols, scores = recipe("verl/recipe/era/evaluation/protocol.py"), recipe("verl/recipe/era/evaluation/scores.py")
     rows = json.loads((ROOT / "overlays/verl/recipe/era/datasets.json").read_text())
     shared = {"model_sha256": MODEL, "engine": "vllm", "dtype": "auto", "max_tokens": 8192, "seed": 0}
+    shared["prompt"] = protocols.PROMPTS[0]
     rng, summaries = np.random.default_rng(seed), {}
     folder.mkdir(parents=True)
     for name in benchmarks:
@@ -103,7 +104,7 @@ def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = No
             for (index, sample), correct in np.ndenumerate(right)
         ]
         ks = [2**i for i in range(protocol.samples.bit_length())] if protocol.samples > 1 else []
-        shown = {key: settings[key] for key in ("samples", "temperature", "top_p", "max_tokens")}
+        shown = {key: settings[key] for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")}
         summaries[name] = {"protocol": shown, **scores.summarize(answers, problems, protocol.samples, ks)}
     summary = {"policy": "original", "benchmarks": summaries, "paper_average": scores.paper_average(summaries)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -43,8 +43,9 @@ from evaluation.inputs import (
     packages_problems,
     prompt_ids,
     read_benchmark,
+    with_training_prompt,
 )
-from evaluation.protocol import MAX_TOKENS, PROTOCOLS, Protocol, protocol_problems
+from evaluation.protocol import MAX_TOKENS, PROMPTS, PROTOCOLS, Protocol, protocol_problems
 from evaluation.samples import (
     continue_samples,
     earlier_settings,
@@ -98,7 +99,9 @@ def parse_arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     add("--top-p", type=number_between(0, 1, False), help=instead)
     pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
     add("--pass-at", type=whole_number, nargs="+", metavar="K", help=pass_at)
-    most = f"of a response (default: {MAX_TOKENS}, the paper's)"
+    asks = "for the answer in \\boxed{} (the default), or on a last line as the training data does"
+    add("--prompt", choices=PROMPTS, default=PROMPTS[0], help=asks)
+    most = f"of a response (default: {MAX_TOKENS}, the paper's in training)"
     add("--max-tokens", type=whole_number, default=MAX_TOKENS, help=most)
     seed = "with the benchmark, the problem and the sample's number it makes each sample's seed"
     add("--seed", type=int, default=0, help=seed)
@@ -246,7 +249,8 @@ def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
         ks = [k for k in sorted(set(pass_at)) if k <= n] if pass_at else powers
         benchmarks[name] = {
             "protocol": {
-                key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens")
+                key: found[name][key]
+                for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")
             },
             **scores.summarize(samples, found[name]["problems"], n, ks),
         }
@@ -284,6 +288,8 @@ def read_inputs(args: argparse.Namespace) -> list[Benchmark]:
         if benchmark is None:
             continue
         problems += protocol_problems(benchmark.name, benchmark.protocol, args.pass_at)
+        if args.prompt == "training":
+            benchmark = with_training_prompt(benchmark, problems)
         if benchmark.name in benchmarks:
             other = benchmarks[benchmark.name].file
             problems.append(

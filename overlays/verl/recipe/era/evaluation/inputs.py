@@ -25,6 +25,8 @@ import tempfile
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
+from prepare_data import MATH_AFTER, TRAIN_AFTER, TRAIN_BEFORE
+
 from evaluation.protocol import PROTOCOLS, Protocol, protocol_of
 
 
@@ -174,6 +176,26 @@ def read_benchmark(
         )
         return None
     return Benchmark(names[0], file, [problem for _, problem in found][:limit], protocol)
+
+
+def with_training_prompt(benchmark: Benchmark, problems: list[str]) -> Benchmark:
+    """The problems ask as in training, for a last line "Answer: ...", instead of for a box."""
+    if not all(p.messages[-1]["content"].endswith(MATH_AFTER) for p in benchmark.problems):
+        problems.append(
+            "prompt: --prompt training rewords mathematical problems as prepare_data.py makes "
+            f"them, and those of {benchmark.file} do not end with {MATH_AFTER.strip()!r}. Leave "
+            "--prompt out, or this benchmark."
+        )
+        return benchmark
+
+    def reworded(messages: list) -> list:
+        *before, last = messages
+        content = TRAIN_BEFORE + last["content"].removesuffix(MATH_AFTER) + TRAIN_AFTER
+        return [*before, {**last, "content": content}]
+
+    return benchmark._replace(
+        problems=[p._replace(messages=reworded(p.messages)) for p in benchmark.problems]
+    )
 
 
 def read_rows(file: Path, problems: list[str]) -> Optional[list[dict]]:

@@ -15,7 +15,9 @@
 
 from typing import Iterator, NamedTuple, Optional
 
-MAX_TOKENS = 8192  # the paper's maximum response length (subsec:impl_llm)
+# The paper names neither for its evaluation.
+MAX_TOKENS = 8192  # of its training (subsec:impl_llm)
+PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
 
 
 class Protocol(NamedTuple):

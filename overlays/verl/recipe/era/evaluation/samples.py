@@ -54,6 +54,7 @@ def settings_of(benchmark: Benchmark, model_sha256: str, args: argparse.Namespac
         "engine": args.engine,
         "dtype": args.dtype,
         "max_tokens": args.max_tokens,
+        "prompt": args.prompt,
         "seed": args.seed,
         "benchmark": benchmark.name,
         "problems": len(benchmark.problems),
@@ -62,7 +63,7 @@ def settings_of(benchmark: Benchmark, model_sha256: str, args: argparse.Namespac
     }
 
 
-SHARED_SETTINGS = ("model_sha256", "engine", "dtype", "max_tokens", "seed")
+SHARED_SETTINGS = ("model_sha256", "engine", "dtype", "max_tokens", "prompt", "seed")
 
 
 def earlier_settings(out: Path) -> dict[str, dict]:
@@ -93,8 +94,8 @@ def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) 
         keys = settings.keys() | now[name].keys() if name in now else SHARED_SETTINGS
         current = now.get(name, next(iter(now.values())))
         differing = {key for key in keys if settings.get(key) != current.get(key)}
-        if "problems" in differing:
-            differing.discard("data_sha256")  # it is over these problems, so it says nothing more
+        if differing & {"problems", "prompt"}:
+            differing.discard("data_sha256")  # it is over these, so it says nothing more
         if differing:
             differences = (
                 difference(key, settings.get(key), current.get(key)) for key in sorted(differing)
