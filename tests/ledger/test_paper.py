@@ -110,6 +110,23 @@ def test_the_papers_averages_and_gains_are_those_of_its_numbers(ledger):
             assert paper["average"] == pytest.approx(mean, abs=0.101), experiment.id
 
 
+def test_shares_that_are_none_of_the_answers_are_named(ledger):
+    """Rounded to one decimal or cut after it. docs/deviations.md says what follows."""
+    answers = ledger.tolerances["answers"].answers
+    odd = {}
+    for experiment in ledger.experiments.values():
+        for name in answers if experiment.tolerance == "answers" else ():
+            printed, n = Decimal(repr(experiment.paper[name].value)), answers[name]
+            near = (int(printed * n / 100) + more for more in (-1, 0, 1, 2))
+            if not any(-Decimal("0.05") <= 100 * Decimal(right) / n - printed < Decimal("0.1") for right in near):
+                odd[experiment.row, name] = float(printed)
+    base = {("Qwen2.5-Math", "aime24"): 8.6, ("CoT", "aime24"): 8.6}  # one row of two tables
+    gspo = {("GSPO", "math500"): 85.1, ("GSPO + ERA", "math500"): 84.3}
+    assert odd == {**base, ("OpenReasoner-Zero", "aime25"): 13.4, ("GRPO", "aime24"): 11.1, **gspo}
+    text = (ROOT / "docs/deviations.md").read_text()
+    assert all(re.search(rf"(?<![\d.]){number}(?!\d)", text) for number in odd.values())
+
+
 def test_quotes_are_in_the_paper(paper, ledger):
     text = " ".join(paper.split()).replace("’", "'")
     for claim in ledger.claims.values():
