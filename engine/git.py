@@ -190,6 +190,10 @@ class Git:
         """The commit a name stands for, or None."""
         return self("rev-parse", "--verify", "--quiet", name + "^{commit}", ok=(0, 1, 128)).strip() or None
 
+    def has_whole(self, commit: str) -> bool:
+        """Whether a commit is there with all its files. Of an import that was killed the commit alone may be there."""
+        return self.run("rev-list", "--objects", "--no-walk", commit, ok=(0, 128)).returncode == 0
+
     def refs(self, *places: str) -> dict[str, str]:
         rows = self("for-each-ref", "--format=%(refname) %(objectname)", *places).splitlines()
         return dict(row.split(" ") for row in rows)
@@ -331,9 +335,18 @@ def init_repository(context: Context, path: Path, bare: bool) -> Git:
     return Git(context, path) if bare else Git(context, path / ".git", path)
 
 
-def add_shallow(git: Git, commit: str) -> None:
-    """Tell a repository that a commit's parents are left out on purpose."""
-    if not re.search(r"^parent ", git("cat-file", "commit", commit).split("\n\n")[0], re.M):
+def take_commit(git: Git, owner: Git, commit: str, *more: str) -> None:
+    """Copy a commit (and more of them, on top of it) with its files, but not its history.
+
+    The mark comes first: a kill in between leaves the mark of a commit that is not there, which git ignores.
+    """
+    add_shallow(git, commit, owner)
+    git.import_objects(owner, owner("rev-list", "--objects", "--no-walk", commit, *more))
+
+
+def add_shallow(git: Git, commit: str, owner: Git) -> None:
+    """Tell a repository that the parents of a commit, which the owner has, are left out on purpose."""
+    if not re.search(r"^parent ", owner("cat-file", "commit", commit).split("\n\n")[0], re.M):
         return
     path = git.git_dir / "shallow"
     known = path.read_text().split() if path.exists() else []

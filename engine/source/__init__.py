@@ -11,10 +11,10 @@ from pathlib import Path
 from engine.context import Context
 from engine.errors import SOURCE, Stop, some
 from engine.files import absolute, locked
-from engine.git import Git, init_repository
+from engine.git import Git, init_repository, take_commit
 from engine.project import Upstream, Version
 from engine.source import sdist
-from engine.source.git import fetch_pin, pin_ref, take_commit
+from engine.source.git import fetch_pin, pin_ref
 
 LOCK_WAIT = 900.0  # seconds: another process may hold the cache's lock for a whole download
 

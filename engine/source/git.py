@@ -8,7 +8,7 @@ import urllib.parse
 
 from engine.context import Context
 from engine.errors import SOURCE, WRONG_BASE, Stop
-from engine.git import NETWORK_CONFIG, Git, add_shallow, environment, init_repository, settings
+from engine.git import NETWORK_CONFIG, Git, environment, init_repository, settings, take_commit
 from engine.project import Version
 from engine.source.download import watched
 
@@ -81,12 +81,6 @@ def quarantine(context: Context):
 def pin_ref(version: Version) -> str:
     """The name under which the cache holds the pinned commit, given only after it was verified."""
     return f"refs/pins/{version.commit}"
-
-
-def take_commit(git: Git, owner: Git, commit: str) -> None:
-    """Take a commit with its files, and nothing else, from a checkout that has it or from what a server sent."""
-    git.import_objects(owner, owner("rev-list", "--objects", "--no-walk", commit))
-    add_shallow(git, commit)
 
 
 def fetch_revision(git: Git, url: str, refs: list[str], kept: str) -> str | None:

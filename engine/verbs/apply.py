@@ -11,7 +11,7 @@ from engine.build import Built, build
 from engine.checkout import BRANCH, Checkout, Status, edits, evaluate, in_force, look, write_record
 from engine.errors import LOCAL, WRONG_BASE, Stop, count, some
 from engine.files import JUNK_PATTERNS
-from engine.git import Git, add_shallow, init_repository
+from engine.git import init_repository, take_commit
 from engine.project import FORMAT, Overlay, Upstream, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_kind
@@ -216,8 +216,7 @@ def fill_fresh(job: Job, part: Path) -> None:
     with open(git.git_dir / "config", "a", encoding="utf-8") as config:
         config.write("[core]\n\tautocrlf = false\n\tsafecrlf = false\n")
         config.write(f'[remote "origin"]\n\turl = {job.up.url}\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n')
-    git.import_objects(cache, cache("rev-list", "--objects", "--no-walk", job.source.base, *built.commits))
-    add_shallow(git, job.source.base)
+    take_commit(git, cache, job.source.base, *built.commits)
     git("update-ref", "--stdin", data=f"create {BRANCH} {built.tip}\ncreate {job.tag} {job.source.base}\n".encode())
     git("symbolic-ref", "HEAD", BRANCH)
     git("read-tree", "--reset", "-u", built.tip)
@@ -226,14 +225,13 @@ def fill_fresh(job: Job, part: Path) -> None:
     job.verified = verify_checkout(look(context, job.up.name, part, given=False), built.tree, [])
 
 
-def bring_objects(git: Git, source: Source, built: Built) -> None:
-    """Copy the new commits into the checkout, and the base if it lacks that too."""
-    cache, base = source.git, source.base
-    if git.commit(base):
+def bring_objects(checkout: Checkout, source: Source, built: Built) -> None:
+    """Copy the new commits into the checkout, and the base if it lacks that too; a given clone stands on it."""
+    git, cache, base = checkout.git, source.git, source.base
+    if checkout.given or git.has_whole(base):
         git.import_objects(cache, cache("rev-list", "--objects", built.tip, f"^{base}"))
     else:
-        git.import_objects(cache, cache("rev-list", "--objects", "--no-walk", base, *built.commits))
-        add_shallow(git, base)
+        take_commit(git, cache, base, *built.commits)
 
 
 def verb_apply(run: Run) -> int:
@@ -265,7 +263,7 @@ def carry_out(run: Run, jobs: list[Job]) -> None:
             if job.kind == "fresh":
                 made.append((make_fresh(job), job.checkout.path))
             elif job.kind == "switch":
-                bring_objects(job.checkout.git, job.source, job.built)
+                bring_objects(job.checkout, job.source, job.built)
         switched = [(job.checkout, switch_order(job)) for job in jobs if job.kind == "switch"]
         switch_all(switched)
         for number, (part, path) in enumerate(made):

@@ -67,6 +67,8 @@ def verb_export(run: Run) -> int:
         exports = [plan_export(run, up, checkout) for up, checkout in run.each()]
         for export in [] if reads else exports:
             run.context.interruptible = False
+            again = run.context.command("export", export.up.name)
+            run.context.done = f"some files may be written already; `{again}` writes the others"
             write_files(export.changes, export.present)
             keep_known(export.checkout, export.record, export.wanted)
     for export in exports:

@@ -11,12 +11,12 @@ from pathlib import Path
 from engine.build import build
 from engine.checkout import PORT_BRANCHES, Checkout, find_git_dir, write_record
 from engine.errors import CONFLICT, LOCAL, OK, SOURCE, WRONG_BASE, GitFailed, Stop, count, some
-from engine.git import Git, add_shallow, committer, init_repository, store_files
+from engine.git import Git, add_shallow, committer, init_repository, store_files, take_commit
 from engine.patches import Patch
 from engine.project import LABELS, ROOT, Overlay, Upstream, check, check_no_overwrite, read_overlay
 from engine.run import Run
 from engine.source import Source, find_source, requested_path, sdist
-from engine.source.git import fetch_revision, take_commit
+from engine.source.git import fetch_revision
 from engine.switch import refuse_busy
 
 AM = ("am", "--3way", "--keep-cr", "--whitespace=nowarn")
@@ -115,7 +115,7 @@ def trial(run: Run, up: Upstream, owners: list[Git]):
 
 def try_patches(git: Git, up: Upstream, overlay: Overlay, target: str) -> list[dict]:
     """Each patch in order, on the result of those before it. One that conflicts is left out."""
-    add_shallow(git, target)
+    add_shallow(git, target, git)
     git("checkout", "--quiet", "--force", "--detach", target)
     rows = []
     tree = git.tree(target)
@@ -250,12 +250,14 @@ def port_label(onto: str | None, commit: str) -> str:
 
 
 def refuse_left_over(checkout: Checkout, path: Path, branch: str) -> None:
+    """What an earlier port left, or one that was killed: git locks a worktree until it is complete."""
     name, git, quoted = short(branch), checkout.shell_git, shlex.quote(str(path))
-    known = f"worktree {path}" in checkout.git("worktree", "list", "--porcelain").splitlines() and find_git_dir(path)
-    steps = (
-        [f"`{git} worktree remove -f -f {quoted}`" if known else f"`rm -r {quoted}`"] if os.path.lexists(path) else []
-    )
-    steps += [f"`{git} worktree prune`", f"`{git} branch -D {name}`"] if branch in checkout.refs else []
+    entries = checkout.git("worktree", "list", "--porcelain").split("\n\n")
+    entry = next((entry for entry in entries if entry.startswith(f"worktree {path}\n")), "")
+    steps = [f"`rm -r {quoted}`"] if os.path.lexists(path) else []
+    steps += [f"`{git} worktree unlock {quoted}`"] if "\nlocked" in entry else []
+    steps += [f"`{git} worktree prune`"] if entry or branch in checkout.refs else []
+    steps += [f"`{git} branch -D {name}`"] if branch in checkout.refs else []
     if steps:
         raise Stop(
             LOCAL,
@@ -275,8 +277,8 @@ def refuse_carried(overlay: Overlay, target: Source) -> None:
 
 
 def bring_blobs(checkout: Checkout, source: Source, target: Source, overlay: Overlay) -> None:
-    """Copy the target, and what a three-way merge needs: the contents that the patches start from and lead to."""
-    if not checkout.git.commit(target.base):
+    """Copy the target (a given clone has it), and what a merge needs: contents that patches start from and lead to."""
+    if not checkout.given and not checkout.git.has_whole(target.base):
         take_commit(checkout.git, target.git, target.base)
     ids = {oid for patch in overlay.patches for pair in patch.ids.values() if pair for oid in pair}
     names = "".join(f"{oid}\n" for oid in sorted(ids))
