@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
-from tensordict import TensorDict
-from token_model import PROMPT, RESPONSE, VOCABULARY, build_model
+from token_model import build_model, make_batch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from verl import DataProto
 from verl.utils.ulysses import set_ulysses_sequence_parallel_group
@@ -25,32 +24,6 @@ from verl.workers.fsdp_workers import ActorRolloutRefWorker
 from verl.workers.sharding_manager.base import BaseShardingManager
 
 from tools.bench.stand_ins import install_memory_counters, install_padding_functions
-
-
-def make_batch(bsz, seed, dtype):
-    """Left-padded prompts, responses of lengths 1 to RESPONSE, multi-turn loss masks with holes, mixed advantages."""
-    g = torch.Generator().manual_seed(seed)
-    prompt_length = torch.randint(1, PROMPT + 1, (bsz,), generator=g)
-    response_length = torch.randint(1, RESPONSE + 1, (bsz,), generator=g)
-    response_length[0] = RESPONSE
-    position = torch.arange(PROMPT + RESPONSE)
-    mask = ((position >= PROMPT - prompt_length[:, None]) & (position < PROMPT + response_length[:, None])).long()
-    tokens = torch.randint(VOCABULARY, mask.shape, generator=g)
-    advantages = 1.5 * torch.randn(bsz, 1, generator=g).expand(bsz, RESPONSE) * mask[:, PROMPT:]
-    tool = torch.rand(mask.shape, generator=g) < 0.25
-    tool[1] = True  # a response without a token of the policy's own
-    return TensorDict(
-        {
-            "input_ids": tokens,
-            "responses": tokens[:, PROMPT:].clone(),
-            "attention_mask": mask,
-            "loss_mask": mask * ~tool,
-            "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
-            "advantages": advantages.to(dtype),
-            "ref_log_prob": -4 * torch.rand(bsz, RESPONSE, generator=g, dtype=torch.double).to(dtype),
-        },
-        batch_size=[bsz],
-    )
 
 
 def make_data(settings, step, dtype):

@@ -1,6 +1,7 @@
-"""The policies that the actor tests train."""
+"""The policies that the actor tests train, and their batches."""
 
 import torch
+from tensordict import TensorDict
 from torch import nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -78,3 +79,29 @@ def build_model(settings, dtype):
             LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["hidden"], init_lora_weights=False),
         )
     return model
+
+
+def make_batch(bsz, seed, dtype):
+    """Left-padded prompts, responses of lengths 1 to RESPONSE, multi-turn loss masks with holes, mixed advantages."""
+    g = torch.Generator().manual_seed(seed)
+    prompt_length = torch.randint(1, PROMPT + 1, (bsz,), generator=g)
+    response_length = torch.randint(1, RESPONSE + 1, (bsz,), generator=g)
+    response_length[0] = RESPONSE
+    position = torch.arange(PROMPT + RESPONSE)
+    mask = ((position >= PROMPT - prompt_length[:, None]) & (position < PROMPT + response_length[:, None])).long()
+    tokens = torch.randint(VOCABULARY, mask.shape, generator=g)
+    advantages = 1.5 * torch.randn(bsz, 1, generator=g).expand(bsz, RESPONSE) * mask[:, PROMPT:]
+    tool = torch.rand(mask.shape, generator=g) < 0.25
+    tool[1] = True  # a response without a token of the policy's own
+    return TensorDict(
+        {
+            "input_ids": tokens,
+            "responses": tokens[:, PROMPT:].clone(),
+            "attention_mask": mask,
+            "loss_mask": mask * ~tool,
+            "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+            "advantages": advantages.to(dtype),
+            "ref_log_prob": -4 * torch.rand(bsz, RESPONSE, generator=g, dtype=torch.double).to(dtype),
+        },
+        batch_size=[bsz],
+    )

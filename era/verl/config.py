@@ -1,0 +1,141 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The actor's configuration with the group `era`, and what ERA does not go together with."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from verl.workers import config as verl_config
+
+from era.language import CONFIG_KEY, EraConfig
+
+TRAINER_MODE = "era"
+
+# Ends the name of the engine in a configuration with ERA. verl knows no such engine, and only ERA's worker takes it off:
+# a run that asked for ERA and has a plain worker ends where that worker is built, with this text.
+NEEDS_ERA_WORKER = (
+    f" with {CONFIG_KEY}.enable=True, in a worker that is not ERA's. Start with python -m era.verl.main_ppo; for a "
+    "launcher of your own see docs/llm/verl-0.9.md. Nothing was trained."
+)
+
+
+@dataclasses.dataclass
+class FSDPActorConfig(verl_config.FSDPActorConfig):
+    """`actor_rollout_ref.actor` of verl's FSDP engine, with the group `era` (verl's own class refuses that key).
+
+    Attributes:
+        era: the keys of `era.language.EraConfig`.
+
+    Raises:
+        ValueError: on construction, for a bad key or value in the group, with the full key.
+    """
+
+    era: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if EraConfig.from_mapping(self.era).enable:
+            object.__setattr__(self.engine, "strategy", self.strategy + NEEDS_ERA_WORKER)
+
+
+ACTOR_CONFIGS = {"verl.workers.config.FSDPActorConfig": "era.verl.config.FSDPActorConfig"}
+
+
+def prepare(config: Any) -> EraConfig:
+    """Check a whole trainer configuration and, with ERA enabled, name ERA's classes in it.
+
+    Args:
+        config: verl's trainer configuration, a DictConfig. With ERA enabled its actor's `_target_` and its trainer mode
+            change; without, the group `era` is taken out where verl's own class would refuse it.
+
+    Returns:
+        The validated ERA configuration.
+
+    Raises:
+        ValueError: bad values in the group; or all the settings that ERA does not go together with.
+    """
+    actor = config.actor_rollout_ref.actor
+    era = EraConfig.from_mapping(actor.get("era"))
+    if era.enable:
+        check(config, era)
+        actor._target_ = ACTOR_CONFIGS.get(actor._target_, actor._target_)
+        config.trainer.v1.trainer_mode = TRAINER_MODE
+    elif actor._target_ not in ACTOR_CONFIGS.values():
+        actor.pop("era", None)
+    return era
+
+
+def check(config: Mapping[str, Any], era: EraConfig) -> None:
+    """Refuse what ERA would be unsound or silently absent with, all of it at once.
+
+    Args:
+        config: verl's trainer configuration.
+        era: with `enable` True.
+
+    Raises:
+        ValueError: each setting with its key, its value, the reason and what to set.
+    """
+    actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
+    problems = []
+    if not trainer["use_v1"]:
+        problems.append(
+            "trainer.use_v1=False: the legacy trainer drops the token entropies before the update; set it to True"
+        )
+    if trainer["v1"]["trainer_mode"] not in ("sync", TRAINER_MODE):
+        problems.append(
+            f"trainer.v1.trainer_mode={trainer['v1']['trainer_mode']}: never tried with ERA; set it to sync"
+        )
+    if config["algorithm"]["rollout_correction"]["bypass_mode"]:
+        problems.append(
+            "algorithm.rollout_correction.bypass_mode=True: it skips the pass that makes the token entropies; "
+            "set it to False"
+        )
+    if config["distillation"]["enabled"]:
+        problems.append("distillation.enabled=True: its loss is not the one that ERA changes; set it to False")
+    if actor["_target_"] not in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}:
+        problems.append(
+            f"actor_rollout_ref.actor.strategy={actor['strategy']}, _target_={actor['_target_']}: only verl's FSDP "
+            "engine applies ERA; set model_engine=dp"
+        )
+    if era.changes_training:
+        problems += _unsound(config["actor_rollout_ref"])
+    if problems:
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True does not go together with\n  - "
+            + "\n  - ".join(problems)
+            + "\nNothing was started."
+        )
+
+
+def _unsound(actor_rollout_ref: Mapping[str, Any]) -> list[str]:
+    """With k = 1, where ERA only logs, these are verl's own business."""
+    loss_mode = actor_rollout_ref["actor"]["policy_loss"]["loss_mode"]
+    problems = []
+    if "cov" in loss_mode:
+        problems.append(
+            f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}: its covariances would be those of the scaled "
+            "policy; set it to vanilla or gspo"
+        )
+    if loss_mode == "bypass_mode":
+        problems.append(
+            "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode: its old log-probs are the sampler's, not those "
+            "of the scaled policy; set it to vanilla or gspo"
+        )
+    if actor_rollout_ref["model"]["use_fused_kernels"]:
+        problems.append(
+            "actor_rollout_ref.model.use_fused_kernels=True: those kernels take one temperature for all tokens; set it "
+            "to False"
+        )
+    return problems

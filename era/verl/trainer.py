@@ -1,0 +1,46 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""verl's synchronous trainer with ERA's workers, as `trainer.v1.trainer_mode=era`."""
+
+import ray
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+
+from era.language import EraConfig
+from era.verl.config import TRAINER_MODE, check
+from era.verl.worker import EraActorRolloutRefWorker
+
+
+@register_trainer(TRAINER_MODE)
+class EraTrainer(PPOTrainerSync):
+    """Raises ValueError on construction, before a worker starts, for what ERA does not go together with."""
+
+    def __init__(self, config):
+        self.era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
+        if self.era.enable:
+            check(config, self.era)
+        config.trainer.v1.trainer_mode = "sync"  # verl compares this name; under any other the replay buffer is another
+        super().__init__(config)
+
+    def _init_resource_pool_mgr(self):
+        super()._init_resource_pool_mgr()
+        if self.era.enable:
+            for role in {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef} & self.role_worker_mapping.keys():
+                self.role_worker_mapping[role] = ray.remote(EraActorRolloutRefWorker)
+
+    def _update_actor(self, batch, metrics):
+        batch = super()._update_actor(batch, metrics)
+        for name in [name for name in metrics if name.startswith("actor/era/")]:  # verl puts "actor/" before all names
+            metrics[name.removeprefix("actor/")] = metrics.pop(name)
+        return batch

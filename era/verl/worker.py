@@ -1,0 +1,219 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""verl's workers of the actor: the scales of an update, the old log-probs under them, the loss, the metrics."""
+
+import copy
+import os
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from verl.trainer.ppo.core_algos import agg_loss, kl_penalty
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
+from verl.utils.metric import Metric
+from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import no_padding_2_padding, response_from_nested, response_to_nested
+
+from era.language import CONFIG_KEY, OUTSIDE_TOP_K_LOG_PROB, EraConfig, forking_count, logit_scale, split_entropy
+from era.verl.config import NEEDS_ERA_WORKER
+from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
+
+# Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
+OLD_LOG_PROBS = "era_old_log_probs"
+
+
+class EraTrainingWorker(TrainingWorker):
+    """verl's training worker of the actor. An update without ERA's configuration, or with k = 1, is verl's to the bit.
+
+    Raises:
+        ValueError: on construction, if the engine for this configuration is not verl's FSDP engine.
+    """
+
+    engine: EraFSDPEngine
+
+    def __init__(self, config):
+        strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
+        object.__setattr__(config.engine_config, "strategy", strategy)
+        found = EngineRegistry.get_engine_cls(config.model_type, strategy)
+        if found is not FSDPEngineWithLMHead:
+            raise ValueError(
+                f"{CONFIG_KEY}.enable=True needs verl's FSDP engine, but VERL_ENGINE_VENDOR or the platform chose "
+                f"{found.__name__} for strategy={strategy}. Unset VERL_ENGINE_VENDOR, or set enable to False. Nothing was "
+                "trained."
+            )
+        vendor = os.environ.get("VERL_ENGINE_VENDOR")
+        os.environ["VERL_ENGINE_VENDOR"] = "era"  # verl's own switch between engines of one strategy
+        try:
+            super().__init__(config)
+        finally:
+            del os.environ["VERL_ENGINE_VENDOR"]
+            if vendor is not None:
+                os.environ["VERL_ENGINE_VENDOR"] = vendor
+
+    def set_loss_fn(self, loss_fn: partial) -> None:
+        if loss_fn.func is not ppo_loss:
+            raise ValueError(
+                f"{CONFIG_KEY}.enable=True changes verl's ppo_loss, but the actor's loss is {loss_fn.func.__name__}. "
+                "Set distillation.enabled to False. Nothing was trained."
+            )
+        actor = loss_fn.keywords["config"]
+        self.era = EraConfig.from_mapping(actor.era)
+        self.engine.top_k = self.era.top_k
+        self.engine.needs_kl = actor.use_kl_loss
+        self.engine.scales_apart = bool(
+            self.era.top_k is not None or actor.use_kl_loss or actor.entropy_coeff or actor.calculate_entropy
+        )
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords)
+
+    def train_mini_batch(self, data):
+        """Decide the scale of each token of this rank's whole batch, then train as verl does.
+
+        Args:
+            data: of verl; with `entropy`, nested (bsz, response), of the policy that sampled, in nats.
+
+        Returns:
+            verl's output, its metrics with those of ERA, which are means over all ranks.
+
+        Raises:
+            ValueError: the batch has no token entropies.
+        """
+        metrics = self._decide(data) if self.era.enable else {}
+        output = super().train_mini_batch(data)
+        if output is not None:
+            tu.assign_non_tensor(output, metrics=tu.get(output, "metrics") | metrics)
+        return output
+
+    def _decide(self, data) -> dict[str, float]:
+        if "entropy" not in data.keys():
+            raise ValueError(
+                f"{CONFIG_KEY}.enable=True needs the token entropies of the old_log_prob pass, but the batch of the update "
+                "lacks them. Use verl's V1 trainer without algorithm.rollout_correction.bypass_mode. This step's update "
+                "was not begun; checkpoints are as they were."
+            )
+        era = self.era
+        mask = data["response_mask"].to_padded_tensor(0).bool()
+        advantages = data["advantages"].to_padded_tensor(0.0)
+        top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
+        scale = logit_scale(top, advantages, mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
+        if era.changes_training:
+            data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
+            if era.scale_advantages:
+                data["advantages"] = response_to_nested(advantages / scale, data["response_mask"])
+            one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
+            if not (one_step and tu.get(data, "epochs") == 1):
+                data[OLD_LOG_PROBS] = self._old_log_probs(data)
+        return self._metrics(top, rest, mask, scale)
+
+    def _old_log_probs(self, data) -> torch.Tensor:
+        """Nested (bsz, response): a forward pass under the decided scales, on every rank (infer_batch answers on some)."""
+        batch = data.copy()
+        tu.assign_non_tensor(
+            batch,
+            calculate_entropy=False,
+            use_remove_padding=self.model_config.use_remove_padding,
+            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
+            max_token_len_per_gpu=self.engine_config.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=self.engine_config.infer_micro_batch_size_per_gpu,
+        )
+        with self.engine.eval_mode():
+            log_probs = self.engine.infer_batch(batch)["model_output"]["log_probs"]
+        return response_from_nested(log_probs, data["response_mask"]).to(data["response_mask"].device)
+
+    def _metrics(self, entropy, rest, mask, scale) -> dict[str, float]:
+        """Means over responses (H_resp, fractions) and over tokens (the others) of all ranks."""
+        length = mask.sum(-1)
+        top_count = forking_count(length, self.era.top_fraction)
+        rest_count = length - top_count
+        sums = torch.stack(
+            [
+                entropy.double().nansum(),
+                (entropy < self.era.low).sum(),
+                (entropy > self.era.high).sum(),
+                (~entropy.isnan()).sum(),
+                (scale != 1).sum(),
+                length.sum(),
+                (entropy.double() * top_count).nansum(),
+                (top_count * ~entropy.isnan()).sum(),
+                (rest.double() * rest_count).nansum(),
+                (rest_count * ~rest.isnan()).sum(),
+            ]
+        ).to(get_device_name())
+        dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
+        total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = sums.tolist()
+        return {
+            "era/response_entropy": _ratio(total, responses),
+            "era/low_fraction": _ratio(low, responses),
+            "era/high_fraction": _ratio(high, responses),
+            "era/scaled_token_fraction": _ratio(scaled, tokens),
+            "era/top_entropy": _ratio(top_total, top_tokens),
+            "era/rest_entropy": _ratio(rest_total, rest_tokens),
+        }
+
+
+class EraActorRolloutRefWorker(ActorRolloutRefWorker):
+    actor_worker_cls = EraTrainingWorker
+
+
+def era_ppo_loss(config, model_output, data, dp_group=None):
+    """verl's ppo_loss, with the old log-probs of the transformed policy and the KL loss of the original one.
+
+    With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs are the new
+    ones, detached: the ratio is exactly 1.
+
+    Args and returns as `verl.workers.utils.losses.ppo_loss`.
+    """
+    if LOGIT_SCALE not in data.keys():
+        return ppo_loss(config, model_output, data, dp_group)
+    data = data.copy()
+    new = no_padding_2_padding(model_output["log_probs"].detach(), data)
+    old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data.keys() else new
+    # A token that the top-k filter removed in one of the two passes has a stand-in there, and no ratio: it takes 1.
+    filtered = (old == OUTSIDE_TOP_K_LOG_PROB) | (new == OUTSIDE_TOP_K_LOG_PROB)
+    data["old_log_probs"] = response_to_nested(torch.where(filtered, new, old), data["response_mask"])
+    without_kl = copy.copy(config)
+    object.__setattr__(without_kl, "use_kl_loss", False)
+    loss, metrics = ppo_loss(without_kl, model_output, data, dp_group)
+    if not config.use_kl_loss:
+        return loss, metrics
+    kl = kl_penalty(
+        logprob=no_padding_2_padding(model_output[ORIGINAL_LOG_PROBS], data),
+        ref_logprob=data["ref_log_prob"].to_padded_tensor(0.0),
+        kl_penalty=config.kl_loss_type,
+    )
+    kl_loss = agg_loss(
+        loss_mat=kl,
+        loss_mask=data["response_mask"].to_padded_tensor(0).bool(),
+        loss_agg_mode=config.loss_agg_mode,
+        **config.global_batch_info,
+    )
+    metrics["kl_loss"] = Metric(value=kl_loss, aggregation=metrics["actor/pg_loss"].aggregation)
+    metrics["kl_coef"] = config.kl_loss_coef
+    return loss + kl_loss * config.kl_loss_coef, metrics
+
+
+def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
+    """Nested (bsz, prompt + response): each response token's scale where it is predicted, one position before; else 1."""
+    offsets = data["input_ids"].offsets()
+    flat = torch.ones(data["input_ids"].values().shape, dtype=scale.dtype, device=scale.device)
+    lengths = data["response_mask"].offsets().diff().tolist()
+    for row, length, end in zip(scale, lengths, offsets[1:].tolist()):
+        flat[end - length - 1 : end - 1] = row[:length]
+    return torch.nested.nested_tensor_from_jagged(flat, offsets)
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else float("nan")

@@ -1,0 +1,113 @@
+"""What verl 0.9 needs to train on a CPU. Nothing of it concerns ERA.
+
+With ENVIRONMENT set before verl is imported, verl itself imports this module and finds its platform "cpu" in it.
+"""
+
+import contextlib
+import types
+
+import torch
+import torch.distributed as dist
+
+ENVIRONMENT = {
+    "VERL_PLATFORM": "cpu",
+    "VERL_USE_EXTERNAL_MODULES": "cpu_verl",
+    "VERL_ENGINE_DEVICE": "cuda",  # the engines are registered for cuda and npu; nothing in them is of one of them alone
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def nothing(*args, **kwargs):
+    pass
+
+
+def zero(*args, **kwargs):
+    return 0
+
+
+DEVICE = types.ModuleType("cpu_device")
+vars(DEVICE).update(
+    is_available=lambda: True,
+    current_device=lambda: "cpu",
+    device_count=lambda: 1,
+    manual_seed=torch.manual_seed,
+    manual_seed_all=torch.manual_seed,
+    get_rng_state=torch.get_rng_state,
+    set_rng_state=torch.set_rng_state,
+    get_device_name=lambda *args: "cpu",
+    mem_get_info=lambda *args: (0, 0),
+    **dict.fromkeys(("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"), nothing),
+    **dict.fromkeys(("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"), zero),
+)
+
+
+def register_platform():
+    from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+    @PlatformRegistry.register(platform="cpu")
+    class CpuPlatform(PlatformBase):
+        device_name = vendor_name = "cpu"
+        device_module = DEVICE
+        set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = nothing
+        empty_cache = profiler_start = profiler_stop = cudart = nothing
+
+        def is_available(self):
+            return True
+
+        def is_platform_available(self, use_smi_check=False):
+            return True
+
+        def current_device(self):
+            return torch.device("cpu")
+
+        def device_count(self):
+            return 1
+
+        def get_device_capability(self, device=0):
+            return None, None
+
+        def communication_backend_name(self):
+            return "gloo"
+
+        def visible_devices_envvar(self):
+            return "CUDA_VISIBLE_DEVICES"
+
+        def nvtx_range(self, message):
+            return contextlib.nullcontext()
+
+        def ray_resource_name(self):
+            return "GPU"
+
+        def ray_resource_options(self, count):
+            return {"num_gpus": count}
+
+        def ray_noset_envvars(self):
+            return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+
+        def is_ipc_supported(self):
+            return False
+
+
+def install_stand_ins():
+    """FSDP synchronises module states through a GPU; gloo has no mean; verl moves a model to the device "cpu:cpu"."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from verl.workers.engine.fsdp import transformer_impl
+
+    make, all_reduce = FSDP.__init__, dist.all_reduce
+
+    def fsdp(self, *args, **kwargs):
+        make(self, *args, **{**kwargs, "sync_module_states": False})
+
+    def reduce(tensor, op=dist.ReduceOp.SUM, group=None, **kwargs):
+        if op != dist.ReduceOp.AVG:
+            return all_reduce(tensor, op=op, group=group, **kwargs)
+        all_reduce(tensor, group=group)
+        tensor /= dist.get_world_size(group)
+
+    FSDP.__init__, dist.all_reduce = fsdp, reduce
+    transformer_impl.load_fsdp_model_to_gpu = nothing
+
+
+register_platform()

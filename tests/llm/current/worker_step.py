@@ -1,0 +1,255 @@
+"""Updates by the real training worker and FSDP engine of whichever verl 0.9 is importable.
+
+    python worker_step.py SETTINGS.json RESULTS.pt
+
+With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
+batch. The settings, models and batches are those of ../actor_step.py, and so are the results; all is fp64 but for
+"dtype": "float32". "plugin": False trains with verl's own worker and configuration.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import cpu_verl
+
+os.environ.update(cpu_verl.ENVIRONMENT)
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from token_model import PROMPT, TokenConfig, TokenModel, build_model, make_batch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from transformers import AutoConfig, AutoModelForCausalLM
+from verl.trainer.config import CheckpointConfig
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.config import (
+    FSDPActorConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    PolicyLossConfig,
+    TrainingWorkerConfig,
+)
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import response_from_nested
+
+from era.verl import config as era_config
+from era.verl import worker as era_worker
+
+
+class TokenForCausalLM(TokenModel):
+    """As verl 0.9 loads models and wraps them in FSDP."""
+
+    _no_split_modules = ["TokenDecoder"]
+
+    def __init__(self, config):
+        super().__init__()
+        self.post_init()
+
+    def _init_weights(self, module):
+        pass
+
+
+TokenConfig.tie_word_embeddings = False  # these three are read by verl
+TokenConfig.num_attention_heads = TokenConfig.num_key_value_heads = 2
+AutoConfig.register("token", TokenConfig)
+AutoModelForCausalLM.register(TokenConfig, TokenForCausalLM)
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
+def make_data(settings, step, dtype):
+    """The batch of actor_step.py without its padding, as the V1 trainer hands it out."""
+    padded = make_batch(settings["bsz"], settings["seed"] + step, dtype)
+    if settings.get("fsdp"):
+        padded = padded.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+    real = padded["attention_mask"].bool()
+    response = real[:, PROMPT:]
+    mask = padded["loss_mask" if settings.get("multi_turn") else "attention_mask"] * 1
+    mask[:, :PROMPT] = 0
+
+    def sequences(name):
+        return nested(row[keep] for row, keep in zip(padded[name], real))
+
+    def responses(values):
+        return nested(row[keep] for row, keep in zip(values, response))
+
+    data = {
+        "input_ids": sequences("input_ids"),
+        "position_ids": sequences("position_ids"),
+        "prompts": nested(row[:PROMPT][keep[:PROMPT]] for row, keep in zip(padded["input_ids"], real)),
+        "responses": responses(padded["responses"]),
+        "loss_mask": nested(row[keep] for row, keep in zip(mask, real)),
+        "response_mask": responses(mask[:, PROMPT:]),
+        "advantages": responses(padded["advantages"]),
+        "ref_log_prob": responses(padded["ref_log_prob"]),
+    }
+    return padded, TensorDict(data, batch_size=len(padded))
+
+
+def make_worker(settings, folder):
+    precision = "bf16" if settings.get("autocast") else "fp32"
+    engine = FSDPEngineConfig(
+        strategy="fsdp",
+        model_dtype="fp32",
+        mixed_precision={"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        use_torch_compile=False,
+        use_orig_params=True,
+        ulysses_sequence_parallel_size=1 if settings.get("fsdp") else dist.get_world_size(),
+        pad_to_length=settings.get("pad_to_length", False),
+        pad_to_length_bucket=16,
+    )
+    plugin = settings.get("plugin", True)
+    actor = (era_config if plugin else sys.modules[__name__]).FSDPActorConfig(
+        rollout_n=1,
+        fsdp_config=engine,
+        ppo_micro_batch_size_per_gpu=settings["micro_batch"],
+        clip_ratio=settings.get("clip", 0.2),
+        clip_ratio_low=settings.get("clip", 0.2),
+        clip_ratio_high=settings.get("clip", 0.2),
+        entropy_coeff=settings.get("entropy_coeff", 0),
+        use_kl_loss=settings.get("kl_coef", 0) > 0,
+        kl_loss_coef=settings.get("kl_coef", 0),
+        loss_agg_mode=settings.get("loss_agg_mode", "token-mean"),
+        policy_loss=PolicyLossConfig(**settings.get("policy_loss", {})),
+        **({"era": settings.get("era", {})} if plugin else {}),
+    )
+    for phase in ("", "infer_"):
+        object.__setattr__(engine, f"{phase}micro_batch_size_per_gpu", settings["micro_batch"])
+        object.__setattr__(engine, f"{phase}max_token_len_per_gpu", 30)
+    engine.use_dynamic_bsz = settings.get("dynamic", False)
+    if settings.get("adam"):
+        optimizer = FSDPOptimizerConfig(lr=1e-2, total_training_steps=10, clip_grad=1.0)
+    else:
+        optimizer = FSDPOptimizerConfig(
+            lr=settings.get("lr", 1.0),
+            total_training_steps=10,
+            weight_decay=0.0,
+            optimizer="SGD",
+            clip_grad=1e9,
+        )
+    lora = {"lora_rank": 4, "lora_alpha": 8, "target_modules": ["hidden"]} if settings.get("lora") else {}
+    worker = (era_worker.EraTrainingWorker if plugin and settings.get("era", {}).get("enable") else TrainingWorker)(
+        TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=HFModelConfig(
+                path=folder,
+                load_tokenizer=False,
+                enable_gradient_checkpointing=False,
+                use_remove_padding=settings["remove_padding"],
+                override_config={"attn_implementation": "eager"},
+                **lora,
+            ),
+            engine_config=actor.engine,
+            optimizer_config=optimizer,
+            checkpoint_config=CheckpointConfig(),
+        )
+    )
+    worker.reset()
+    worker.set_loss_fn(partial(ppo_loss, config=actor))
+    return worker
+
+
+def parameters(worker):
+    with FSDP.summon_full_params(worker.engine.module):
+        return {
+            name.replace("_fsdp_wrapped_module.", ""): p.detach().clone()
+            for name, p in worker.engine.module.named_parameters()
+        }
+
+
+def take_steps(settings, folder):
+    dtype = getattr(torch, settings.get("dtype", "float64"))
+    PrecisionType.to_dtype = staticmethod({"fp32": dtype, "bf16": torch.bfloat16}.__getitem__)
+    torch.manual_seed(settings["seed"])
+    model = build_model({"model": settings["model"]}, dtype)
+    if settings["model"] == "token":
+        weights = model.state_dict()
+        model = TokenForCausalLM(TokenConfig()).to(dtype)
+        model.load_state_dict(weights)
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder)
+    dist.barrier()
+    worker = make_worker(settings, folder)
+    if dtype == torch.float64:  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
+        worker.engine.module.clip_grad_norm_ = lambda max_norm: torch.zeros(())
+    start = parameters(worker)
+    metrics = []
+    for step in range(settings.get("steps", 1)):
+        padded, data = make_data(settings, step, dtype)
+        sampled = data.copy()
+        common = {"temperature": settings["temperature"]}
+        tu.assign_non_tensor(sampled, calculate_entropy=True, compute_loss=False, **common)
+        sampled = all_ranks(worker, sampled)
+        for name, key in (("old_log_probs", "log_probs"), ("entropy", "entropy")):
+            data[name] = response_from_nested(sampled[key], data["response_mask"])
+        mini_batch = settings.get("mini_batch", settings["bsz"])
+        tu.assign_non_tensor(
+            data,
+            calculate_entropy=settings.get("entropy_coeff", 0) != 0,
+            global_batch_size=mini_batch,
+            mini_batch_size=mini_batch,
+            epochs=settings.get("epochs", 1),
+            dataloader_kwargs={"shuffle": False},
+            **common,
+        )
+        output = worker.train_mini_batch(data)
+        metrics.append(None if output is None else tu.get(output, "metrics"))
+    return {
+        "start": start,
+        "parameters": parameters(worker),
+        "metrics": metrics,
+        "batch": dict(padded),
+        "engine": type(worker.engine).__name__,
+    }
+
+
+def all_ranks(worker, data):
+    """What the trainer hands to all ranks; infer_batch answers on the first of a sequence-parallel group only."""
+    output = worker.infer_batch(data)
+    answers = [None] * dist.get_world_size()
+    dist.all_gather_object(
+        answers, None if output is None else {k: list(output[k].unbind()) for k in ("log_probs", "entropy")}
+    )
+    mine = answers[dist.get_rank()] or answers[0]
+    return {key: nested(rows) for key, rows in mine.items()}
+
+
+def main(settings_path, result_path):
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    cpu_verl.install_stand_ins()
+    if "RANK" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group("gloo")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "0")
+    os.environ["RAY_LOCAL_WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"]
+    results = []
+    for settings in json.loads(Path(settings_path).read_text()):
+        folder = [tempfile.mkdtemp()]
+        dist.broadcast_object_list(folder)
+        try:
+            results.append(take_steps(settings, folder[0]))
+        except ValueError as error:
+            if settings.get("debug"):
+                raise
+            results.append({"error": str(error)})
+    if dist.get_rank() == 0:
+        torch.save(results, result_path)
+    dist.barrier()
+    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
