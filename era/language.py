@@ -81,12 +81,15 @@ class EraConfig:
 
         def require(condition, name, expected):
             if not condition:
-                problems.append(f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}.")
+                problems.append(
+                    f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}."
+                )
 
         for name in ("enable", "scale_advantages"):
             require(isinstance(getattr(self, name), bool), name, "True or False")
         numbers = {
-            name: _is_number(getattr(self, name)) for name in ("low", "high", "k", "top_fraction", "min_advantage")
+            name: _is_number(getattr(self, name))
+            for name in ("low", "high", "k", "top_fraction", "min_advantage")
         }
         for name, is_number in numbers.items():
             require(
@@ -119,7 +122,9 @@ class EraConfig:
             "min_advantage",
             "a finite number >= 0",
         )
-        is_count = isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
+        is_count = (
+            isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
+        )
         require(self.top_k is None or is_count, "top_k", "null or a whole number >= 1")
         if problems:
             raise ValueError("\n".join(problems))
@@ -131,7 +136,9 @@ class EraConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             if name not in known:
-                raise ValueError(f"{CONFIG_KEY}.{name} is not a field of ERA; the fields are {', '.join(known)}.")
+                raise ValueError(
+                    f"{CONFIG_KEY}.{name} is not a field of ERA; the fields are {', '.join(known)}."
+                )
         return cls(**fields)
 
     @property
@@ -199,7 +206,9 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     return era
 
 
-def _fused_problems(era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]) -> list[str]:
+def _fused_problems(
+    era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]
+) -> list[str]:
     """Where fused kernels fail: one log-prob per token, over all logits, of the scaled policy."""
     filters_groups = config["algorithm"].get("filter_groups") or {}
     batch_size = config["data"]["train_batch_size"]
@@ -218,7 +227,8 @@ def _fused_problems(era: EraConfig, config: Mapping[str, Any], actor: Mapping[st
         )
     if era.top_k is not None:
         problems.append(
-            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all logits, set top_k to null"
+            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all "
+            "logits, set top_k to null"
         )
     if actor["entropy_coeff"] != 0:
         problems.append(
@@ -272,7 +282,9 @@ def split_entropy(
     return top, rest
 
 
-def response_entropy(entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2) -> torch.Tensor:
+def response_entropy(
+    entropy: torch.Tensor, response_mask: torch.Tensor, top_fraction: float = 0.2
+) -> torch.Tensor:
     """H_resp: mean of each response's max(1, floor(top_fraction x length)) largest token entropies.
 
     Args and dtypes as `split_entropy`.
@@ -368,10 +380,14 @@ def logprobs(
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     rows = logits.reshape(-1, logits.size(-1))
-    scale = logit_scale.reshape(-1, 1 if logit_scale.shape == shape else logit_scale.size(-1)).to(dtype)
+    scale = logit_scale.reshape(-1, 1 if logit_scale.shape == shape else logit_scale.size(-1)).to(
+        dtype
+    )
     if top_k is None:
         return _ScaledLogProbs.apply(rows, labels.reshape(-1, 1), scale).view(logit_scale.shape)
-    return _TopKLogProbs.apply(rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))).view(logit_scale.shape)
+    return _TopKLogProbs.apply(
+        rows, labels.reshape(-1, 1), scale, min(top_k, logits.size(-1))
+    ).view(logit_scale.shape)
 
 
 def divide_rows_(logits: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
@@ -412,7 +428,9 @@ class _DivideRows(torch.autograd.Function):
 
 def _divide_into(out: torch.Tensor, dividend: torch.Tensor, divisor: torch.Tensor) -> None:
     rows = (out.view(-1, out.size(-1)), dividend.reshape(-1, out.size(-1)), divisor.reshape(-1, 1))
-    for out_rows, dividend_rows, divisor_rows in zip(*(tensor.split(_chunk_rows(out.size(-1))) for tensor in rows)):
+    for out_rows, dividend_rows, divisor_rows in zip(
+        *(tensor.split(_chunk_rows(out.size(-1))) for tensor in rows)
+    ):
         torch.div(dividend_rows, divisor_rows, out=out_rows)
 
 
@@ -459,7 +477,9 @@ class _TopKLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, scale, top_k):
         values, indices = logits.topk(top_k, dim=-1)
-        log_p = (values.unsqueeze(-2) * scale.unsqueeze(-1)).log_softmax(-1)  # (rows, factors, top_k)
+        log_p = (values.unsqueeze(-2) * scale.unsqueeze(-1)).log_softmax(
+            -1
+        )  # (rows, factors, top_k)
         is_label = indices == labels
         ctx.save_for_backward(indices, log_p, is_label, scale)
         ctx.logits_shape, ctx.logits_dtype = logits.shape, logits.dtype
@@ -471,7 +491,9 @@ class _TopKLogProbs(torch.autograd.Function):
     def backward(ctx, grad_output):
         indices, log_p, is_label, scale = ctx.saved_tensors
         weight = grad_output * is_label.any(-1, keepdim=True) * scale
-        grad_top = ((is_label.to(log_p.dtype).unsqueeze(-2) - log_p.exp()) * weight.unsqueeze(-1)).sum(-2)
+        grad_top = (
+            (is_label.to(log_p.dtype).unsqueeze(-2) - log_p.exp()) * weight.unsqueeze(-1)
+        ).sum(-2)
         grad = torch.zeros(ctx.logits_shape, dtype=ctx.logits_dtype, device=log_p.device)
         return grad.scatter_(-1, indices, grad_top.to(ctx.logits_dtype)), None, None, None
 
@@ -493,4 +515,7 @@ def _columns(matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _upcast_chunks(logits: torch.Tensor):
-    return (chunk.to(_at_least_fp32(logits.dtype)) for chunk in logits.split(_chunk_rows(logits.size(-1))))
+    return (
+        chunk.to(_at_least_fp32(logits.dtype))
+        for chunk in logits.split(_chunk_rows(logits.size(-1)))
+    )

@@ -23,8 +23,8 @@ from era.language import CONFIG_KEY, EraConfig
 
 TRAINER_MODE = "era"
 
-# Ends the name of the engine in a configuration with ERA. verl knows no such engine, and only ERA's worker takes it off:
-# a run that asked for ERA and has a plain worker ends where that worker is built, with this text.
+# Ends the name of the engine in a configuration with ERA. verl knows no such engine, and only ERA's worker takes it
+# off: a run that asked for ERA and has a plain worker ends where that worker is built, with this text.
 NEEDS_ERA_WORKER = (
     f" with {CONFIG_KEY}.enable=True, in a worker that is not ERA's. Start with python -m era.verl.main_ppo; for a "
     "launcher of your own see docs/llm/verl-0.9.md. Nothing was trained."

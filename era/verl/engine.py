@@ -25,7 +25,7 @@ from era.language import divide_rows_, logprobs
 
 # Nested (bsz, prompt + response), fp32: the scale of the token that each position predicts.
 LOGIT_SCALE = "era_logit_scale"
-# Nested (bsz, prompt + response), in the model's output: log-probs of the original policy, where the KL loss needs them.
+# Nested (bsz, prompt + response), in the model's output for the KL loss: log-probs of the original policy.
 ORIGINAL_LOG_PROBS = "era_original_log_probs"
 _DIVISOR = "era_divisor"
 
@@ -37,8 +37,8 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
     Attributes:
         top_k: take log-probs over this many largest logits; None for all.
         needs_kl: the loss also needs the log-probs of the original policy.
-        scales_apart: the logits themselves stay those of the original policy, for the KL loss, the entropies or the top-k
-            filter. Otherwise the division by the temperature applies the scale.
+        scales_apart: the logits themselves stay those of the original policy, for the KL loss, the entropies or the
+            top-k filter. Otherwise the division by the temperature applies the scale.
     """
 
     top_k: int | None = None
@@ -47,7 +47,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
 
     def prepare_model_inputs(self, micro_batch) -> tuple[dict[str, Any], dict[str, Any]]:
         model_inputs, output_args = super().prepare_model_inputs(micro_batch)
-        if LOGIT_SCALE in micro_batch.keys():
+        if LOGIT_SCALE in micro_batch:
             output_args[_DIVISOR] = self._divisor(micro_batch, output_args, model_inputs["input_ids"].shape)
         return model_inputs, output_args
 
@@ -75,7 +75,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         entropy_alone = micro_batch.copy()
         tu.assign_non_tensor(entropy_alone, distillation_only=True)  # verl's switch for "no log-probs"
         result = super().prepare_model_outputs(output, output_args, entropy_alone, logits_processor_func)
-        temperature = output_args[name].view(divisor.size(0), -1).expand_as(divisor)
+        temperature = output_args[name].to(divisor.dtype).view(divisor.size(0), -1).expand_as(divisor)
         return result | self._log_probs(output.logits, output_args, micro_batch, temperature, divisor)
 
     def _log_probs(self, logits, output_args, micro_batch, temperature, divisor) -> dict[str, torch.Tensor]:
@@ -84,9 +84,8 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         if _is_packed(micro_batch):
             labels = labels.unsqueeze(0)
         else:
-            labels = torch.nested.nested_tensor_from_jagged(labels, offsets).to_padded_tensor(
-                0, output_size=divisor.shape
-            )
+            labels = torch.nested.nested_tensor_from_jagged(labels, offsets)
+            labels = labels.to_padded_tensor(0, output_size=divisor.shape)
         if not self.needs_kl:
             found = {"log_probs": logprobs(logits, labels, 1 / divisor, self.top_k)}
         elif self.top_k is None:  # both in one sweep over the logits

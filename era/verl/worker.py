@@ -52,8 +52,8 @@ class EraTrainingWorker(TrainingWorker):
         if found is not FSDPEngineWithLMHead:
             raise ValueError(
                 f"{CONFIG_KEY}.enable=True needs verl's FSDP engine, but VERL_ENGINE_VENDOR or the platform chose "
-                f"{found.__name__} for strategy={strategy}. Unset VERL_ENGINE_VENDOR, or set enable to False. Nothing was "
-                "trained."
+                f"{found.__name__} for strategy={strategy}. Unset VERL_ENGINE_VENDOR, or set enable to False. "
+                "Nothing was trained."
             )
         vendor = os.environ.get("VERL_ENGINE_VENDOR")
         os.environ["VERL_ENGINE_VENDOR"] = "era"  # verl's own switch between engines of one strategy
@@ -98,11 +98,11 @@ class EraTrainingWorker(TrainingWorker):
         return output
 
     def _decide(self, data) -> dict[str, float]:
-        if "entropy" not in data.keys():
+        if "entropy" not in data:
             raise ValueError(
-                f"{CONFIG_KEY}.enable=True needs the token entropies of the old_log_prob pass, but the batch of the update "
-                "lacks them. Use verl's V1 trainer without algorithm.rollout_correction.bypass_mode. This step's update "
-                "was not begun; checkpoints are as they were."
+                f"{CONFIG_KEY}.enable=True needs the token entropies of the old_log_prob pass, but the batch of the "
+                "update lacks them. Use verl's V1 trainer, without algorithm.rollout_correction.bypass_mode. "
+                "This step's update was not begun; checkpoints are as they were."
             )
         era = self.era
         mask = data["response_mask"].to_padded_tensor(0).bool()
@@ -119,7 +119,10 @@ class EraTrainingWorker(TrainingWorker):
         return self._metrics(top, rest, mask, scale)
 
     def _old_log_probs(self, data) -> torch.Tensor:
-        """Nested (bsz, response): a forward pass under the decided scales, on every rank (infer_batch answers on some)."""
+        """Nested (bsz, response): a forward pass under the decided scales.
+
+        Not by infer_batch, which answers on the first rank of a sequence-parallel group only.
+        """
         batch = data.copy()
         tu.assign_non_tensor(
             batch,
@@ -176,11 +179,11 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
 
     Args and returns as `verl.workers.utils.losses.ppo_loss`.
     """
-    if LOGIT_SCALE not in data.keys():
+    if LOGIT_SCALE not in data:
         return ppo_loss(config, model_output, data, dp_group)
     data = data.copy()
     new = no_padding_2_padding(model_output["log_probs"].detach(), data)
-    old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data.keys() else new
+    old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data else new
     # A token that the top-k filter removed in one of the two passes has a stand-in there, and no ratio: it takes 1.
     filtered = (old == OUTSIDE_TOP_K_LOG_PROB) | (new == OUTSIDE_TOP_K_LOG_PROB)
     data["old_log_probs"] = response_to_nested(torch.where(filtered, new, old), data["response_mask"])
@@ -206,7 +209,7 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
 
 
 def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
-    """Nested (bsz, prompt + response): each response token's scale where it is predicted, one position before; else 1."""
+    """Nested (bsz, prompt + response): a response token's scale where it is predicted, one position before; else 1."""
     offsets = data["input_ids"].offsets()
     flat = torch.ones(data["input_ids"].values().shape, dtype=scale.dtype, device=scale.device)
     lengths = data["response_mask"].offsets().diff().tolist()

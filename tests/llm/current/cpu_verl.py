@@ -12,7 +12,7 @@ import torch.distributed as dist
 ENVIRONMENT = {
     "VERL_PLATFORM": "cpu",
     "VERL_USE_EXTERNAL_MODULES": "cpu_verl",
-    "VERL_ENGINE_DEVICE": "cuda",  # the engines are registered for cuda and npu; nothing in them is of one of them alone
+    "VERL_ENGINE_DEVICE": "cuda",  # the engines are registered for cuda and npu, and run anywhere
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",

@@ -108,7 +108,7 @@ def make_worker(settings, folder):
         pad_to_length_bucket=16,
     )
     plugin = settings.get("plugin", True)
-    actor = (era_config if plugin else sys.modules[__name__]).FSDPActorConfig(
+    actor = (era_config.FSDPActorConfig if plugin else FSDPActorConfig)(
         rollout_n=1,
         fsdp_config=engine,
         ppo_micro_batch_size_per_gpu=settings["micro_batch"],
@@ -216,10 +216,9 @@ def all_ranks(worker, data):
     """What the trainer hands to all ranks; infer_batch answers on the first of a sequence-parallel group only."""
     output = worker.infer_batch(data)
     answers = [None] * dist.get_world_size()
-    dist.all_gather_object(
-        answers, None if output is None else {k: list(output[k].unbind()) for k in ("log_probs", "entropy")}
-    )
-    mine = answers[dist.get_rank()] or answers[0]
+    mine = None if output is None else {key: list(output[key].unbind()) for key in ("log_probs", "entropy")}
+    dist.all_gather_object(answers, mine)
+    mine = mine or answers[0]
     return {key: nested(rows) for key, rows in mine.items()}
 
 
@@ -242,8 +241,6 @@ def main(settings_path, result_path):
         try:
             results.append(take_steps(settings, folder[0]))
         except ValueError as error:
-            if settings.get("debug"):
-                raise
             results.append({"error": str(error)})
     if dist.get_rank() == 0:
         torch.save(results, result_path)

@@ -1,0 +1,53 @@
+"""The environment of these tests: another than that of verl v0.4.1, whose packages these ones are too new for."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+# Unpacked source packages of verl: verl-0.8.0, verl-0.9.0, verl-0.9.1.
+SOURCES = Path(os.environ.get("VERL_SOURCES", ROOT / ".venv" / "verl-sources"))
+VERSIONS = ("0.9.0", "0.9.1")
+
+
+def require():
+    """Skip the calling module where the environment or the sources are missing."""
+    missing = [name for name in ("torch", "tensordict", "transfer_queue", "ray") if not importlib.util.find_spec(name)]
+    missing += [str(tree) for tree in map(tree_of, ("0.8.0", *VERSIONS)) if not tree.is_dir()]
+    if missing:
+        pytest.skip(
+            f"needs the environment of verl 0.9, which lacks {', '.join(missing)} here: make test-verl-0.9",
+            allow_module_level=True,
+        )
+
+
+def tree_of(version):
+    return SOURCES / f"verl-{version}"
+
+
+def run(script, *arguments, verl=None, environment=None, launcher=(), timeout=900):
+    """A script of this folder, in a process in which `import verl` is this tree's."""
+    paths = [*([verl] if verl else []), Path(__file__).parent, Path(__file__).parents[1], ROOT]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"} | (environment or {})
+    command = [sys.executable, "-W", "ignore", *launcher, *map(str, script), *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+def take_steps(version, settings, processes=1):
+    """One result for each of the settings, by worker_step.py; starting it takes half a minute, so give it many."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / "settings.json", Path(folder) / "results.pt"]
+        files[0].write_text(json.dumps(settings))
+        script = [Path(__file__).with_name("worker_step.py")]
+        result = run(script, *files, verl=tree_of(version), launcher=launcher)
+        assert result.returncode == 0, result.stdout[-10000:] + result.stderr[-10000:]
+        import torch
+
+        return torch.load(files[1], weights_only=False)
