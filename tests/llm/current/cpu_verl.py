@@ -4,6 +4,7 @@ With ENVIRONMENT set before verl is imported, verl itself imports this module an
 """
 
 import contextlib
+import os
 import types
 
 import torch
@@ -93,6 +94,7 @@ def register_platform():
 def install_stand_ins():
     """FSDP synchronises module states through a GPU; gloo has no mean; verl moves a model to the device "cpu:cpu"."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from verl.workers import engine_workers
     from verl.workers.engine.fsdp import transformer_impl
 
     make, all_reduce = FSDP.__init__, dist.all_reduce
@@ -108,6 +110,14 @@ def install_stand_ins():
 
     FSDP.__init__, dist.all_reduce = fsdp, reduce
     transformer_impl.load_fsdp_model_to_gpu = nothing
+    engine_workers.initialize_global_process_group_ray = initialize_gloo  # verl would ask for "cpu:gloo,cpu:gloo"
+    # Each rank loads the weights itself, as nothing sends it those of the first.
+    transformer_impl.get_init_weight_context_manager = lambda **kwargs: contextlib.nullcontext
+
+
+def initialize_gloo(timeout_second=None):
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 
 
 register_platform()

@@ -87,7 +87,9 @@ def test_update_equals_fp64_arithmetic(updates, case):
     assert result["engine"] == "EraFSDPEngine"
     expected = arithmetic(result, settings)
     assert largest_difference(result["start"], expected) > 1e-3, "the update must move the policy"
-    assert largest_difference(result["parameters"], expected) < 1e-12
+    # verl adds 1e-8 to a response's number of tokens where it takes means over each
+    bound = 1e-7 if settings.get("loss_agg_mode") == "seq-mean-token-mean" else 1e-12
+    assert largest_difference(result["parameters"], expected) < bound
     (metrics,) = result["metrics"]
     if case[0] == "on-policy":
         assert set(metrics["actor/ppo_kl"]) == set(metrics["actor/pg_clipfrac"]) == {0.0}, "the ratio is exactly 1"

@@ -102,7 +102,6 @@ def make_worker(settings, folder):
         model_dtype="fp32",
         mixed_precision={"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
-        use_orig_params=True,
         ulysses_sequence_parallel_size=1 if settings.get("fsdp") else dist.get_world_size(),
         pad_to_length=settings.get("pad_to_length", False),
         pad_to_length_bucket=16,
