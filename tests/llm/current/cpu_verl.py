@@ -16,7 +16,6 @@ ENVIRONMENT = {
     "VERL_ENGINE_DEVICE": "cuda",  # the engines are registered for cuda and npu, and run anywhere
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
 }
 
 

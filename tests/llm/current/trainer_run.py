@@ -30,13 +30,13 @@ actor_rollout_ref.actor.fsdp_config.model_dtype=fp32 actor_rollout_ref.actor.fsd
 actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=400
 actor_rollout_ref.rollout.name=cpu actor_rollout_ref.rollout.nnodes=1 actor_rollout_ref.rollout.n=8
 actor_rollout_ref.rollout.calculate_log_probs=False actor_rollout_ref.rollout.tensor_model_parallel_size=1
-actor_rollout_ref.rollout.agent.agent_loop_manager_class=trainer_run.Sampler
++actor_rollout_ref.rollout.agent.agent_loop_manager_class=trainer_run.Sampler
 algorithm.adv_estimator=grpo reward.num_workers=1
 trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.device=cpu trainer.total_training_steps=3 trainer.save_freq=-1
 trainer.val_before_train=False trainer.test_freq=-1 trainer.logger=[console,file] trainer.resume_mode=auto
 transfer_queue.backend.SimpleStorage.num_data_storage_units=1
 transfer_queue.backend.SimpleStorage.total_storage_size=1000
-ray_kwargs.ray_init.num_cpus=12 +ray_kwargs.ray_init.num_gpus=1 +ray_kwargs.ray_init.include_dashboard=False
++ray_kwargs.ray_init.address=local ray_kwargs.ray_init.num_cpus=12 +ray_kwargs.ray_init.num_gpus=1 +ray_kwargs.ray_init.include_dashboard=False
 """.split()
 
 
