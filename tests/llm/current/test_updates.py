@@ -219,7 +219,7 @@ BF16 = [
 
 
 def test_the_first_off_policy_ratio_is_one_in_bf16(version):
-    """Old and new log-probs are rounded alike, although the logits are bf16: with a learning rate of 0 all ratios are 1."""
+    """Old and new log-probs are rounded alike, although the logits are bf16: with a learning rate of 0 all are 1."""
     for settings, result in zip(BF16, environment.take_steps(version, BF16)):
         (metrics,) = result["metrics"]
         assert metrics["era/scaled_token_fraction"] > 0.1

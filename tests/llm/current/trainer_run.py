@@ -1,7 +1,7 @@
 """python trainer_run.py FOLDER OVERRIDES: era.verl.main_ppo on a CPU, with what stands for GPUs and rollout servers.
 
-Everything else is real: Ray, TransferQueue, verl's V1 trainer, its FSDP engine and file logger. FOLDER gets a tiny model
-and a task: a response's reward is 1 if it has the token "7".
+Everything else is real: Ray, TransferQueue, verl's V1 trainer, its FSDP engine and file logger. FOLDER gets a tiny
+model and a task: a response's reward is 1 if it has the token "7".
 """
 
 import os
@@ -36,8 +36,9 @@ trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.device=cpu trainer.total_trai
 trainer.val_before_train=False trainer.test_freq=-1 trainer.logger=[console,file] trainer.resume_mode=auto
 transfer_queue.backend.SimpleStorage.num_data_storage_units=1
 transfer_queue.backend.SimpleStorage.total_storage_size=1000
-+ray_kwargs.ray_init.address=local ray_kwargs.ray_init.num_cpus=12 +ray_kwargs.ray_init.num_gpus=1 +ray_kwargs.ray_init.include_dashboard=False
-""".split()
++ray_kwargs.ray_init.address=local ray_kwargs.ray_init.num_cpus=12
++ray_kwargs.ray_init.num_gpus=1 +ray_kwargs.ray_init.include_dashboard=False
+"""
 
 
 def make_task(folder):
@@ -145,9 +146,7 @@ class Sampler:
                 lengths = {"prompt_len": len(prompt), "response_len": len(response), "seq_len": len(ids)}
                 steps = dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), step)
                 tags.append({"status": "success", **lengths, **steps})
-            tq.kv_batch_put(
-                keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags
-            )
+            tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags)
             done = {"is_prompt": True, "status": "finished", "global_steps": step}
             tq.kv_batch_put(keys=[uid], partition_id="train", tags=[done])
 
@@ -175,8 +174,15 @@ def on_a_cpu(task_runner):
                     make()
                     for role, worker in trainer.role_worker_mapping.items():
                         plain = worker.__ray_actor_class__
-                        print("WORKER", role, plain.__name__, "TRAINER", type(trainer).__name__, trainer.trainer_mode,
-                              type(trainer.replay_buffer).__name__)
+                        print(
+                            "WORKER",
+                            role,
+                            plain.__name__,
+                            "TRAINER",
+                            type(trainer).__name__,
+                            trainer.trainer_mode,
+                            type(trainer.replay_buffer).__name__,
+                        )
                         trainer.role_worker_mapping[role] = ray.remote(worker_with_sampling(plain))
 
                 trainer._init_resource_pool_mgr = make_pools
@@ -194,7 +200,7 @@ if __name__ == "__main__":
         make_task(folder)
     files = [f"data.train_files={folder}/task.parquet", f"data.val_files={folder}/task.parquet"]
     model = [f"actor_rollout_ref.model.path={folder}", f"trainer.default_local_dir={folder}/checkpoints"]
-    sys.argv[1:] = [*OVERRIDES, *files, *model, f"hydra.run.dir={folder}/hydra", *sys.argv[2:]]
+    sys.argv[1:] = [*OVERRIDES.split(), *files, *model, f"hydra.run.dir={folder}/hydra", *sys.argv[2:]]
     import trainer_run
     from verl.trainer import main_ppo as verl_main
 
