@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from omegaconf import open_dict
 from verl.workers import config as verl_config
 
 from era.language import CONFIG_KEY, EraConfig
@@ -73,7 +74,8 @@ def prepare(config: Any) -> EraConfig:
         actor._target_ = ACTOR_CONFIGS.get(actor._target_, actor._target_)
         config.trainer.v1.trainer_mode = TRAINER_MODE
     elif actor._target_ not in ACTOR_CONFIGS.values():
-        actor.pop("era", None)
+        with open_dict(actor):
+            actor.pop("era", None)
     return era
 
 

@@ -1,0 +1,53 @@
+"""One batch, one model, the same update: by the overlay in verl v0.4.1's actor, and by era.verl in verl 0.9's worker."""
+
+import json
+import os
+import subprocess
+
+import environment
+import pytest
+
+environment.require()
+
+import torch  # noqa: E402
+from llm_helpers import largest_difference  # noqa: E402
+from test_updates import BASE, COLD, GSPO, OFF_POLICY, with_era  # noqa: E402
+
+# Both take means over the whole mini-batch where it is one micro-batch.
+ONE, SEVERAL = {**BASE, **with_era(), "micro_batch": 24}, {**OFF_POLICY, **with_era(), "micro_batch": 8}
+BOTH = {
+    "padded": ONE,
+    "packed": {**ONE, **COLD, "remove_padding": True},
+    "multi-turn": {**ONE, "multi_turn": True, "remove_padding": True},
+    "top-k, scaled advantages": {**ONE, **with_era(top_k=5, scale_advantages=True, k=1.75)},
+    "off-policy": {**SEVERAL, "remove_padding": True},
+    "off-policy, all losses": {**SEVERAL, "kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(top_k=5)},
+    "off-policy, GSPO": {**SEVERAL, **GSPO, "remove_padding": True},
+}
+PYTHON = environment.ROOT / ".venv" / "cpu" / "bin" / "python"  # the environment of verl v0.4.1
+
+
+def overlay_steps(tree, settings, folder):
+    (folder / "settings.json").write_text(json.dumps(settings))
+    script = environment.ROOT / "tests" / "llm" / "actor_step.py"
+    env = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{environment.ROOT}", "OMP_NUM_THREADS": "1"}
+    command = [PYTHON, script, folder / "settings.json", folder / "results.pt"]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return torch.load(folder / "results.pt", weights_only=False)
+
+
+@pytest.mark.slow
+def test_the_overlay_and_the_plugin_agree(patched_verl, tmp_path):
+    if not PYTHON.exists():
+        pytest.skip(f"needs the environment of verl v0.4.1 in {PYTHON.parents[1]}: make test")
+    settings = list(BOTH.values())
+    old, new = overlay_steps(patched_verl, settings, tmp_path), environment.take_steps("0.9.1", settings)
+    for name, theirs, ours in zip(BOTH, old, new):
+        assert largest_difference(ours["start"], theirs["start"]) == 0.0
+        assert largest_difference(theirs["start"], theirs["parameters"]) > 1e-3
+        bound = 1e-7 if "GSPO" in name else 1e-12  # verl adds 1e-8 to a response's length in 0.9, and not in v0.4.1
+        assert largest_difference(ours["parameters"], theirs["parameters"]) < bound, name
+        metrics = {key: value for key, value in theirs["metrics"][0].items() if key.startswith("era/")}
+        assert len(metrics) == 6
+        assert {key: ours["metrics"][0][key] for key in metrics} == pytest.approx(metrics, rel=1e-9)
