@@ -25,7 +25,10 @@ VENV := .venv/cpu
 GPU_VENV := .venv/verl-gpu
 TIMM_GPU_VENV := .venv/timm-gpu
 FASTTD3_GPU_VENV := .venv/fasttd3-gpu
-VENVS := $(VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
+VERL_09_VENV := .venv/verl-0.9-cpu
+VERL_SOURCES := .venv/verl-sources
+VERL_09_READY := $(VERL_09_VENV)/installed
+VENVS := $(VENV) $(VERL_09_VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
 # An environment whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
@@ -61,7 +64,7 @@ LLM_RUNS := $(call runs-of,llm)
 VISION_RUNS := $(call runs-of,vision)
 CONTROL_RUNS := $(call runs-of,control)
 
-.PHONY: help demo demo-vision demo-control report lint test test-all test-engine format \
+.PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 format \
 	apply status diff revert drift \
 	$(LLM_RUNS) llm-smoke llm-data llm-merge llm-eval \
 	$(VISION_RUNS) vision-smoke vision-results \
@@ -83,6 +86,13 @@ $(VENV_READY): requirements/cpu.txt | given-python
 given-python:
 	@[[ -z "$$PYTHON" || ! -e $(VENV_READY) ]] || echo "PYTHON=$$PYTHON is not used here: $(VENV) has a Python" \
 		"already. To set it up with another one, remove it first: rm -r $(VENV)" >&2
+
+$(VERL_09_READY): requirements/verl-0.9-cpu.in
+	@python3 -m venv $(VERL_09_VENV) && $(VERL_09_VENV)/bin/python -m pip install -q -r $<
+	@mkdir -p $(VERL_SOURCES); for version in 0.8.0 0.9.0 0.9.1; do \
+		$(VERL_09_VENV)/bin/python -m pip download -q --no-deps --no-binary :all: -d $(VERL_SOURCES) verl==$$version \
+			&& tar -xzf $(VERL_SOURCES)/verl-$$version.tar.gz -C $(VERL_SOURCES) || exit 1; done
+	@touch $@
 
 patched-verl patched-timm: $(VENV_READY)
 	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS"
@@ -120,6 +130,9 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(TESTS) tests/engine --dist worksteal; \
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
+
+test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in an environment of their own: a quarter of an hour
+	@env -u PYTHONPATH -u PYTHONHOME VERL_SOURCES=$(VERL_SOURCES) $(VERL_09_VENV)/bin/python -m pytest -q tests/llm/current
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
 	@$(VENV)/bin/ruff check --fix .; status=$$?; $(VENV)/bin/ruff format . && exit $$status

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 # Unpacked source packages of verl: verl-0.8.0, verl-0.9.0, verl-0.9.1.
-SOURCES = Path(os.environ.get("VERL_SOURCES", ROOT / ".venv" / "verl-sources"))
+SOURCES = Path(os.environ.get("VERL_SOURCES", ROOT / ".venv" / "verl-sources")).resolve()
 VERSIONS = ("0.9.0", "0.9.1")
 
 

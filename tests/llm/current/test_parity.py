@@ -1,4 +1,4 @@
-"""One batch, one model, the same update: by the overlay in verl v0.4.1's actor, and by era.verl in verl 0.9's worker."""
+"""One batch, one model, the same update: by the overlay in verl v0.4.1, and by era.verl in verl 0.9.1."""
 
 import json
 import os
