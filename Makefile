@@ -131,7 +131,7 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(TESTS) tests/engine --dist worksteal; \
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
-test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in an environment of their own: a quarter of an hour
+test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment: a quarter of an hour
 	@env -u PYTHONPATH -u PYTHONHOME VERL_SOURCES=$(VERL_SOURCES) $(VERL_09_VENV)/bin/python -m pytest -q tests/llm/current
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can

@@ -167,6 +167,40 @@ def test_environments(name):
     assert result.stdout.strip().startswith(expected) and bool(result.stdout.strip()) == bool(expected)
 
 
+OWN_LAUNCHER = """
+import sys
+import verl
+assert "era.verl.trainer" in sys.modules
+from hydra import compose, initialize_config_module
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.config import validate_config
+overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "trainer.v1.trainer_mode=era"]
+overrides += ["actor_rollout_ref.actor._target_=era.verl.config.FSDPActorConfig"]
+for more in (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"]):
+    era = [f"+actor_rollout_ref.actor.era.{field}" for field in more]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", [*overrides, *era, "algorithm.rollout_correction.bypass_mode=True"])
+    for action in (lambda: validate_config(config, False, False), lambda: get_trainer_cls("era")(config)):
+        try:
+            action()
+            print("ANSWER accepted")
+        except Exception as error:
+            print("ANSWER", str(error).replace(chr(10), " "), config.trainer.v1.trainer_mode)
+"""
+
+
+def test_a_launcher_of_ones_own():
+    """verl's driver refuses bad values, and ERA's trainer what ERA does not go together with."""
+    variables = {"VERL_USE_EXTERNAL_MODULES": "era.verl.trainer"}
+    result = environment.run(["-c", OWN_LAUNCHER], verl=environment.tree_of("0.9.1"), environment=variables)
+    assert result.returncode == 0, result.stderr[-3000:]
+    answers = [line for line in result.stdout.splitlines() if line.startswith("ANSWER")]
+    assert len(answers) == 6
+    assert all("actor.era.k is 0.5" in answer for answer in answers[:2])
+    assert answers[2] == answers[4] == answers[5] == "ANSWER accepted"
+    assert "bypass_mode=True" in answers[3] and "Nothing was started" in answers[3]
+
+
 WORKERS = """
 import os
 import cpu_verl

@@ -56,6 +56,17 @@ def test_grpo_is_verls_own_trainer_and_worker(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_that_cannot_import_the_plugin(tmp_path):
+    """Ray's processes have another PYTHONPATH than the driver."""
+    tree = environment.tree_of("0.9.1")
+    overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "+ray_kwargs.ray_init.address=local"]
+    overrides += [f"+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH={tree}", f"hydra.run.dir={tmp_path}"]
+    result = environment.run(["-m", "era.verl.main_ppo"], ON[0], *overrides, verl=tree, folder=tmp_path)
+    assert result.returncode == 1 and "Traceback" not in result.stderr.split("error: a Ray process")[1]
+    assert "could not import ERA's plug-in" in result.stderr and "Nothing was trained" in result.stderr
+
+
+@pytest.mark.slow
 def test_scaled_updates(tmp_path):
     """All responses are below omega_low: every token of positive advantage is scaled, and the ratio is still 1."""
     steps, _ = train(tmp_path, *ON, f"{ERA}low=8.0")
