@@ -206,14 +206,10 @@ import os
 import cpu_verl
 os.environ.update(cpu_verl.ENVIRONMENT)
 import verl
-import tempfile
 from functools import partial
 from types import SimpleNamespace
 from verl.trainer.distillation import distillation_ppo_loss
-from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine_workers import TrainingWorker
-import worker_step
 from era.verl import config, worker
 import era.verl.trainer
 
@@ -225,9 +221,14 @@ def said(action):
         print(type(error).__name__, error)
 
 actor = config.FSDPActorConfig(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
-plain = SimpleNamespace(model_type="language_model", engine_config=actor.engine)
 said(lambda: EngineRegistry.get_engine_cls("language_model", actor.engine.strategy))
-said(lambda: worker.EraTrainingWorker(SimpleNamespace(model_type="value_model", engine_config=actor.engine)))
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp", device="cuda", vendor="other")
+class OtherEngine(worker.FSDPEngineWithLMHead):
+    pass
+
+os.environ["VERL_ENGINE_VENDOR"] = "other"
+said(lambda: worker.EraTrainingWorker(SimpleNamespace(model_type="language_model", engine_config=actor.engine)))
 new = worker.EraTrainingWorker.__new__(worker.EraTrainingWorker)
 said(lambda: new.set_loss_fn(partial(distillation_ppo_loss, config=actor)))
 new.era = worker.EraConfig(enable=True)
@@ -241,7 +242,10 @@ def test_workers_refuse_before_the_first_step():
     assert result.returncode == 0, result.stderr[-3000:]
     outcomes = ("ValueError", "AssertionError", "ACCEPTED")
     said = [line for line in result.stdout.splitlines() if line.startswith(outcomes)]
-    expected = ["in a worker that is not ERA's. Start with python -m era.verl.main_ppo", "needs verl's FSDP engine"]
+    expected = [
+        "in a worker that is not ERA's. Start with python -m era.verl.main_ppo",
+        "the platform chose OtherEngine",
+    ]
     expected += ["the actor's loss is distillation_ppo_loss", "needs the token entropies of the old_log_prob pass"]
     assert len(said) == 4
     for line, text in zip(said, expected):
