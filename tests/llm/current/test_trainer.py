@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import environment
 import pytest
@@ -14,17 +15,20 @@ DAPO = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=r
 OFF_POLICY = ["actor_rollout_ref.actor.ppo_mini_batch_size=4"]
 
 
+SCRIPT = Path(environment.__file__).with_name("trainer_run.py")
+
+
+def start(folder, *overrides, version="0.9.1"):
+    variables = {"VERL_FILE_LOGGER_PATH": str(folder / "log.jsonl")}
+    verl = environment.tree_of(version)
+    return environment.run([SCRIPT], folder, *overrides, verl=verl, environment=variables, folder=folder)
+
+
 def train(folder, *overrides, version="0.9.1"):
     """The metrics of each step, and what was printed."""
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
-    result = environment.run(
-        [environment.Path(environment.__file__).with_name("trainer_run.py")],
-        folder,
-        *overrides,
-        verl=environment.tree_of(version),
-        environment={"VERL_FILE_LOGGER_PATH": str(log)},
-    )
+    result = start(folder, *overrides, version=version)
     assert result.returncode == 0, result.stdout[-10000:] + result.stderr[-10000:]
     return [json.loads(line)["data"] for line in log.read_text().splitlines()], result.stdout
 
@@ -58,12 +62,11 @@ def test_grpo_is_verls_own_trainer_and_worker(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_cannot_import_the_plugin(tmp_path):
     """Ray's processes have another PYTHONPATH than the driver."""
-    tree = environment.tree_of("0.9.1")
-    overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "+ray_kwargs.ray_init.address=local"]
-    overrides += [f"+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH={tree}", f"hydra.run.dir={tmp_path}"]
-    result = environment.run(["-m", "era.verl.main_ppo"], ON[0], *overrides, verl=tree, folder=tmp_path)
-    assert result.returncode == 1 and "Traceback" not in result.stderr.split("error: a Ray process")[1]
-    assert "could not import ERA's plug-in" in result.stderr and "Nothing was trained" in result.stderr
+    others = ":".join(map(str, [environment.tree_of("0.9.1"), SCRIPT.parent, SCRIPT.parents[1]]))
+    result = start(tmp_path, *ON, f"+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH={others}")
+    assert result.returncode == 1
+    assert "could not import ERA's plug-in: ModuleNotFoundError: No module named 'era'\n" in result.stderr
+    assert result.stderr.strip().endswith("before `ray start`. Nothing was trained.")
 
 
 @pytest.mark.slow
