@@ -35,7 +35,7 @@ def train(folder, *overrides, version="0.9.1"):
 
 def workers(printed):
     """(worker class, trainer class, trainer mode, replay buffer) of the run."""
-    return re.search(r"WORKER actor (\w+) TRAINER (\w+) (\w+) (\w+)", printed).groups()
+    return re.search(r"WORKER \S+ (\w+) TRAINER (\w+) (\w+) (\w+)", printed).groups()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ model and a task: a response's reward is 1 if it has the token "7".
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import cpu_verl
 
@@ -86,9 +87,9 @@ def worker_with_sampling(worker):
     from verl.single_controller.base.decorator import Dispatch, register
 
     class CpuWorker(worker):
-        def __init__(self, *args, **kwargs):
+        def __init__(self, config, role, **kwargs):
             cpu_verl.install_stand_ins()
-            super().__init__(*args, **kwargs)
+            super().__init__(config=config, role=role.replace("_rollout", ""), **kwargs)
 
         @register(dispatch_mode=Dispatch.ONE_TO_ALL)
         def sample(self, prompts, count, length, temperature):
@@ -141,6 +142,7 @@ class Sampler:
                         "rm_scores": reward,
                         "uid": uid,
                         "num_turns": 2,
+                        "extra_fields": {"reward_extra_info": {"reward": reward[-1].item()}},
                     }
                 )
                 lengths = {"prompt_len": len(prompt), "response_len": len(response), "seq_len": len(ids)}
@@ -159,11 +161,10 @@ def on_a_cpu(task_runner):
         def run(self, config):
             from verl.trainer.ppo.v1 import PPOTrainerSync
             from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-            from verl.workers.rollout.replica import RolloutReplicaRegistry
+            from verl.workers.rollout.llm_server import LLMServerManager
 
-            RolloutReplicaRegistry.register("cpu", lambda: object)
             setup = PPOTrainer._setup
-            PPOTrainer._enable_hybrid_replicas = False
+            LLMServerManager.create = lambda **_: SimpleNamespace(get_replicas=list)
             PPOTrainer.get_llm_client = lambda trainer: trainer
             PPOTrainerSync.on_init_end = PPOTrainerSync.on_step_end = lambda trainer: None
 
