@@ -3,6 +3,7 @@
     era.discrete    classifiers: logits whose softmax has a minimum entropy
     era.continuous  Gaussian policies: standard deviations with a minimum entropy
     era.language    language-model policies: log-probs of sharpened or flattened logits
+    era.verl        a plug-in for verl 0.9.0 and 0.9.1
 
 Import from these modules: this one imports nothing, so that `python -m era` answers at once.
 All entropies are in nats.

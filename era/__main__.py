@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from era import __version__
+from era.verl.compatibility import TESTED
 
 # By name in apply.py: the package, the version that has an integration, its file, its switch.
 INTEGRATIONS = {
@@ -39,9 +40,13 @@ def main() -> None:
         folder, version = with_era(package, file), installed(package)
         if folder:
             lines.append(f"{name}: with ERA, in {folder}; switch it on with {switch}")
+        elif name == "verl" and version in TESTED:
+            lines.append(f"verl: {version}; ERA is in python -m era.verl.main_ppo")
         else:
             state = f"{version}, without ERA" if version else "not installed"
             lines.append(f"{name}: {state}; the integration fits {fits} (apply.py apply {name})")
+            if name == "verl":
+                lines[-1] += f"; era.verl fits {' and '.join(TESTED)}"
     print("\n".join(lines))
 
 

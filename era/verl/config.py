@@ -20,7 +20,7 @@ from typing import Any
 from omegaconf import open_dict
 from verl.workers import config as verl_config
 
-from era.language import CONFIG_KEY, EraConfig
+from era.language import CONFIG_KEY, COVARIANCE_LOSSES, EraConfig
 
 TRAINER_MODE = "era"
 
@@ -125,7 +125,7 @@ def _unsound(actor_rollout_ref: Mapping[str, Any]) -> list[str]:
     """With k = 1, where ERA only logs, these are verl's own business."""
     loss_mode = actor_rollout_ref["actor"]["policy_loss"]["loss_mode"]
     problems = []
-    if "cov" in loss_mode:
+    if loss_mode in COVARIANCE_LOSSES:
         problems.append(
             f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}: its covariances would be those of the scaled "
             "policy; set it to vanilla or gspo"
