@@ -89,9 +89,10 @@ given-python:
 
 $(VERL_09_READY): requirements/verl-0.9-cpu.in
 	@python3 -m venv $(VERL_09_VENV) && $(VERL_09_VENV)/bin/python -m pip install -q -r $<
-	@mkdir -p $(VERL_SOURCES); for version in 0.8.0 0.9.0 0.9.1; do \
-		$(VERL_09_VENV)/bin/python -m pip download -q --no-deps --no-binary :all: -d $(VERL_SOURCES) verl==$$version \
-			&& tar -xzf $(VERL_SOURCES)/verl-$$version.tar.gz -C $(VERL_SOURCES) || exit 1; done
+	@mkdir -p $(VERL_SOURCES); for version in 0.8.0 0.9.0 0.9.1; do $(VERL_09_VENV)/bin/python -m pip download -q --no-deps \
+		--no-binary :all: -d $(VERL_SOURCES) verl==$$version || exit 1; done
+	@cd $(VERL_SOURCES) && sha256sum --quiet --check "$(CURDIR)/requirements/verl-0.9-sources.sha256" && \
+		for archive in verl-*.tar.gz; do tar -xzf $$archive || exit 1; done
 	@touch $@
 
 patched-verl patched-timm: $(VENV_READY)
