@@ -87,12 +87,11 @@ given-python:
 	@[[ -z "$$PYTHON" || ! -e $(VENV_READY) ]] || echo "PYTHON=$$PYTHON is not used here: $(VENV) has a Python" \
 		"already. To set it up with another one, remove it first: rm -r $(VENV)" >&2
 
-$(VERL_09_READY): requirements/verl-0.9-cpu.in
+$(VERL_09_READY): requirements/verl-0.9-cpu.in requirements/verl-0.9-sources.txt
 	@python3 -m venv $(VERL_09_VENV) && $(VERL_09_VENV)/bin/python -m pip install -q -r $<
-	@mkdir -p $(VERL_SOURCES); for version in 0.8.0 0.9.0 0.9.1; do $(VERL_09_VENV)/bin/python -m pip download -q --no-deps \
-		--no-binary :all: -d $(VERL_SOURCES) verl==$$version || exit 1; done
-	@cd $(VERL_SOURCES) && sha256sum --quiet --check "$(CURDIR)/requirements/verl-0.9-sources.sha256" && \
-		for archive in verl-*.tar.gz; do tar -xzf $$archive || exit 1; done
+	@while read -r source; do $(VERL_09_VENV)/bin/python -m pip download -q --require-hashes --no-deps --no-binary :all: \
+		-d $(VERL_SOURCES) -r <(echo "$$source") || exit 1; done < requirements/verl-0.9-sources.txt
+	@cd $(VERL_SOURCES) && for archive in verl-*.tar.gz; do tar -xzf $$archive || exit 1; done
 	@touch $@
 
 patched-verl patched-timm: $(VENV_READY)
@@ -132,7 +131,7 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(TESTS) tests/engine --dist worksteal; \
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
-test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment: a quarter of an hour
+test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment
 	@env -u PYTHONPATH -u PYTHONHOME VERL_SOURCES=$(VERL_SOURCES) $(VERL_09_VENV)/bin/python -m pytest -q tests/llm/current
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
