@@ -44,9 +44,10 @@ def main() -> None:
             lines.append(f"verl: {version}; ERA is in python -m era.verl.main_ppo")
         else:
             state = f"{version}, without ERA" if version else "not installed"
-            lines.append(f"{name}: {state}; the integration fits {fits} (apply.py apply {name})")
-            if name == "verl":
-                lines[-1] += f"; era.verl fits {' and '.join(TESTED)}"
+            plugin = f"; era.verl fits {' and '.join(TESTED)}" if name == "verl" else ""
+            lines.append(
+                f"{name}: {state}; the integration fits {fits} (apply.py apply {name}){plugin}"
+            )
     print("\n".join(lines))
 
 

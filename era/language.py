@@ -328,6 +328,60 @@ def logit_scale(
     return scale
 
 
+def metric_sums(
+    era: EraConfig,
+    entropy: torch.Tensor,
+    rest: torch.Tensor,
+    mask: torch.Tensor,
+    scale: torch.Tensor,
+) -> torch.Tensor:
+    """What the metrics of an update need of one rank; sum it over the ranks for `update_metrics`.
+
+    Args:
+        era: low, high and top_fraction.
+        entropy, rest: as `split_entropy` returns them, (bsz,) in nats.
+        mask: response tokens, (bsz, T).
+        scale: as `logit_scale` returns it, (bsz, T).
+
+    Returns:
+        Sums and counts, (10,) in fp64.
+    """
+    length = mask.sum(-1)
+    top_count = forking_count(length, era.top_fraction)
+    rest_count = length - top_count
+    known = ~entropy.isnan()
+    sums = [
+        entropy.nansum(dtype=torch.double),
+        (entropy < era.low).sum(),
+        (entropy > era.high).sum(),
+        known.sum(),
+        (scale != 1).sum(),
+        length.sum(),
+        (entropy.double() * top_count).nansum(),
+        (top_count * known).sum(),
+        (rest.double() * rest_count).nansum(),
+        (rest_count * ~rest.isnan()).sum(),
+    ]
+    return torch.stack([one.double() for one in sums])
+
+
+def update_metrics(sums: torch.Tensor) -> dict[str, float]:
+    """From `metric_sums`: means over responses (H_resp, fractions) and over tokens (the others)."""
+    total, low, high, responses, scaled, tokens, top, top_tokens, rest, rest_tokens = sums.tolist()
+    return {
+        "era/response_entropy": _ratio(total, responses),
+        "era/low_fraction": _ratio(low, responses),
+        "era/high_fraction": _ratio(high, responses),
+        "era/scaled_token_fraction": _ratio(scaled, tokens),
+        "era/top_entropy": _ratio(top, top_tokens),
+        "era/rest_entropy": _ratio(rest, rest_tokens),
+    }
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else math.nan
+
+
 def logprobs(
     logits: torch.Tensor,
     labels: torch.Tensor,

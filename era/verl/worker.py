@@ -28,7 +28,15 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested, response_to_nested
 
-from era.language import CONFIG_KEY, OUTSIDE_TOP_K_LOG_PROB, EraConfig, forking_count, logit_scale, split_entropy
+from era.language import (
+    CONFIG_KEY,
+    OUTSIDE_TOP_K_LOG_PROB,
+    EraConfig,
+    logit_scale,
+    metric_sums,
+    split_entropy,
+    update_metrics,
+)
 from era.verl.config import NEEDS_ERA_WORKER
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
@@ -116,7 +124,9 @@ class EraTrainingWorker(TrainingWorker):
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data[OLD_LOG_PROBS] = self._old_log_probs(data)
-        return self._metrics(top, rest, mask, scale)
+        sums = metric_sums(era, top, rest, mask, scale).to(get_device_name())
+        dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
+        return update_metrics(sums)
 
     def _old_log_probs(self, data) -> torch.Tensor:
         """Nested (bsz, response): a forward pass under the decided scales.
@@ -135,36 +145,6 @@ class EraTrainingWorker(TrainingWorker):
         with self.engine.eval_mode():
             log_probs = self.engine.infer_batch(batch)["model_output"]["log_probs"]
         return response_from_nested(log_probs, data["response_mask"]).to(data["response_mask"].device)
-
-    def _metrics(self, entropy, rest, mask, scale) -> dict[str, float]:
-        """Means over responses (H_resp, fractions) and over tokens (the others) of all ranks."""
-        length = mask.sum(-1)
-        top_count = forking_count(length, self.era.top_fraction)
-        rest_count = length - top_count
-        sums = torch.stack(
-            [
-                entropy.double().nansum(),
-                (entropy < self.era.low).sum(),
-                (entropy > self.era.high).sum(),
-                (~entropy.isnan()).sum(),
-                (scale != 1).sum(),
-                length.sum(),
-                (entropy.double() * top_count).nansum(),
-                (top_count * ~entropy.isnan()).sum(),
-                (rest.double() * rest_count).nansum(),
-                (rest_count * ~rest.isnan()).sum(),
-            ]
-        ).to(get_device_name())
-        dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
-        total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = sums.tolist()
-        return {
-            "era/response_entropy": _ratio(total, responses),
-            "era/low_fraction": _ratio(low, responses),
-            "era/high_fraction": _ratio(high, responses),
-            "era/scaled_token_fraction": _ratio(scaled, tokens),
-            "era/top_entropy": _ratio(top_total, top_tokens),
-            "era/rest_entropy": _ratio(rest_total, rest_tokens),
-        }
 
 
 class EraActorRolloutRefWorker(ActorRolloutRefWorker):
@@ -216,7 +196,3 @@ def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
     for row, length, end in zip(scale, lengths, offsets[1:].tolist()):
         flat[end - length - 1 : end - 1] = row[:length]
     return torch.nested.nested_tensor_from_jagged(flat, offsets)
-
-
-def _ratio(total: float, count: float) -> float:
-    return total / count if count else float("nan")

@@ -41,6 +41,35 @@ def decide(entropy, batch, settings):
     return scale, h_resp
 
 
+def entropies(result, settings):
+    """Those of the policy that the update starts from."""
+    model = build_model(settings, torch.double)
+    model.load_state_dict(result["start"])
+    with torch.no_grad():
+        return policy(model, result["batch"], settings)[1]
+
+
+def metrics(result, settings):
+    """era/... of one update, from their definitions."""
+    entropy, mask = entropies(result, settings), response_mask(result["batch"], settings)
+    scale, h_resp = decide(entropy, result["batch"], settings)
+    top, rest = [], []
+    for row, keep in zip(entropy, mask):
+        tokens = sorted(row[keep].tolist(), reverse=True)
+        count = min(len(tokens), max(1, math.floor(0.2 * len(tokens))))
+        top, rest = top + tokens[:count], rest + tokens[count:]
+    known = [h for h in h_resp if not math.isnan(h)]
+    assert len(known) < len(h_resp), "the case must have an empty response"
+    return {
+        "era/response_entropy": sum(known) / len(known),
+        "era/low_fraction": sum(h < settings["era"]["low"] for h in known) / len(known),
+        "era/high_fraction": sum(h > settings["era"]["high"] for h in known) / len(known),
+        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
+        "era/top_entropy": sum(top) / len(top),
+        "era/rest_entropy": sum(rest) / len(rest),
+    }
+
+
 def log_prob(logits, responses, scale, top_k=None):
     """log pi'(a), and whether a is among the top_k logits (where not, the value is 0 and constant)."""
     z = logits * scale.unsqueeze(-1)

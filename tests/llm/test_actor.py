@@ -68,36 +68,13 @@ def test_update_equals_fp64_arithmetic(updates, name):
         assert metrics["actor/ppo_kl"] == metrics["actor/pg_clipfrac"] == [0.0] * 3, "the ratio is exactly 1"
 
 
-def entropies(result, settings):
-    model = plain.build_model(settings, torch.double)
-    model.load_state_dict(result["start"])
-    with torch.no_grad():
-        return plain.policy(model, result["batch"], settings)[1]
-
-
 def scales(result, settings):
-    return plain.decide(entropies(result, settings), result["batch"], settings)[0]
+    return plain.decide(plain.entropies(result, settings), result["batch"], settings)[0]
 
 
 def test_metrics_equal_their_definitions(updates):
     settings, result = UPDATES["multi-turn"], updates["multi-turn"]
-    entropy, mask = entropies(result, settings), plain.response_mask(result["batch"], settings)
-    scale, h_resp = plain.decide(entropy, result["batch"], settings)
-    top, rest = [], []
-    for row, keep in zip(entropy, mask):
-        tokens = sorted(row[keep].tolist(), reverse=True)
-        count = min(len(tokens), max(1, math.floor(0.2 * len(tokens))))
-        top, rest = top + tokens[:count], rest + tokens[count:]
-    known = [h for h in h_resp if not math.isnan(h)]
-    assert len(known) < len(h_resp), "the case must have an empty response"
-    expected = {
-        "era/response_entropy": sum(known) / len(known),
-        "era/low_fraction": sum(h < ERA["low"] for h in known) / len(known),
-        "era/high_fraction": sum(h > ERA["high"] for h in known) / len(known),
-        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
-        "era/top_entropy": sum(top) / len(top),
-        "era/rest_entropy": sum(rest) / len(rest),
-    }
+    expected = plain.metrics(result, settings)
     (metrics,) = result["metrics"]
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
@@ -169,7 +146,7 @@ def test_without_era_training_is_upstream_to_the_bit(patched_verl, upstream_verl
 def test_only_forking_tokens_get_a_gradient(updates, fraction):
     """The update is SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""
     settings, result = FORKING[fraction], updates[fraction]
-    mask, entropy = plain.response_mask(result["batch"], settings), entropies(result, settings)
+    mask, entropy = plain.response_mask(result["batch"], settings), plain.entropies(result, settings)
     keep = plain_keep(entropy, mask, fraction)[0]
     assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
     kept = {**result, "batch": {**result["batch"], "advantages": result["advantages"] * keep}}

@@ -97,11 +97,11 @@ def test_update_equals_fp64_arithmetic(updates, case):
 
 def test_the_cases_exercise_every_branch(updates):
     settings, result = CASES["off-policy", "packed", "vanilla"], updates["off-policy", "packed", "vanilla"]
-    model = plain.build_model(settings, torch.double)
-    model.load_state_dict(result["start"])
-    with torch.no_grad():
-        entropy = plain.policy(model, result["batch"], settings)[1]
-    assert plain.decide(entropy, result["batch"], settings)[0].unique().tolist() == [0.5, 1, 2]
+    assert plain.decide(plain.entropies(result, settings), result["batch"], settings)[0].unique().tolist() == [
+        0.5,
+        1,
+        2,
+    ]
     assert max(result["metrics"][0]["actor/pg_clipfrac"]) > 0
 
 
@@ -109,32 +109,8 @@ def test_metrics_equal_their_definitions(updates):
     settings, result = CASES["off-policy", "multi-turn", "vanilla"], updates["off-policy", "multi-turn", "vanilla"]
     (metrics,) = result["metrics"]
     assert {name: metrics[name] for name in metrics if "era/" in name} == pytest.approx(
-        definitions(result, settings), rel=1e-5
+        plain.metrics(result, settings), rel=1e-5
     )
-
-
-def definitions(result, settings):
-    model = plain.build_model(settings, torch.double)
-    model.load_state_dict(result["start"])
-    with torch.no_grad():
-        entropy = plain.policy(model, result["batch"], settings)[1]
-    mask = plain.response_mask(result["batch"], settings)
-    scale, h_resp = plain.decide(entropy, result["batch"], settings)
-    top, rest = [], []
-    for row, keep in zip(entropy, mask):
-        tokens = sorted(row[keep].tolist(), reverse=True)
-        count = min(len(tokens), max(1, math.floor(0.2 * len(tokens))))
-        top, rest = top + tokens[:count], rest + tokens[count:]
-    known = [h for h in h_resp if not math.isnan(h)]
-    assert len(known) < len(h_resp), "the case must have an empty response"
-    return {
-        "era/response_entropy": sum(known) / len(known),
-        "era/low_fraction": sum(h < ERA["low"] for h in known) / len(known),
-        "era/high_fraction": sum(h > ERA["high"] for h in known) / len(known),
-        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
-        "era/top_entropy": sum(top) / len(top),
-        "era/rest_entropy": sum(rest) / len(rest),
-    }
 
 
 def as_one_process_sees_it(result, settings):
@@ -155,7 +131,7 @@ def test_two_processes(version):
         result = as_one_process_sees_it(results[name], settings)
         assert largest_difference(result["parameters"], arithmetic(result, settings)) < 1e-12, name
     result = as_one_process_sees_it(results["FSDP"], PROCESSES["FSDP"])
-    expected = definitions(result, PROCESSES["FSDP"])
+    expected = plain.metrics(result, PROCESSES["FSDP"])
     assert {name: result["metrics"][0][name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 

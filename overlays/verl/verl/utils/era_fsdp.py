@@ -41,9 +41,10 @@ from verl.utils.era import (
     OUTSIDE_TOP_K_LOG_PROB,
     EraConfig,
     divide_rows_,
-    forking_count,
     logit_scale,
+    metric_sums,
     split_entropy,
+    update_metrics,
 )
 from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
 from verl.utils.forking_tokens import read_fraction
@@ -238,7 +239,11 @@ class ActorHooks:
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
             )
             select_keys.append(OLD_LOG_PROBS)
-        return _metrics(era, entropy, batch[REST_ENTROPY], mask, scale, device)
+        sums = metric_sums(era, entropy, batch[REST_ENTROPY], mask, scale).to(device)
+        if dist.is_initialized():
+            # Sequence-parallel ranks hold the same responses: all are counted equally often.
+            dist.all_reduce(sums)
+        return update_metrics(sums)
 
     def module(
         self,
@@ -443,50 +448,3 @@ def _at_positions(
     return F.pad(values, (0, -values.size(0) % ranks), value=default).chunk(ranks)[
         get_ulysses_sequence_parallel_rank()
     ]
-
-
-def _metrics(
-    era: EraConfig,
-    entropy: torch.Tensor,
-    rest: torch.Tensor,
-    mask: torch.Tensor,
-    scale: torch.Tensor,
-    device,
-) -> dict[str, float]:
-    """Means over responses (H_resp, fractions) and over tokens (the others) of all ranks."""
-    length = mask.sum(-1)
-    top_count = forking_count(length, era.top_fraction)
-    rest_count = length - top_count
-    known = ~entropy.isnan()
-    sums = torch.stack(
-        [
-            entropy.nansum(dtype=torch.double),
-            (entropy < era.low).sum().double(),
-            (entropy > era.high).sum().double(),
-            known.sum().double(),
-            (scale != 1).sum().double(),
-            length.sum().double(),
-            (entropy.double() * top_count).nansum(),
-            (top_count * known).sum().double(),
-            (rest.double() * rest_count).nansum(),
-            (rest_count * ~rest.isnan()).sum().double(),
-        ]
-    ).to(device)
-    if dist.is_initialized():
-        # Sequence-parallel ranks hold the same responses: all are counted equally often.
-        dist.all_reduce(sums)
-    total, low, high, responses, scaled, tokens, top_total, top_tokens, rest_total, rest_tokens = (
-        sums.tolist()
-    )
-    return {
-        "era/response_entropy": _ratio(total, responses),
-        "era/low_fraction": _ratio(low, responses),
-        "era/high_fraction": _ratio(high, responses),
-        "era/scaled_token_fraction": _ratio(scaled, tokens),
-        "era/top_entropy": _ratio(top_total, top_tokens),
-        "era/rest_entropy": _ratio(rest_total, rest_tokens),
-    }
-
-
-def _ratio(total: float, count: float) -> float:
-    return total / count if count else float("nan")
