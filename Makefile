@@ -120,10 +120,10 @@ lint: $(VENV_READY)  ## ruff's checks of our files
 		"error: ruff rejects the files above, so no test was run. 'make format' fixes their layout and all that ruff" \
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 
-test: lint  ## lint, and every contract on every real upstream once: some eight minutes
+test: lint  ## lint, and every contract on every real upstream once: seven minutes
 	@$(TESTS) tests --dist loadfile -m "not slow"
 
-test-all: lint  ## the same and the slow rest: kills, every script, every model family: some twenty minutes
+test-all: lint  ## the same and the slow rest: kills, every script, every model family: twenty minutes
 	@$(TESTS) tests --dist loadfile
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
