@@ -4,6 +4,7 @@ Importing this module changes verl in the importing process; nothing in the chec
 every process that unpickles one of its two classes. The line numbers are those of verl v0.4.1.
 """
 
+import functools
 import os
 import resource
 
@@ -19,6 +20,7 @@ import verl.workers.fsdp_workers as fsdp_workers  # noqa: E402
 import verl.workers.rollout.hf_rollout as hf_rollout  # noqa: E402
 from verl.single_controller.base.decorator import Dispatch, register  # noqa: E402
 from verl.trainer import main_ppo  # noqa: E402
+from verl.trainer.ppo import metric_utils  # noqa: E402
 
 # verl calls these on torch.cpu, which has none of them (performance.py 33-38, flops_counter.py 33,
 # fsdp_workers.py 623-624, hf_rollout.py 170).
@@ -42,6 +44,10 @@ _FSDP = fsdp_workers.FSDP
 # sync_module_states broadcasts over a GPU (331); one process has nothing to broadcast.
 fsdp_workers.FSDP = lambda module, **kwargs: _FSDP(module, **{**kwargs, "sync_module_states": False})
 fsdp_workers.reduce_timing = lambda timing: timing  # gloo has no ReduceOp.AVG (674)
+
+# Most of a validation's time would go into resampling each prompt's answers 1,000 times (metric_utils.py 247), for
+# numbers that nothing here reads: the curves come from the answers themselves.
+metric_utils.bootstrap_metric = functools.partial(metric_utils.bootstrap_metric, n_bootstrap=1)
 
 
 class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):

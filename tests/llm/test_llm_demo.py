@@ -12,8 +12,7 @@ from demo_helpers import MARK, run, start, wait_for_process
 from helpers import processes_with
 
 from demo.llm import __main__ as cli
-from demo.llm import chain, config, curves, ray_folder, training, warmup
-from demo.runner import results
+from demo.llm import config, curves, ray_folder, training, warmup
 
 STEPS = 2
 
@@ -33,15 +32,20 @@ def place(temporary, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def untrained(patched_verl, tmp_path_factory):
-    """A results folder whose model had no warm-up, which takes half a minute. The demo takes it for one of its own."""
-    out = tmp_path_factory.mktemp("a folder, with odd = characters")
-    folder = results.empty(out / "warmup-chain-seed1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warmup, "warm_up", lambda *arguments: 0.4)
-        accuracy = warmup.write_model(folder, chain.TASKS["chain"], 1, None)
-    results.finish(folder, training.key(patched_verl), accuracy=accuracy)
-    return out
+def out(patched_verl, tmp_path_factory):
+    """A results folder that has the warm-up, which takes half a minute."""
+    folder = tmp_path_factory.mktemp("a folder, with odd = characters")
+    cli.warm_up(config.Settings(steps=STEPS), folder, training.key(patched_verl), False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo(patched_verl, out):
+    """The outcome of the demo, and what it left in its TMPDIR and running."""
+    with tempfile.TemporaryDirectory(prefix="e", dir="/tmp") as folder:
+        result = run(*arguments(patched_verl, out, STEPS), TMPDIR=folder, **{MARK: folder})
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result, os.listdir(folder) + processes_with(**{MARK: folder})
 
 
 def arguments(checkout, out, steps):
@@ -56,25 +60,23 @@ def steps_of(folder):
     return [{**row, "seconds": 0} for row in curves.read_csv(folder / curves.STEPS_FILE)]
 
 
-def test_demo_of_both_arms_and_its_reuse(patched_verl, untrained, temporary):
-    command = arguments(patched_verl, untrained, STEPS)
-    result = run(*command, TMPDIR=temporary, **{MARK: temporary})
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert processes_with(**{MARK: temporary}) == os.listdir(temporary) == []
-    folder = untrained / f"chain-seed1-steps{STEPS}"
+def test_demo_of_both_arms_and_its_reuse(patched_verl, out, demo, temporary):
+    result, left = demo
+    assert left == []
+    folder = out / f"chain-seed1-steps{STEPS}"
     grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
     assert grpo == era  # while no response is below omega_low
     assert [row["step"] for row in era] == [1, 2]
     for row in era:
-        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 2
+        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 1.5
         assert row["low_fraction"] == row["scaled_token_fraction"] == 0
     assert "GRPO     step 2/2" in result.stdout and "ERA      step 2/2" in result.stdout
     assert "ERA never acted in these 2 steps" in result.stdout
-    assert (untrained / "entropy.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["settings"] == {"task": "chain", "seed": 1, "steps": STEPS}
     assert summary["arms"]["era"]["peak memory, GB"] < 6
-    again = run(*command, TMPDIR=temporary)
+    again = run(*arguments(patched_verl, out, STEPS), TMPDIR=temporary)
     assert again.returncode == 0 and again.stdout.count("reused from") == 3
     assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]
 
@@ -86,25 +88,27 @@ def metrics(folder):
 
 
 @pytest.mark.slow
-def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tmp_path, place, temporary, monkeypatch):
-    """GRPO beside ERA with an omega_low above the entropies at the start, both from a real warm-up.
+def test_era_acts_through_worker_and_update_and_stays_on_policy(
+    patched_verl, out, demo, tmp_path, place, temporary, monkeypatch
+):
+    """The demo's GRPO beside ERA with an omega_low above the entropies at the start.
 
     The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed.
     """
     settings = config.Settings(steps=STEPS)
-    model = cli.warm_up(settings, tmp_path, {}, False)
     warmup.write_data(tmp_path, settings.task, settings.seed)
-    for arm in config.ARMS:
-        monkeypatch.setattr(config.Settings, "omega_low", 2.9)
-        training.train_arm(settings, arm, patched_verl, model, tmp_path / arm, {"versions": {}}, lambda rows: None)
-    grpo, era = (steps_of(tmp_path / arm) for arm in config.ARMS)
+    model = out / f"warmup-{settings.task}-seed{settings.seed}"
+    monkeypatch.setattr(config.Settings, "omega_low", 2.9)
+    training.train_arm(settings, "era", patched_verl, model, tmp_path / "era", {"versions": {}}, lambda rows: None)
+    arms = out / settings.name / "grpo", tmp_path / "era"
+    grpo, era = map(steps_of, arms)
     assert 0.2 < grpo[0]["reward"] < 0.7 and 1 < grpo[0]["distinct_right"] <= 8
     assert 1.5 < grpo[0]["response_entropy"] == pytest.approx(grpo[0]["top_entropy"])  # answers of equal length
     for row in era:  # every right answer has a positive advantage and a low entropy, and all have about the same length
         assert row["low_fraction"] > 0.5 and row["scaled_token_fraction"] == pytest.approx(row["reward"], abs=0.02)
     for column in ("response_entropy", "reward", "distinct_right"):
         assert era[0][column] == grpo[0][column]
-    plain, acting = (metrics(tmp_path / arm) for arm in config.ARMS)
+    plain, acting = map(metrics, arms)
     # far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
     assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
     assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
@@ -115,9 +119,9 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGKILL, "raylet")])
-def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, untrained, temporary, place):
+def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, out, temporary, place):
     """Stopped as soon as a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
-    process = start(*arguments(patched_verl, untrained, 90), TMPDIR=temporary, **{MARK: temporary})
+    process = start(*arguments(patched_verl, out, 90), TMPDIR=temporary, **{MARK: temporary})
     wait_for_process(stage, temporary, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=900)
