@@ -125,16 +125,13 @@ class Bench:
         self.low, self.high = self._decide_bounds()
 
     def _decide_bounds(self):
-        """Advantages by the responses' rank in H_resp; bounds between the second and the third from either end."""
         from verl.utils.era import response_entropy
 
         _, entropys = self.actor(ARMS["grpo"]).compute_log_prob(self._data(), calculate_entropy=True)
         h = response_entropy(entropys.float(), torch.ones_like(entropys))
-        ranked, order = h.sort()
-        advantages = torch.empty(RESPONSES, device=h.device)
-        advantages[order] = torch.tensor(ADVANTAGES, device=h.device)
+        advantages, bounds = advantages_and_bounds(h)
         self.batch["advantages"] = advantages.unsqueeze(-1).expand_as(self.batch["responses"]).contiguous()
-        return ranked[1:3].mean().item(), ranked[-2:].mean().item()
+        return bounds
 
     def _data(self):
         from verl import DataProto
@@ -199,6 +196,9 @@ class Bench:
         gc.collect()
         metrics, update_measured = measure(lambda: actor.update_policy(data))
         return dict(zip(PASSES, (old_measured, update_measured))), data.batch, metrics
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
 
     def assert_work_was_done(self, name, actor, metrics):
         """That the arm scaled the tokens it is to scale, in each of its passes, and updated with finite numbers."""
@@ -280,6 +280,14 @@ def set_label_probabilities(model, batch):
     logits = probabilities.logit() + model.lm_head(hidden).float().logsumexp(-1)
     rows = logits.unsqueeze(-1) * hidden / hidden.float().square().sum(-1, keepdim=True)
     model.lm_head.weight[batch["input_ids"][:, 0]] = rows.to(hidden.dtype)
+
+
+def advantages_and_bounds(h):
+    """ADVANTAGES by the responses' rank in H_resp; bounds between the second and the third from either end."""
+    ranked, order = h.sort()
+    advantages = torch.empty(RESPONSES, device=h.device)
+    advantages[order] = torch.tensor(ADVANTAGES, device=h.device)
+    return advantages, (ranked[1:3].mean().item(), ranked[-2:].mean().item())
 
 
 def gradients(settings, name):
@@ -370,8 +378,11 @@ def is_out_of_memory(error):
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
-def run(settings, names, turns):
+def run(make_bench, settings, names, turns):
     """Warm up and check, then measure the time of `turns` turns, and last, because it slows the allocator, the memory.
+
+    Args:
+        make_bench: from the settings, a `Bench`, or what has its methods.
 
     Returns:
         Seconds and MiB for each pass and arm. An arm that does not fit the memory has no turns and no MiB.
@@ -389,12 +400,12 @@ def run(settings, names, turns):
                 raise
             progress.write(f"{settings.tokens:,} tokens: {name} does not fit the memory", file=sys.stderr)
         if bench is not None:
-            bench.optimizer.zero_grad()
+            bench.zero_grad()
         gc.collect()
         if device() == "cuda":
             torch.cuda.empty_cache()
 
-    bench = attempt("the policy", lambda: Bench(settings))
+    bench = attempt("the policy", lambda: make_bench(settings))
     actors = {name: bench.actor(ARMS[name]) for name in names} if bench else {}
     for turn in range(turns + 2):
         measure = measure_peak_mib if turn == turns + 1 else measure_seconds
@@ -487,10 +498,9 @@ def report(args, machine, tokens, seconds, memory):
     return rows
 
 
-def read_arguments():
+def add_size_arguments(parser, names):
+    """Arguments: names of the arms to choose from."""
     gpu = device() == "cuda"
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
     parser.add_argument(
         "--tokens",
         type=int,
@@ -501,23 +511,22 @@ def read_arguments():
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--width", type=int, default=3584 if gpu else 128)
     parser.add_argument("--layers", type=int, default=4 if gpu else 2)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16" if gpu else "float32")
     parser.add_argument("--k", type=float, default=2.0)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument(
         "--arms",
         nargs="+",
-        choices=ARMS,
-        default=list(ARMS),
+        choices=names,
+        default=list(names),
         metavar="ARM",
-        help=f"of {', '.join(ARMS)}; their baselines are added",
+        help=f"of {', '.join(names)}; their baselines are added",
     )
     parser.add_argument("--csv", type=Path, help="also write a row per size, pass and arm to this file")
-    args = parser.parse_args()
+
+
+def size_problems(args):
     problems = []
-    if not (Path(args.checkout) / "verl/utils/era_fsdp.py").is_file():
-        problems.append(f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
     if any(tokens < 8 * RESPONSES or tokens % RESPONSES for tokens in args.tokens):
         problems.append(
             f"--tokens are multiples of {RESPONSES}, at least {8 * RESPONSES}: there are {RESPONSES} responses"
@@ -530,29 +539,51 @@ def read_arguments():
         problems.append("at least 1 layer, 2 turns, k > 1 and a temperature > 0 are needed")
     if args.csv and not os.access(args.csv.parent, os.W_OK):
         problems.append(f"the folder of {args.csv} is not there, or cannot be written to")
+    return problems
+
+
+def with_baselines(names):
+    return [name for name in ARMS if name in names or name in {ARMS[arm].baseline for arm in names}]
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
+    default = "bfloat16" if device() == "cuda" else "float32"
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=default)
+    add_size_arguments(parser, ARMS)
+    args = parser.parse_args()
+    problems = size_problems(args)
+    if not (Path(args.checkout) / "verl/utils/era_fsdp.py").is_file():
+        problems.insert(0, f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
     if problems:
         parser.error("; ".join(problems))
     args.dtype = getattr(torch, args.dtype)
-    args.arms = [name for name in ARMS if name in args.arms or name in {ARMS[arm].baseline for arm in args.arms}]
     return args
+
+
+def measure_sizes(make_bench, args, machine):
+    """Measure and print the tables of each size; write the CSV after each."""
+    print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
+    names, rows = with_baselines(args.arms), []
+    for tokens in args.tokens:
+        with quiet():
+            settings = argparse.Namespace(**{**vars(args), "tokens": tokens})
+            seconds, memory = run(make_bench, settings, names, args.turns)
+        rows += report(args, machine, tokens, seconds, memory)
+        if args.csv:
+            write_csv(args.csv, rows)
 
 
 def main():
     args = read_arguments()
-    rows = []
     warnings.filterwarnings("ignore", message=".*(CUDA is not available|pkg_resources)")
     with quiet():
         prepare_verl(args.checkout)
         check_gradients(args)
         limit_memory()
         machine = environment(args)
-    print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
-    for tokens in args.tokens:
-        with quiet():
-            seconds, memory = run(argparse.Namespace(**{**vars(args), "tokens": tokens}), args.arms, args.turns)
-        rows += report(args, machine, tokens, seconds, memory)
-        if args.csv:
-            write_csv(args.csv, rows)
+    measure_sizes(Bench, args, machine)
 
 
 if __name__ == "__main__":
