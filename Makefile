@@ -1,4 +1,4 @@
-# make demo          the real verl trainer on this machine's CPU: GRPO and ERA side by side (SEED, STEPS, TASK)
+# make demo          the real verl trainer on this machine's CPU: GRPO and ERA side by side (SEED, STEPS, TASK, VERL)
 # make test          lint and every contract once; make test-all adds the slow tests
 # make apply         patched upstream checkouts in checkouts/
 # make llm-stage1    the paper's stage 1 on GPUs (DRY_RUN=1 prints the command); likewise llm-... for its other runs
@@ -11,15 +11,16 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
-GIVEN := PYTHON CHECKOUTS SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS \
+GIVEN := PYTHON CHECKOUTS VERL SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS \
 	DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
+VERL ?= 0.4.1
 TASK ?= chain
 CHECKOUTS ?= checkouts
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
-export TASK CHECKOUTS RAY_DATA_HOME DATA MAKE
+export VERL TASK CHECKOUTS RAY_DATA_HOME DATA MAKE
 
 VENV := .venv/cpu
 GPU_VENV := .venv/verl-gpu
@@ -33,15 +34,21 @@ VENVS := $(VENV) $(VERL_09_VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
 # What the user's shell adds to Python's path is not part of this environment.
-CPU := env -u PYTHONPATH -u PYTHONHOME $(VENV)/bin/python
+CLEAN := env -u PYTHONPATH -u PYTHONHOME
+CPU := $(CLEAN) $(VENV)/bin/python
+VERL_09 := $(CLEAN) $(VERL_09_VENV)/bin/python
 # Two test files at a time, in the order of their names, so that long ones do not come last. Inductor would start a pool
 # of compilers for each.
 TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 
 # A demo's arguments, and for Ray the path of this project, are checked before the long installation.
 CHECK :=
-DEMO_LLM = -m demo.llm --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
-	--checkout "$$CHECKOUTS/verl" --out results/demo
+DEMO_LLM = -m demo.llm --verl "$$VERL" --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
+	--checkout $(DEMO_CHECKOUT)
+# What the demo needs with each VERL.
+DEMO_0.4.1 := patched-verl
+DEMO_0.9.1 := $(VERL_09_READY)
+demo: DEMO_CHECKOUT = $(if $(filter 0.9.1,$(VERL)),$(VERL_SOURCES)/verl-0.9.1,"$$CHECKOUTS/verl")
 DEMO_VISION = -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
 	$${SEED:+--seeds $$SEED} $${EPOCHS:+--epochs "$$EPOCHS"}
 DEMO_CONTROL = -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
@@ -71,7 +78,7 @@ CONTROL_RUNS := $(call runs-of,control)
 	$(CONTROL_RUNS) control-smoke control-results \
 	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control \
 	floor-search entropy-search learned-delta vision-models clean
-.PHONY: given-python patched-verl patched-timm patched-fasttd3
+.PHONY: given-python another-verl patched-verl patched-timm patched-fasttd3
 
 ##@ The project
 help:  ## this list
@@ -80,7 +87,7 @@ help:  ## this list
 		/^[a-z0-9.-]+:.*## / { printf "  %-31s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV_READY): requirements/cpu.txt | given-python
-	@$(SHELL) make/environment.sh cpu $(VENV) $(CHECK)
+	@$(SHELL) make/environment.sh cpu $(VENV) $< 13 $(CHECK)
 	@touch $@
 
 given-python:
@@ -88,7 +95,7 @@ given-python:
 		"already. To set it up with another one, remove it first: rm -r $(VENV)" >&2
 
 $(VERL_09_READY): requirements/verl-0.9-cpu.in requirements/verl-0.9-sources.txt
-	@python3 -m venv $(VERL_09_VENV) && $(VERL_09_VENV)/bin/python -m pip install -q -r $<
+	@$(SHELL) make/environment.sh cpu $(VERL_09_VENV) $< 12 $(CHECK)
 	@while read -r source; do $(VERL_09_VENV)/bin/python -m pip download -q --require-hashes --no-deps --no-binary :all: \
 		-d $(VERL_SOURCES) -r <(echo "$$source") || exit 1; done < requirements/verl-0.9-sources.txt
 	@cd $(VERL_SOURCES) && for archive in verl-*.tar.gz; do tar -xzf $$archive || exit 1; done
@@ -102,8 +109,11 @@ patched-fasttd3: $(VENV_READY)
 		"No package index has FastTD3, so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
-demo: patched-verl  ## GRPO beside ERA in verl's trainer (SEED, STEPS, TASK=chain|chain-biased|chain-single)
-	@$(CPU) $(DEMO_LLM)
+demo: $(or $(DEMO_$(VERL)),another-verl)  ## GRPO beside ERA in verl (VERL=0.9.1, SEED, STEPS, TASK=chain|chain-biased|...)
+	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO_LLM)
+
+another-verl:
+	@echo "error: VERL=$$VERL: the demo runs with verl 0.4.1 and 0.9.1. Nothing was installed." >&2; exit 1
 
 demo-vision: patched-timm  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
 	@$(CPU) $(DEMO_VISION)
@@ -132,7 +142,7 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 
 test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment
-	@env -u PYTHONPATH -u PYTHONHOME VERL_SOURCES=$(VERL_SOURCES) $(VERL_09_VENV)/bin/python -m pytest -q tests/llm/current
+	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
 	@$(VENV)/bin/ruff check --fix .; status=$$?; $(VENV)/bin/ruff format . && exit $$status

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Sets up a virtual environment in FOLDER. The Makefile calls
 #
-#   environment.sh cpu FOLDER [CHECK...]
+#   environment.sh cpu FOLDER REQUIREMENTS NEWEST [CHECK...]
 #   environment.sh verl|timm|fasttd3 FOLDER SIZE
 #
-# The first form is for the CPU; it uses PYTHON, or else the first suitable Python that it finds. If that Python fails
-# with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE, for the
+# The first form is for the CPU; it uses PYTHON, or else the first Python from 3.11 to 3.NEWEST that it finds. If that
+# Python fails with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE, for the
 # message, is what they take on disk.
 set -eo pipefail
 
@@ -33,20 +33,22 @@ one_line() {
 cpu() {
     unset PYTHONPATH PYTHONHOME # what the user's shell adds to Python's path is not part of this environment
     # The pinned packages have wheels for these.
-    local oldest=11 newest=13 python=$PYTHON name
+    local requirements=$1 oldest=11 newest=$2 python=$PYTHON name pythons="3.11 or 3.12"
+    shift 2
+    [[ $newest == 12 ]] || pythons="3.11, 3.12 or 3.13"
     if [[ -z "$python" ]]; then
         for name in python3 python3.13 python3.12 python3.11; do
-            if fits "$name" $oldest $newest; then python=$(command -v "$name"); break; fi
+            if fits "$name" $oldest "$newest"; then python=$(command -v "$name"); break; fi
         done
-        [[ -n "$python" ]] || fail "no Python 3.11, 3.12 or 3.13 found. Install one, or name it:" \
+        [[ -n "$python" ]] || fail "no Python $pythons found. Install one, or name it:" \
             "make PYTHON=/path/to/python3.12 ..."
     fi
-    fits "$python" $oldest $newest || fail "PYTHON=$python is not a Python 3.11, 3.12 or 3.13. Nothing was changed."
+    fits "$python" $oldest "$newest" || fail "PYTHON=$python is not a Python $pythons. Nothing was changed."
     [[ $# == 0 ]] || "$python" "$@" || fail "nothing was installed, for the reason above."
     echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
         "the first time only."
-    make_venv "$python" $oldest $newest
-    pip_install -r requirements/cpu.txt | one_line
+    make_venv "$python" $oldest "$newest"
+    pip_install -r "$requirements" | one_line
 }
 
 gpu() {

@@ -159,6 +159,8 @@ REFUSED = {
     ("llm-eval",): "make llm-eval MODEL_PATH=",
     ("llm-eval", "MODEL_PATH=/nope", "DRY_RUN=0"): "MODEL_PATH=/nope is not the folder of a model",
     ("demo", "TASK=typo"): "argument --task: invalid choice: 'typo'",
+    ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
+    ("demo", "VERL=0.5"): "VERL=0.5: the demo runs with verl 0.4.1 and 0.9.1. Nothing was installed.",
     ("demo-vision", "SEED=1 abc"): "argument --seeds: expected a whole number from 0 to 2147483647, got 'abc'",
     ("demo-control", "STEPS=250"): "argument --steps: expected a multiple of 100, got 250",
 }
@@ -166,7 +168,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_is_refused_before_an_environment_is_made(make, words, tmp_path):
-    result = make(*words, f"VENV={tmp_path}/venv", f"GPU_VENV={tmp_path}/gpu")
+    environments = [f"{name}={tmp_path}/{name}" for name in ("VENV", "VERL_09_VENV", "GPU_VENV")]
+    result = make(*words, *environments)
     assert result.returncode != 0 and REFUSED[words] in result.stderr, result.stderr
     assert "Setting up" not in result.stdout and os.listdir(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""python -m demo.llm [--task chain] [--seed 1] [--steps 150]: GRPO and ERA in verl's own trainer."""
+"""python -m demo.llm [--verl 0.4.1] [--task chain] [--seed 1] [--steps 150]: GRPO and ERA in verl's own trainer."""
 
 from demo.runner import environment
 
@@ -13,8 +13,9 @@ from pathlib import Path
 from demo.llm import chain
 from demo.llm.checks import check, need_plain_path
 from demo.llm.config import ANSWERS, ARMS, Settings
+from demo.llm.versions import VERSIONS
 from demo.runner import results
-from demo.runner.command import add_folders, exit_code, only_one, whole_number
+from demo.runner.command import exit_code, only_one, whole_number
 from demo.runner.progress import Line, clock, print_end
 
 PICTURE_FILE = "entropy.png"
@@ -22,13 +23,18 @@ PICTURE_FILE = "entropy.png"
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.llm", description=__doc__)
+    parser.add_argument("--verl", default="0.4.1", choices=VERSIONS, help="patched v0.4.1, or 0.9.1 with era.verl")
     parser.add_argument("--task", default="chain", choices=chain.TASKS, help="docs/llm/demo.md describes them")
     parser.add_argument("--seed", default=1, type=whole_number(0), help="of the warm-up, the data and the sampling")
     parser.add_argument("--steps", default=150, type=whole_number(1), help="training steps of each of the two runs")
-    add_folders(parser, "verl", "results/demo")
+    parser.add_argument("--checkout", type=Path, help="verl: v0.4.1 with the ERA overlay, or the source of 0.9.1")
+    parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--check", action="store_true", help="check these and the path of this project, and stop")
     parser.add_argument("--fresh", action="store_true", help="train again even where finished runs could be reused")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.checkout = given.checkout or Path(VERSIONS[given.verl].checkout)
+    given.out = given.out or Path(VERSIONS[given.verl].out)
+    return given
 
 
 def warm_up(settings: Settings, out: Path, key: dict, fresh: bool) -> Path:
@@ -63,11 +69,12 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
     if not fresh and (info := results.reusable(folder, key, training.UPSTREAM, line, "", f"{settings.steps} steps")):
         return info
     first_step = None
+    usual = VERSIONS[settings.verl].start
 
     def on_rows(rows: list[dict]) -> None:
         nonlocal first_step
         if not rows and first_step is None:
-            line.show(f"starting Ray and verl, {line.seconds():.0f} s (half a minute is usual)")
+            line.show(f"starting Ray and verl, {line.seconds():.0f} s ({usual} is usual)")
         for row in rows:
             first_step = first_step or line.seconds()
             done = row["step"]
@@ -80,7 +87,7 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
             )
 
     if not line.in_place:
-        line.show("starting Ray and verl (half a minute is usual)", last=True)
+        line.show(f"starting Ray and verl ({usual} is usual)", last=True)
     training.train_arm(settings, arm, checkout, start, folder, key, on_rows)
     return results.finished(folder, key)
 
@@ -88,21 +95,21 @@ def train(settings: Settings, arm: str, checkout: Path, start: Path, folder: Pat
 def demo(arguments: argparse.Namespace) -> None:
     if arguments.check:
         return need_plain_path(f"{environment.ROOT}/.venv/cpu/bin/python")
-    settings = Settings(arguments.task, arguments.seed, arguments.steps)
-    check(arguments.checkout, arguments.out)
+    settings = Settings(arguments.task, arguments.seed, arguments.steps, arguments.verl)
+    check(arguments.checkout, arguments.out, settings.verl)
     from demo.llm import report, training, warmup
     from demo.llm.ray_folder import sweep
 
     print(
-        f'A two-layer language model learns the task "{settings.task}" with verl\'s PPO trainer on this CPU, seed '
-        f"{settings.seed}:\nonce as GRPO, once with ERA (omega_low {settings.omega_low}, k {ARMS['era']:g}), "
-        f"{settings.steps} steps each. Logs and results: {arguments.out}\nBelow, entropy is the response entropy in "
-        "nats, distinct the number of distinct right answers per prompt.",
+        f'A two-layer language model learns the task "{settings.task}" with the trainer of verl {settings.verl} on '
+        f"this CPU, seed {settings.seed}:\nonce as GRPO, once with ERA (omega_low {settings.omega_low}, "
+        f"k {ARMS['era']:g}), {settings.steps} steps each. Logs and results: {arguments.out}\n"
+        "Below, entropy is the response entropy in nats, distinct the number of distinct right answers per prompt.",
         flush=True,
     )
     with only_one(arguments.out):
         sweep()
-        key = training.key(arguments.checkout)
+        key = training.key(arguments.checkout, settings.verl)
         start = warm_up(settings, arguments.out, key, arguments.fresh)
         folder = arguments.out / settings.name
         folder.mkdir(exist_ok=True)

@@ -62,6 +62,10 @@ def demonstration(start: int, rng: random.Random, plus_one: float = 0.0) -> str:
     return "".join(steps)
 
 
+def start_of(prompt: str) -> int:
+    return int(prompt.removesuffix("="))
+
+
 def is_right(start: int, answer: str) -> bool:
     if len(answer) != 4 * STEPS:
         return False
@@ -83,10 +87,6 @@ def survives_rejection(answer: str, rejection: float, rng: random.Random) -> boo
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    """verl's reward function. `data_source` is the task's name, `ground_truth` the start value.
-
-    verl's dumps of the rollouts have `right` beside the score: with a biased reward the two differ.
-    """
+    """verl's reward function. `data_source` is the task's name, `ground_truth` the start value."""
     right = is_right(int(ground_truth), solution_str)
-    score = right and survives_rejection(solution_str, TASKS[data_source].rejection, _rejections)
-    return {"score": float(score), "right": float(right)}
+    return float(right and survives_rejection(solution_str, TASKS[data_source].rejection, _rejections))

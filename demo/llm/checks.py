@@ -4,21 +4,22 @@ import re
 import sys
 from pathlib import Path
 
+from demo.llm.versions import VERSIONS
 from demo.runner import command
 from demo.runner.errors import DemoError
 
-NEEDS = command.Needs(
-    target="demo",
-    packages=("torch", "ray", "transformers", "hydra", "pyarrow", "matplotlib", "psutil"),
-    megabytes=300,  # the results take about 10 MB, Ray's files and its object store the rest
-    upstream="verl",
-    files=("verl/trainer/main_ppo.py", "verl/utils/era.py"),
-)
 
-
-def check(checkout: Path, out: Path) -> None:
+def check(checkout: Path, out: Path, verl: str = "0.4.1") -> None:
     need_plain_path(sys.executable)
-    command.check(NEEDS, checkout, out)
+    if verl == "0.9.1":
+        need_source(checkout, verl)
+    command.check(VERSIONS[verl].needs, checkout, out)
+
+
+def need_source(checkout: Path, verl: str) -> None:
+    file = checkout / "verl/version/version"
+    if not file.is_file() or file.read_text().strip() != verl:
+        raise DemoError(f"{checkout} is not verl {verl}: no {file} that says so. `make demo VERL={verl}` fetches it")
 
 
 def need_plain_path(python: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from demo.llm import chain
+from demo.llm.verl_0_9 import CPU_OVERRIDES
 
 PROMPTS = 16
 ANSWERS = 8  # sampled per prompt in training
@@ -18,6 +19,7 @@ class Settings:
     task: str = "chain"
     seed: int = 1
     steps: int = 150
+    verl: str = "0.4.1"
 
     @property
     def name(self) -> str:
@@ -42,44 +44,62 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
         "data.max_prompt_length": chain.PROMPT_LENGTH,
         "data.max_response_length": chain.RESPONSE_LENGTH,
         "data.train_batch_size": PROMPTS,
-        "+data.dataloader_num_workers": 0,
-        "+data.seed": settings.seed,
+        "++data.seed": settings.seed,
         "actor_rollout_ref.model.path": model,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
-        # verl's default is flash attention, which needs CUDA
-        "+actor_rollout_ref.model.override_config._attn_implementation": "sdpa",
-        "+actor_rollout_ref.seed": settings.seed,
         "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": PROMPTS * ANSWERS,
-        "actor_rollout_ref.actor.use_torch_compile": False,
         "actor_rollout_ref.actor.optim.lr": 5e-4,
         "actor_rollout_ref.actor.optim.weight_decay": 0.0,
-        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
         "actor_rollout_ref.actor.era.enable": True,
         "actor_rollout_ref.actor.era.low": settings.omega_low,
         "actor_rollout_ref.actor.era.high": OMEGA_HIGH,
         "actor_rollout_ref.actor.era.k": ARMS[arm],
-        "actor_rollout_ref.rollout.name": "hf",
         "actor_rollout_ref.rollout.n": ANSWERS,
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": PROMPTS * ANSWERS,
         "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
         "actor_rollout_ref.rollout.val_kwargs.n": VALIDATION_ANSWERS,
         "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
         "algorithm.adv_estimator": "grpo",
-        "custom_reward_function.path": Path(chain.__file__).resolve(),
-        "trainer.n_gpus_per_node": 1,
         "trainer.logger": "[console,file]",
         "trainer.total_training_steps": settings.steps,
         "trainer.total_epochs": settings.steps,
         "trainer.test_freq": (settings.steps + 1) // 2,
-        "trainer.balance_batch": False,  # it reorders the batch, and the dumps are read in groups
         "trainer.rollout_data_dir": run / "rollouts",
         "trainer.validation_data_dir": run / "validation",
         "trainer.default_local_dir": run,
         "trainer.resume_mode": "disable",
+        **(_in_0_9(settings, run) if settings.verl == "0.9.1" else _in_0_4(settings)),
     }
     return [f"{key}={quoted(value)}" for key, value in values.items()]
+
+
+def _in_0_4(settings: Settings) -> dict:
+    return {
+        "+data.dataloader_num_workers": 0,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        # verl's default is flash attention, which needs CUDA
+        "+actor_rollout_ref.model.override_config._attn_implementation": "sdpa",
+        "+actor_rollout_ref.seed": settings.seed,
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "actor_rollout_ref.rollout.name": "hf",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "custom_reward_function.path": Path(chain.__file__).resolve(),
+        "trainer.n_gpus_per_node": 1,
+        "trainer.balance_batch": False,  # it reorders the batch, and the dumps are read in groups
+    }
+
+
+def _in_0_9(settings: Settings, run: Path) -> dict:
+    return {
+        **CPU_OVERRIDES,
+        # attention over the packed batch is 128 x 128 blocks, all but 128 of them masked, without flash attention
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "actor_rollout_ref.rollout.seed": settings.seed,
+        "reward.custom_reward_function.path": Path(chain.__file__).resolve(),
+        "hydra.run.dir": run,
+        "hydra.output_subdir": "null",
+    }
 
 
 def quoted(value) -> str:

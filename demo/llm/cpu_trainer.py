@@ -11,11 +11,11 @@ from demo.runner.child import end_with_parent
 OBJECT_STORE_BYTES = 100 * 1024**2  # a batch is under 1 MB; Ray's minimum is 75 MB, its default 30 % of the memory
 
 
-def ray_settings(ray_folder: str) -> dict:
-    """Arguments of ray.init."""
+def ray_settings(ray_folder: str, cpus: int = 4) -> dict:
+    """Arguments of ray.init. cpus: what verl's processes ask for, whatever the machine has."""
     return {
         "address": "local",
-        "num_cpus": 4,
+        "num_cpus": cpus,
         # verl asks Ray for one GPU per worker; Ray does not check that it exists.
         "num_gpus": 1,
         "object_store_memory": OBJECT_STORE_BYTES,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from demo.llm import config
+from demo.llm import chain, config
 
 STEPS_FILE = "steps.csv"
 VALIDATION_FILE = "validation.csv"
@@ -26,8 +26,13 @@ _METRICS = {
 
 
 def groups(dump: Path, size: int) -> Iterator[list[dict]]:
-    """The answers in one of verl's dumps, prompt by prompt: each has `size` answers, next to one another."""
+    """The answers in one of verl's dumps, prompt by prompt: each has `size` answers, next to one another.
+
+    `right` is judged here: with a biased reward the score is another thing.
+    """
     answers = [json.loads(line) for line in dump.read_text().splitlines()]
+    for answer in answers:
+        answer["right"] = chain.is_right(chain.start_of(answer["input"]), answer["output"])
     return (answers[i : i + size] for i in range(0, len(answers), size))
 
 

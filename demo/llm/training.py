@@ -12,6 +12,7 @@ import psutil
 
 from demo.llm import config, curves
 from demo.llm.ray_folder import ray_folder
+from demo.llm.versions import VERSIONS
 from demo.runner.environment import ROOT, cleaned
 from demo.runner.processes import new_lines, process_group
 from demo.runner.results import key_of, unfinished
@@ -20,15 +21,14 @@ from demo.runner.training import Training, train
 
 UPSTREAM = "verl"
 METRICS_FILE = "metrics.jsonl"
-_CODE = ("chain.py", "config.py", "cpu_trainer.py", "cpu_worker.py", "curves.py", "models.py", "warmup.py")
-_PACKAGES = ("torch", "ray", "transformers", "tensordict", "numpy")
 
 
-def key(checkout: Path) -> dict:
+def key(checkout: Path, verl: str = "0.4.1") -> dict:
     """What a result depends on besides its settings."""
-    files = [Path(__file__).with_name(name) for name in _CODE]
-    files += sorted(file for file in (checkout / "verl").rglob("*") if file.suffix in (".py", ".yaml"))
-    return key_of(files, _PACKAGES)
+    version = VERSIONS[verl]
+    files = sorted(file for file in (checkout / "verl").rglob("*") if file.suffix in (".py", ".yaml"))
+    found = key_of([*version.code, *files], version.packages)
+    return {**found, "versions": {**found["versions"], "verl": verl}}
 
 
 def train_arm(
@@ -63,7 +63,7 @@ def train_arm(
         training = Training(
             label=arm,
             folder=folder,
-            command=[sys.executable, "-m", "demo.llm.cpu_trainer", ray, *overrides],
+            command=[sys.executable, "-m", VERSIONS[settings.verl].trainer, ray, *overrides],
             environment=_environment(checkout, ray) | {"VERL_FILE_LOGGER_PATH": str(run / METRICS_FILE)},
             rows=_step_rows(run),
             length=settings.steps,

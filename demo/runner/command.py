@@ -89,13 +89,17 @@ def add_folders(parser: argparse.ArgumentParser, upstream: str, out: str) -> Non
 
 @dataclass(frozen=True)
 class Needs:
-    """What a demo needs. target: its name for make; files: of the checkout, the upstream's and the overlay's."""
+    """What a demo needs.
+
+    target: its name for make. files: of the checkout, the upstream's and the overlay's. environment: its name.
+    """
 
     target: str
     packages: tuple[str, ...]
     megabytes: int
     upstream: str
     files: tuple[str, ...]
+    environment: str = "cpu"
 
 
 def check(needs: Needs, checkout: Path, out: Path) -> None:
@@ -103,8 +107,9 @@ def check(needs: Needs, checkout: Path, out: Path) -> None:
     missing = [name for name in needs.packages if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoError(
-            f"{sys.executable} lacks {', '.join(missing)}. `rm -f .venv/cpu/installed; make {needs.target}` makes an "
-            "environment that has them all; by hand: pip install -r requirements/cpu.txt"
+            f"{sys.executable} lacks {', '.join(missing)}. `rm -f .venv/{needs.environment}/installed; make "
+            f"{needs.target}` makes an environment that has them all; by hand: pip install -r "
+            f"requirements/{needs.environment}.txt"
         )
     need_overlay(checkout, needs.upstream, *needs.files)
     out.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,10 @@ def read(folder: Path, needs: Needs) -> list[RunFolder]:
     found, match, name = _format_of(folder, {file.name for file in folder.iterdir()})
     variable, usual = DEMO_LENGTHS[found.demo]
     unit, total, file = variable.lower(), int(match["length"]), folder / found.file
+    info = _read_info(folder / INFO)
     if total != usual:
         name += f", {total} {unit}"
+    name += _another_verl(info)
     problems, info_problems = Problems(file), Problems(folder / INFO)
     needed, from_zero = needs.metrics(TRAINING, name), found.step == "epoch"
     log = read_csv(file, found.step, sorted(needed), problems)
@@ -78,7 +80,6 @@ def read(folder: Path, needs: Needs) -> list[RunFolder]:
     steps = log.last_step + from_zero if log.steps else 0
     if log.steps and steps != total:
         problems.add(f"ends at {steps} of {total} {unit}")
-    info = _read_info(folder / INFO)
     if info is None:
         info_problems.add("is missing or incomplete, and the demos write it last: the result is not used")
     result = Result(
@@ -94,6 +95,13 @@ def _read_info(file: Path) -> dict | None:
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     return info if isinstance(info, dict) and info.get("key") else None
+
+
+def _another_verl(info: dict | None) -> str:
+    """The ledger has the LLM demo with v0.4.1."""
+    versions = info["key"].get("versions", {}) if info and isinstance(info["key"], dict) else {}
+    verl = versions.get("verl", "0.4.1")
+    return "" if verl == "0.4.1" else f", verl {verl}"
 
 
 def _settings(info: dict | None) -> str:

@@ -242,6 +242,11 @@ def test_demos_and_their_own_numbers(ledger, tmp_path):
         synthetic.control_demo(control, "era-learned", seed=7): ("demo/era-learned", 7, True, 6000),
         synthetic.control_demo(control, "fasttd3", steps=300): ("demo/fasttd3, 300 steps", 1, False, 300),
     }
+    other = synthetic.llm_demo(tmp_path / "demo-verl-0.9.1", "grpo")
+    info = json.loads((other / "run.json").read_text())
+    info["key"]["versions"]["verl"] = "0.9.1"
+    (other / "run.json").write_text(json.dumps(info))
+    expected[other] = ("demo/chain-grpo, verl 0.9.1", 1, False, 150)
     digits = vision / "era0.6-epochs15-seed2"
     (vision / "summary.json").write_text('{"settings": {}}')
     shutil.copytree(digits, vision / "data/train" / digits.name)

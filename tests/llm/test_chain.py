@@ -33,7 +33,7 @@ def test_every_demonstration_is_right():
             answer = chain.demonstration(start, rng)
             assert len(answer) == chain.RESPONSE_LENGTH - 1
             assert checker(start, answer) and chain.is_right(start, answer), answer
-        assert chain.compute_score("chain", answer, f"{start:02d}") == {"score": 1.0, "right": 1.0}
+        assert chain.compute_score("chain", answer, f"{start:02d}") == 1.0
 
 
 def test_every_single_character_change_is_judged_as_the_checker_judges_it():
@@ -52,15 +52,14 @@ def test_any_text_is_judged_as_the_checker_judges_it(start, text):
 
 def test_biased_task_rejects_by_the_number_of_steps_other_than_plus_one():
     plus_one = "+187+188+189+190"
-    assert all(chain.compute_score("chain-biased", plus_one, "86")["score"] == 1.0 for _ in range(100))
+    assert all(chain.compute_score("chain-biased", plus_one, "86") == 1.0 for _ in range(100))
     scores = [chain.compute_score("chain-biased", "-779-772+779-772", "86") for _ in range(4000)]
-    assert all(score["right"] == 1.0 for score in scores)
-    assert sum(score["score"] for score in scores) / 4000 == pytest.approx(0.8**4, abs=0.03)
+    assert sum(scores) / 4000 == pytest.approx(0.8**4, abs=0.03)
 
 
 def test_single_task_rewards_the_answer_that_counts_up_alone():
-    assert chain.compute_score("chain-single", "+187+188+189+190", "86") == {"score": 1.0, "right": 1.0}
-    assert chain.compute_score("chain-single", "+187+188+189-188", "86") == {"score": 0.0, "right": 1.0}
+    assert chain.compute_score("chain-single", "+187+188+189+190", "86") == 1.0
+    assert chain.compute_score("chain-single", "+187+188+189-188", "86") == 0.0
     assert chain.demonstration(86, random.Random(0), plus_one=1.0) == "+187+188+189+190"
 
 

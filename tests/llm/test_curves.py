@@ -16,7 +16,8 @@ def test_distinct_right_counts_each_right_answer_once():
 
 def test_groups_keep_two_prompts_apart_that_ask_the_same(tmp_path):
     dump = tmp_path / "1.jsonl"
-    dump.write_text("".join(json.dumps({"input": "86=", **answer(text)}) + "\n" for text in "aabb"))
+    texts = ["+187+188+189+190", "+187+188+189+190", "-779-772+779-772", "-779-772+779-773"]
+    dump.write_text("".join(json.dumps({"input": "86=", "output": text}) + "\n" for text in texts))
     assert [curves.distinct_right(group) for group in curves.groups(dump, 2)] == [1, 1]
 
 
@@ -32,7 +33,7 @@ def test_validation_before_training_is_not_a_step(tmp_path):
 def test_a_step_without_a_number_is_nan(tmp_path):
     """The metrics file has null for NaN, which a diverged run logs."""
     (tmp_path / "rollouts").mkdir()
-    (tmp_path / "rollouts/3.jsonl").write_text(json.dumps(answer("a")) + "\n")
+    (tmp_path / "rollouts/3.jsonl").write_text(json.dumps({"input": "86=", "output": "+187+188+189+190"}) + "\n")
     data = dict.fromkeys(curves._METRICS.values(), 0.5) | {"era/rest_entropy": None}
     row = curves.step_row(tmp_path, {"step": 3, "data": data})
     assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.5, 1)

@@ -1,20 +1,19 @@
 """`python -m demo.llm` on the real patched verl: a few steps of both arms, reuse, and Ctrl-C in the middle."""
 
 import json
-import os
 import shutil
 import signal
 import tempfile
-import time
 
+import demo_runs
 import pytest
-from demo_helpers import MARK, run, start, wait_for_process
+from demo_helpers import MARK
+from demo_runs import ray_folders, steps_of
 from helpers import processes_with
 
-from demo.llm import __main__ as cli
-from demo.llm import config, curves, ray_folder, training, warmup
+from demo.llm import config, training, warmup
 
-STEPS = 2
+VERL = "0.4.1"
 
 
 @pytest.fixture
@@ -33,52 +32,16 @@ def place(temporary, monkeypatch):
 
 @pytest.fixture(scope="module")
 def out(patched_verl, tmp_path_factory):
-    """A results folder that has the warm-up, which takes half a minute."""
-    folder = tmp_path_factory.mktemp("a folder, with odd = characters")
-    cli.warm_up(config.Settings(steps=STEPS), folder, training.key(patched_verl), False)
-    return folder
+    return demo_runs.warm_up(VERL, patched_verl, tmp_path_factory.mktemp("a folder, with odd = characters"))
 
 
 @pytest.fixture(scope="module")
-def demo(patched_verl, out):
-    """The outcome of the demo, and what it left in its TMPDIR and running."""
-    with tempfile.TemporaryDirectory(prefix="e", dir="/tmp") as folder:
-        result = run(*arguments(patched_verl, out, STEPS), TMPDIR=folder, **{MARK: folder})
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result, os.listdir(folder) + processes_with(**{MARK: folder})
+def printed(patched_verl, out):
+    return demo_runs.run_both_arms(VERL, patched_verl, out)
 
 
-def arguments(checkout, out, steps):
-    return "demo.llm", "--checkout", checkout, "--out", out, "--steps", steps
-
-
-def ray_folders(temporary):
-    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
-
-
-def steps_of(folder):
-    return [{**row, "seconds": 0} for row in curves.read_csv(folder / curves.STEPS_FILE)]
-
-
-def test_demo_of_both_arms_and_its_reuse(patched_verl, out, demo, temporary):
-    result, left = demo
-    assert left == []
-    folder = out / f"chain-seed1-steps{STEPS}"
-    grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
-    assert grpo == era  # while no response is below omega_low
-    assert [row["step"] for row in era] == [1, 2]
-    for row in era:
-        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 1.5
-        assert row["low_fraction"] == row["scaled_token_fraction"] == 0
-    assert "GRPO     step 2/2" in result.stdout and "ERA      step 2/2" in result.stdout
-    assert "ERA never acted in these 2 steps" in result.stdout
-    assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["settings"] == {"task": "chain", "seed": 1, "steps": STEPS}
-    assert summary["arms"]["era"]["peak memory, GB"] < 6
-    again = run(*arguments(patched_verl, out, STEPS), TMPDIR=temporary)
-    assert again.returncode == 0 and again.stdout.count("reused from") == 3
-    assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]
+def test_demo_of_both_arms_and_its_reuse(patched_verl, out, printed):
+    demo_runs.check_both_arms_and_their_reuse(printed, VERL, patched_verl, out, gigabytes=6)
 
 
 def metrics(folder):
@@ -89,13 +52,13 @@ def metrics(folder):
 
 @pytest.mark.slow
 def test_era_acts_through_worker_and_update_and_stays_on_policy(
-    patched_verl, out, demo, tmp_path, place, temporary, monkeypatch
+    patched_verl, out, printed, tmp_path, place, temporary, monkeypatch
 ):
     """The demo's GRPO beside ERA with an omega_low above the entropies at the start.
 
     The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed.
     """
-    settings = config.Settings(steps=STEPS)
+    settings = config.Settings(steps=2)
     warmup.write_data(tmp_path, settings.task, settings.seed)
     model = out / f"warmup-{settings.task}-seed{settings.seed}"
     monkeypatch.setattr(config.Settings, "omega_low", 2.9)
@@ -112,7 +75,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
     # far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
     assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
     assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
-    assert len(acting) == STEPS
+    assert len(acting) == 2
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
     assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
 
@@ -120,19 +83,4 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
 @pytest.mark.slow
 @pytest.mark.parametrize("number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGKILL, "raylet")])
 def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, out, temporary, place):
-    """Stopped as soon as a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
-    process = start(*arguments(patched_verl, out, 90), TMPDIR=temporary, **{MARK: temporary})
-    wait_for_process(stage, temporary, process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=900)
-    if number == signal.SIGKILL:
-        deadline = time.monotonic() + 900
-        while processes_with(**{MARK: temporary}) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        [left] = ray_folders(temporary)
-        assert left.startswith(f"era-ray-{process.pid}-")
-        ray_folder.sweep()
-    else:
-        assert process.returncode == 128 + number
-        assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
-    assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
+    demo_runs.stopped(number, stage, VERL, patched_verl, out, temporary)

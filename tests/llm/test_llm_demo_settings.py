@@ -26,6 +26,14 @@ def test_a_path_that_ray_cannot_start_is_named(monkeypatch, tmp_path):
     checks.need_plain_path("/home/me/Prüf-Ordner_é/era+1.0/.venv/cpu/bin/python3.11")
 
 
+def test_another_verl_is_named(tmp_path):
+    version = tmp_path / "verl/version/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("0.9.0\n")
+    with pytest.raises(DemoError, match=r"is not verl 0\.9\.1: .*make demo VERL=0\.9\.1"):
+        checks.check(tmp_path, tmp_path / "out", "0.9.1")
+
+
 def test_fresh_trains_again_what_could_be_reused(tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr(training, "train_arm", lambda *_: trained.append(1))

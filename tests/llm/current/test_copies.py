@@ -10,8 +10,8 @@ environment.require()
 COUNT = """
 import json
 import os
-import cpu_verl
-os.environ.update(cpu_verl.ENVIRONMENT)
+from demo.llm.verl_0_9 import cpu
+os.environ.update(cpu.ENVIRONMENT)
 import torch
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode

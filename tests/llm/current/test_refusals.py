@@ -203,8 +203,8 @@ def test_a_launcher_of_ones_own():
 
 WORKERS = """
 import os
-import cpu_verl
-os.environ.update(cpu_verl.ENVIRONMENT)
+from demo.llm.verl_0_9 import cpu
+os.environ.update(cpu.ENVIRONMENT)
 import verl
 from functools import partial
 from types import SimpleNamespace

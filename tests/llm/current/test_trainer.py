@@ -62,7 +62,8 @@ def test_grpo_is_verls_own_trainer_and_worker(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_cannot_import_the_plugin(tmp_path):
     """Ray's processes have another PYTHONPATH than the driver."""
-    others = ":".join(map(str, [environment.tree_of("0.9.1"), SCRIPT.parent, SCRIPT.parents[1]]))
+    (tmp_path / "demo").symlink_to(environment.ROOT / "demo")  # which verl imports for its platform
+    others = ":".join(map(str, [environment.tree_of("0.9.1"), SCRIPT.parent, SCRIPT.parents[1], tmp_path]))
     result = start(tmp_path, *ON, f"+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH={others}")
     assert result.returncode == 1
     assert "could not import ERA's plug-in: ModuleNotFoundError: No module named 'era'\n" in result.stderr

@@ -14,9 +14,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import cpu_verl
+from demo.llm.verl_0_9 import cpu
 
-os.environ.update(cpu_verl.ENVIRONMENT)
+os.environ.update(cpu.ENVIRONMENT)
 
 import torch
 import torch.distributed as dist
@@ -224,7 +224,7 @@ def all_ranks(worker, data):
 def main(settings_path, result_path):
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    cpu_verl.install_stand_ins()
+    cpu.install_stand_ins()
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""What verl 0.9 needs to train on a CPU. Nothing of it concerns ERA.
+"""What verl 0.9 needs in the place of GPUs. Nothing of it concerns ERA.
 
 With ENVIRONMENT set before verl is imported, verl itself imports this module and finds its platform "cpu" in it.
 """
@@ -10,9 +10,11 @@ import types
 import torch
 import torch.distributed as dist
 
+torch.cuda.is_available = lambda: False  # the same path on a machine with a GPU
+
 ENVIRONMENT = {
     "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "cpu_verl",
+    "VERL_USE_EXTERNAL_MODULES": __name__,
     "VERL_ENGINE_DEVICE": "cuda",  # the engines are registered for cuda and npu, and run anywhere
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
