@@ -26,10 +26,11 @@ VENV := .venv/cpu
 GPU_VENV := .venv/verl-gpu
 TIMM_GPU_VENV := .venv/timm-gpu
 FASTTD3_GPU_VENV := .venv/fasttd3-gpu
+VERL_09_GPU_VENV := .venv/verl-0.9-gpu
 VERL_09_VENV := .venv/verl-0.9-cpu
 VERL_SOURCES := .venv/verl-sources
 VERL_09_READY := $(VERL_09_VENV)/installed
-VENVS := $(VENV) $(VERL_09_VENV) $(GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
+VENVS := $(VENV) $(VERL_09_VENV) $(GPU_VENV) $(VERL_09_GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
 # An environment whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
@@ -58,8 +59,9 @@ demo-vision: CHECK = $(DEMO_VISION) --check
 demo-control: CHECK = $(DEMO_CONTROL) --check
 llm-smoke: CHECK = -m demo.llm --check
 
-# Upstream, folder and size on disk of each GPU environment.
+# Upstream, folder and size on disk of each GPU environment. That of verl 0.9 is a guess: nobody has installed it.
 VERL_GPU := verl $(GPU_VENV) "10 GB"
+VERL_09_GPU := verl-0.9 $(VERL_09_GPU_VENV) "12 GB"
 TIMM_GPU := timm $(TIMM_GPU_VENV) "5 GB"
 FASTTD3_GPU := fasttd3 $(FASTTD3_GPU_VENV) "7 GB"
 PAPER := exec $(SHELL) make/paper.sh
@@ -74,6 +76,7 @@ CONTROL_RUNS := $(call runs-of,control)
 .PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 format \
 	apply status diff revert drift \
 	$(LLM_RUNS) llm-smoke llm-data llm-merge llm-eval \
+	llm-qwen3-8b-era llm-qwen3-8b-era-megatron \
 	$(VISION_RUNS) vision-smoke vision-results \
 	$(CONTROL_RUNS) control-smoke control-results \
 	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control \
@@ -94,7 +97,7 @@ given-python:
 	@[[ -z "$$PYTHON" || ! -e $(VENV_READY) ]] || echo "PYTHON=$$PYTHON is not used here: $(VENV) has a Python" \
 		"already. To set it up with another one, remove it first: rm -r $(VENV)" >&2
 
-$(VERL_09_READY): requirements/verl-0.9-cpu.in requirements/verl-0.9-sources.txt
+$(VERL_09_READY): requirements/verl-0.9-cpu.txt requirements/verl-0.9-sources.txt
 	@$(SHELL) make/environment.sh cpu $(VERL_09_VENV) $< 12 $(CHECK)
 	@while read -r source; do $(VERL_09_VENV)/bin/python -m pip download -q --require-hashes --no-deps --no-binary :all: \
 		-d $(VERL_SOURCES) -r <(echo "$$source") || exit 1; done < requirements/verl-0.9-sources.txt
@@ -194,6 +197,13 @@ llm-smoke: patched-verl  ## every run script for a few steps on this CPU, with a
 	@read -ra scripts <<< "$$SCRIPTS"; \
 		$(CPU) -m tools.smoke.llm --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
 
+##@ A current model on verl 0.9.1, on GPUs (DRY_RUN=1, ARGS; docs/llm/verl-0.9.md)
+llm-qwen3-8b-era:  ## GRPO + ERA, Qwen3-8B, FSDP
+	@$(PAPER) train $(VERL_09_GPU) recipes/verl-0.9/run_era_qwen3_8b.sh
+
+llm-qwen3-8b-era-megatron:  ## the same with Megatron, without the top-k filter (PYTHON of such an environment)
+	@$(PAPER) train verl-0.9 "" "" recipes/verl-0.9/run_era_qwen3_8b_megatron.sh
+
 ##@ The paper's image classifiers on GPUs (DRY_RUN=1, ARGS, SEED="42 43", GPUS, DATA_DIR; docs/vision/recipes.md)
 vision-cifar10: RUN = cifar10  ## ResNet-50 on CIFAR-10, three seeds (main results)
 vision-cifar10-era: RUN = cifar10-era  ## the same with ERA (main results)
@@ -236,11 +246,13 @@ control-smoke: patched-fasttd3  ## each of these experiments on this CPU, with t
 
 $(GPU_VENV)/installed: GPU = $(VERL_GPU)
 $(GPU_VENV)/installed: requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
+$(VERL_09_GPU_VENV)/installed: GPU = $(VERL_09_GPU)
+$(VERL_09_GPU_VENV)/installed: requirements/verl-0.9-gpu.txt requirements/verl-0.9-gpu-flash-attn.txt
 $(TIMM_GPU_VENV)/installed: GPU = $(TIMM_GPU)
 $(TIMM_GPU_VENV)/installed: requirements/timm-gpu.txt
 $(FASTTD3_GPU_VENV)/installed: GPU = $(FASTTD3_GPU)
 $(FASTTD3_GPU_VENV)/installed: requirements/fasttd3-gpu.txt
-$(GPU_VENV)/installed $(TIMM_GPU_VENV)/installed $(FASTTD3_GPU_VENV)/installed:
+$(GPU_VENV)/installed $(VERL_09_GPU_VENV)/installed $(TIMM_GPU_VENV)/installed $(FASTTD3_GPU_VENV)/installed:
 	@$(SHELL) make/environment.sh $(GPU)
 	@touch $@
 

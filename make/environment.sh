@@ -2,11 +2,11 @@
 # Sets up a virtual environment in FOLDER. The Makefile calls
 #
 #   environment.sh cpu FOLDER REQUIREMENTS NEWEST [CHECK...]
-#   environment.sh verl|timm|fasttd3 FOLDER SIZE
+#   environment.sh verl|verl-0.9|timm|fasttd3 FOLDER SIZE
 #
 # The first form is for the CPU; it uses PYTHON, or else the first Python from 3.11 to 3.NEWEST that it finds. If that
-# Python fails with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE, for the
-# message, is what they take on disk.
+# Python fails with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE,
+# for the message, is what they take on disk.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -52,9 +52,10 @@ cpu() {
 }
 
 gpu() {
-    local newest=12 needs
+    local newest=12 needs built
     case $upstream in
         verl) needs="vllm 0.8.5 needs" ;;
+        verl-0.9) needs="verl 0.9 needs" ;;
         timm) needs="torch 2.6.0 and this project need" newest=13 ;;
         fasttd3) needs="FastTD3's packages need" ;;
     esac
@@ -63,12 +64,15 @@ gpu() {
     echo "Setting up $folder from requirements/$upstream-gpu.txt: about $size."
     make_venv python3 10 $newest
     pip_install -r "requirements/$upstream-gpu.txt"
-    [[ $upstream == verl ]] || return 0
-    pip_install --no-build-isolation -r requirements/verl-gpu-flash-attn.txt || fail \
-        "flash-attn could not be installed; pip's reason is above. Building it takes the CUDA toolkit 12.4 with" \
-        "nvcc, which torch 2.6.0 is built with (CUDA_HOME names its folder), and a C++ compiler: a login node often" \
-        "has neither, so try on a node with GPUs. All other packages are in $folder and stay; the same command goes" \
-        "on from there."
+    case $upstream in
+        verl) built="the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with" ;;
+        verl-0.9) built="the CUDA toolkit 13.0 with nvcc, which torch 2.11.0 is built with" ;;
+        *) return ;;
+    esac
+    pip_install --no-build-isolation -r "requirements/$upstream-gpu-flash-attn.txt" || fail \
+        "flash-attn could not be installed; pip's reason is above. Building it takes $built (CUDA_HOME names its" \
+        "folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages" \
+        "are in $folder and stay; the same command goes on from there."
 }
 
 upstream=$1 folder=$2 size=$3

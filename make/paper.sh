@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# The paper's runs, from data to evaluation. The Makefile calls
+# The paper's runs, from data to evaluation, and those on verl 0.9. The Makefile calls
 #
 #   paper.sh train UPSTREAM ENVIRONMENT SIZE SCRIPT [EXPERIMENT]
 #   paper.sh results|data|merge|evaluate UPSTREAM ENVIRONMENT SIZE
 #
-# ENVIRONMENT is the folder of a virtual environment that takes SIZE on disk and is set up once nothing else is missing.
-# SCRIPT is a path in the upstream's checkout. The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...;
-# DRY_RUN=1 prints the command and stops.
+# ENVIRONMENT is the folder of a virtual environment that takes SIZE on disk and is set up once nothing else is missing;
+# with an empty one the active python3 is taken as it is. SCRIPT is a path in the upstream's checkout, for verl-0.9 in this
+# project. The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
 is_on() { [[ -n "$1" && "$1" != 0 ]]; }
 absolute() { if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi; }
 
-# find_file PATH: sets `file` to PATH in the checkout.
+# find_file PATH: sets `file` to PATH in the checkout. verl 0.9 has none: nothing of it is patched.
 find_file() {
     file=$CHECKOUTS/$upstream/$1
+    [[ $upstream != verl-0.9 ]] || file=$1
     [[ -f "$file" ]] || fail "$file is not there. Run 'make apply' first (python3 apply.py apply $upstream" \
         "--checkouts $CHECKOUTS, for this one alone)."
 }
@@ -36,6 +37,8 @@ find_python() {
     python=$(absolute "$environment")/bin/python
     if [[ -n "$PYTHON" ]]; then
         python=$PYTHON
+    elif [[ -z "$environment" ]]; then
+        python=$active
     elif problem=$("$active" requirements/check_gpu_environment.py "$upstream"); then
         python=$active
     elif [[ ! -f "$environment/installed" ]]; then

@@ -1,10 +1,11 @@
-"""python check_gpu_environment.py FRAMEWORK: does this environment have what verl, timm or fasttd3 needs on GPUs?
+"""python check_gpu_environment.py FRAMEWORK: does this environment have what it needs on GPUs?
 
-Exit code 0 if it does, else a line on what it lacks. Only installed versions are read; nothing is imported.
+FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a line on what it lacks. Only installed
+versions are read; nothing is imported.
 
-The bounds for verl are those of its setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. timm sets no bounds;
-torch below 2.4 lacks names that the ERA overlay uses. The bounds for FastTD3 are those of its and HumanoidBench's
-requirements.
+The bounds for verl are those of its setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. verl 0.9 runs with
+tensordict 0.10.0 alone of those that it allows. timm sets no bounds; torch below 2.4 lacks names that the ERA overlay
+uses. The bounds for FastTD3 are those of its and HumanoidBench's requirements.
 """
 
 import re
@@ -28,6 +29,18 @@ NEEDED = {
         "tensordict": ((0,), (0, 6, 3)),
         "pyarrow": ((19,), None),
         **any_version("transformers", "accelerate", "peft", "torchdata", "hydra-core", "codetiming", "datasets"),
+        **any_version("pandas", "dill", "pylatexenc", "tensorboard"),
+    },
+    "verl-0.9": {
+        "verl": ((0, 9), (0, 10)),
+        "vllm": ((0, 18), None),
+        "numpy": ((2,), None),
+        "pyarrow": ((19,), None),
+        "ray": ((2, 41), None),
+        "tensordict": ((0, 10), (0, 10, 1)),
+        "transferqueue": ((0, 1, 10), None),
+        "transformers": ((5, 5, 3), (5, 11)),
+        **any_version("torch", "flash-attn", "accelerate", "peft", "torchdata", "hydra-core", "codetiming", "datasets"),
         **any_version("pandas", "dill", "pylatexenc", "tensorboard"),
     },
     "timm v1.0.20": {

@@ -88,6 +88,16 @@ def test_every_llm_target_prints_its_command(make, patched_verl, tmp_path):
     assert "applied" in make("status", checkouts).stdout
 
 
+def test_the_targets_on_verl_0_9_print_their_commands(make, project_root):
+    added = "ARGS=trainer.save_freq=5 'data.prompt_key=a b'"
+    commands = printed(make("llm-qwen3-8b-era", "llm-qwen3-8b-era-megatron", "DRY_RUN=1", added))
+    for words, name in zip(commands, ("era_qwen3_8b", "era_qwen3_8b_megatron"), strict=True):
+        assert words[:3] == ["cd", str(project_root), "&&"] and "era.verl.main_ppo" in words
+        assert f"trainer.experiment_name={name}" in words
+        assert words[-2:] == ["trainer.save_freq=5", "data.prompt_key=a b"]
+    assert "model_engine=megatron" in commands[1]
+
+
 def test_every_vision_target_prints_its_commands(make, patched_timm):
     given = {"SEED": "5 6", "DATA_DIR": "/my data", "ARGS": "--log-interval 10", "PYTHON": "/my env/bin/python"}
     variables = [f"{name}={value}" for name, value in given.items()]
@@ -261,8 +271,9 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     ],
 )
 def test_a_python_that_is_missing_or_does_not_fit_is_named(make, given, said, tmp_path):
-    result = make("test", f"VENV={tmp_path}/venv", *given)
+    result = make("test", "test-verl-0.9", f"VENV={tmp_path}/venv", f"VERL_09_VENV={tmp_path}/venv-0.9", *given)
     assert result.returncode != 0 and said in result.stderr
+    assert said.replace("3.11, 3.12 or 3.13", "3.11 or 3.12") in result.stderr
     assert "Setting up" not in result.stdout and os.listdir(tmp_path) == []
 
 

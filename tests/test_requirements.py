@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
-VERL, TIMM, FASTTD3 = "verl v0.4.1", "timm v1.0.20", "fasttd3 2d83b6a"
+VERL, VERL_09, TIMM, FASTTD3 = "verl v0.4.1", "verl-0.9", "timm v1.0.20", "fasttd3 2d83b6a"
 LOCKS = {
     "verl": ("verl-gpu", "verl-gpu-flash-attn"),
+    "verl-0.9": ("verl-0.9-gpu", "verl-0.9-gpu-flash-attn"),
     "timm": ("timm-gpu",),
     "fasttd3": ("fasttd3-gpu",),
     "playground": ("fasttd3-playground",),
     "cpu": ("cpu",),
+    "verl-0.9-cpu": ("verl-0.9-cpu",),
 }
 
 
@@ -49,7 +51,8 @@ def check(project_root, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "framework, environment", [(VERL, "verl"), (TIMM, "timm"), (TIMM, "verl"), (FASTTD3, "fasttd3")]
+    "framework, environment",
+    [(VERL, "verl"), (VERL_09, "verl-0.9"), (TIMM, "timm"), (TIMM, "verl"), (FASTTD3, "fasttd3")],
 )
 def test_the_locked_environments_are_enough(check, locked, framework, environment):
     assert check(framework, locked(environment)) == []
@@ -60,6 +63,12 @@ def test_the_locked_environments_are_enough(check, locked, framework, environmen
     [
         (VERL, "verl", {"vllm": "0.11.0"}, ["vllm 0.11.0, below 0.9 needed"]),
         (VERL, "verl", {"ray": None}, ["no ray"]),
+        (
+            VERL_09,
+            "verl-0.9",
+            {"verl": "0.8.0", "tensordict": "0.9.1"},
+            ["verl 0.8.0, at least 0.9 needed", "tensordict 0.9.1, at least 0.10 needed"],
+        ),
         (
             TIMM,
             "timm",
@@ -84,7 +93,16 @@ def test_the_environment_of_playground_is_not_that_of_humanoid_bench(check, lock
     assert any(problem.endswith("below 3.2 needed") for problem in problems) and "no dm-control" in problems
 
 
-@pytest.mark.parametrize("framework", ["verl", "timm", "fasttd3"])
+@pytest.mark.parametrize("environment", LOCKS)
+def test_locks_keep_what_their_in_files_pin(project_root, locked, environment):
+    lock, *_ = LOCKS[environment]
+    text = (project_root / f"requirements/{lock}.in").read_text()
+    pinned = re.findall(r"^([\w-]+)(?:\[\w+\])?==(\S+) *(?:#.*)?$", text, re.MULTILINE)  # those for every Python
+    assert pinned
+    assert {name.lower(): version for name, version in pinned}.items() <= locked(environment).items()
+
+
+@pytest.mark.parametrize("framework", ["verl", "verl-0.9", "timm", "fasttd3"])
 def test_the_command_names_the_framework(project_root, framework):
     """In a Python without any package."""
     command = [sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework]

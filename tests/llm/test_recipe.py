@@ -194,7 +194,15 @@ def compose(patched_verl, monkeypatch):
 
 @pytest.fixture(scope="module")
 def preflight(patched_verl):
-    return load(patched_verl / "recipe/era/preflight.py", "era_preflight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(patched_verl / "recipe/era")  # as for a script: it imports run_checks
+        return load(patched_verl / "recipe/era/preflight.py", "era_preflight")
+
+
+@pytest.fixture(scope="module")
+def run_checks(preflight):
+    """The module of what the check of verl 0.9's recipes has as well."""
+    return sys.modules[preflight.gpu_problems.__module__]
 
 
 def test_every_run_of_the_paper_has_a_script(patched_verl):
@@ -543,11 +551,11 @@ def test_resuming_after_a_crash(check, tmp_path):
     assert "latest_checkpointed_iteration.txt cannot be read: Is a directory" in check()[0]
 
 
-def test_clusters(preflight, monkeypatch):
-    monkeypatch.setattr(preflight, "cluster_gpus", lambda address: {"auto": [8, 8, 0], "10.0.0.1:6379": None}[address])
+def test_clusters(run_checks, monkeypatch):
+    monkeypatch.setattr(run_checks, "cluster_gpus", lambda address: {"auto": [8, 8, 0], "10.0.0.1:6379": None}[address])
 
     def problems(address, nnodes=2, gpus_per_node=8, environment_to_come=False):
-        return preflight.cluster_problems(address, "all of them", nnodes, gpus_per_node, environment_to_come)
+        return run_checks.cluster_problems(address, "all of them", nnodes, gpus_per_node, environment_to_come)
 
     assert problems("auto") == []
     assert "have 8, 8, 0" in problems("auto", 1, 16)[0], "16 GPUs on one node are not 2 x 8"
@@ -561,12 +569,12 @@ def test_clusters(preflight, monkeypatch):
     assert problems("auto", environment_to_come=True) == []
 
 
-def test_a_cluster_that_is_not_there_is_named_at_once(preflight, capfd):
+def test_a_cluster_that_is_not_there_is_named_at_once(run_checks, capfd):
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for form in (address, f"ray://{address}", "127.0.0.1:99999999"):
-            assert preflight.cluster_gpus(form) is None
+            assert run_checks.cluster_gpus(form) is None
             assert capfd.readouterr().err == f"asking the Ray cluster at {form} ...\n"
 
 
@@ -612,13 +620,13 @@ main_era.main()
 
 
 @pytest.mark.slow
-def test_an_existing_cluster_gets_the_loggers_environment(ray_cluster, patched_verl, preflight, tmp_path):
+def test_an_existing_cluster_gets_the_loggers_environment(ray_cluster, patched_verl, run_checks, tmp_path):
     if not (
         patched_verl / "recipe/dapo"
     ).exists():  # a tree from the source package lacks a name that the probe replaces
         (tmp_path / "recipe/dapo").mkdir(parents=True)
         (tmp_path / "recipe/dapo/main_dapo.py").write_text("run_ppo = None\n")
-    assert preflight.cluster_gpus(ray_cluster) == [2]
+    assert run_checks.cluster_gpus(ray_cluster) == [2]
     probe = tmp_path / "probe.py"
     probe.write_text(PROBE)
     given = {

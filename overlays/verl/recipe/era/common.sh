@@ -1,88 +1,11 @@
 # shellcheck shell=bash
-# What the paper's LLM runs share; the run scripts source it. What differs comes from them:
-#
-#   model, train_data   names of the default model's folder and training file, without .parquet
-#   TOTAL_STEPS         optimizer steps; the environment overrides it
-#   settings            hydra overrides; those on the script's command line come after them and win
-#   stage1_ckpt         only stage 2: the checkpoint to continue from
-#
-# From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE,
-# CKPTS_DIR, TOTAL_STEPS, LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a
-# Ray cluster; without it one node starts Ray by itself). DRY_RUN=1 prints the command and stops.
-# CHECK_ONLY=1 stops after naming what is missing. ENVIRONMENT_TO_COME=1, from make: PYTHON is not
-# yet the one that trains.
-set -euo pipefail
+# What the paper's LLM runs share; the run scripts source it. What differs comes from them: model,
+# train_data, TOTAL_STEPS, settings and stage1_ckpt, as launch.sh says.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+entry=(-m recipe.era.main_era --config-path="${root}/recipe/era/config" --config-name=era_math)
+preflight=recipe/era/preflight.py
+model=${model:-Qwen2.5-Math-7B}
+[[ -z "${DRY_RUN:-}" || "${DRY_RUN}" == 0 || -f "${root}/recipe/dapo/main_dapo.py" ]] ||
+    echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
 
-if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
-    echo "bash ${BASH_SOURCE[1]} [hydra overrides, such as trainer.save_freq=5]"
-    for file in "${BASH_SOURCE[1]}" "${BASH_SOURCE[0]}"; do
-        echo
-        sed -nE '/^#!|^# shellcheck/d; /^#/!q; s/^# ?//p' "${file}"
-    done
-    exit 0
-fi
-is_on() { [[ -n "${1:-}" && "$1" != 0 ]]; }
-caller=${PWD}
-experiment=$(basename "${BASH_SOURCE[1]}" .sh)
-experiment=${experiment#run_}
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-
-# A path as the caller meant it, and as hydra's grammar takes it with any characters: a quote needs
-# a backslash before it, and backslashes before a quote, the closing one included, are doubled.
-absolute() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s/%s' "${caller}" "$1"; }
-quoted() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
-
-RAY_DATA_HOME=$(absolute "${RAY_DATA_HOME:-"${HOME}/verl"}")
-MODEL_PATH=$(absolute "${MODEL_PATH:-"${RAY_DATA_HOME}/models/${model:-Qwen2.5-Math-7B}"}")
-TRAIN_FILE=$(absolute "${TRAIN_FILE:-"${RAY_DATA_HOME}/data/${train_data:-dapo-math-17k}.parquet"}")
-TEST_FILE=$(absolute "${TEST_FILE:-"${RAY_DATA_HOME}/data/aime-2024.parquet"}")
-CKPTS_DIR=$(absolute "${CKPTS_DIR:-"${RAY_DATA_HOME}/ckpts/ERA/${experiment}"}")
-PYTHON=${PYTHON:-python3}
-[[ "${PYTHON}" != */* ]] || PYTHON=$(absolute "${PYTHON}")
-TENSORBOARD_DIR=$(absolute "${TENSORBOARD_DIR:-"${CKPTS_DIR}/tensorboard"}")
-VERL_FILE_LOGGER_PATH=$(absolute "${VERL_FILE_LOGGER_PATH:-"${CKPTS_DIR}/metrics.jsonl"}")
-export TENSORBOARD_DIR VERL_FILE_LOGGER_PATH
-
-# Once stage 2 has a checkpoint of its own, it resumes from that one, as every other run does.
-if [[ -n "${stage1_ckpt:-}" ]]; then
-    stage1_ckpt=$(absolute "${stage1_ckpt%/}")
-    settings+=(trainer.resume_from_path="$(quoted "${stage1_ckpt}")")
-    [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] ||
-        settings+=(trainer.resume_mode=resume_path)
-fi
-
-overrides=(
-    data.train_files="$(quoted "${TRAIN_FILE}")"
-    data.val_files="$(quoted "${TEST_FILE}")"
-    actor_rollout_ref.model.path="$(quoted "${MODEL_PATH}")"
-    trainer.nnodes="${NNODES:-4}"
-    trainer.n_gpus_per_node="${GPUS_PER_NODE:-8}"
-    trainer.total_training_steps="${TOTAL_STEPS}"
-    trainer.default_local_dir="$(quoted "${CKPTS_DIR}")"
-    trainer.experiment_name="${experiment}"
-    trainer.logger="${LOGGER:-"[console,file,tensorboard]"}"
-    "${settings[@]}"
-    "$@"
-)
-command=("${PYTHON}" -m recipe.era.main_era --config-path="${PWD}/recipe/era/config")
-command+=(--config-name=era_math "${overrides[@]}")
-
-if is_on "${DRY_RUN:-}"; then
-    printf 'cd %q && TENSORBOARD_DIR=%q' "${PWD}" "${TENSORBOARD_DIR}"
-    printf ' VERL_FILE_LOGGER_PATH=%q' "${VERL_FILE_LOGGER_PATH}"
-    printf ' %q' "${command[@]}"
-    printf '\n'
-    [[ -n "${ENVIRONMENT_TO_COME:-}" ]] || command -v "${PYTHON}" > /dev/null ||
-        echo "note: there is no Python at ${PYTHON}" >&2
-    [[ -f recipe/dapo/main_dapo.py ]] ||
-        echo "note: this checkout lacks recipe/dapo, it comes from the source package" >&2
-    exit 0
-fi
-command -v "${PYTHON}" > /dev/null || {
-    echo "error: there is no Python at ${PYTHON}. Activate the environment that trains, or set" \
-        "PYTHON to its python. Nothing was changed." >&2
-    exit 1
-}
-to_come=${ENVIRONMENT_TO_COME:+--environment-to-come}
-"${PYTHON}" recipe/era/preflight.py ${to_come} -- "${overrides[@]}"
-is_on "${CHECK_ONLY:-}" || exec "${command[@]}"
+source "${root}/recipe/era/launch.sh"
