@@ -17,8 +17,8 @@
     compatibility  what must be installed, and which symbols of verl must be there
     config         the actor's configuration; what of the whole configuration ERA does not go together with
     trainer        verl's synchronous trainer, with ERA's workers
-    worker         decides the scale of each token before an update; the policy loss
-    engine         applies the scales to the logits
+    worker         decides the scale of each token, or response, before an update; the policy loss
+    engine         applies the scales of tokens to the logits (FSDP); those of responses are verl's own temperature
 
 Importing this package imports neither verl nor Ray.
 """

@@ -60,7 +60,11 @@ SYMBOLS = {
         "ulysses_pad_and_slice_inputs": "input_ids_rmpad, position_ids_rmpad, sp_size, skip_position_ids_rmpad, "
         "pad_value",
     },
-    "workers/config/actor.py": {"FSDPActorConfig.__post_init__": "self"},
+    "workers/config/actor.py": {
+        "FSDPActorConfig.__post_init__": "self",
+        "McoreActorConfig.__post_init__": "self",
+        "VeOmniActorConfig.__post_init__": "self",
+    },
     "workers/engine/base.py": {
         "EngineRegistry.register": "cls, model_type, backend, device, vendor",
         "EngineRegistry.get_engine_cls": "cls, model_type, backend",
@@ -72,7 +76,9 @@ SYMBOLS = {
         "FSDPEngineWithLMHead.prepare_model_inputs": "self, micro_batch",
         "FSDPEngineWithLMHead.prepare_model_outputs": "self, output, output_args, micro_batch, logits_processor_func",
     },
+    "workers/engine/megatron/transformer_impl.py": {"MegatronEngineWithLMHead": None},
     "workers/engine/utils.py": {"pad_packed_inputs": "input_ids_rmpad, position_ids_rmpad, pad_size, pad_value"},
+    "workers/engine/veomni/transformer_impl.py": {"VeOmniEngineWithLMHead": None},
     "workers/engine_workers.py": {
         "TrainingWorker.__init__": "self, config",
         "TrainingWorker.set_loss_fn": "self, loss_fn",

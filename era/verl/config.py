@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The actor's configuration with the group `era`, and what ERA does not go together with."""
+"""The actor's configurations with the group `era`, and what ERA does not go together with."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,15 +32,23 @@ NEEDS_ERA_WORKER = (
 )
 
 
+# By strategy, verl's engines whose logits ERA reaches through the temperature: they take one for each response, so the
+# tokens of a response must have one scale. Any other strategy has ERA's FSDP engine, with a scale for each token.
+SCALES_RESPONSES = {"megatron": "MegatronEngineWithLMHead", "veomni": "VeOmniEngineWithLMHead"}
+
+# Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens one advantage.
+RESPONSE_ADVANTAGES = (
+    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo", "gpg"),
+    "reinforce_plus_plus_baseline",
+)
+
+
 @dataclasses.dataclass
-class FSDPActorConfig(verl_config.FSDPActorConfig):
-    """`actor_rollout_ref.actor` of verl's FSDP engine, with the group `era` (verl's own class refuses that key).
+class _WithEra:
+    """The group `era` for one of verl's classes for `actor_rollout_ref.actor`, which refuse that key.
 
     Attributes:
         era: the keys of `era.language.EraConfig`.
-
-    Raises:
-        ValueError: on construction, for a bad key or value in the group, with the full key.
     """
 
     era: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -51,7 +59,25 @@ class FSDPActorConfig(verl_config.FSDPActorConfig):
             object.__setattr__(self.engine, "strategy", self.strategy + NEEDS_ERA_WORKER)
 
 
-ACTOR_CONFIGS = {"verl.workers.config.FSDPActorConfig": "era.verl.config.FSDPActorConfig"}
+@dataclasses.dataclass
+class FSDPActorConfig(_WithEra, verl_config.FSDPActorConfig):
+    """Raises ValueError on construction, for a bad key or value in the group, with the full key."""
+
+
+@dataclasses.dataclass
+class McoreActorConfig(_WithEra, verl_config.McoreActorConfig):
+    """As FSDPActorConfig, for Megatron."""
+
+
+@dataclasses.dataclass
+class VeOmniActorConfig(_WithEra, verl_config.VeOmniActorConfig):
+    """As FSDPActorConfig, for VeOmni."""
+
+
+ACTOR_CONFIGS = {
+    f"verl.workers.config.{cls.__name__}": f"era.verl.config.{cls.__name__}"
+    for cls in (FSDPActorConfig, McoreActorConfig, VeOmniActorConfig)
+}
 
 
 def prepare(config: Any) -> EraConfig:
@@ -108,11 +134,13 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
         problems.append("distillation.enabled=True: its loss is not the one that ERA changes; set it to False")
     if actor["_target_"] not in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}:
         problems.append(
-            f"actor_rollout_ref.actor.strategy={actor['strategy']}, _target_={actor['_target_']}: only verl's FSDP "
-            "engine applies ERA; set model_engine=dp"
+            f"actor_rollout_ref.actor.strategy={actor['strategy']}, _target_={actor['_target_']}: only verl's FSDP, "
+            "Megatron and VeOmni engines apply ERA; set model_engine to dp, megatron or veomni"
         )
     if era.changes_training:
         problems += _unsound(config["actor_rollout_ref"])
+        if actor["strategy"] in SCALES_RESPONSES:
+            problems += _beyond_temperature(config, era)
     if problems:
         raise ValueError(
             f"{CONFIG_KEY}.enable=True does not go together with\n  - "
@@ -141,3 +169,43 @@ def _unsound(actor_rollout_ref: Mapping[str, Any]) -> list[str]:
             "to False"
         )
     return problems
+
+
+def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[str]:
+    """What a temperature for each response cannot express."""
+    actor, estimator = config["actor_rollout_ref"]["actor"], config["algorithm"]["adv_estimator"]
+    strategy = actor["strategy"]
+    engine, key = actor[strategy], "actor_rollout_ref.actor"
+    known = ", ".join(RESPONSE_ADVANTAGES)
+    found = [
+        (
+            estimator not in RESPONSE_ADVANTAGES,
+            f"algorithm.adv_estimator={estimator}",
+            f"its advantages can differ within a response; set it to one of {known}",
+        ),
+        (era.top_k is not None, f"{CONFIG_KEY}.top_k={era.top_k}", "verl has no such filter; set it to null"),
+        (actor["use_kl_loss"], f"{key}.use_kl_loss=True", "its KL would be the scaled policy's; set it to False"),
+        (
+            actor["entropy_coeff"],
+            f"{key}.entropy_coeff={actor['entropy_coeff']}",
+            "the entropy would be the scaled policy's; set it to 0",
+        ),
+        (
+            actor["calculate_entropy"],
+            f"{key}.calculate_entropy=True",
+            "the entropy would be the scaled policy's; set it to False",
+        ),
+        (
+            engine["router_replay"]["mode"] == "R2",
+            f"{key}.{strategy}.router_replay.mode=R2",
+            "the pass for the old log-probs of the scaled policy would record routes; set it to R3 or disabled",
+        ),
+        (
+            engine.get("dynamic_context_parallel"),
+            f"{key}.{strategy}.dynamic_context_parallel=True",
+            "one rank of a group alone gets the old log-probs of the scaled policy; set it to False",
+        ),
+    ]
+    return [
+        f"{setting}, on {strategy}: {reason}, or model_engine to dp" for refused, setting, reason in found if refused
+    ]

@@ -23,6 +23,7 @@ from verl.trainer.ppo.core_algos import agg_loss, kl_penalty
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.metric import Metric
+from verl.workers import engine as verl_engine
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
@@ -37,7 +38,7 @@ from era.language import (
     split_entropy,
     update_metrics,
 )
-from era.verl.config import NEEDS_ERA_WORKER
+from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
 # Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
@@ -48,21 +49,23 @@ class EraTrainingWorker(TrainingWorker):
     """verl's training worker of the actor. An update without ERA's configuration, or with k = 1, is verl's to the bit.
 
     Raises:
-        ValueError: on construction, if the engine for this configuration is not verl's FSDP engine.
+        ValueError: on construction, if the engine for this configuration is not verl's own.
     """
-
-    engine: EraFSDPEngine
 
     def __init__(self, config):
         strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
         object.__setattr__(config.engine_config, "strategy", strategy)
         found = EngineRegistry.get_engine_cls(config.model_type, strategy)
-        if found is not FSDPEngineWithLMHead:
+        expected = SCALES_RESPONSES.get(strategy, FSDPEngineWithLMHead.__name__)
+        if found is not getattr(verl_engine, expected):
             raise ValueError(
-                f"{CONFIG_KEY}.enable=True needs verl's FSDP engine, but VERL_ENGINE_VENDOR or the platform chose "
+                f"{CONFIG_KEY}.enable=True needs verl's {expected}, but VERL_ENGINE_VENDOR or the platform chose "
                 f"{found.__name__} for strategy={strategy}. Unset VERL_ENGINE_VENDOR, or set enable to False. "
                 "Nothing was trained."
             )
+        if strategy in SCALES_RESPONSES:
+            super().__init__(config)
+            return
         vendor = os.environ.get("VERL_ENGINE_VENDOR")
         os.environ["VERL_ENGINE_VENDOR"] = "era"  # verl's own switch between engines of one strategy
         try:
@@ -80,12 +83,13 @@ class EraTrainingWorker(TrainingWorker):
             )
         actor = loss_fn.keywords["config"]
         self.era = EraConfig.from_mapping(actor.era)
-        self.engine.top_k = self.era.top_k
-        self.engine.needs_kl = actor.use_kl_loss
-        self.engine.scales_apart = bool(
-            self.era.top_k is not None or actor.use_kl_loss or actor.entropy_coeff or actor.calculate_entropy
-        )
-        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords)
+        if isinstance(self.engine, EraFSDPEngine):
+            self.engine.top_k = self.era.top_k
+            self.engine.needs_kl = actor.use_kl_loss
+            self.engine.scales_apart = bool(
+                self.era.top_k is not None or actor.use_kl_loss or actor.entropy_coeff or actor.calculate_entropy
+            )
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
 
     def train_mini_batch(self, data):
         """Decide the scale of each token of this rank's whole batch, then train as verl does.
@@ -97,7 +101,7 @@ class EraTrainingWorker(TrainingWorker):
             verl's output, its metrics with those of ERA, which are means over all ranks.
 
         Raises:
-            ValueError: the batch has no token entropies.
+            ValueError: the batch has no token entropies; or a response needs two scales of an engine that takes one.
         """
         metrics = self._decide(data) if self.era.enable else {}
         output = super().train_mini_batch(data)
@@ -118,18 +122,22 @@ class EraTrainingWorker(TrainingWorker):
         top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
         scale = logit_scale(top, advantages, mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
         if era.changes_training:
-            data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
+            if isinstance(self.engine, EraFSDPEngine):
+                data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
+            else:
+                one_scale = _of_responses(scale, mask, advantages > era.min_advantage)
+                data["temperature"] = tu.get(data, "temperature") / one_scale
             if era.scale_advantages:
                 data["advantages"] = response_to_nested(advantages / scale, data["response_mask"])
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
-                data[OLD_LOG_PROBS] = self._old_log_probs(data)
+                data.update(self._old_log_probs(data))
         sums = metric_sums(era, top, rest, mask, scale).to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         return update_metrics(sums)
 
-    def _old_log_probs(self, data) -> torch.Tensor:
-        """Nested (bsz, response): a forward pass under the decided scales.
+    def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
+        """By a forward pass under the decided scales; empty on Megatron's pipeline stages that compute no loss.
 
         Not by infer_batch, which answers on the first rank of a sequence-parallel group only.
         """
@@ -143,8 +151,11 @@ class EraTrainingWorker(TrainingWorker):
             micro_batch_size_per_gpu=self.engine_config.infer_micro_batch_size_per_gpu,
         )
         with self.engine.eval_mode():
-            log_probs = self.engine.infer_batch(batch)["model_output"]["log_probs"]
-        return response_from_nested(log_probs, data["response_mask"]).to(data["response_mask"].device)
+            output = self.engine.infer_batch(batch)
+        if not output:
+            return {}
+        log_probs = response_from_nested(output["model_output"]["log_probs"], data["response_mask"])
+        return {OLD_LOG_PROBS: log_probs.to(data["response_mask"].device)}
 
 
 class EraActorRolloutRefWorker(ActorRolloutRefWorker):
@@ -159,8 +170,6 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
 
     Args and returns as `verl.workers.utils.losses.ppo_loss`.
     """
-    if LOGIT_SCALE not in data:
-        return ppo_loss(config, model_output, data, dp_group)
     data = data.copy()
     new = no_padding_2_padding(model_output["log_probs"].detach(), data)
     old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data else new
@@ -196,3 +205,27 @@ def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
     for row, length, end in zip(scale, lengths, offsets[1:].tolist()):
         flat[end - length - 1 : end - 1] = row[:length]
     return torch.nested.nested_tensor_from_jagged(flat, offsets)
+
+
+def _of_responses(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
+    """(bsz,): the one scale of each response's tokens; 1 for an empty response.
+
+    Args:
+        scale: (bsz, response), as `logit_scale` returns it.
+        mask: (bsz, response), bool.
+        eligible: (bsz, response), bool: what the advantage alone decides of the scale.
+
+    Raises:
+        ValueError: a response has both eligible tokens and others. Also where its H_resp scales neither: the run
+            ends with the first such batch, and not in the night.
+    """
+    mixed = (mask & eligible).any(-1) & (mask & ~eligible).any(-1)
+    if mixed.any():
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True: of the {len(mixed)} responses of this rank, {mixed.sum()} (the first is number "
+            f"{mixed.nonzero()[0].item()}) have tokens with an advantage above {CONFIG_KEY}.min_advantage and others "
+            "without, but this engine takes one temperature for all tokens of a response. Give each response one "
+            "advantage (algorithm.adv_estimator=grpo), or set model_engine=dp. This step's update was not begun; "
+            "checkpoints are as they were."
+        )
+    return scale.gather(-1, mask.int().argmax(-1, keepdim=True)).squeeze(-1)

@@ -63,9 +63,23 @@ def qwen2():
     )
 
 
+def own_tokens(model):
+    """The same weights with a softmax over one token: each is a sequence of its own."""
+
+    class OwnToken(type(model)):
+        def forward(self, input_ids, position_ids=None, **_):
+            logits = super().forward(input_ids=input_ids.reshape(-1, 1)).logits
+            return CausalLMOutputWithPast(logits=logits.view(*input_ids.shape, -1))
+
+    model.__class__ = OwnToken
+    return model
+
+
 def build_model(settings, dtype):
     """The policy that the settings of actor_step.py name."""
     model = (qwen2() if settings["model"] == "qwen2" else TokenModel(**settings.get("head", {}))).to(dtype)
+    if settings.get("own_tokens"):
+        model = own_tokens(model)
     if settings.get("fused"):
         model.__class__ = type("Fused", (type(model),), {})  # verl replaces the forward of the class, for good
         from verl.models.transformers.monkey_patch import patch_forward_with_backends

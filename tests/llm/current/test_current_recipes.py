@@ -161,10 +161,7 @@ def test_scripts_set_the_papers_values(answers, inputs, name):
     assert {key: settings[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    [FSDP, pytest.param(MEGATRON, marks=pytest.mark.xfail(strict=True, reason="era.verl does not take Megatron yet"))],
-)
+@pytest.mark.parametrize("name", [FSDP, MEGATRON])
 def test_verl_and_era_take_them(answers, name):
     assert answers[name, ""][1] == []
 

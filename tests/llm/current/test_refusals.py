@@ -13,6 +13,8 @@ from era.verl import compatibility  # noqa: E402
 
 ERA = "actor_rollout_ref.actor.era."
 ON = f"{ERA}enable=True"
+FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
+MEGATRON = ["model_engine=megatron", "algorithm.adv_estimator=grpo"]
 REFUSED = {
     "bad values": ([f"{ERA}k=0.5", f"{ERA}low=9"], ["actor.era.k is 0.5", "actor.era.low is 9"]),
     "typo": ([f"+{ERA}lwo=0.3"], ["actor.era.lwo is not a field of ERA", "top_fraction"]),
@@ -26,11 +28,38 @@ REFUSED = {
         ["trainer.use_v1=False", "trainer_mode=separate_async", "bypass_mode=True", "distillation.enabled=True"],
     ),
     "unsound with k > 1": (
-        ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "actor_rollout_ref.model.use_fused_kernels=True"],
+        ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", FUSED],
         ["loss_mode=clip_cov", "use_fused_kernels=True"],
     ),
-    "Megatron": (["model_engine=megatron"], ["strategy=megatron"]),
-    "VeOmni": (["model_engine=veomni"], ["strategy=veomni"]),
+    "another advantage for each token, on Megatron": (["model_engine=megatron"], ["adv_estimator=gae, on megatron"]),
+    "what needs the original policy or a filter, on Megatron": (
+        [
+            *MEGATRON,
+            f"{ERA}top_k=20",
+            "actor_rollout_ref.actor.use_kl_loss=True",
+            "actor_rollout_ref.actor.entropy_coeff=0.01",
+            "actor_rollout_ref.actor.calculate_entropy=True",
+            "actor_rollout_ref.actor.megatron.router_replay.mode=R2",
+            "actor_rollout_ref.actor.megatron.dynamic_context_parallel=True",
+        ],
+        [
+            "actor.era.top_k=20, on megatron",
+            "use_kl_loss=True",
+            "entropy_coeff=0.01",
+            "calculate_entropy=True",
+            "router_replay.mode=R2",
+            "dynamic_context_parallel=True",
+        ],
+    ),
+    "token advantages, Cov losses and fused kernels, on VeOmni": (
+        [
+            "model_engine=veomni",
+            "algorithm.adv_estimator=remax",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",
+            FUSED,
+        ],
+        ["adv_estimator=remax, on veomni", "loss_mode=kl_cov", "use_fused_kernels=True"],
+    ),
     "torchtitan": (["model_engine=torchtitan"], ["strategy=torchtitan"]),
     "another class of configuration": (
         ["actor_rollout_ref.actor._target_=my.ActorConfig"],
@@ -47,9 +76,9 @@ PREPARE = """
 import json, sys
 from hydra import compose, initialize_config_module
 from era.verl.launch import prepare
-for overrides in json.loads(sys.argv[1]):
+for name, *overrides in json.loads(sys.argv[1]):
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("era_ppo_trainer", overrides)
+        config = compose(name, overrides)
     try:
         prepare(config)
         answer = ""
@@ -63,8 +92,9 @@ for overrides in json.loads(sys.argv[1]):
 @pytest.fixture(scope="module")
 def prepared():
     """What `prepare` says of each list of overrides, and what the configuration is after it."""
-    cases = {name: [ON, *overrides] for name, (overrides, _) in REFUSED.items()}
-    cases |= {"on": [ON], "off": [], "logs only": [ON, f"{ERA}k=1", *REFUSED["unsound with k > 1"][0]]}
+    cases = {name: ["era_ppo_trainer", ON, *overrides] for name, (overrides, _) in REFUSED.items()}
+    cases |= {name: ["era_ppo_trainer", *overrides] for name, (overrides, _) in ACCEPTED.items()}
+    cases["verl's other name"] = ["ppo_megatron_trainer", f"+{ON}", "algorithm.adv_estimator=grpo"]
     result = environment.run(["-c", PREPARE], json.dumps(list(cases.values())), verl=environment.tree_of("0.9.1"))
     assert result.returncode == 0, result.stderr[-3000:]
     answers = [line.removeprefix("ANSWER ") for line in result.stdout.splitlines() if line.startswith("ANSWER ")]
@@ -79,10 +109,28 @@ def test_refused(prepared, name):
     assert "Nothing was started" in answer or "actor.era." in answer
 
 
+ACCEPTED = {
+    "off": ([], "verl.workers.config.FSDPActorConfig"),
+    "off, Megatron": (MEGATRON, "verl.workers.config.McoreActorConfig"),
+    "FSDP": ([ON], "era.verl.config.FSDPActorConfig"),
+    "logs only": ([ON, f"{ERA}k=1", *REFUSED["unsound with k > 1"][0]], "era.verl.config.FSDPActorConfig"),
+    "Megatron": (
+        [ON, *MEGATRON, f"{ERA}scale_advantages=True", f"{ERA}min_advantage=1.0"],
+        "era.verl.config.McoreActorConfig",
+    ),
+    "Megatron, logs only": (
+        [ON, "model_engine=megatron", f"{ERA}k=1", f"{ERA}top_k=20", "actor_rollout_ref.actor.use_kl_loss=True"],
+        "era.verl.config.McoreActorConfig",
+    ),
+    "VeOmni": ([ON, "model_engine=veomni", "algorithm.adv_estimator=rloo"], "era.verl.config.VeOmniActorConfig"),
+}
+
+
 def test_accepted(prepared):
-    ours, theirs = "era.verl.config.FSDPActorConfig", "verl.workers.config.FSDPActorConfig"
-    assert prepared["on"] == prepared["logs only"] == ["", ours, "era", True]
-    assert prepared["off"] == ["", theirs, "sync", False]  # all is verl's own, whose class refuses the key
+    for name, (overrides, target) in ACCEPTED.items():
+        on = ON in overrides  # off, all is verl's own, whose classes refuse the group
+        assert prepared[name] == ["", target, "era" if on else "sync", on], name
+    assert prepared["verl's other name"] == prepared["Megatron"]
 
 
 STARTS = {
@@ -90,6 +138,10 @@ STARTS = {
     "what ERA refuses": (
         ["trainer.use_v1=False", f"{ERA}k=2"],
         "error: actor_rollout_ref.actor.era.enable=True does not",
+    ),
+    "verl's other name of Megatron's configuration": (
+        ["--config-name=ppo_megatron_trainer"],
+        f"To append to your config use +{ON}",
     ),
     "what verl refuses, of ERA's class": (
         ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.loss_agg_mode=median"],
@@ -101,7 +153,7 @@ STARTS = {
 @pytest.mark.parametrize("name", STARTS)
 def test_starts_end_before_ray(tmp_path, name):
     overrides, expected = STARTS[name]
-    result = start(ON, *overrides, f"hydra.run.dir={tmp_path}", verl=environment.tree_of("0.9.1"))
+    result = start(*overrides, ON, f"hydra.run.dir={tmp_path}", verl=environment.tree_of("0.9.1"))
     assert result.returncode == 1 and expected in result.stderr, result.stderr
     assert "ray init" not in result.stdout and "Traceback" not in result.stderr
 
@@ -174,8 +226,7 @@ assert "era.verl.trainer" in sys.modules
 from hydra import compose, initialize_config_module
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.config import validate_config
-overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "trainer.v1.trainer_mode=era"]
-overrides += ["actor_rollout_ref.actor._target_=era.verl.config.FSDPActorConfig"]
+overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "trainer.v1.trainer_mode=era", *sys.argv[1:]]
 for more in (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"]):
     era = [f"+actor_rollout_ref.actor.era.{field}" for field in more]
     with initialize_config_module("verl.trainer.config", version_base=None):
@@ -189,16 +240,54 @@ for more in (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"]):
 """
 
 
-def test_a_launcher_of_ones_own():
+VEOMNI = ["model_engine=veomni", "algorithm.adv_estimator=rloo"]
+
+
+@pytest.mark.parametrize("engine", [["FSDP"], ["Mcore", *MEGATRON], ["VeOmni", *VEOMNI]], ids=lambda engine: engine[0])
+def test_a_launcher_of_ones_own(engine):
     """verl's driver refuses bad values, and ERA's trainer what ERA does not go together with."""
     variables = {"VERL_USE_EXTERNAL_MODULES": "era.verl.trainer"}
-    result = environment.run(["-c", OWN_LAUNCHER], verl=environment.tree_of("0.9.1"), environment=variables)
+    overrides = [f"actor_rollout_ref.actor._target_=era.verl.config.{engine[0]}ActorConfig", *engine[1:]]
+    verl = environment.tree_of("0.9.1")
+    result = environment.run(["-c", OWN_LAUNCHER], *overrides, verl=verl, environment=variables)
     assert result.returncode == 0, result.stderr[-3000:]
     answers = [line for line in result.stdout.splitlines() if line.startswith("ANSWER")]
     assert len(answers) == 6
     assert all("actor.era.k is 0.5" in answer for answer in answers[:2])
     assert answers[2] == answers[4] == answers[5] == "ANSWER accepted"
     assert "bypass_mode=True" in answers[3] and "Nothing was started" in answers[3]
+
+
+ESTIMATORS = """
+import os
+from demo.llm.verl_0_9 import cpu
+os.environ.update(cpu.ENVIRONMENT)
+import numpy, torch
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
+from era.verl.config import RESPONSE_ADVANTAGES
+
+torch.manual_seed(0)
+rewards, mask = torch.randn(8, 6), (torch.rand(8, 6) < 0.7).float()
+for name in RESPONSE_ADVANTAGES:
+    groups = numpy.repeat(["a", "b"], 4)
+    advantages, _ = get_adv_estimator_fn(name)(
+        token_level_rewards=rewards * mask, response_mask=mask, index=groups, config=AlgoConfig()
+    )
+    assert advantages.abs().max() > 0.1, name
+    for row, keep in zip(advantages, mask.bool()):
+        assert len(row[keep].unique()) <= 1, (name, row)
+print("ANSWER", *sorted(ADV_ESTIMATOR_REGISTRY.keys() - set(RESPONSE_ADVANTAGES)))
+"""
+
+
+@pytest.mark.parametrize("version", environment.VERSIONS)
+def test_estimators_with_one_advantage_per_response(version):
+    """Whatever the rewards of the tokens; a new estimator of verl's is looked at here before it is accepted."""
+    result = environment.run(["-c", ESTIMATORS], verl=environment.tree_of(version))
+    assert result.returncode == 0, result.stderr[-3000:]
+    refused = "gae optimal_token_baseline reinforce_plus_plus remax tir_optimal_token_baseline"
+    assert f"ANSWER {refused}\n" in result.stdout
 
 
 WORKERS = """
@@ -220,8 +309,9 @@ def said(action):
     except (ValueError, AssertionError) as error:
         print(type(error).__name__, error)
 
-actor = config.FSDPActorConfig(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
-said(lambda: EngineRegistry.get_engine_cls("language_model", actor.engine.strategy))
+for kind in (config.McoreActorConfig, config.VeOmniActorConfig, config.FSDPActorConfig):
+    actor = kind(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
+    said(lambda: EngineRegistry.get_engine_cls("language_model", actor.engine.strategy))
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp", device="cuda", vendor="other")
 class OtherEngine(worker.FSDPEngineWithLMHead):
@@ -242,11 +332,9 @@ def test_workers_refuse_before_the_first_step():
     assert result.returncode == 0, result.stderr[-3000:]
     outcomes = ("ValueError", "AssertionError", "ACCEPTED")
     said = [line for line in result.stdout.splitlines() if line.startswith(outcomes)]
-    expected = [
-        "in a worker that is not ERA's. Start with python -m era.verl.main_ppo",
-        "the platform chose OtherEngine",
-    ]
+    expected = ["in a worker that is not ERA's. Start with python -m era.verl.main_ppo"] * 3
+    expected += ["the platform chose OtherEngine"]
     expected += ["the actor's loss is distillation_ppo_loss", "needs the token entropies of the old_log_prob pass"]
-    assert len(said) == 4
+    assert len(said) == 6
     for line, text in zip(said, expected):
         assert text in line

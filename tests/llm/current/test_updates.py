@@ -55,14 +55,36 @@ CASES = {
     if layout in ("padded", "packed") or loss in ("vanilla", "KL loss, entropy bonus, top-k")
 }
 CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_era(), "epochs": 2, "lr": 0.5, **COLD}
+# The way of Megatron and VeOmni: one scale for each response, through verl's own temperature.
+CASES |= {
+    (policy, layout, loss, "by temperature"): {**CASES[policy, layout, loss], "scales_responses": True}
+    for policy, layout, loss in CASES
+    if loss in ("vanilla", "GSPO", "gate of the release", "one mini-batch, two epochs")
+}
+CASES["off-policy", "packed", "scaled advantages", "by temperature"] = {
+    **OFF_POLICY,
+    **LAYOUTS["packed"],
+    **with_era(scale_advantages=True, k=4.0),
+    "scales_responses": True,
+}
 PROCESSES = {  # two of them: ranks with different responses, one of them empty; and sequence parallelism
-    "FSDP": {**BASE, **with_era(), "fsdp": True, "micro_batch": 4, "multi_turn": True},
-    "FSDP, off-policy": {**OFF_POLICY, **with_era(top_k=5), "fsdp": True, "micro_batch": 2},
-    "FSDP, off-policy, dynamic": {**OFF_POLICY, **with_era(), "fsdp": True, "dynamic": True, "remove_padding": True},
+    "FSDP": {**BASE, **with_era(), "data_parallel": True, "micro_batch": 4, "multi_turn": True},
+    "FSDP, off-policy": {**OFF_POLICY, **with_era(top_k=5), "data_parallel": True, "micro_batch": 2},
+    "FSDP, off-policy, dynamic": {
+        **OFF_POLICY,
+        **with_era(),
+        "data_parallel": True,
+        "dynamic": True,
+        "remove_padding": True,
+    },
     "Ulysses": {**BASE, **with_era(), "remove_padding": True, **COLD},
     "Ulysses, off-policy": {**OFF_POLICY, **with_era(), "remove_padding": True},
     "Ulysses, all losses": {**OFF_POLICY, **LOSSES["KL loss, entropy bonus, top-k"], "remove_padding": True},
     "Ulysses, static padding": {**OFF_POLICY, **with_era(), "remove_padding": True, "pad_to_length": True},
+}
+PROCESSES |= {
+    f"{name}, by temperature": {**PROCESSES[name], "scales_responses": True}
+    for name in ("FSDP", "FSDP, off-policy, dynamic", "Ulysses, off-policy")
 }
 
 
@@ -84,7 +106,7 @@ def arithmetic(result, settings):
 @pytest.mark.parametrize("case", CASES, ids=", ".join)
 def test_update_equals_fp64_arithmetic(updates, case):
     settings, result = CASES[case], updates[case]
-    assert result["engine"] == "EraFSDPEngine"
+    assert result["engine"] == ("FSDPEngineWithLMHead" if "by temperature" in case else "EraFSDPEngine")
     expected = arithmetic(result, settings)
     assert largest_difference(result["start"], expected) > 1e-3, "the update must move the policy"
     # verl adds 1e-8 to a response's number of tokens where it takes means over each
@@ -115,7 +137,7 @@ def test_metrics_equal_their_definitions(updates):
 
 def as_one_process_sees_it(result, settings):
     """Each of two ranks has half of the batch, and half of each mini-batch: here are its rows in that order."""
-    if not settings.get("fsdp"):
+    if not settings.get("data_parallel"):
         return result
     half, part = settings["bsz"] // 2, settings.get("mini_batch", settings["bsz"]) // 2
     rows = [
@@ -200,3 +222,12 @@ def test_the_first_off_policy_ratio_is_one_in_bf16(version):
         (metrics,) = result["metrics"]
         assert metrics["era/scaled_token_fraction"] > 0.1
         assert set(metrics["actor/ppo_kl"]) == set(metrics["actor/pg_clipfrac"]) == {0.0}, settings
+
+
+def test_a_response_that_needs_two_scales_is_refused(version):
+    """Where there is one temperature for a response; with a scale for each token it is trained."""
+    settings = {**BASE, **with_era(), "mixed_advantages": True}
+    apart, refused = environment.take_steps(version, [settings, {**settings, "scales_responses": True}])
+    assert largest_difference(apart["parameters"], arithmetic(apart, settings)) < 1e-12
+    assert "of the 24 responses of this rank, 1 (the first is number 2) have tokens" in refused["error"]
+    assert "This step's update was not begun; checkpoints are as they were." in refused["error"]

@@ -2,9 +2,11 @@
 
     python worker_step.py SETTINGS.json RESULTS.pt
 
-With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
-batch. The settings, models and batches are those of ../actor_step.py, and so are the results; all is fp64 but for
-"dtype": "float32". "plugin": False trains with verl's own worker and configuration.
+With torchrun and N processes: Ulysses sequence parallelism over N, or with "data_parallel" each rank with its share of
+the batch. "megatron": True trains with verl's Megatron engine instead, and "tensor_parallel", "pipeline_parallel" or
+"context_parallel" is N. "scales_responses": True makes the worker treat the FSDP engine as one that it reaches through
+the temperature. The settings, models and batches are those of ../actor_step.py, and so are the results; all is fp64 but
+for "dtype": "float32". "plugin": False trains with verl's own worker and configuration.
 """
 
 import json
@@ -13,6 +15,8 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+
+import cpu_megatron
 
 from demo.llm.verl_0_9 import cpu
 
@@ -27,14 +31,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
+from verl.workers import config as verl_config
 from verl.workers.config import (
-    FSDPActorConfig,
     FSDPEngineConfig,
     FSDPOptimizerConfig,
     HFModelConfig,
     PolicyLossConfig,
     TrainingWorkerConfig,
 )
+from verl.workers.engine import FSDPEngine
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
@@ -69,7 +74,9 @@ def nested(rows):
 def make_data(settings, step, dtype):
     """The batch of actor_step.py without its padding, as the V1 trainer hands it out."""
     padded = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-    if settings.get("fsdp"):
+    if settings.get("mixed_advantages"):
+        padded["advantages"][2, 0] *= -1
+    if settings.get("data_parallel"):
         padded = padded.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
     real = padded["attention_mask"].bool()
     response = real[:, PROMPT:]
@@ -95,21 +102,38 @@ def make_data(settings, step, dtype):
     return padded, TensorDict(data, batch_size=len(padded))
 
 
-def make_worker(settings, folder):
+def fsdp_engine(settings):
     precision = "bf16" if settings.get("autocast") else "fp32"
-    engine = FSDPEngineConfig(
+    return FSDPEngineConfig(
         strategy="fsdp",
         model_dtype="fp32",
         mixed_precision={"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
-        ulysses_sequence_parallel_size=1 if settings.get("fsdp") else dist.get_world_size(),
+        ulysses_sequence_parallel_size=1 if settings.get("data_parallel") else dist.get_world_size(),
         pad_to_length=settings.get("pad_to_length", False),
         pad_to_length_bucket=16,
     )
-    plugin = settings.get("plugin", True)
-    actor = (era_config.FSDPActorConfig if plugin else FSDPActorConfig)(
+
+
+def fsdp_optimizer(settings):
+    if settings.get("adam"):
+        return FSDPOptimizerConfig(lr=1e-2, total_training_steps=10, clip_grad=1.0)
+    return FSDPOptimizerConfig(
+        lr=settings.get("lr", 1.0),
+        total_training_steps=10,
+        weight_decay=0.0,
+        optimizer="SGD",
+        clip_grad=1e9,
+    )
+
+
+def make_worker(settings, folder):
+    plugin, megatron = settings.get("plugin", True), settings.get("megatron", False)
+    engine = cpu_megatron.engine_config(settings) if megatron else fsdp_engine(settings)
+    configs = era_config if plugin else verl_config
+    actor = (configs.McoreActorConfig if megatron else configs.FSDPActorConfig)(
         rollout_n=1,
-        fsdp_config=engine,
+        **{"megatron" if megatron else "fsdp_config": engine},
         ppo_micro_batch_size_per_gpu=settings["micro_batch"],
         clip_ratio=settings.get("clip", 0.2),
         clip_ratio_low=settings.get("clip", 0.2),
@@ -125,30 +149,23 @@ def make_worker(settings, folder):
         object.__setattr__(engine, f"{phase}micro_batch_size_per_gpu", settings["micro_batch"])
         object.__setattr__(engine, f"{phase}max_token_len_per_gpu", 30)
     engine.use_dynamic_bsz = settings.get("dynamic", False)
-    if settings.get("adam"):
-        optimizer = FSDPOptimizerConfig(lr=1e-2, total_training_steps=10, clip_grad=1.0)
-    else:
-        optimizer = FSDPOptimizerConfig(
-            lr=settings.get("lr", 1.0),
-            total_training_steps=10,
-            weight_decay=0.0,
-            optimizer="SGD",
-            clip_grad=1e9,
-        )
     lora = {"lora_rank": 4, "lora_alpha": 8, "target_modules": ["hidden"]} if settings.get("lora") else {}
+    model_config = HFModelConfig(
+        path=folder,
+        load_tokenizer=False,
+        enable_gradient_checkpointing=False,
+        use_remove_padding=settings["remove_padding"],
+        override_config={"attn_implementation": "eager"},
+        **lora,
+    )
+    if megatron:
+        cpu_megatron.prepare(model_config)
     worker = (era_worker.EraTrainingWorker if plugin and settings.get("era", {}).get("enable") else TrainingWorker)(
         TrainingWorkerConfig(
             model_type="language_model",
-            model_config=HFModelConfig(
-                path=folder,
-                load_tokenizer=False,
-                enable_gradient_checkpointing=False,
-                use_remove_padding=settings["remove_padding"],
-                override_config={"attn_implementation": "eager"},
-                **lora,
-            ),
+            model_config=model_config,
             engine_config=actor.engine,
-            optimizer_config=optimizer,
+            optimizer_config=(cpu_megatron.optimizer_config if megatron else fsdp_optimizer)(settings),
             checkpoint_config=CheckpointConfig(),
         )
     )
@@ -158,6 +175,8 @@ def make_worker(settings, folder):
 
 
 def parameters(worker):
+    if not isinstance(worker.engine, FSDPEngine):
+        return {name: p.detach().clone() for name, p in worker.engine.get_per_tensor_param()[0]}
     with FSDP.summon_full_params(worker.engine.module):
         return {
             name.replace("_fsdp_wrapped_module.", ""): p.detach().clone()
@@ -166,10 +185,16 @@ def parameters(worker):
 
 
 def take_steps(settings, folder):
+    era_config.SCALES_RESPONSES.pop("fsdp", None)
+    if settings.get("scales_responses"):
+        era_config.SCALES_RESPONSES["fsdp"] = "FSDPEngineWithLMHead"
     dtype = getattr(torch, settings.get("dtype", "float64"))
-    PrecisionType.to_dtype = staticmethod({"fp32": dtype, "bf16": torch.bfloat16}.__getitem__)
+    precisions = {"fp32": dtype, "bf16": torch.bfloat16, "bfloat16": dtype, dtype: dtype}
+    PrecisionType.to_dtype = staticmethod(precisions.__getitem__)
     torch.manual_seed(settings["seed"])
     model = build_model({"model": settings["model"]}, dtype)
+    if settings.get("megatron"):  # an untrained Qwen2 has the entropy ln 40 everywhere
+        model.lm_head.weight.data *= 40
     if settings["model"] == "token":
         weights = model.state_dict()
         model = TokenForCausalLM(TokenConfig()).to(dtype)
@@ -212,12 +237,12 @@ def take_steps(settings, folder):
 
 
 def all_ranks(worker, data):
-    """What the trainer hands to all ranks; infer_batch answers on the first of a sequence-parallel group only."""
+    """What the trainer hands to all ranks; infer_batch answers on one of a model-parallel group only."""
     output = worker.infer_batch(data)
     answers = [None] * dist.get_world_size()
     mine = None if output is None else {key: list(output[key].unbind()) for key in ("log_probs", "entropy")}
     dist.all_gather_object(answers, mine)
-    mine = mine or answers[0]
+    mine = mine or next(filter(None, answers))
     return {key: nested(rows) for key, rows in mine.items()}
 
 
@@ -233,8 +258,11 @@ def main(settings_path, result_path):
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "0")
     os.environ["RAY_LOCAL_WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"]
+    every = json.loads(Path(settings_path).read_text())
+    if any(settings.get("megatron") for settings in every):
+        cpu_megatron.install_stand_ins()
     results = []
-    for settings in json.loads(Path(settings_path).read_text()):
+    for settings in every:
         folder = [tempfile.mkdtemp()]
         dist.broadcast_object_list(folder)
         try:
