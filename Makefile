@@ -46,9 +46,9 @@ TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loads
 CHECK :=
 DEMO_LLM = -m demo.llm --verl "$$VERL" --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
 	--checkout $(DEMO_CHECKOUT)
-# What the demo needs with each VERL.
-DEMO_0.4.1 := patched-verl
-DEMO_0.9.1 := $(VERL_09_READY)
+# What the demo and bench-actor need with each VERL.
+READY_0.4.1 := patched-verl
+READY_0.9.1 := $(VERL_09_READY)
 demo: DEMO_CHECKOUT = $(if $(filter 0.9.1,$(VERL)),$(VERL_SOURCES)/verl-0.9.1,"$$CHECKOUTS/verl")
 DEMO_VISION = -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
 	$${SEED:+--seeds $$SEED} $${EPOCHS:+--epochs "$$EPOCHS"}
@@ -112,11 +112,11 @@ patched-fasttd3: $(VENV_READY)
 		"No package index has FastTD3, so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
-demo: $(or $(DEMO_$(VERL)),another-verl)  ## GRPO beside ERA in verl (VERL=0.9.1, SEED, STEPS, TASK=chain|chain-biased|...)
+demo: $(or $(READY_$(VERL)),another-verl)  ## GRPO beside ERA in verl (VERL=0.9.1, SEED, STEPS, TASK=chain|chain-biased|...)
 	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO_LLM)
 
 another-verl:
-	@echo "error: VERL=$$VERL: the demo runs with verl 0.4.1 and 0.9.1. Nothing was installed." >&2; exit 1
+	@echo "error: VERL=$$VERL: this runs with verl 0.4.1 and 0.9.1. Nothing was installed." >&2; exit 1
 
 demo-vision: patched-timm  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
 	@$(CPU) $(DEMO_VISION)
@@ -282,8 +282,9 @@ agreement: patched-verl  ## how far the log-probs and gradients of ERA's code pa
 bench: patched-verl  ## time and memory of the log-probs with and without ERA, as ratios
 	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
 
-bench-actor: patched-verl  ## time and memory of the actor's two passes: GRPO, ERA, the release's way
-	@$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl"
+bench-actor: $(or $(READY_$(VERL)),another-verl)  ## time and memory of the actor's two passes as ratios (VERL=0.9.1)
+	@$(if $(filter 0.9.1,$(VERL)),$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(VERL_09_VENV)/bin/python \
+		-m tools.bench.worker,$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl")
 
 bench-ledger: $(VENV_READY)  ## time and memory of collecting and reporting a full grid of made-up results
 	@$(CPU) -m tools.bench.ledger

@@ -1,6 +1,6 @@
 """Time and peak memory of verl 0.9's training worker with ERA and without, as ratios in one run.
 
-    make bench-actor VERL=0.9.1 [ARGS="--tokens 512 --csv FILE"]
+    make bench-actor VERL=0.9.1
 
 Verl's own worker trains GRPO, that of `era.verl` the other arms: those of `tools.bench.actor`, with its model, batch,
 passes and measurement, but without the release's way, which 0.9 does not have, and fused kernels, which it refuses.
@@ -14,9 +14,9 @@ import tempfile
 import warnings
 from functools import partial
 
-from demo.llm import cpu_verl
+from demo.llm.verl_0_9 import cpu
 
-os.environ.update(cpu_verl.ENVIRONMENT)
+os.environ.update(cpu.ENVIRONMENT)
 
 import torch
 import torch.distributed as dist
@@ -61,7 +61,8 @@ class Bench:
         self.low, self.high = self._decide_bounds()
 
     def _build_worker(self, worker_class, folder):
-        engine = FSDPEngineConfig(strategy="fsdp", model_dtype="fp32", use_torch_compile=False)
+        precision = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
+        engine = FSDPEngineConfig(strategy="fsdp", mixed_precision=precision, use_torch_compile=False)
         engine.use_dynamic_bsz = True
         for name in ("max_token_len_per_gpu", "infer_max_token_len_per_gpu"):
             object.__setattr__(engine, name, self.settings.tokens)
@@ -155,7 +156,7 @@ class Bench:
 
 def prepare_verl():
     torch.manual_seed(0)
-    cpu_verl.install_stand_ins()
+    cpu.install_stand_ins()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", RAY_LOCAL_WORLD_SIZE="1")
 
