@@ -21,6 +21,7 @@ os.environ.update(cpu.ENVIRONMENT)
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
+from transformers.utils import logging
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import (
@@ -155,10 +156,12 @@ class Bench:
 
 
 def prepare_verl():
-    torch.manual_seed(0)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     cpu.install_stand_ins()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", RAY_LOCAL_WORLD_SIZE="1")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl's worker reads them, the group is there
 
 
 def read_arguments():
