@@ -100,6 +100,7 @@ def _environment(checkout: Path, ray: str) -> dict[str, str]:
         "HF_HOME": f"{ray}/huggingface",
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",  # a process for every CPU, most of which verl never uses
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
     }
 
