@@ -14,10 +14,10 @@
 """The actor's configurations with the group `era`, and what ERA does not go together with."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 from verl.workers import config as verl_config
 
 from era.language import CONFIG_KEY, COVARIANCE_LOSSES, EraConfig
@@ -91,8 +91,11 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; or all the settings that ERA does not go together with.
+        ValueError: bad values in the group; a group `era` elsewhere; or all the settings that ERA does not go together
+            with.
     """
+    if elsewhere := [key for key in _groups_called_era(OmegaConf.to_container(config)) if key != CONFIG_KEY]:
+        raise ValueError(f"{', '.join(elsewhere)}: ERA is set by {CONFIG_KEY} alone. Nothing was started.")
     actor = config.actor_rollout_ref.actor
     era = EraConfig.from_mapping(actor.get("era"))
     if era.enable:
@@ -103,6 +106,14 @@ def prepare(config: Any) -> EraConfig:
         with open_dict(actor):
             actor.pop("era", None)
     return era
+
+
+def _groups_called_era(config: dict, path: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        if key == "era":
+            yield path + key
+        elif isinstance(value, dict):
+            yield from _groups_called_era(value, f"{path}{key}.")
 
 
 def check(config: Mapping[str, Any], era: EraConfig) -> None:

@@ -14,6 +14,7 @@
 """verl's launcher with ERA: imported once it is known that this verl is one that ERA is made for."""
 
 import dataclasses
+import sys
 
 import hydra
 import ray
@@ -52,6 +53,8 @@ def main(config):
         era = prepare(config)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
+    if era != EraConfig():
+        print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)
     if not era.enable:
         return verl_main.main.__wrapped__(config)
     auto_set_device(config)

@@ -17,9 +17,8 @@ import ray
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
-from era.language import EraConfig
+from era.language import CONFIG_KEY, EraConfig
 from era.verl.config import TRAINER_MODE, check
-from era.verl.worker import EraActorRolloutRefWorker
 
 
 @register_trainer(TRAINER_MODE)
@@ -28,16 +27,22 @@ class EraTrainer(PPOTrainerSync):
 
     def __init__(self, config):
         self.era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
-        if self.era.enable:
-            check(config, self.era)
+        if not self.era.enable:
+            raise ValueError(
+                f"trainer.v1.trainer_mode={TRAINER_MODE} is ERA's trainer, but {CONFIG_KEY}.enable is not True. Set it "
+                "(with k=1 ERA only logs), or set trainer_mode to sync for verl's own trainer. Nothing was started."
+            )
+        check(config, self.era)
         config.trainer.v1.trainer_mode = "sync"  # verl compares this name; under any other the replay buffer is another
         super().__init__(config)
 
     def _init_resource_pool_mgr(self):
+        # Not at the top: a worker's process imports that module, which imports verl, which imports this one.
+        from era.verl.worker import EraActorRolloutRefWorker
+
         super()._init_resource_pool_mgr()
-        if self.era.enable:
-            for role in {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef} & self.role_worker_mapping.keys():
-                self.role_worker_mapping[role] = ray.remote(EraActorRolloutRefWorker)
+        for role in {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef} & self.role_worker_mapping.keys():
+            self.role_worker_mapping[role] = ray.remote(EraActorRolloutRefWorker)
 
     def _update_actor(self, batch, metrics):
         batch = super()._update_actor(batch, metrics)

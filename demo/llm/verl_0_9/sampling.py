@@ -137,10 +137,10 @@ def on_a_cpu(task_runner):
             from verl.trainer.ppo.v1 import PPOTrainerSync, trainer_base
             from verl.workers.rollout.llm_server import LLMServerManager
 
-            from era.verl import trainer as era_trainer
+            from era.verl import worker as era_worker
 
             trainer_base.ActorRolloutRefWorker = with_sampling(trainer_base.ActorRolloutRefWorker)
-            era_trainer.EraActorRolloutRefWorker = with_sampling(era_trainer.EraActorRolloutRefWorker)
+            era_worker.EraActorRolloutRefWorker = with_sampling(era_worker.EraActorRolloutRefWorker)
             LLMServerManager.create = lambda **_: SimpleNamespace(get_replicas=list)
             PPOTrainerSync.on_init_end = PPOTrainerSync.on_step_end = cpu.nothing  # they send weights to the servers
             super().run(config)

@@ -60,6 +60,7 @@ REFUSED = {
         ],
         ["adv_estimator=remax, on veomni", "loss_mode=kl_cov", "use_fused_kernels=True"],
     ),
+    "the group elsewhere": (["+trainer.era.k=2"], ["trainer.era: ERA is set by actor_rollout_ref.actor.era alone"]),
     "torchtitan": (["model_engine=torchtitan"], ["strategy=torchtitan"]),
     "another class of configuration": (
         ["actor_rollout_ref.actor._target_=my.ActorConfig"],
@@ -254,8 +255,17 @@ def test_a_launcher_of_ones_own(engine):
     answers = [line for line in result.stdout.splitlines() if line.startswith("ANSWER")]
     assert len(answers) == 6
     assert all("actor.era.k is 0.5" in answer for answer in answers[:2])
-    assert answers[2] == answers[4] == answers[5] == "ANSWER accepted"
+    assert answers[2] == answers[4] == "ANSWER accepted"
     assert "bypass_mode=True" in answers[3] and "Nothing was started" in answers[3]
+    assert "trainer_mode=era is ERA's trainer, but actor_rollout_ref.actor.era.enable is not True" in answers[5]
+
+
+def test_a_worker_process_of_such_a_launcher_can_import_the_worker():
+    """It may import that module before verl, which imports the trainer."""
+    variables = {"VERL_USE_EXTERNAL_MODULES": "era.verl.trainer"}
+    verl = environment.tree_of("0.9.1")
+    result = environment.run(["-c", "import era.verl.worker"], verl=verl, environment=variables)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 ESTIMATORS = """
