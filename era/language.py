@@ -132,6 +132,8 @@ class EraConfig:
     @classmethod
     def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
         """Read the hydra group. ERA is off without it (an older recipe, a reference policy)."""
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
         fields = dict(mapping or {})
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields:

@@ -74,6 +74,11 @@ class VeOmniActorConfig(_WithEra, verl_config.VeOmniActorConfig):
     """As FSDPActorConfig, for VeOmni."""
 
 
+STRATEGIES = {
+    "FSDPActorConfig": ("fsdp", "fsdp2"),
+    "McoreActorConfig": ("megatron",),
+    "VeOmniActorConfig": ("veomni",),
+}
 ACTOR_CONFIGS = {
     f"verl.workers.config.{cls.__name__}": f"era.verl.config.{cls.__name__}"
     for cls in (FSDPActorConfig, McoreActorConfig, VeOmniActorConfig)
@@ -148,9 +153,14 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             f"actor_rollout_ref.actor.strategy={actor['strategy']}, _target_={actor['_target_']}: only verl's FSDP, "
             "Megatron and VeOmni engines apply ERA; set model_engine to dp, megatron or veomni"
         )
+    elif actor["strategy"] not in STRATEGIES[actor["_target_"].rpartition(".")[2]]:
+        problems.append(
+            f"actor_rollout_ref.actor.strategy={actor['strategy']}: not an engine of _target_={actor['_target_']}; set "
+            "model_engine to dp, megatron or veomni, and not the strategy"
+        )
     if era.changes_training:
         problems += _unsound(config["actor_rollout_ref"])
-        if actor["strategy"] in SCALES_RESPONSES:
+        if actor["strategy"] in SCALES_RESPONSES and actor["strategy"] in actor:
             problems += _beyond_temperature(config, era)
     if problems:
         raise ValueError(

@@ -61,6 +61,11 @@ REFUSED = {
         ["adv_estimator=remax, on veomni", "loss_mode=kl_cov", "use_fused_kernels=True"],
     ),
     "the group elsewhere": (["+trainer.era.k=2"], ["trainer.era: ERA is set by actor_rollout_ref.actor.era alone"]),
+    "a strategy of another engine": (
+        ["actor_rollout_ref.actor.strategy=megatron"],
+        ["strategy=megatron: not an engine"],
+    ),
+    "no group": (["actor_rollout_ref.actor.era=True"], ["actor.era is True, not a group"]),
     "torchtitan": (["model_engine=torchtitan"], ["strategy=torchtitan"]),
     "another class of configuration": (
         ["actor_rollout_ref.actor._target_=my.ActorConfig"],
