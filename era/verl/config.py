@@ -74,15 +74,13 @@ class VeOmniActorConfig(_WithEra, verl_config.VeOmniActorConfig):
     """As FSDPActorConfig, for VeOmni."""
 
 
+# By class of configuration, the engines that it is for.
 STRATEGIES = {
     "FSDPActorConfig": ("fsdp", "fsdp2"),
     "McoreActorConfig": ("megatron",),
     "VeOmniActorConfig": ("veomni",),
 }
-ACTOR_CONFIGS = {
-    f"verl.workers.config.{cls.__name__}": f"era.verl.config.{cls.__name__}"
-    for cls in (FSDPActorConfig, McoreActorConfig, VeOmniActorConfig)
-}
+ACTOR_CONFIGS = {f"verl.workers.config.{name}": f"era.verl.config.{name}" for name in STRATEGIES}
 
 
 def prepare(config: Any) -> EraConfig:
@@ -158,10 +156,10 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             f"actor_rollout_ref.actor.strategy={actor['strategy']}: not an engine of _target_={actor['_target_']}; set "
             "model_engine to dp, megatron or veomni, and not the strategy"
         )
+    elif era.changes_training and actor["strategy"] in SCALES_RESPONSES:
+        problems += _beyond_temperature(config, era)
     if era.changes_training:
         problems += _unsound(config["actor_rollout_ref"])
-        if actor["strategy"] in SCALES_RESPONSES and actor["strategy"] in actor:
-            problems += _beyond_temperature(config, era)
     if problems:
         raise ValueError(
             f"{CONFIG_KEY}.enable=True does not go together with\n  - "

@@ -26,13 +26,13 @@ class EraTrainer(PPOTrainerSync):
     """Raises ValueError on construction, before a worker starts, for what ERA does not go together with."""
 
     def __init__(self, config):
-        self.era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
-        if not self.era.enable:
+        era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
+        if not era.enable:
             raise ValueError(
                 f"trainer.v1.trainer_mode={TRAINER_MODE} is ERA's trainer, but {CONFIG_KEY}.enable is not True. Set it "
                 "(with k=1 ERA only logs), or set trainer_mode to sync for verl's own trainer. Nothing was started."
             )
-        check(config, self.era)
+        check(config, era)
         config.trainer.v1.trainer_mode = "sync"  # verl compares this name; under any other the replay buffer is another
         super().__init__(config)
 

@@ -15,20 +15,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "overlays/shared/recipe/era")]
 from run_checks import (  # noqa: E402
     ACTOR,
     BATCH,
-    ENGINE,
     GPUS_PER_NODE,
-    LOGGER,
-    LOGGER_MODULES,
-    MODULES,
     NNODES,
     PROMPTS,
     Settings,
-    as_list,
     batch_problems,
     expectations,
     flattened,
     gpu_problems,
     input_problems,
+    is_there,
+    lacking_packages,
     main,
     named_settings,
     python_problems,
@@ -48,13 +45,6 @@ GROUPS = {
     ),
 }
 MEGATRON_MODULES = ("megatron.core", "megatron.bridge", "transformer_engine")
-
-
-def is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it is in
-        return False
 
 
 def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
@@ -88,24 +78,13 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
 def packages_problems(settings: Settings) -> list[str]:
     """What this Python lacks of what the run will import."""
     is_megatron = settings.get(STRATEGY) == "megatron" or settings.get("model_engine") == "megatron"
-    chosen = as_list(settings.get(LOGGER))
-    loggers = [module for name, module in LOGGER_MODULES.items() if name in chosen]
-    engine = settings.get(ENGINE, "vllm")
-    modules = [*MODULES, "verl", "transfer_queue", *loggers, *([engine] if engine in ("vllm", "sglang") else [])]
-    modules += MEGATRON_MODULES if is_megatron else ["flash_attn"]
-    lacks = [module for module in modules if not is_there(module)]
-    if not lacks:
-        return []
+    modules = ["verl", "transfer_queue", *(MEGATRON_MODULES if is_megatron else ["flash_attn"])]
     where = (
         "verl makes such an environment from its own wheels and images (docs/llm/verl-0.9.md)"
         if is_megatron
         else "`make llm-qwen3-8b-era` makes one"
     )
-    other_loggers = " LOGGER chooses other loggers." if set(lacks) & set(loggers) else ""
-    return [
-        f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that trains or set PYTHON to "
-        f"its python; {where}.{other_loggers}"
-    ]
+    return lacking_packages(settings, modules, where)
 
 
 def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:

@@ -417,8 +417,8 @@ def test_a_loss_of_ones_own_is_taken(preflight, compose):
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_packages_are_those_that_the_settings_need(preflight, monkeypatch, compose, overrides_of, present):
-    lacking = {"vllm", "tensorboard", "flash_attn", *(() if present else preflight.MODULES)}
+def test_packages_are_those_that_the_settings_need(preflight, run_checks, monkeypatch, compose, overrides_of, present):
+    lacking = {"vllm", "tensorboard", "flash_attn", *(() if present else run_checks.MODULES)}
     base = overrides_of("grpo_qwen2.5_math_7b")
 
     def lacks(*overrides):

@@ -195,6 +195,34 @@ def python_problems() -> list[str]:
     ]
 
 
+def is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
+
+
+def lacking_packages(settings: Settings, modules: Iterable[str], where: str) -> list[str]:
+    """What this Python lacks of what the run will import.
+
+    Args:
+        modules: what the run needs beside MODULES, its loggers and its rollout engine.
+        where: what makes an environment that has them, as a clause.
+    """
+    chosen = as_list(settings.get(LOGGER))
+    loggers = [module for name, module in LOGGER_MODULES.items() if name in chosen]
+    engine = settings.get(ENGINE, "vllm")
+    engines = [engine] if engine in ("vllm", "sglang") else []
+    lacks = [name for name in (*MODULES, *loggers, *engines, *modules) if not is_there(name)]
+    if not lacks:
+        return []
+    other_loggers = " LOGGER chooses other loggers." if set(lacks) & set(loggers) else ""
+    return [
+        f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that "
+        f"trains or set PYTHON to its python; {where}.{other_loggers}"
+    ]
+
+
 def local_gpus() -> int:
     """GPUs of this machine that CUDA may use; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

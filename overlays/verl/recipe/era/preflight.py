@@ -29,9 +29,6 @@ from run_checks import (
     COUNT,
     ENGINE,
     GPUS_PER_NODE,
-    LOGGER,
-    LOGGER_MODULES,
-    MODULES,
     NNODES,
     PROMPT_LENGTH,
     PROMPTS,
@@ -39,12 +36,12 @@ from run_checks import (
     RESPONSES,
     ROLLOUT,
     Settings,
-    as_list,
     batch_problems,
     expectations,
     flattened,
     gpu_problems,
     input_problems,
+    lacking_packages,
     main,
     named_settings,
     python_problems,
@@ -142,23 +139,11 @@ def packages_problems(settings: Settings) -> list[str]:
         or settings.get(f"{override}attn_implementation")
         or "flash_attention_2"  # verl's default
     )
-    chosen = as_list(settings.get(LOGGER))
-    loggers = [module for name, module in LOGGER_MODULES.items() if name in chosen]
-    modules = [*MODULES, *loggers]
-    engine = settings.get(ENGINE, "vllm")
-    if engine in ("vllm", "sglang"):
-        modules.append(engine)
-    remove_padding = settings.get("actor_rollout_ref.model.use_remove_padding")
-    if attention == "flash_attention_2" or remove_padding:
-        modules.append("flash_attn")
-    lacks = [module for module in modules if importlib.util.find_spec(module) is None]
-    if not lacks:
-        return []
-    other_loggers = " LOGGER chooses other loggers." if set(lacks) & set(loggers) else ""
-    return [
-        f"packages: {sys.executable} lacks {', '.join(lacks)}. Activate the environment that "
-        f"trains or set PYTHON to its python; `make llm-...` makes one.{other_loggers}"
-    ]
+    needs_flash = attention == "flash_attention_2" or settings.get(
+        "actor_rollout_ref.model.use_remove_padding"
+    )
+    modules = ["flash_attn"] if needs_flash else []
+    return lacking_packages(settings, modules, "`make llm-...` makes one")
 
 
 def generation_problems(settings: Settings, gpus: int) -> list[str]:
