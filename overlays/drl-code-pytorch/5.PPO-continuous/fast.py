@@ -1,0 +1,168 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The same numbers in less time: upstream's passes as graphs of torch operations.
+
+With networks of 64 units most of the time goes to Python and to autograd's bookkeeping. So each
+pass is recorded once, as the torch operations that upstream's own functions run, and TorchScript
+runs these without Python. The parameters of a network lie in one tensor, so that Adam has one to
+update. The operations and the random numbers are upstream's, so all results are, to the bit.
+"""
+
+import argparse
+from typing import Callable
+
+import era_ppo
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Distribution
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+MAX_NORM = 0.5  # of upstream's gradient clipping
+
+
+class Call(nn.Module):
+    """function(network, *inputs) as a module, for functional_call."""
+
+    def __init__(self, network: nn.Module, function: Callable):
+        super().__init__()
+        self.network, self.function = network, function
+
+    def forward(self, *inputs: torch.Tensor):
+        return self.function(self.network, *inputs)
+
+
+class Flat:
+    """A network whose trained parameters are views of one tensor, and the Adam of that tensor."""
+
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Adam):
+        self.network = network
+        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.names = [f"network.{name}" for name in trained]
+        self.whole = torch.cat([p.detach().flatten() for p in trained.values()])
+        parts = self.whole.split([p.numel() for p in trained.values()])
+        for parameter, part in zip(trained.values(), parts):
+            parameter.data = part.view_as(parameter)
+        self.parameters = [p.detach() for p in trained.values()]
+        settings = {key: optimizer.defaults[key] for key in ("lr", "eps")}
+        self.optimizer = torch.optim.Adam([self.whole], **settings)
+
+    def recorded(self, function: Callable, *example: torch.Tensor) -> Callable:
+        """function(parameters, *inputs) without Python, for this network's parameters."""
+        operations = make_fx(function)(self.parameters, *example)
+        count = len(self.parameters)
+
+        def flat(*tensors):
+            return operations(list(tensors[:count]), *tensors[count:])
+
+        with torch.no_grad():
+            graph = torch.jit.trace(flat, (*self.parameters, *example), check_trace=False)
+
+        def run(*inputs):
+            with torch.no_grad():
+                return graph(*self.parameters, *inputs)
+
+        return run
+
+    def value(self, function: Callable, *example: torch.Tensor) -> Callable:
+        """function(network, *inputs), recorded."""
+        call = Call(self.network, function)
+
+        def value(parameters, *inputs):
+            return functional_call(call, dict(zip(self.names, parameters)), inputs)
+
+        return self.recorded(value, *example)
+
+    def gradient(self, loss: Callable, clips: bool, *example: torch.Tensor) -> Callable:
+        """The gradient of loss(network, *inputs), recorded; 1D, and clipped as upstream clips."""
+        call = Call(self.network, loss)
+
+        def gradient(parameters, *inputs):
+            with torch.enable_grad():
+                leaves = [parameter.detach().requires_grad_() for parameter in parameters]
+                value = functional_call(call, dict(zip(self.names, leaves)), inputs)
+                parts = torch.autograd.grad(value, leaves)
+            whole = torch.cat([part.flatten() for part in parts])
+            if clips:
+                norms = torch.stack([torch.linalg.vector_norm(part) for part in parts])
+                norm = torch.linalg.vector_norm(norms)
+                whole = whole * torch.clamp(MAX_NORM / (norm + 1e-6), max=1.0)
+            return whole
+
+        return self.recorded(gradient, *example)
+
+    def step(self, gradient: torch.Tensor) -> None:
+        self.whole.grad = gradient
+        self.optimizer.step()
+
+
+class Fast:
+    """Runs the passes of upstream's agent."""
+
+    def __init__(self, agent, args: argparse.Namespace):
+        Distribution.set_default_validate_args(False)
+        self.actor = Flat(agent.actor, agent.optimizer_actor)
+        self.critic = Flat(agent.critic, agent.optimizer_critic)
+        agent.optimizer_actor, agent.optimizer_critic = self.actor.optimizer, self.critic.optimizer
+
+        def policy_loss(actor, state, action, old_log_prob, advantage):
+            policy = actor.get_dist(state)
+            entropy = policy.entropy().sum(1, keepdim=True)
+            log_prob = policy.log_prob(action).sum(1, keepdim=True)
+            ratio = torch.exp(log_prob - old_log_prob.sum(1, keepdim=True))
+            clipped = torch.clamp(ratio, 1 - agent.epsilon, 1 + agent.epsilon_high)
+            surrogate = torch.min(ratio * advantage, clipped * advantage)
+            loss = -surrogate - agent.entropy_coef * entropy
+            return era_ppo.mean_of_selected(loss, entropy, agent.selective)
+
+        def value_loss(critic, state, value):
+            return nn.functional.mse_loss(value, critic(state))
+
+        def act(actor, state):
+            policy = actor.get_dist(state)
+            action = torch.clamp(policy.sample(), -agent.max_action, agent.max_action)
+            return action, policy.log_prob(action)
+
+        # One tensor for each input: make_fx takes one given twice for the same input.
+        widths = (args.state_dim, args.action_dim, args.action_dim, 1, 1)
+        states, actions, log_probs, advantages, values = (
+            torch.zeros(args.mini_batch_size, width) for width in widths
+        )
+        clips = agent.use_grad_clip
+        self.policy_gradient = self.actor.gradient(
+            policy_loss, clips, states, actions, log_probs, advantages
+        )
+        self.value_gradient = self.critic.gradient(value_loss, clips, states, values)
+        random_state = torch.get_rng_state()  # recording draws an action
+        self.act = self.actor.value(act, states[:1])
+        self.mean = self.actor.value(lambda actor, state: actor(state), states[:1])
+        torch.set_rng_state(random_state)
+        agent.choose_action, agent.evaluate = self.choose_action, self.evaluate
+
+    def choose_action(self, state: np.ndarray):
+        action, log_prob = self.act(torch.tensor(state, dtype=torch.float).unsqueeze(0))
+        return action.numpy().flatten(), log_prob.numpy().flatten()
+
+    def evaluate(self, state: np.ndarray) -> np.ndarray:
+        return self.mean(torch.tensor(state, dtype=torch.float).unsqueeze(0)).numpy().flatten()
+
+    def update(self, index: list, state, action, log_prob, advantage, value) -> None:
+        """A step of the policy and one of the critic on this mini-batch of a batch's tensors."""
+        index = torch.tensor(index)
+        state = state[index]
+        self.actor.step(
+            self.policy_gradient(state, action[index], log_prob[index], advantage[index])
+        )
+        self.critic.step(self.value_gradient(state, value[index]))
