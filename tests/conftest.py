@@ -98,6 +98,21 @@ def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def patched_ppo(tmp_path_factory) -> Path:
+    """Comes from git only."""
+    return patched("drl-code-pytorch", tmp_path_factory.mktemp("checkouts"))
+
+
+@pytest.fixture(scope="session")
+def ported_ppo(patched_ppo, tmp_path_factory) -> Path:
+    """Upstream with gymnasium, and nothing of ERA."""
+    tree = unpatched(patched_ppo, "8f767b9", tmp_path_factory.mktemp("upstream"), "5.PPO-continuous")
+    patch = ROOT / "patches/drl-code-pytorch/8f767b9/0001-Run-PPO-continuous-with-gymnasium.patch"
+    subprocess.run(["git", "apply", patch], cwd=tree, check=True)
+    return tree
+
+
+@pytest.fixture(scope="session")
 def run_in():
     """run_in(tree, script, *args): what a Python script prints in a process whose `import verl` finds the tree's."""
 

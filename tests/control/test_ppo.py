@@ -1,0 +1,225 @@
+"""PPO-ERA in the paper's code: upstream's script, run in this process, on tiny settings."""
+
+import contextlib
+import csv
+import math
+import os
+import runpy
+import signal
+import sys
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+from helpers import importable
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning"),
+]
+FOLDER, SCRIPT = "5.PPO-continuous", "PPO_continuous_main.py"
+OURS = ("era", "era_ppo", "fast", "run_json", "training_run")
+UPSTREAMS = ("normalization", "replaybuffer", "ppo_continuous")
+TINY = [
+    "--env",
+    "Hopper-v4",
+    "--seed",
+    "3",
+    "--max_train_steps",
+    "1000",
+    "--evaluate_freq",
+    "250",
+    "--save_freq",
+    "1",
+    "--batch_size",
+    "256",
+    "--mini_batch_size",
+    "32",
+    "--K_epochs",
+    "2",
+]
+LOW = ("--log_std_init", "-1.7", "--entropy_coef", "0")
+VARIANTS = {
+    "era": ("--std", "era", "--era_target", "-0.2"),
+    "constant": ("--std", "constant", *LOW),
+    "parameter": ("--std", "parameter", *LOW),
+    "head, LLM techniques": ("--std", "head", "--selective", "0.2", "--epsilon_high", "0.3"),
+}
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(tree, *flags): runs the script in tmp_path/<name>, and returns that folder."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(tree, *flags, name="run", change=None):
+        folder = tmp_path / name
+        (folder / "data_train").mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [SCRIPT, *TINY, *flags])
+        ours = OURS if (tree / FOLDER / "era_ppo.py").exists() else ()
+        with importable(tree / FOLDER, *UPSTREAMS, *ours) as modules:
+            if change:
+                change(modules)
+            runpy.run_path(str(tree / FOLDER / SCRIPT), run_name="__main__")
+        return folder
+
+    yield run
+    torch.distributions.Distribution.set_default_validate_args(True)  # --fast turns it off
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def returns(folder):
+    (file,) = folder.glob("data_train/*.npy")
+    return np.load(file)
+
+
+def rows(folder):
+    """Without what the clock says."""
+    with (folder / "train.csv").open(newline="") as file:
+        return [{key: row[key] for key in row if "seconds" not in key} for row in csv.DictReader(file)]
+
+
+def test_without_flags_it_is_the_ported_upstream(ported_ppo, patched_ppo, train):
+    expected = returns(train(ported_ppo, name="ported"))
+    assert len(set(expected)) == len(expected) == 4
+    assert np.array_equal(returns(train(patched_ppo, name="patched")), expected)
+    assert np.array_equal(returns(train(patched_ppo, "--fast", name="fast")), expected)
+
+
+@pytest.mark.parametrize("flags", VARIANTS.values(), ids=VARIANTS)
+def test_the_fast_passes_change_no_number(patched_ppo, train, flags):
+    plain = train(patched_ppo, *flags, "--csv_path", "train.csv", name="plain")
+    fast = train(patched_ppo, *flags, "--csv_path", "train.csv", "--fast", name="fast")
+    assert rows(plain) == rows(fast)
+    assert np.array_equal(returns(plain), returns(fast))
+
+
+def test_ppo_era_keeps_its_entropy_in_every_state(patched_ppo, train):
+    folder = train(patched_ppo, *VARIANTS["era"], "--csv_path", "train.csv", "--fast", "--lr_a", "0.01")
+    for row in rows(folder):
+        assert float(row["entropy_per_dim"]) == pytest.approx(-0.2, abs=1e-5)
+        assert float(row["min_entropy_per_dim"]) == pytest.approx(-0.2, abs=1e-5)
+    assert float(rows(folder)[-1]["std_log_std"]) > 0.01  # shared among the dimensions, by the state
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_an_interrupted_run_goes_on_to_the_bit(patched_ppo, train, how):
+    flags = (*VARIANTS["head, LLM techniques"], "--csv_path", "train.csv", "--fast")
+    whole = train(patched_ppo, *flags, name="whole")
+
+    def interrupt(modules):
+        evaluated = modules.training_run.TrainingRun.evaluated
+
+        def evaluated_and_interrupted(self, total_steps, reward):
+            if total_steps == 750 and how == "killed":
+                raise Killed
+            evaluated(self, total_steps, reward)
+            if total_steps == 750:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        modules.training_run.SECONDS_BETWEEN_CHECKPOINTS = 0 if how == "killed" else math.inf
+        modules.training_run.TrainingRun.evaluated = evaluated_and_interrupted
+
+    with pytest.raises(Killed if how == "killed" else SystemExit):
+        train(patched_ppo, *flags, name="cut", change=interrupt)
+    with contextlib.chdir(whole.parent), pytest.raises(SystemExit, match="2"):
+        train(patched_ppo, *flags, "--gamma", "0.9", name="cut")
+    cut = train(patched_ppo, *flags, name="cut")
+    assert rows(cut) == rows(whole)
+    assert np.array_equal(returns(cut), returns(whole))
+    assert not (cut / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ("--std era --era_target 1.5", "between -19.7432 and 4.2568"),
+        ("--std era --env InvertedPendulum-v4", "at least two dimensions"),
+        ("--std era --log_std_init 0", "starts at its target"),
+        ("--era_target -0.3", "needs --std era"),
+        ("--selective 0.2", "all states have the same entropy"),
+        ("--std head --selective 1.5", "a number above 0, up to 1"),
+        ("--epsilon_high 0.1", "at least --epsilon, 0.2"),
+        ("--std era --policy_dist Beta", "need --policy_dist Gaussian, not Beta"),
+    ],
+)
+def test_bad_flags_are_named_at_the_start(patched_ppo, train, capsys, flags, expected):
+    with pytest.raises(SystemExit) as ended:
+        train(patched_ppo, *flags.split())
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert expected in error and "Nothing was started." in error
+
+
+@pytest.fixture
+def agent(patched_ppo):
+    """agent(std, ...): an agent of upstream's class whose policy has 3 action dimensions."""
+    with importable(patched_ppo / FOLDER, *UPSTREAMS, *OURS) as modules:
+
+        def make(std, **settings):
+            switches = ("adv_norm", "lr_decay", "orthogonal_init", "tanh")
+            args = Namespace(
+                **{f"use_{name}": True for name in switches},
+                **dict(use_grad_clip=False, set_adam_eps=True, policy_dist="Gaussian", max_action=1.0),
+                **dict(batch_size=32, mini_batch_size=32, max_train_steps=1000, K_epochs=1, hidden_width=16),
+                **dict(lr_a=3e-4, lr_c=3e-4, gamma=0.99, lamda=0.95, epsilon=0.2, entropy_coef=0.01),
+                **dict(state_dim=5, action_dim=3, std=std, log_std_init=None, era_target=-0.4),
+                **dict(era_log_std_min=-8.0, era_log_std_max=0.0, epsilon_high=None, selective=None),
+            )
+            vars(args).update(settings)
+            torch.manual_seed(0)
+            made = modules.ppo_continuous.PPO_continuous(args)
+            for parameter in made.actor.parameters():
+                parameter.data += 0.5 * torch.randn_like(parameter)
+            return made, modules.fast.Fast(made, args)
+
+        yield make
+    torch.distributions.Distribution.set_default_validate_args(True)
+
+
+def test_sigma_is_the_papers(agent):
+    """Eq. continuous_era in fp64, from the network's last hidden layer."""
+    made, _ = agent("era")
+    states = torch.randn(100, 5)
+    with torch.no_grad():
+        policy = made.actor.get_dist(states)
+        hidden = made.actor.fc2(made.actor.fc1(states).tanh()).tanh()
+        x = made.actor.std_layer(hidden).double().numpy()
+    share = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    expected = np.maximum((3 * -0.4 - 1.5 * math.log(2 * math.pi * math.e)) * share, -8)
+    np.testing.assert_allclose(policy.stddev.log().numpy(), expected, atol=1e-5)
+    assert np.abs(policy.entropy().sum(-1).numpy() + 1.2).max() < 1e-5
+    np.testing.assert_allclose(policy.mean.numpy(), made.actor(states).detach().numpy())
+
+
+@pytest.mark.parametrize("techniques", [{}, {"epsilon_high": 0.5}, {"selective": 0.25}])
+def test_the_policys_gradient_is_ppos(agent, techniques):
+    """Against autograd in fp64 of PPO's objective, written by its cases."""
+    made, fast = agent("head", **techniques)
+    states, actions = torch.randn(32, 5), torch.randn(32, 3)
+    old, advantages = torch.randn(32, 3) - 1.5, torch.randn(32, 1)
+    gradient = fast.policy_gradient(states, actions, old, advantages)
+
+    actor = made.actor.double()
+    for parameter in actor.parameters():
+        parameter.requires_grad_()
+    policy = actor.get_dist(states.double())
+    entropy = (policy.stddev.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    ratio = (policy.log_prob(actions.double()) - old.double()).sum(-1).exp()
+    losses = []
+    for i, advantage in enumerate(advantages.double().flatten()):
+        high, low = 1 + techniques.get("epsilon_high", 0.2), 0.8
+        bounded = ratio[i].clamp(max=high) if advantage > 0 else ratio[i].clamp(min=low)
+        losses.append(-bounded * advantage - 0.01 * entropy[i])
+    chosen = entropy.argsort(descending=True)[: 8 if "selective" in techniques else 32]
+    torch.stack(losses)[chosen].mean().backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in actor.parameters()])
+    assert expected.norm() > 1e-3
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5 * expected.norm().item())
