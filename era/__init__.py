@@ -4,6 +4,8 @@
     era.continuous  Gaussian policies: standard deviations with a minimum entropy
     era.language    language-model policies: log-probs of sharpened or flattened logits
     era.verl        a plug-in for verl 0.9.0 and 0.9.1
+    era.stable_baselines3, era.sbx, era.rsl_rl
+                    policies for these frameworks; era.continuous_jax is era.continuous in JAX
 
 Import from these modules: this one imports nothing, so that `python -m era` answers at once.
 All entropies are in nats.

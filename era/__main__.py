@@ -18,6 +18,12 @@ INTEGRATIONS = {
     "timm": ("timm", "v1.0.20", "layers/era.py", "era_min_entropy=0.6 in create_model"),
     "fasttd3": ("fast_td3", "2d83b6a", "fastsac_era.py", "train.py --agent fastsac_era"),
 }
+# By name in the Python index: the versions that the tests ran with, the plug-in.
+PLUGINS = {
+    "stable-baselines3": ("2.9", "era.stable_baselines3"),
+    "sbx-rl": ("0.28", "era.sbx"),
+    "rsl-rl-lib": ("5.5", "era.rsl_rl"),
+}
 
 
 def installed(distribution: str) -> Optional[str]:
@@ -48,6 +54,12 @@ def main() -> None:
             lines.append(
                 f"{name}: {state}; the integration fits {fits} (apply.py apply {name}){plugin}"
             )
+    for name, (fits, module) in PLUGINS.items():
+        version = installed(name)
+        if version and version.startswith(f"{fits}."):
+            lines.append(f"{name}: {version}; ERA is in {module}")
+        else:
+            lines.append(f"{name}: {version or 'not installed'}; {module} fits {fits}")
     print("\n".join(lines))
 
 

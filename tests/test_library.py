@@ -68,7 +68,8 @@ def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example):
 
 
 def test_what_is_installed_is_named_without_importing_it(project_root, tmp_path):
-    for name, version in {"torch": "9.9", "timm": "1.0.15", "verl": "0.9.1"}.items():
+    versions = {"torch": "9.9", "timm": "1.0.15", "verl": "0.9.1", "stable_baselines3": "2.9.7", "sbx_rl": "0.29.0"}
+    for name, version in {**versions, "rsl_rl_lib": "5.5.1"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported')\n")
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
@@ -80,11 +81,14 @@ def test_what_is_installed_is_named_without_importing_it(project_root, tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    about, verl, timm, fasttd3 = lines()
+    about, verl, timm, fasttd3, sb3, sbx, rsl_rl = lines()
     assert about == f"era {__version__}, torch 9.9"
     assert verl == "verl: 0.9.1; ERA is in python -m era.verl.main_ppo"
     assert timm == "timm: 1.0.15, without ERA; the integration fits v1.0.20 (apply.py apply timm)"
     assert fasttd3.startswith("fasttd3: not installed;")
+    assert sb3 == "stable-baselines3: 2.9.7; ERA is in era.stable_baselines3"
+    assert sbx == "sbx-rl: 0.29.0; era.sbx fits 0.28"
+    assert rsl_rl == "rsl-rl-lib: 5.5.1; ERA is in era.rsl_rl"
     (tmp_path / "verl/utils").mkdir()
     (tmp_path / "verl/utils/era.py").touch()
     assert lines()[1].startswith(f"verl: with ERA, in {tmp_path / 'verl'};")

@@ -1,0 +1,231 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ERA for the SAC and the TQC of sbx (stable-baselines3 in JAX).
+
+    SAC("MlpPolicy", env, ent_coef=0.0, policy_kwargs=era_actor(target_entropy=-0.5))
+
+EraSAC, in place of SAC, also learns delta or holds the entropy per batch. Targets and metrics are
+in nats per action dimension.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from sbx import SAC
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from era import stable_baselines3
+from era.continuous import check_state_level, check_target, feasible_targets
+from era.continuous_jax import (
+    DISTRIBUTIONS,
+    BoundedGaussian,
+    batch_level_log_std,
+    log_mean_exp,
+    residual_loss,
+    state_level_log_std,
+)
+
+LEVELS = ("state", "batch")
+MOMENTUM = 0.01  # of batch-level ERA's running average, as in the overlay of FastTD3
+# Collections of Flax that an update of the policy changes or fills.
+AVERAGES, LOSSES = "batch_stats", "losses"
+
+
+class EraActor(nn.Module):
+    """The network of sbx's SquashedGaussianActor with ERA at its output.
+
+    Attributes: those of era_actor and of EraSAC, and what sbx's policies give.
+    """
+
+    net_arch: Sequence[int]
+    action_dim: int
+    activation_fn: Callable[[jax.Array], jax.Array] = nn.relu
+    target_entropy: float = -0.5
+    log_std_min: float = -8.0
+    log_std_max: float = 0.0
+    distribution: str = "truncated"
+    layer_norm: bool = False
+    learn_delta: bool = False
+    level: str = "state"
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> BoundedGaussian:
+        """The policy in the states (B, ...)."""
+        x = obs.reshape(len(obs), -1)
+        for width in self.net_arch:
+            x = nn.Dense(width)(x)
+            x = self.activation_fn(nn.LayerNorm()(x) if self.layer_norm else x)
+        mean, pre_std = nn.Dense(self.action_dim)(x), nn.Dense(self.action_dim)(x)
+        delta = self.param("delta", nn.initializers.zeros, ()) if self.learn_delta else None
+        log_std = self.log_std(pre_std, delta)
+        policy = DISTRIBUTIONS[self.distribution].from_mean(mean, log_std)
+        if self.learn_delta and self.is_update(LOSSES):
+            entropy = policy.entropy(self.make_rng("entropy")).mean() / self.action_dim
+            self.sow(LOSSES, "residual", residual_loss(delta, entropy, self.target_entropy))
+        return policy
+
+    def is_update(self, collection: str) -> bool:
+        """Of the policy, by EraSAC; not acting, and not the target of the critics."""
+        return self.is_mutable_collection(collection) and not self.is_initializing()
+
+    def log_std(self, pre_std: jax.Array, delta: jax.Array | None) -> jax.Array:
+        """(B, D) -> (B, D). delta is per action dimension."""
+        bounds = self.log_std_min, self.log_std_max
+        target = self.action_dim * self.target_entropy
+        check_target(target, self.action_dim, *bounds)
+        if delta is not None:
+            largest = feasible_targets(1, *bounds)[1] - self.target_entropy
+            target += self.action_dim * jnp.clip(jax.lax.stop_gradient(delta), 0, largest)
+        if self.level == "state":
+            check_state_level(self.action_dim)
+            return state_level_log_std(pre_std, target, *bounds)
+        average = self.variable(AVERAGES, "log_mean_exp", jnp.zeros, ())  # exp(pre_std) is about 1
+        log_mean = average.value
+        if self.is_update(AVERAGES):
+            log_mean = log_mean_exp(pre_std)
+            kept = average.value + math.log(1 - MOMENTUM)
+            average.value = jnp.logaddexp(kept, log_mean + math.log(MOMENTUM))
+        return batch_level_log_std(pre_std, log_mean, target, *bounds)
+
+    @property
+    def reset_noise(self) -> None:
+        """sbx's policies set it to a method of theirs, for gSDE: all that an actor sees of them."""
+
+    @reset_noise.setter
+    def reset_noise(self, method: Callable) -> None:
+        if method.__self__.use_sde:
+            raise ValueError(
+                "ERA needs use_sde=False: sbx's gSDE repeats one noise for many steps, whose "
+                "actions are then no samples with the entropy that ERA holds."
+            )
+
+
+def era_actor(
+    target_entropy: float = -0.5,
+    log_std_min: float = -8.0,
+    log_std_max: float = 0.0,
+    distribution: str = "truncated",
+    layer_norm: bool = False,
+) -> dict[str, Any]:
+    """policy_kwargs with ERA's actor. Add to them with dict(**era_actor(), net_arch=[512, 512]).
+
+    Args:
+        target_entropy: H0' per action dimension, in nats.
+        log_std_min, log_std_max: range of ln sigma.
+        distribution: "truncated" or "tanh", how the Gaussian is bounded to [-1, 1].
+        layer_norm: LayerNorm in the actor, before each activation. The key layer_norm of
+            policy_kwargs is sbx's own, for the critics.
+
+    Constructing the model raises ValueError for an action of one dimension, an infeasible target
+    and gSDE.
+    """
+    if distribution not in DISTRIBUTIONS:
+        names = ", ".join(DISTRIBUTIONS)
+        raise ValueError(f"distribution = {distribution!r}: one of {names} expected.")
+    return {
+        "actor_class": partial(
+            EraActor,
+            target_entropy=target_entropy,
+            log_std_min=log_std_min,
+            log_std_max=log_std_max,
+            distribution=distribution,
+            layer_norm=layer_norm,
+        )
+    }
+
+
+class EraMetrics(stable_baselines3.EraMetrics):
+    """era.stable_baselines3.EraMetrics for sbx. It also warns of an ent_coef other than 0."""
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        if self.model.ent_coef_init != 0:
+            warnings.warn(
+                f"ent_coef={self.model.ent_coef_init!r}: the loss rewards entropy beside ERA, "
+                "which holds it without a term in the loss. Set ent_coef=0.0; SAC's default is "
+                "'auto'.",
+                stacklevel=1,
+            )
+
+    def entropies(self, obs: PyTorchObs) -> tuple[jax.Array, jax.Array]:
+        policy = self.model.policy
+        if isinstance(obs, dict):
+            obs = {name: value.numpy() for name, value in obs.items()}
+        state = policy.actor_state
+        distribution = state.apply_fn(state.params, policy.prepare_obs(obs)[0])
+        return distribution.entropy(jax.random.key(0)), distribution.log_std
+
+
+class EraSAC(SAC):
+    """sbx's SAC with the paper's loss of the policy, Eq. simplified_sac_policy_loss.
+
+    Args:
+        policy_kwargs: with era_actor.
+        learn_delta: learn the residual delta, per action dimension, by Eq. residual_loss with the
+            actor's optimizer; it is 0 otherwise.
+        level: "state" (Eq. continuous_era), or "batch" (Eq. batch_era): an update of the policy
+            takes the mean over its batch, acting and the critics' target a running average.
+        The others are sbx's; ent_coef is 0.0 where it is not given.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        *,
+        policy_kwargs: dict[str, Any] | None = None,
+        learn_delta: bool = False,
+        level: str = "state",
+        ent_coef: float = 0.0,
+        **kwargs: Any,
+    ):
+        if level not in LEVELS:
+            raise ValueError(f"level = {level!r}: one of {', '.join(LEVELS)} expected.")
+        if policy_kwargs is not None:
+            actor = partial(policy_kwargs["actor_class"], learn_delta=learn_delta, level=level)
+            policy_kwargs = {**policy_kwargs, "actor_class": actor}
+        super().__init__(policy, env, policy_kwargs=policy_kwargs, ent_coef=ent_coef, **kwargs)
+
+    @staticmethod
+    @jax.jit
+    def update_actor(actor_state, qf_state, ent_coef_state, observations, key):
+        """Overrides sbx's: without the entropy term, with the loss of delta."""
+        key, noise, dropout, entropy = jax.random.split(key, 4)
+
+        def loss(variables):
+            policy, updated = actor_state.apply_fn(
+                variables, observations, mutable=[AVERAGES, LOSSES], rngs={"entropy": entropy}
+            )
+            actions = policy.sample(seed=noise)
+            q = qf_state.apply_fn(
+                qf_state.params, observations, actions, rngs={"dropout": dropout}
+            ).min(0)
+            residual = sum(jax.tree.leaves(updated.pop(LOSSES, {})))
+            return residual - q.mean(), (updated, policy.log_prob(actions).mean())
+
+        (value, (updated, log_prob)), gradients = jax.value_and_grad(loss, has_aux=True)(
+            actor_state.params
+        )
+        actor_state = actor_state.apply_gradients(grads=gradients)
+        variables = {**actor_state.params, **updated}
+        if "delta" in variables["params"]:  # delta >= 0
+            delta = jnp.maximum(variables["params"]["delta"], 0)
+            variables["params"] = {**variables["params"], "delta": delta}
+        return actor_state.replace(params=variables), qf_state, value, key, -log_prob

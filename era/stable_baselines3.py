@@ -1,0 +1,332 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ERA for stable-baselines3: policies for PPO, A2C and SAC, and a callback that logs entropies.
+
+    PPO(EraActorCriticPolicy, env, ent_coef=0.0, policy_kwargs=dict(target_entropy=-0.3))
+    SAC(EraSACPolicy, env, ent_coef=0.0, policy_kwargs=dict(target_entropy=-0.5))
+
+Targets and metrics are in nats per action dimension.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.distributions import DiagGaussianDistribution
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import get_action_dim
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.sac.policies import Actor, SACPolicy
+from torch import nn
+
+from era.continuous import (
+    DISTRIBUTIONS,
+    ENTROPY_CONSTANT,
+    BoundedGaussian,
+    check_state_level,
+    check_target,
+    state_level_log_std,
+)
+from era.entropy_bonus import EntropyBonusWarning
+
+METRICS_BATCH = 256  # states
+
+
+def check_spaces(
+    action_space: spaces.Space,
+    use_sde: bool,
+    target_entropy: float,
+    log_std_min: float,
+    log_std_max: float,
+) -> None:
+    """Raises ValueError for a policy that ERA cannot have. target_entropy is per dimension."""
+    if not isinstance(action_space, spaces.Box):
+        raise ValueError(
+            f"ERA's Gaussian policies need a Box of actions, and this environment has "
+            f"{action_space}. For discrete actions use stable-baselines3's own policy."
+        )
+    if use_sde:
+        raise ValueError(
+            "ERA needs use_sde=False: with gSDE the noise of an action is a function of the state "
+            "and of weights drawn once per rollout, not a sample with the entropy that ERA holds."
+        )
+    dim = get_action_dim(action_space)
+    check_state_level(dim)
+    check_target(dim * target_entropy, dim, log_std_min, log_std_max)
+
+
+class EraDiagGaussian(DiagGaussianDistribution):
+    """stable-baselines3's Gaussian with ERA's sigma. One network gives mean and pre_std."""
+
+    def __init__(
+        self, action_dim: int, target_entropy: float, log_std_min: float, log_std_max: float
+    ):
+        super().__init__(action_dim)
+        self.era = (action_dim * target_entropy, log_std_min, log_std_max)
+
+    def proba_distribution_net(
+        self, latent_dim: int, log_std_init: float = 0.0
+    ) -> tuple[nn.Module, None]:
+        return nn.Linear(latent_dim, 2 * self.action_dim), None
+
+    def proba_distribution(
+        self, mean_actions: torch.Tensor, log_std: torch.Tensor
+    ) -> "EraDiagGaussian":
+        """From the mean and, as log_std, the network's pre_std; both (B, D)."""
+        return super().proba_distribution(mean_actions, state_level_log_std(log_std, *self.era))
+
+
+class EraActorCriticPolicy(ActorCriticPolicy):
+    """For PPO and A2C: ActorCriticPolicy whose sigma depends on the state, with ERA.
+
+    The entropy of its Gaussian is never below the target, and equal to it where no ln sigma is
+    clipped. As in stable-baselines3, actions outside of the action space are clipped by the
+    algorithm, and the log-prob is that of the unclipped action.
+
+    Args:
+        target_entropy: H0 per action dimension, in nats.
+        log_std_min, log_std_max: range of ln sigma.
+        The others are stable-baselines3's.
+
+    Raises:
+        ValueError: an action space that is no Box or has one dimension, gSDE, an infeasible target.
+    """
+
+    action_dist: EraDiagGaussian
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        lr_schedule: Schedule,
+        *args: Any,
+        target_entropy: float = -0.3,
+        log_std_min: float = -8.0,
+        log_std_max: float = 0.0,
+        use_sde: bool = False,
+        **kwargs: Any,
+    ):
+        self.era = {
+            "target_entropy": target_entropy,
+            "log_std_min": log_std_min,
+            "log_std_max": log_std_max,
+        }
+        check_spaces(action_space, use_sde, **self.era)
+        self.entropy_bonus = EntropyBonusWarning(
+            "The loss rewards entropy (ent_coef is not 0), and ERA fixes it: the reward has no "
+            "gradient except where an ln sigma is clipped at log_std_min. Set ent_coef=0.0."
+        )
+        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self.action_dist = EraDiagGaussian(get_action_dim(self.action_space), **self.era)
+        super()._build(lr_schedule)
+        del self.log_std  # PPO and A2C log the mean of exp(log_std) of all policies that have one
+
+    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> EraDiagGaussian:
+        mean, pre_std = self.action_net(latent_pi).chunk(2, dim=-1)
+        return self.action_dist.proba_distribution(mean, pre_std)
+
+    def evaluate_actions(
+        self, obs: PyTorchObs, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        values, log_prob, entropy = super().evaluate_actions(obs, actions)
+        return values, log_prob, self.entropy_bonus.watch(entropy)
+
+    def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the policy, which is the Gaussian here, (B,) in nats; and ln sigma, (B, D)."""
+        distribution = self.get_distribution(obs)
+        return distribution.entropy(), distribution.distribution.stddev.log()
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), **self.era}
+
+
+class BoundedDistribution(DiagGaussianDistribution):
+    """A policy of era.continuous with the methods that SAC's actor calls."""
+
+    distribution: BoundedGaussian
+
+    def __init__(self, action_dim: int, kind: str):
+        super().__init__(action_dim)
+        self.kind = DISTRIBUTIONS[kind]
+
+    def proba_distribution(
+        self, mean_actions: torch.Tensor, log_std: torch.Tensor
+    ) -> "BoundedDistribution":
+        self.mean_actions = mean_actions
+        self.distribution = self.kind.from_mean(mean_actions, log_std)
+        return self
+
+    def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
+        return self.distribution.log_prob(actions)
+
+    def entropy(self) -> torch.Tensor:
+        return self.distribution.entropy()
+
+    def mode(self) -> torch.Tensor:
+        return self.mean_actions.tanh()
+
+
+class EraActor(Actor):
+    """SAC's actor with ERA at its output. Arguments: EraSACPolicy."""
+
+    action_dist: BoundedDistribution
+
+    def __init__(
+        self,
+        *args: Any,
+        target_entropy: float,
+        log_std_min: float,
+        log_std_max: float,
+        distribution: str,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        dim = get_action_dim(self.action_space)
+        self.action_dist = BoundedDistribution(dim, distribution)
+        self.era = (dim * target_entropy, log_std_min, log_std_max)
+        self.entropy_bonus = EntropyBonusWarning(
+            "The loss rewards entropy (ent_coef is not 0) beside ERA, which holds it without a "
+            "term in the loss. Set ent_coef=0.0; SAC's default is 'auto'."
+        )
+
+    def get_action_dist_params(
+        self, obs: PyTorchObs
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        """Mean and ln sigma, (B, D). stable-baselines3's own would clamp ln sigma after ERA."""
+        latent = self.latent_pi(self.extract_features(obs, self.features_extractor))
+        return self.mu(latent), state_level_log_std(self.log_std(latent), *self.era), {}
+
+    def action_log_prob(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
+        actions, log_prob = super().action_log_prob(obs)
+        return actions, self.entropy_bonus.watch(log_prob)
+
+
+class EraSACPolicy(SACPolicy):
+    """For SAC: SACPolicy with ERA's actor. Deterministic actions are tanh(mean).
+
+    The entropy of the Gaussian is never below the target; bounding it to the action space takes
+    some of it away (docs/control/plug-ins.md).
+
+    Args:
+        target_entropy: H0' per action dimension, in nats.
+        log_std_min, log_std_max: range of ln sigma.
+        distribution: "truncated", "tanh" or "clipped", how the Gaussian is bounded to [-1, 1].
+        The others are stable-baselines3's.
+
+    Raises:
+        ValueError: an action of one dimension, gSDE, an infeasible target.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Box,
+        lr_schedule: Schedule,
+        *args: Any,
+        target_entropy: float = -0.5,
+        log_std_min: float = -8.0,
+        log_std_max: float = 0.0,
+        distribution: str = "truncated",
+        use_sde: bool = False,
+        **kwargs: Any,
+    ):
+        check_spaces(action_space, use_sde, target_entropy, log_std_min, log_std_max)
+        if distribution not in DISTRIBUTIONS:
+            names = ", ".join(DISTRIBUTIONS)
+            raise ValueError(f"distribution = {distribution!r}: one of {names} expected.")
+        self.era = {
+            "target_entropy": target_entropy,
+            "log_std_min": log_std_min,
+            "log_std_max": log_std_max,
+            "distribution": distribution,
+        }
+        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+
+    def make_actor(self, features_extractor: nn.Module | None = None) -> EraActor:
+        kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
+        return EraActor(**kwargs, **self.era).to(self.device)
+
+    def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the bounded policy, (B,) in nats; and ln sigma, (B, D)."""
+        mean, log_std, _ = self.actor.get_action_dist_params(obs)
+        return self.actor.action_dist.proba_distribution(mean, log_std).entropy(), log_std
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), **self.era}
+
+
+class EraMetrics(BaseCallback):
+    """Logs entropies of an ERA policy: model.learn(steps, callback=EraMetrics()).
+
+    Over a batch of states from the algorithm's buffer, in nats per action dimension:
+
+        era/entropy_per_dim           the policy's, mean over the states
+        era/min_entropy_per_dim       the policy's, in the state that has least
+        era/gaussian_entropy_per_dim  the Gaussian's before it is bounded, mean over the states
+
+    The training itself is the same with and without: no random number of it is used.
+
+    Args:
+        freq: environment steps between two measurements, at least.
+    """
+
+    def __init__(self, freq: int = 1000):
+        super().__init__()
+        self.freq = freq
+
+    def _on_training_start(self) -> None:
+        self.next = getattr(self.model, "learning_starts", 0) + 1
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self.num_timesteps < self.next:
+            return
+        self.next = self.num_timesteps + self.freq
+        with unchanged_random_numbers(self.model.device), torch.no_grad():
+            entropy, log_std = (np.asarray(x) for x in self.entropies(self.states()))
+        dim = log_std.shape[-1]
+        gaussian = float(log_std.mean()) + ENTROPY_CONSTANT
+        self.logger.record("era/entropy_per_dim", float(entropy.mean()) / dim)
+        self.logger.record("era/min_entropy_per_dim", float(entropy.min()) / dim)
+        self.logger.record("era/gaussian_entropy_per_dim", gaussian)
+
+    def states(self) -> PyTorchObs:
+        """A batch of observations as the policy gets them, normalised by VecNormalize."""
+        model = self.model
+        if isinstance(model, OnPolicyAlgorithm):
+            return next(model.rollout_buffer.get(METRICS_BATCH)).observations
+        batch = model.replay_buffer.sample(METRICS_BATCH, env=model.get_vec_normalize_env())
+        return batch.observations
+
+    def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
+        entropy, log_std = self.model.policy.entropies(obs)
+        return entropy.cpu(), log_std.cpu()
+
+
+@contextlib.contextmanager
+def unchanged_random_numbers(device: torch.device) -> Iterator[None]:
+    """Those of NumPy, which the buffers draw from, and of torch go on as if nothing had been."""
+    state = np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    np.random.set_state(state)

@@ -1,0 +1,49 @@
+"""The environment of these tests, a small task, and entropies by independent arithmetic."""
+
+import importlib.util
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+
+
+def require():
+    """Skip the calling module where the frameworks are missing."""
+    missing = [name for name in ("stable_baselines3", "sbx", "rsl_rl") if not importlib.util.find_spec(name)]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} in this environment: make test-control", allow_module_level=True)
+
+
+C = math.log(math.sqrt(2 * math.pi * math.e))
+OBSERVATIONS = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+
+
+class Reach(gymnasium.Env):
+    """Move a point to the origin in episodes of 20 steps. The action's bounds are not those of SAC's policies."""
+
+    def __init__(self, dim=3):
+        self.observation_space = gymnasium.spaces.Box(-10.0, 10.0, (4,))
+        self.action_space = gymnasium.spaces.Box(-2.0, 1.0, (dim,))
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state, self.steps = self.np_random.normal(size=4).astype(np.float32), 0
+        return self.state, {}
+
+    def step(self, action):
+        assert self.action_space.contains(np.asarray(action, np.float32))
+        self.steps += 1
+        self.state = np.clip(self.state + 0.1 * np.resize(action, 4), -10, 10).astype(np.float32)
+        return self.state, -float(np.square(self.state).sum()), False, self.steps == 20, {}
+
+
+def gaussian_entropies(log_std):
+    """Per state and dimension, from ln sigma (B, D), in fp64."""
+    return (np.asarray(log_std, np.float64) + C).mean(-1)
+
+
+def tree_equal(a, b):
+    import jax
+
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

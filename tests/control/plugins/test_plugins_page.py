@@ -1,0 +1,56 @@
+# ruff: noqa: E402
+"""The examples of docs/control/plug-ins.md run as they stand, and hold what the page says."""
+
+import re
+
+import plugin_helpers
+
+plugin_helpers.require()
+
+import numpy as np
+import pytest
+import torch
+
+from tools.bench.points import PointsEnv
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TARGETS = {
+    "PPO and A2C in stable-baselines3": -0.3,
+    "SAC in stable-baselines3": -0.5,
+    "SAC in sbx": -0.5,
+    "PPO in rsl_rl": -0.3,
+}
+
+
+@pytest.fixture
+def example(project_root, tmp_path, monkeypatch):
+    """example(heading): the variables that the code under this heading leaves."""
+
+    def run(heading):
+        page = (project_root / "docs/control/plug-ins.md").read_text()
+        (code,) = re.findall(rf"^## {heading}\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        monkeypatch.chdir(tmp_path)  # logs
+        torch.manual_seed(0)
+        left = {"env": PointsEnv()}
+        exec(compile(code, f"docs/control/plug-ins.md, {heading}", "exec"), left)
+        return left
+
+    return run
+
+
+@pytest.mark.parametrize("heading", TARGETS)
+def test_examples(example, heading):
+    left, target = example(heading), TARGETS[heading]
+    if "runner" in left:
+        actor = left["runner"].alg.actor
+        actor(left["env"].get_observations(), stochastic_output=True)
+        entropy = actor.output_entropy.detach() / left["env"].num_actions
+        np.testing.assert_allclose(entropy, target, atol=1e-6)
+        return
+    metrics = left["EraMetrics"]()
+    metrics.init_callback(left["model"])
+    with torch.no_grad():
+        log_std = metrics.entropies(metrics.states())[1]
+    entropy = plugin_helpers.gaussian_entropies(log_std)
+    assert entropy.min() > target - 1e-6  # more where a sigma is clipped, as it is in some states of these SAC runs
+    assert np.median(entropy) == pytest.approx(target, abs=1e-6)

@@ -1,0 +1,216 @@
+# ruff: noqa: E402
+"""era.stable_baselines3 in real trainings on a small task."""
+
+import warnings
+
+import plugin_helpers
+
+plugin_helpers.require()
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from plugin_helpers import OBSERVATIONS, Reach, gaussian_entropies
+from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = {PPO: {"n_steps": 64}, A2C: {}, SAC: {"learning_starts": 50, "ent_coef": 0.0, "batch_size": 64}}
+CASES = {
+    "PPO": (PPO, EraActorCriticPolicy, {"target_entropy": -0.3}),
+    "A2C": (A2C, EraActorCriticPolicy, {"target_entropy": 0.3}),
+    "SAC, truncated": (SAC, EraSACPolicy, {"target_entropy": -0.5, "distribution": "truncated"}),
+    "SAC, tanh": (SAC, EraSACPolicy, {"target_entropy": -1.0, "distribution": "tanh"}),
+    "SAC, clipped": (SAC, EraSACPolicy, {"target_entropy": -1.0, "distribution": "clipped"}),
+}
+
+
+def make(case, n_envs=2, env=Reach, device="cpu", **changes):
+    algorithm, policy, kwargs = CASES[case]
+    settings = {**STEPS[algorithm], "seed": 1, "policy_kwargs": {**kwargs, "net_arch": [32]}, **changes}
+    return algorithm(policy, DummyVecEnv([env] * n_envs), device=device, **settings)
+
+
+def log_std(model, device="cpu"):
+    obs = torch.tensor(OBSERVATIONS, device=device)
+    with torch.no_grad():
+        if isinstance(model, SAC):
+            return model.actor.get_action_dist_params(obs)[1]
+        return model.policy.get_distribution(obs).distribution.stddev.log()
+
+
+def same_parameters(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_entropy_is_the_target_after_training_and_loading(case, tmp_path):
+    target = CASES[case][2]["target_entropy"]
+    model = make(case)
+    np.testing.assert_allclose(gaussian_entropies(log_std(model)), target, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # ent_coef is 0: nothing to say
+        model.learn(400)
+    found = log_std(model)
+    assert found.std(0).max() > 1e-4 and found.min() > -8  # sigma depends on the state, and is not clipped
+    np.testing.assert_allclose(gaussian_entropies(found), target, atol=1e-6)
+
+    model.save(tmp_path / "model")
+    model.policy.save(tmp_path / "policy")
+    loaded = type(model).load(tmp_path / "model", env=model.env)
+    policies = [model.policy, loaded.policy, type(model.policy).load(tmp_path / "policy")]
+    actions = [policy.predict(OBSERVATIONS, deterministic=True)[0] for policy in policies]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    np.testing.assert_array_equal(actions[0], actions[2])
+    torch.testing.assert_close(log_std(loaded), found, rtol=0, atol=0)
+    loaded.learn(100)  # and it goes on
+    np.testing.assert_allclose(gaussian_entropies(log_std(loaded)), target, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("SAC")])
+def test_sacs_actions_and_log_probs(case):
+    model = make(case)
+    model.learn(200)
+    obs = torch.tensor(OBSERVATIONS)
+    with torch.no_grad():
+        mean = model.actor.mu(model.actor.latent_pi(obs))
+    scaled = model.policy.scale_action(model.predict(OBSERVATIONS, deterministic=True)[0])
+    np.testing.assert_allclose(scaled, mean.tanh(), atol=1e-6)
+    returns, _ = evaluate_policy(model, model.env, n_eval_episodes=2, deterministic=True)
+    assert np.isfinite(returns)
+    actions, log_prob = model.actor.action_log_prob(obs)
+    assert (actions.abs() <= 1).all() and log_prob.isfinite().all()
+    if case == "SAC, truncated":
+        std, loc = log_std(model).double().exp(), mean.double().tanh()
+        normal = torch.distributions.Normal(loc, std)
+        mass = normal.cdf(torch.ones(3)) - normal.cdf(-torch.ones(3))
+        expected = (normal.log_prob(actions.detach().double()) - mass.log()).sum(-1)
+        torch.testing.assert_close(log_prob.detach().double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_ppos_log_prob_is_that_of_the_unclipped_action():
+    model = make("PPO")
+    obs, actions = torch.tensor(OBSERVATIONS), 3 * torch.randn(len(OBSERVATIONS), 3)
+    _, log_prob, entropy = model.policy.evaluate_actions(obs, actions)
+    mean = model.policy.get_distribution(obs).mode()
+    normal = torch.distributions.Normal(mean, log_std(model).exp())
+    torch.testing.assert_close(log_prob, normal.log_prob(actions).sum(-1))
+    torch.testing.assert_close(entropy, normal.entropy().sum(-1))
+    torch.testing.assert_close(torch.tensor(model.predict(OBSERVATIONS, deterministic=True)[0]), mean.clamp(-2, 1))
+
+
+def test_vec_normalize(tmp_path):
+    for case in ("PPO", "SAC, truncated"):
+        algorithm, policy, kwargs = CASES[case]
+        env = VecNormalize(DummyVecEnv([Reach] * 2))
+        model = algorithm(policy, env, seed=0, device="cpu", policy_kwargs=kwargs, **STEPS[algorithm])
+        model.learn(200, callback=EraMetrics(freq=50))
+        env.save(tmp_path / "statistics")
+        env = VecNormalize.load(tmp_path / "statistics", DummyVecEnv([Reach]))
+        env.training = False
+        assert np.isfinite(evaluate_policy(model, env, n_eval_episodes=2)[0])
+
+
+# Metrics
+
+
+class Kept(EraMetrics):
+    """What the logger got, and the states."""
+
+    def _on_training_start(self):
+        super()._on_training_start()
+        self.rows, self.batches = [], []
+
+    def entropies(self, obs):
+        self.batches.append(obs.clone())
+        return super().entropies(obs)
+
+    def _on_rollout_end(self):
+        before = len(self.batches)
+        super()._on_rollout_end()
+        if len(self.batches) > before:
+            names = ("entropy_per_dim", "min_entropy_per_dim", "gaussian_entropy_per_dim")
+            self.rows.append([self.logger.name_to_value[f"era/{name}"] for name in names])
+
+
+@pytest.mark.parametrize("case", ["PPO", "A2C", "SAC, truncated", "SAC, tanh"])
+def test_metrics_are_the_policys_and_change_no_training(case):
+    metrics = Kept(freq=100)
+    model = make(case).learn(400, callback=metrics)
+    without = make(case).learn(400)
+    assert same_parameters(model.policy, without.policy)
+    assert 3 <= len(metrics.rows) <= 5
+    target = CASES[case][2]["target_entropy"]
+    for (entropy, least, gaussian), obs in zip(metrics.rows, metrics.batches):
+        assert gaussian == pytest.approx(target, abs=1e-5)
+        assert least <= entropy + 1e-6 and len(obs) > 1
+        if case.startswith("SAC"):
+            assert entropy < gaussian
+        else:
+            assert entropy == pytest.approx(gaussian, abs=1e-5)
+
+
+# What is refused, and said
+
+
+class Discrete(Reach):
+    def __init__(self):
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+
+@pytest.mark.parametrize("case", ["PPO", "A2C", "SAC, truncated"])
+def test_what_era_cannot_do_is_refused_at_construction(case):
+    with pytest.raises(ValueError, match="use_sde=False"):
+        make(case, use_sde=True)
+    with pytest.raises(ValueError, match="at least two dimensions"):
+        make(case, env=lambda: Reach(1))
+    with pytest.raises(ValueError, match="not feasible for 3 action dimensions.*per dimension"):
+        make(case, policy_kwargs={"target_entropy": 1.5})
+    with pytest.raises(ValueError, match="log_std_min = 1.0"):
+        make(case, policy_kwargs={"log_std_min": 1.0})
+    if case == "SAC, truncated":
+        with pytest.raises(ValueError, match="one of truncated, tanh, clipped"):
+            make(case, policy_kwargs={"distribution": "beta"})
+        with pytest.raises(AssertionError, match="Discrete"):  # SAC itself
+            make(case, env=Discrete)
+    else:
+        with pytest.raises(ValueError, match="Discrete"):
+            make(case, env=Discrete)
+
+
+@pytest.mark.parametrize("case, ent_coef", [("PPO", 0.01), ("SAC, truncated", "auto"), ("SAC, tanh", 0.2)])
+def test_an_entropy_bonus_is_said_once(case, ent_coef):
+    model = make(case, ent_coef=ent_coef)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.learn(300)
+    said = [str(warning.message) for warning in caught if "ent_coef" in str(warning.message)]
+    assert len(said) == 1 and "Set ent_coef=0.0" in said[0]
+
+
+def test_entropy_has_no_gradient_unless_clipped():
+    """What the warning says. With many dimensions ln sigma_min clips where the head's weights are large."""
+    for dim, clipped in ((3, False), (40, True)):
+        policy = make("PPO", n_envs=1, env=lambda dim=dim: Reach(dim)).policy
+        with torch.no_grad():
+            policy.action_net.weight *= 1e3
+        entropy = policy.evaluate_actions(torch.tensor(OBSERVATIONS), torch.zeros(len(OBSERVATIONS), dim))[2]
+        gradient = torch.autograd.grad(entropy.mean(), policy.action_net.weight)[0]
+        assert gradient.abs().max() > 1e-2 if clipped else gradient.abs().max() < 1e-5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu(case, tmp_path):
+    model = make(case, device="cuda")
+    model.learn(300, callback=EraMetrics(freq=100))
+    assert log_std(model, "cuda").device.type == "cuda"
+    model.save(tmp_path / "model")
+    loaded = type(model).load(tmp_path / "model", device="cpu")
+    target = CASES[case][2]["target_entropy"]
+    np.testing.assert_allclose(gaussian_entropies(log_std(loaded)), target, atol=1e-6)
