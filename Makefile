@@ -12,7 +12,7 @@ SHELL := /bin/bash
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
 GIVEN := PYTHON CHECKOUTS VERL SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS \
-	DATA_DIR OUTPUT H0 TASKS AGENT FOLDERS
+	DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
@@ -30,7 +30,9 @@ VERL_09_GPU_VENV := .venv/verl-0.9-gpu
 VERL_09_VENV := .venv/verl-0.9-cpu
 VERL_SOURCES := .venv/verl-sources
 VERL_09_READY := $(VERL_09_VENV)/installed
-VENVS := $(VENV) $(VERL_09_VENV) $(GPU_VENV) $(VERL_09_GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
+CONTROL_VENV := .venv/control-cpu
+CONTROL_READY := $(CONTROL_VENV)/installed
+VENVS := $(VENV) $(VERL_09_VENV) $(CONTROL_VENV) $(GPU_VENV) $(VERL_09_GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
 # An environment whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
@@ -38,6 +40,7 @@ VENV_READY := $(VENV)/installed
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
 CPU := $(CLEAN) $(VENV)/bin/python
 VERL_09 := $(CLEAN) $(VERL_09_VENV)/bin/python
+CONTROL := $(CLEAN) $(CONTROL_VENV)/bin/python
 # Two test files at a time, in the order of their names, so that long ones do not come last. Inductor would start a pool
 # of compilers for each.
 TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
@@ -67,21 +70,23 @@ FASTTD3_GPU := fasttd3 $(FASTTD3_GPU_VENV) "7 GB"
 PAPER := exec $(SHELL) make/paper.sh
 
 # Every run of the paper is one line below: `llm-<name>: RUN = <script>  ## ...`, or `vision-<name>` or `control-<name>`
-# with an experiment of the recipe's runs.py.
+# with an experiment of the recipe's runs.py, or `control-<name>: EXPERIMENT = ` with one of recipes/control.
 runs-of = $(shell sed -nE 's/^($(1)-[^:]*): RUN = .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 LLM_RUNS := $(call runs-of,llm)
 VISION_RUNS := $(call runs-of,vision)
 CONTROL_RUNS := $(call runs-of,control)
+AGENT_RUNS := $(shell sed -nE 's/^(control-[^:]*): EXPERIMENT = .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 format \
+.PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 test-control format \
 	apply status diff revert drift \
 	$(LLM_RUNS) llm-smoke llm-data llm-merge llm-eval \
 	llm-qwen3-8b-era llm-qwen3-8b-era-megatron \
 	$(VISION_RUNS) vision-smoke vision-results \
 	$(CONTROL_RUNS) control-smoke control-results \
-	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control \
+	$(AGENT_RUNS) control-agents-results \
+	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control bench-ppo bench-plugins \
 	floor-search entropy-search learned-delta vision-models clean
-.PHONY: given-python another-verl patched-verl patched-timm patched-fasttd3
+.PHONY: given-python another-verl patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
 ##@ The project
 help:  ## this list
@@ -104,12 +109,16 @@ $(VERL_09_READY): requirements/verl-0.9-cpu.txt requirements/verl-0.9-sources.tx
 	@cd $(VERL_SOURCES) && for archive in verl-*.tar.gz; do tar -xzf $$archive || exit 1; done
 	@touch $@
 
+$(CONTROL_READY): requirements/control-cpu.txt
+	@$(SHELL) make/environment.sh cpu $(CONTROL_VENV) $< 12 $(CHECK)
+	@touch $@
+
 patched-verl patched-timm: $(VENV_READY)
 	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS"
 
-patched-fasttd3: $(VENV_READY)
-	@$(CPU) apply.py apply fasttd3 --checkouts "$$CHECKOUTS" || { code=$$?; [[ $$code -ne 6 ]] || echo \
-		"No package index has FastTD3, so this needs git access to the address above, or a clone in place of it:" \
+patched-fasttd3 patched-drl-code-pytorch: $(VENV_READY)
+	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS" || { code=$$?; [[ $$code -ne 6 ]] || echo \
+		"No package index has $(@:patched-%=%), so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
 demo: $(or $(READY_$(VERL)),another-verl)  ## GRPO beside ERA in verl (VERL=0.9.1, SEED, STEPS, TASK=chain|chain-biased|...)
@@ -136,7 +145,7 @@ lint: $(VENV_READY)  ## ruff's checks of our files
 test: lint  ## lint, and every contract on every real upstream once: seven minutes
 	@$(TESTS) tests --dist loadfile -m "not slow"
 
-test-all: lint  ## the same and the slow rest: kills, every script, every model family: twenty minutes
+test-all: lint  ## the same and the slow rest: kills, every script: twenty minutes
 	@$(TESTS) tests --dist loadfile
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
@@ -146,6 +155,9 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 
 test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
+
+test-control: $(CONTROL_READY)  ## era.stable_baselines3, era.sbx, era.rsl_rl and TD-MPC2, in an environment of their own
+	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2
 
 format: $(VENV_READY)  ## fix what lint finds, as far as ruff can
 	@$(VENV)/bin/ruff check --fix .; status=$$?; $(VENV)/bin/ruff format . && exit $$status
@@ -244,6 +256,28 @@ control-smoke: patched-fasttd3  ## each of these experiments on this CPU, with t
 	@read -ra names <<< "$$RUNS"; \
 		$(CPU) -m tools.smoke.control --checkout "$$CHECKOUTS/fasttd3" --out results/smoke-control "$${names[@]}"
 
+##@ The paper's other control agents, on CPU cores (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
+control-ppo: EXPERIMENT = ppo  ## PPO and PPO-ERA on four tasks of MuJoCo, 5 seeds, and control arms on HalfCheetah
+control-llm-techniques: EXPERIMENT = ppo-llm-techniques  ## PPO with clip-higher or selective training, 10 seeds
+control-sac-humanoidbench: EXPERIMENT = sac-humanoidbench  ## SAC and SAC-ERA on six tasks of HumanoidBench, 10 seeds
+control-sac-dmc: EXPERIMENT = sac-dmc  ## the same on six tasks of DMC, dog and humanoid
+control-sac-gym: EXPERIMENT = sac-gym  ## the same on six tasks of MuJoCo Gym
+control-sac-targets: EXPERIMENT = sac-targets  ## the same with several entropy targets, and SAC without any
+control-sac-standard: EXPERIMENT = sac-standard  ## SAC on HumanoidBench as it is, and as the paper modified it
+control-sac-distribution: EXPERIMENT = sac-distribution  ## SAC-ERA: truncated and tanh, delta constant and learned
+control-sac-batch: EXPERIMENT = sac-batch  ## SAC-ERA: entropy held per state or per batch, beside SAC
+control-tdmpc2: EXPERIMENT = tdmpc2  ## TD-MPC2 and TD-MPC2-ERA on six tasks of DMC, 3 seeds, on GPUs
+control-alpha: EXPERIMENT = alpha  ## how well ERA and SAC's alpha hold an entropy: short runs, not in the paper
+
+control-ppo control-llm-techniques: HOST := drl-code-pytorch $(VENV)
+control-sac-% control-alpha: HOST := "" $(CONTROL_VENV)
+control-tdmpc2: HOST := tdmpc2 $(CONTROL_VENV)
+$(AGENT_RUNS):
+	@exec $(SHELL) make/paper.sh host $(HOST) "" $(EXPERIMENT)
+
+control-agents-results:  ## table of the runs in OUTPUT (default: results/control)
+	@python3 recipes/control/results.py $${OUTPUT:+"$$OUTPUT"}
+
 $(GPU_VENV)/installed: GPU = $(VERL_GPU)
 $(GPU_VENV)/installed: requirements/verl-gpu.txt requirements/verl-gpu-flash-attn.txt
 $(VERL_09_GPU_VENV)/installed: GPU = $(VERL_09_GPU)
@@ -275,6 +309,12 @@ bench-vision: patched-timm  ## time of ERA in a classifier beside plain cross-en
 bench-control: patched-fasttd3  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
 	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout "$$CHECKOUTS/fasttd3" \
 		--csv results/bench-control.csv
+
+bench-ppo: patched-drl-code-pytorch  ## CPU time of a step of PPO and PPO-ERA, as ratios
+	@mkdir -p results; $(CPU) -m tools.bench.ppo --checkout "$$CHECKOUTS/drl-code-pytorch" --csv results/bench-ppo.csv
+
+bench-plugins: $(CONTROL_READY)  ## CPU time of ERA's policies beside those of stable-baselines3, sbx and rsl_rl, as ratios
+	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
 
 agreement: patched-verl  ## how far the log-probs and gradients of ERA's code paths differ
 	@$(CPU) tests/llm/agreement.py "$$CHECKOUTS/verl"

@@ -2,11 +2,13 @@
 # The paper's runs, from data to evaluation, and those on verl 0.9. The Makefile calls
 #
 #   paper.sh train UPSTREAM ENVIRONMENT SIZE SCRIPT [EXPERIMENT]
+#   paper.sh host UPSTREAM ENVIRONMENT "" EXPERIMENT
 #   paper.sh results|data|merge|evaluate UPSTREAM ENVIRONMENT SIZE
 #
 # ENVIRONMENT is the folder of a virtual environment that takes SIZE on disk and is set up once nothing else is missing;
 # with an empty one the active python3 is taken as it is. SCRIPT is a path in the upstream's checkout, for verl-0.9 in this
-# project. The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
+# project. `host` trains with recipes/control, in ENVIRONMENT or PYTHON, and applies UPSTREAM, which may be empty, itself.
+# The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -84,6 +86,23 @@ train() {
         lacks=
     fi
     exec env PYTHON="$python" ENVIRONMENT_TO_COME="${lacks:+1}" "${command[@]}"
+}
+
+host() {
+    split ARGS
+    local command=(python3 recipes/control/launch.py "$@" "${words[@]}") to_come=
+    [[ -n "$PYTHON" || -f "$environment/installed" ]] || to_come=1
+    if ! is_on "$DRY_RUN"; then
+        [[ -z "$upstream" ]] || is_on "$CHECK_ONLY" || python3 apply.py apply "$upstream" --checkouts "$CHECKOUTS"
+        if [[ -n "$to_come" ]]; then
+            env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 "${command[@]}"
+            ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet; make sets one up in $environment" \
+                "before the first run. All else is there."
+            set_up
+            to_come=
+        fi
+    fi
+    exec env PYTHON="${PYTHON:-$(absolute "$environment")/bin/python}" ENVIRONMENT_TO_COME="$to_come" "${command[@]}"
 }
 
 results() {

@@ -41,7 +41,7 @@ def package(patched_fasttd3):
 @pytest.fixture(scope="session")
 def recipe(patched_fasttd3):
     """The modules of recipes/era, which import each other by these names."""
-    names = ("launching", "runs", "results", "training", "preflight", "launch")
+    names = ("launching", "grid", "runs", "results", "training", "preflight", "launch")
     with importable(patched_fasttd3 / "recipes/era", *names) as found:
         return found
 

@@ -159,6 +159,6 @@ def test_smoke_has_every_experiment(recipe, patched_fasttd3):
 def test_output_that_takes_no_folder(recipe, tmp_path):
     (tmp_path / "file").write_text("")
     for output in (tmp_path / "file", tmp_path / "file/runs"):
-        (problem,) = recipe.preflight.output_problems(output)
+        (problem,) = recipe.grid.output_problems(output)
         assert problem.startswith(f"OUTPUT: the runs cannot be written to {output}: {tmp_path}/file is not a folder")
-    assert recipe.preflight.output_problems(tmp_path / "not/yet") == []
+    assert recipe.grid.output_problems(tmp_path / "not/yet") == []

@@ -82,7 +82,7 @@ def rows(folder):
         return [{key: row[key] for key in row if "seconds" not in key} for row in csv.DictReader(file)]
 
 
-def test_without_flags_it_is_the_ported_upstream(ported_ppo, patched_ppo, train):
+def test_without_flags_it_is_the_ported_upstream_to_the_bit(ported_ppo, patched_ppo, train):
     expected = returns(train(ported_ppo, name="ported"))
     assert len(set(expected)) == len(expected) == 4
     assert np.array_equal(returns(train(patched_ppo, name="patched")), expected)

@@ -51,10 +51,14 @@ def versions(packages: Sequence[str]) -> Dict[str, str]:
 
 
 def begin(host: str, task: str, seed: int, total_steps: int, packages: Sequence[str]) -> Dict:
-    """The record of a run that starts now. The launcher sets ERA_COMMIT, this project's commit."""
+    """The record of a run that starts now.
+
+    The launcher sets ERA_AGENT, its name of the agent, and ERA_COMMIT, this project's commit.
+    """
     return {
         "host": host,
         "task": task,
+        "agent": os.environ.get("ERA_AGENT"),
         "seed": seed,
         "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
         "total_steps": total_steps,

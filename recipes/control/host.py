@@ -1,0 +1,165 @@
+"""What the hosts of recipes/control share: experiments, the command of a run, and what is in a run's folder."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SHARED = PROJECT / "overlays/shared/recipes/era"
+if str(SHARED) not in sys.path:
+    sys.path.append(str(SHARED))
+
+import grid  # noqa: E402  from SHARED
+import results  # noqa: E402
+
+CURVES, RECORD = "train.csv", "run.json"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """name: in the run's name. flags: of the host's script."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run for each task, seed and agent. flags: of the host's script, for all of them."""
+
+    agents: tuple[Agent, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    flags: tuple[str, ...] = ()
+
+
+Experiment = tuple[Part, ...]  # run one after the other
+
+
+@dataclass(frozen=True)
+class Run:
+    """name: of its folder. command: the script, from where Host.root is, and its flags."""
+
+    name: str
+    task: str
+    agent: str
+    seed: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """From the environment. None: as the experiment has it."""
+
+    tasks: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    agents: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Host(grid.Trainer):
+    """A script that trains, which writes train.csv and run.json into the folder that it is started in.
+
+    Args:
+        python: of the environment that trains.
+        checkouts: the folder of apply.py's checkouts.
+        gpus: of each run; 0 for the CPU.
+    """
+
+    python: str = "python3"
+    checkouts: Path = PROJECT / "checkouts"
+    gpus: float = 0
+
+    name: ClassVar[str]
+    experiments: ClassVar[dict[str, Experiment]]
+    script: ClassVar[str]  # in `root`
+    upstream: ClassVar[str | None] = None  # in `checkouts`; None: the script is this project's
+    packages: ClassVar[tuple[str, ...]]  # that the script imports
+    task_pattern: ClassVar[str]
+    task_examples: ClassVar[str]
+    steps_flag: ClassVar[str]
+    default_steps: ClassVar[int]
+    default_gpus: ClassVar[float] = 0
+    files: ClassVar[tuple[str, ...]] = ()  # that it writes beside train.csv, run.json and log.txt
+    apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
+    continues: ClassVar[bool] = False  # an interrupted run, when the command is repeated
+
+    def flags(self, task: str, seed: int) -> tuple[str, ...]:
+        """That choose the run."""
+        raise NotImplementedError
+
+    def runs(self, experiment: str, settings: Settings, added: list[str]) -> list[Run]:
+        """Seed by seed within a part, so that the first runs already compare all agents.
+
+        Args:
+            added: flags of the script that come last and win.
+        """
+        found = {}
+        for part in self.experiments[experiment]:
+            for seed in settings.seeds or part.seeds:
+                for task in settings.tasks or part.tasks:
+                    for agent in part.agents:
+                        if settings.agents and agent.name not in settings.agents:
+                            continue
+                        own = (*self.flags(task, seed), *agent.flags, *part.flags, *added)
+                        name = f"{task}-{agent.name}-seed{seed}"
+                        found.setdefault(name, Run(name, task, agent.name, seed, (self.script, *own)))
+        return list(found.values())
+
+    def root(self) -> Path:
+        return self.checkouts / self.upstream if self.upstream else PROJECT
+
+    def words(self, run: Run, folder: Path) -> list[str]:
+        script, *flags = run.command
+        return [self.python, str(self.root() / script), *flags]
+
+    def variables(self) -> dict[str, str]:
+        """Nothing renders. On the CPU each run has one thread: networks this small gain nothing from a second."""
+        bench = self.checkouts / "humanoid-bench"
+        path = [str(PROJECT), str(bench) if bench.is_dir() else "", os.environ.get("PYTHONPATH", "")]
+        found = {
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "disable",
+            "ERA_COMMIT": commit(),
+        }
+        if not self.gpus:
+            threads = os.environ.get("OMP_NUM_THREADS") or "1"
+            found |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": threads}
+        return found
+
+    def leftovers(self, folder: Path) -> list[Path]:
+        paths = [folder / name for name in (CURVES, RECORD, grid.LOG, *self.files)]
+        return [path for path in paths if path.exists()]
+
+    def resumes(self, folder: Path) -> bool:
+        return self.continues
+
+    def is_finished(self, folder: Path) -> bool:
+        return results.is_finished(folder)
+
+    def steps(self, folder: Path) -> tuple[int, int | None]:
+        return results.steps_done(folder), results.record(folder).get("total_steps")
+
+    def last_return(self, folder: Path) -> float | None:
+        return results.last_return(folder)
+
+    def planned_steps(self, run: Run) -> int | None:
+        """The last value of steps_flag; its default without one. None if that is no number."""
+        words = [part for word in run.command for part in word.split("=", 1)]
+        given = [value for flag, value in zip(words, words[1:]) if flag == self.steps_flag]
+        try:
+            return int(float(given[-1])) if given else self.default_steps
+        except ValueError:
+            return None
+
+
+def commit() -> str:
+    """Of this project; empty without git."""
+    command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""

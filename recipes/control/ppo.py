@@ -1,0 +1,52 @@
+"""The paper's experiments with PPO and PPO-ERA in its own code, DRL-code-pytorch, and control arms that it lacks."""
+
+from host import CURVES, Agent, Host, Part
+
+TASKS = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
+CHEETAH = TASKS[:1]
+FIVE_SEEDS, TEN_SEEDS = tuple(range(1, 6)), tuple(range(1, 11))
+
+NO_BONUS = ("--entropy_coef", "0")  # under ERA its gradient is 0 unless ln sigma is clipped
+# ln sigma of a Gaussian with -0.3 nats per dimension, ERA's mean: -0.3 - ln sqrt(2 pi e)
+LOW_NOISE = ("--log_std_init", "-1.71894", *NO_BONUS)
+BASELINE = Agent("ppo")
+PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", "-0.3", *NO_BONUS))
+CONTROLS = (
+    Agent("ppo_constant", ("--std", "constant", *LOW_NOISE)),
+    Agent("ppo_head", ("--std", "head", *LOW_NOISE)),
+    Agent("ppo_parameter", ("--std", "parameter", *LOW_NOISE)),
+    # The paper's listing adds h_0 where its equation subtracts: read literally, -0.3 gives this target.
+    Agent("ppo_era_0.3", ("--std", "era", "--era_target", "0.3", *NO_BONUS)),
+)
+# The paper names no values; these are round ones, and DAPO's 0.28.
+CLIPS = ("0.24", "0.28", "0.4")
+SCOPES = ("0.2", "0.5", "0.8", "1.0")
+# Selecting states by entropy needs a sigma that depends on the state: 1.0 is that alone, for comparison.
+LLM_TECHNIQUES = (
+    *(Agent(f"ppo_clip_{high}", ("--epsilon_high", high)) for high in CLIPS),
+    *(Agent(f"ppo_scope_{share}", ("--std", "head", "--selective", share)) for share in SCOPES),
+)
+
+
+class PPO(Host):
+    name = "ppo"
+    upstream = "drl-code-pytorch"
+    script = "5.PPO-continuous/PPO_continuous_main.py"
+    packages = ("torch", "numpy", "gymnasium", "mujoco", "tensorboard")
+    task_pattern = r"\w[\w-]*-v\d+"
+    task_examples = "tasks like HalfCheetah-v4"
+    steps_flag, default_steps = "--max_train_steps", 3_000_000
+    files = ("checkpoint.pt",)
+    continues = True
+    experiments = {
+        # fig. gym_ppo, and the control arms: HalfCheetah with all arms first
+        "ppo": (
+            Part((BASELINE, PPO_ERA, *CONTROLS), CHEETAH, FIVE_SEEDS),
+            Part((BASELINE, PPO_ERA), TASKS[1:], FIVE_SEEDS),
+        ),
+        # fig. ablation_llm_tricks
+        "ppo-llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
+    }
+
+    def flags(self, task: str, seed: int) -> tuple[str, ...]:
+        return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast")

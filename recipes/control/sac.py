@@ -1,0 +1,79 @@
+"""The paper's experiments with SAC and SAC-ERA, by sbx (JAX), and one on how well they hold their entropy."""
+
+from host import Agent, Host, Part
+
+HUMANOIDBENCH = tuple(f"h1-{task}-v0" for task in ("walk", "run", "stand", "hurdle", "stair", "crawl"))
+THREE = ("h1-run-v0", "h1-hurdle-v0", "h1-stair-v0")  # "three challenging" ones; the paper does not name them
+DMC = ("dog-trot", "dog-walk", "dog-run", "humanoid-run", "humanoid-walk", "humanoid-stand")
+FOUR = ("dog-run", "dog-trot", "humanoid-run", "humanoid-walk")
+GYM = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4", "Swimmer-v4")
+THREE_SEEDS, FIVE_SEEDS, TEN_SEEDS = (tuple(range(1, count + 1)) for count in (3, 5, 10))
+# "an action repeat of 2 and disabled episode termination"
+MODIFIED = ("--action_repeat", "2", "--no_termination")
+
+
+def era(name: str = "", *flags: str) -> Agent:
+    return Agent(f"sac_era{name}", ("--era", *flags))
+
+
+BASELINE, ERA = Agent("sac"), era()
+TANH, LEARNED, BATCH = ("--distribution", "tanh"), "--learn_delta", ("--level", "batch")
+# Fig. ablation_entropy names no targets: round values about the paper's own, -0.5, which the first two have.
+TARGETS = ("-0.25", "-0.75", "-1.0")
+
+
+class SAC(Host):
+    name = "sac"
+    script = "recipes/control/sac_train.py"
+    packages = ("sbx", "jax", "flax", "optax", "stable_baselines3", "gymnasium", "mujoco", "torch")
+    task_pattern = r"[A-Za-z]\w*-[\w-]+"
+    task_examples = "tasks like HalfCheetah-v4, dog-run or h1-walk-v0"
+    steps_flag, default_steps = "--total_timesteps", 1_000_000
+    files = ("model.zip",)
+    apart = ("alpha",)
+    experiments = {
+        # fig. hb_sac, and the SAC of fig. preview_results
+        "sac-humanoidbench": (Part((BASELINE, ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
+        "sac-dmc": (Part((BASELINE, ERA), DMC, TEN_SEEDS),),
+        # fig. mujoco, and SAC's half of fig. compare_mnse
+        "sac-gym": (Part((BASELINE, ERA), GYM, TEN_SEEDS),),
+        # fig. ablation_entropy
+        "sac-targets": (
+            Part(
+                (
+                    *(BASELINE, ERA, Agent("sac-no_entropy", ("--alpha_init", "0"))),
+                    *(Agent(f"sac-target_{target}", ("--target_entropy", target)) for target in TARGETS),
+                    *(era(f"-target_{target}", "--target_entropy", target) for target in TARGETS),
+                ),
+                FOUR,
+                FIVE_SEEDS,
+            ),
+        ),
+        # fig. humanoidbench_sac
+        "sac-standard": (
+            Part((BASELINE,), THREE, TEN_SEEDS, MODIFIED),
+            Part((Agent("sac-standard"),), THREE, TEN_SEEDS),
+        ),
+        # fig. ablation_distribution; ERA is the truncated one with constant delta
+        "sac-distribution": (
+            Part(
+                (ERA, era("-learned", LEARNED), era("-tanh", *TANH), era("-tanh-learned", *TANH, LEARNED)),
+                FOUR,
+                FIVE_SEEDS,
+            ),
+        ),
+        # fig. batch_era
+        "sac-batch": (Part((BASELINE, ERA, era("-batch", *BATCH)), FOUR, FIVE_SEEDS),),
+        # Not in the paper: how well ERA and SAC's alpha hold the same entropy, at a length that fits a CPU.
+        "alpha": (
+            Part(
+                (BASELINE, Agent("sac-alpha_0.01", ("--alpha_init", "0.01")), ERA),
+                GYM[:1],
+                THREE_SEEDS,
+                ("--total_timesteps", "50000", "--eval_every", "1000", "--width", "256"),
+            ),
+        ),
+    }
+
+    def flags(self, task: str, seed: int) -> tuple[str, ...]:
+        return ("--task", task, "--seed", str(seed))

@@ -1,0 +1,199 @@
+"""Trains SAC or SAC-ERA with sbx and the paper's settings (tab. combined_hyperparameters), in the current folder.
+
+Writes train.csv, with a row per evaluation, run.json and at the end model.zip. An interrupted run starts over: a model
+without its replay buffer of a million states could not go on as if nothing had happened.
+"""
+
+import argparse
+import csv
+import math
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "overlays/shared/recipes/era"))
+import run_json  # noqa: E402
+
+TARGET = -0.5  # nats per action dimension, for SAC's alpha and for ERA
+COLUMNS = (
+    *("global_step", "eval_avg_return", "seconds", "cpu_seconds"),
+    # nats, of the policy bounded to [-1, 1]: in the newest states, and in those of the replay buffer
+    *("entropy_per_dim", "min_entropy_per_dim", "buffer_entropy_per_dim", "target_per_dim"),
+    *("mean_log_std", "alpha", "delta"),
+)
+PACKAGES = ("jax", "sbx-rl", "stable_baselines3", "gymnasium", "mujoco", "dm_control", "numpy")
+STATES = 1024  # of which the entropies are means
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("sac_train.py", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--task", required=True, help="HalfCheetah-v4, dog-run, h1-walk-v0, ...")
+    add("--seed", type=int, default=1)
+    add("--total_timesteps", type=positive, default=1_000_000, help="the agent's steps")
+    add("--eval_every", type=positive, default=5_000, help="steps between two evaluations")
+    add("--eval_episodes", type=positive, default=10)
+    add("--action_repeat", type=positive, default=1)
+    add("--no_termination", action="store_true", help="episodes end at their limit of steps alone")
+    add("--target_entropy", type=float, default=TARGET, help="H0 per action dimension, in nats")
+    add("--alpha_init", type=float, default=1.0, help="SAC's; 0: no entropy term at all")
+    add("--era", action="store_true", help="SAC-ERA")
+    add("--distribution", choices=("truncated", "tanh"), default="truncated", help="with --era")
+    add("--learn_delta", action="store_true", help="with --era")
+    add("--level", choices=("state", "batch"), default="state", help="with --era")
+    add("--width", type=positive, default=512, help="of the two hidden layers")
+    add("--batch_size", type=positive, default=256)
+    add("--buffer_size", type=positive, default=1_000_000)
+    add("--learning_starts", type=positive, default=5_000, help="random steps before")
+    add("--gradient_steps", type=positive, default=2, help="per step")
+    arguments = parser.parse_args(words)
+    era_only = {"distribution": "truncated", "learn_delta": False, "level": "state"}
+    for name, default in era_only.items():
+        if not arguments.era and getattr(arguments, name) != default:
+            parser.error(f"--{name} needs --era.")
+    if arguments.era and arguments.alpha_init != 1.0:
+        parser.error("--alpha_init is SAC's; with --era there is no entropy term.")
+    if not 0 <= arguments.alpha_init < math.inf:
+        parser.error(f"--alpha_init {arguments.alpha_init}: a number of at least 0 expected.")
+    return arguments
+
+
+def positive(text: str) -> int:
+    number = int(float(text))
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number above 0 expected, got {text}")
+    return number
+
+
+def make_model(arguments: argparse.Namespace):
+    """sbx's SAC, or ERA's."""
+    import environments
+    import optax
+    from sbx import SAC
+    from sbx.sac.policies import SACPolicy
+
+    from era.sbx import EraSAC, era_actor
+
+    class Policy(SACPolicy):
+        """AdamW for the critics, Adam for the actor: sbx has one optimizer for both."""
+
+        def build(self, key, lr_schedule, qf_learning_rate):
+            key = super().build(key, lr_schedule, qf_learning_rate)
+            adamw = optax.inject_hyperparams(optax.adamw)(learning_rate=qf_learning_rate)
+            self.qf_state = self.qf_state.replace(tx=adamw, opt_state=adamw.init(self.qf_state.params))
+            return key
+
+    env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
+    policy_kwargs = {"net_arch": [arguments.width] * 2, "layer_norm": True}
+    if arguments.era:
+        policy_kwargs |= era_actor(arguments.target_entropy, distribution=arguments.distribution)
+        kind = partial(EraSAC, learn_delta=arguments.learn_delta, level=arguments.level)
+    else:
+        kind = partial(
+            SAC,
+            ent_coef=f"auto_{arguments.alpha_init}" if arguments.alpha_init else 0.0,
+            target_entropy=env.action_space.shape[0] * arguments.target_entropy,
+        )
+    return kind(
+        Policy,
+        env,
+        learning_rate=3e-4,
+        buffer_size=arguments.buffer_size,
+        learning_starts=arguments.learning_starts,
+        batch_size=arguments.batch_size,
+        gradient_steps=arguments.gradient_steps,
+        tau=0.005,
+        gamma=0.99,
+        policy_kwargs=policy_kwargs,
+        seed=arguments.seed,
+    )
+
+
+def policy_entropies(model, observations) -> dict[str, float]:
+    """Of the policy bounded to [-1, 1], over the states (B, n)."""
+    import jax
+    import jax.numpy as jnp
+
+    from era.continuous_jax import BoundedGaussian, TanhGaussian
+
+    state = model.policy.actor_state
+    policy = state.apply_fn(state.params, jnp.asarray(observations))
+    if not isinstance(policy, BoundedGaussian):  # sbx's own: TensorFlow Probability's tanh of a Gaussian
+        gaussian = policy.distribution
+        policy = TanhGaussian(gaussian.mean(), jnp.log(gaussian.stddev()))
+    key = jax.random.key(model.num_timesteps)
+    # The tanh Gaussian has no closed form: a sample per state.
+    entropy = policy.entropy(key) / policy.loc.shape[-1]
+    return {"mean": float(entropy.mean()), "min": float(entropy.min()), "log_std": float(policy.log_std.mean())}
+
+
+def evaluation_return(model, env, episodes: int) -> float:
+    """Mean over episodes with tanh(mean) as the action."""
+    total = 0.0
+    for _ in range(episodes):
+        observation, _ = env.reset()
+        ended = False
+        while not ended:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            ended = terminated or truncated
+    return total / episodes
+
+
+class Recorder:
+    """Adds a row to train.csv at each evaluation."""
+
+    def __init__(self, arguments: argparse.Namespace, model, folder: Path):
+        import environments
+
+        self.arguments, self.model, self.file = arguments, model, folder / "train.csv"
+        self.env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
+        self.env.reset(seed=arguments.seed + 2**31)  # not the training's seed
+        self.began = time.time()
+        with self.file.open("w", newline="") as stream:
+            csv.writer(stream).writerow(COLUMNS)
+
+    def __call__(self, local_variables: dict, global_variables: dict) -> bool:
+        """stable-baselines3's callback after each step."""
+        if self.model.num_timesteps % self.arguments.eval_every == 0:
+            self.add_row()
+        return True
+
+    def add_row(self) -> None:
+        model, buffer = self.model, self.model.replay_buffer
+        value = evaluation_return(model, self.env, self.arguments.eval_episodes)
+        count = min(STATES, buffer.size())
+        newest = (buffer.pos - 1 - np.arange(count)) % buffer.buffer_size
+        entropies = policy_entropies(model, buffer.observations[newest, 0])
+        sampled = policy_entropies(model, buffer.sample(count).observations.numpy())
+        variables = model.policy.actor_state.params["params"]
+        alpha = model.ent_coef_state.apply_fn({"params": model.ent_coef_state.params})
+        numbers = (
+            *(value, time.time() - self.began, time.process_time()),
+            *(entropies["mean"], entropies["min"], sampled["mean"], self.arguments.target_entropy),
+            *(entropies["log_std"], float(alpha), float(variables.get("delta", 0))),
+        )
+        with self.file.open("a", newline="") as stream:
+            csv.writer(stream).writerow([model.num_timesteps, *(f"{number:.6g}" for number in numbers)])
+
+
+def train(arguments: argparse.Namespace, folder: Path) -> None:
+    record = run_json.begin("sac", arguments.task, arguments.seed, arguments.total_timesteps, PACKAGES)
+    record["agent"] = record["agent"] or ("sac_era" if arguments.era else "sac")
+    run_json.write(folder, record)
+    model = make_model(arguments)
+    recorder = Recorder(arguments, model, folder)
+    model.learn(arguments.total_timesteps, callback=recorder)
+    if arguments.total_timesteps % arguments.eval_every:
+        recorder.add_row()
+    model.save(folder / "model.zip")
+    ended = {"finished": True, "ended": run_json.now(), "cpu_seconds": round(time.process_time(), 1)}
+    run_json.write(folder, record | ended)
+
+
+if __name__ == "__main__":
+    train(parse_arguments(sys.argv[1:]), Path.cwd())
