@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ledger import commands, results
 from ledger.errors import LedgerError
-from ledger.ledger import DOMAINS, HERE, ROOT, Entry, Experiment, Ledger, Number, Run, load
+from ledger.ledger import CONTROL_HOSTS, DOMAINS, HERE, ROOT, Entry, Experiment, Ledger, Number, Run, load
 from ledger.results import CANNOT, NOT_RUN, STATES, Outcome
 
 COLLECTED = ROOT / "results/collected.json"
@@ -23,8 +23,8 @@ MOST_PROBLEMS = 20  # that are printed
 
 def default_sources() -> list[Path]:
     """Where the recipes and demos write by default, as far as it exists."""
-    home, checkouts = commands.data_home(os.environ), commands.checkouts(os.environ)
-    places = [home / "ckpts/ERA", home / "eval", checkouts / "timm/output/era", checkouts / "fasttd3/output/era"]
+    home, grids = commands.data_home(os.environ), ("timm", "fasttd3", CONTROL_HOSTS[0])
+    places = [home / "ckpts/ERA", home / "eval", *(commands.default_output(name, os.environ) for name in grids)]
     places += [ROOT / os.environ["OUTPUT"]] if os.environ.get("OUTPUT") else []
     places += [ROOT / "results" / name for name in commands.DEMO_LENGTHS]
     return [place for place in places if place.is_dir()]
@@ -205,7 +205,7 @@ def describe(ledger: Ledger, experiment: Experiment, entries: Sequence[Entry]) -
 
 def describe_run(run: Run) -> list[tuple[str, str]]:
     if run.hours is None:
-        hours = "GPU-hours not known"
+        hours = "GPU-hours not known" if run.gpus else "hours not known"
     else:
         hours = f"{run.hours * run.gpus:g} GPU-hours" if run.gpus else f"{run.hours:g} hours"
     takes = f"a run takes {run.gpus or 'no'} GPU{'' if run.gpus == 1 else 's'}"
@@ -240,7 +240,8 @@ def collect(ledger: Ledger, options: argparse.Namespace) -> int:
     missing = [str(folder) for folder in options.folders if not folder.is_dir()]
     if missing:
         raise LedgerError(f"no such folder: {', '.join(missing)}. Nothing was collected.")
-    found = collecting.collect(ledger, [*default_sources(), *options.folders], options.with_modified)
+    sources = [*default_sources(), *options.folders]
+    found = collecting.collect(ledger, sources, options.with_modified, ROOT / "records")
     found = verdicts.judge(ledger, found)
     results.write(COLLECTED, found)
     for problem in found.problems[:MOST_PROBLEMS]:

@@ -38,22 +38,31 @@ class Folders:
     problems: list[Problem] = field(default_factory=list)
 
 
-def collect(ledger: Ledger, sources: Sequence[Path], with_modified: bool = False) -> Collected:
+def collect(
+    ledger: Ledger, sources: Sequence[Path], with_modified: bool = False, repository: Path | None = None
+) -> Collected:
     """All results in the folders `sources` and below. with_modified: those of modified checkouts are used too.
+
+    repository: the folder of results that came with this project, read after the others if it is there.
 
     Raises LedgerError for a source that is not a folder. Whatever else is wrong is among the problems."""
     for source in sources:
         if not source.is_dir():
             expected = "The folders that results were written to, or copies of them, are expected"
             raise LedgerError(f"{source} is not a folder. {expected}. Nothing was changed.")
+    sources = [*sources, *([repository] if repository and repository.is_dir() else [])]
     found, needs = find(sources), needs_of(ledger)
     folders = list(read_all(found.results, needs))
+    for folder in folders if repository else ():
+        inside = Path(folder.result.folder).resolve().is_relative_to(repository.resolve())
+        folder.result = replace(folder.result, from_repository=inside)
     records, record_problems = read_records(found.records)
     # What one check leaves out the next ones do not compare.
     leave_out_unknown(folders, needs)
     add_records(folders, records, with_modified)
     leave_out_copies(folders)
     leave_out_other_settings(folders)
+    leave_out_repeated(folders)
     problems = {*found.problems, *record_problems, *(problem for folder in folders for problem in folder.problems)}
     results = [folder.result for folder in folders]
     return Collected(
@@ -176,11 +185,12 @@ def leave_out_unknown(folders: Sequence[RunFolder], needs: Needs) -> None:
 
 
 def _groups(folders: Sequence[RunFolder], key) -> Iterator[list[RunFolder]]:
-    """Those that are used, by what `key` says of each."""
+    """Those that are used, by what `key` says of each; the repository's by themselves."""
     groups = defaultdict(list)
     for folder in folders:
-        if folder.result.used:
-            groups[folder.result.kind, folder.result.name, key(folder)].append(folder)
+        result = folder.result
+        if result.used:
+            groups[result.kind, result.name, result.from_repository, key(folder)].append(folder)
     return iter(list(groups.values()))
 
 
@@ -212,6 +222,19 @@ def leave_out_other_settings(folders: Sequence[RunFolder]) -> None:
             others = ", ".join(str(other.result.seed) for other in group if other.settings != folder.settings)
             what = f"seed {result.seed} of {result.name} was trained otherwise ({folder.settings}) than seed {others}"
             folder.leave_out(f"{what}: none of them is used. Leave those that belong together")
+
+
+def leave_out_repeated(folders: Sequence[RunFolder]) -> None:
+    """The repository's results of runs of which there are finished ones of the user's own."""
+    own = {}
+    for folder in folders:
+        result = folder.result
+        if result.used and result.finished and not result.from_repository:
+            own[result.kind, result.label] = result.folder
+    for folder in folders:
+        result = folder.result
+        if result.from_repository and result.used and (other := own.get((result.kind, result.label))):
+            folder.leave_out(f"came with the repository, and {other} is your own of {result.label}: yours counts")
 
 
 # ------------------------------------------------------------------------------------------------------------- records

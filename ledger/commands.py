@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledger.errors import LedgerError
-from ledger.ledger import ROOT, Entry, Experiment, Ledger, Run
+from ledger.ledger import CONTROL_HOSTS, ROOT, Entry, Experiment, Ledger, Run
 
 LARGEST_SEED = 2**31 - 1  # the demos'; timm's and FastTD3's are twice as large
 TRACKER = "latest_checkpointed_iteration.txt"  # verl writes the number of a complete checkpoint into it
@@ -59,6 +59,11 @@ class Step:
     @property
     def upstream(self) -> str:
         return self.run.upstream_name
+
+    @property
+    def applies(self) -> bool:
+        """Whether the command patches the checkout itself."""
+        return self.kind == "demo" or self.upstream in CONTROL_HOSTS
 
     @property
     def finished(self) -> bool:
@@ -159,6 +164,11 @@ def is_on(environment: Mapping[str, str], name: str) -> bool:
 
 def checkouts(environment: Mapping[str, str]) -> Path:
     return ROOT / (environment.get("CHECKOUTS") or "checkouts")
+
+
+def default_output(upstream: str, environment: Mapping[str, str]) -> Path:
+    """Where the recipes of vision and control write without OUTPUT."""
+    return ROOT / "results/control" if upstream in CONTROL_HOSTS else checkouts(environment) / upstream / "output/era"
 
 
 def gpu_environment(upstream: str) -> Path | None:
@@ -271,9 +281,13 @@ def _grid(request: Request, run: Run) -> Step:
         why = f"{run.command} is for one node and does not submit itself (docs/vision/recipes.md)"
         raise LedgerError(f"{why}: start it in a job of your own. Nothing was started.")
     experiment = request.experiment
-    variables, note = dict(experiment.select), ""
-    if experiment.over:
-        variables[experiment.over_name] = " ".join(str(entry.value) for entry in request.entries)
+    # What is over a variable of the recipe gets its values; else they stand in braces in `select`.
+    variables = {
+        name: _joined(entry.fill(text) for entry in request.entries) for name, text in experiment.select.items()
+    }
+    note = ""
+    if experiment.over and not any(f"{{{experiment.over_name}}}" in text for text in experiment.select.values()):
+        variables[experiment.over_name] = _joined(str(entry.value) for entry in request.entries)
     names = [entry.folder for entry in request.entries] if variables else _all_folders(request.ledger, run)
     if not variables and len(names) > 1:
         note = f"{run.command} trains all of its runs, which cannot be chosen one by one: {', '.join(names)}."
@@ -283,8 +297,12 @@ def _grid(request: Request, run: Run) -> Step:
         variables["SLURM"] = "1"
     seeds = request.seeds or run.seeds
     folders = [f"{name}-seed{seed}" for seed in seeds for name in names]
-    base = ROOT / (request.given("OUTPUT") or checkouts(request.environment) / run.upstream_name / "output/era")
+    base = ROOT / (request.given("OUTPUT") or default_output(run.upstream_name, request.environment))
     return request.step(run, run.domain, variables, base, folders, seeds=seeds, note=note, submits=request.slurm)
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(words))
 
 
 def _all_folders(ledger: Ledger, run: Run) -> list[str]:

@@ -13,8 +13,9 @@ from ledger.errors import LedgerError
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
 HERE = "this project"  # the place of what is not in the paper
-UPSTREAMS = {"verl": "llm", "timm": "vision", "fasttd3": "control"}
-DOMAINS = tuple(UPSTREAMS.values())
+CONTROL_HOSTS = ("drl-code-pytorch", "sbx", "tdmpc2")  # of recipes/control
+UPSTREAMS = {"verl": "llm", "timm": "vision", "fasttd3": "control", **dict.fromkeys(CONTROL_HOSTS, "control")}
+DOMAINS = tuple(dict.fromkeys(UPSTREAMS.values()))
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Experiment:
     folder: str = ""
     select: Mapping[str, str] = field(default_factory=dict)
     over: Mapping[str, tuple[str | float, ...]] = field(default_factory=dict)
+    words: Mapping[float, str] = field(default_factory=dict)  # what stands for a value of `over` in names
     metric: tuple[str, ...] = ()
     until: int | None = None
     paper: Mapping[str, Number] = field(default_factory=dict)
@@ -126,17 +128,19 @@ class Entry:
     def id(self) -> str:
         return self.experiment.id if self.value is None else f"{self.experiment.id}/{self.value}"
 
-    def _fill(self, text: str) -> str:
-        return text.replace(f"{{{self.experiment.over_name}}}", str(self.value)) if self.value is not None else text
+    def fill(self, text: str) -> str:
+        """A text with the value in place of the name of its `over` in braces."""
+        word = self.experiment.words.get(self.value, str(self.value))
+        return text.replace(f"{{{self.experiment.over_name}}}", word) if self.experiment.over else text
 
     @property
     def folder(self) -> str:
         """The name of its results, without seed; results.Result.name."""
-        return self._fill(self.experiment.folder)
+        return self.fill(self.experiment.folder)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(map(self._fill, self.experiment.metric)) or tuple(self.experiment.paper)
+        return tuple(map(self.fill, self.experiment.metric)) or tuple(self.experiment.paper)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Ledger:
     runs: Mapping[str, Run]
     experiments: Mapping[str, Experiment]
     claims: Mapping[str, Claim]
-    solved_at: Mapping[str, float]
+    scales: Mapping[str, float]
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
@@ -228,7 +232,7 @@ def load(file: Path = FILE) -> Ledger:
         runs=runs,
         experiments=_tables(data, "experiment", lambda name, table: _experiment(name, table, data, places, runs)),
         claims=_tables(data, "claim", lambda name, table: Claim(name, **table)),
-        solved_at=data["solved_at"],
+        scales=data["scale"],
     )
 
 
@@ -249,6 +253,10 @@ def _experiment(
         variable: _named(data["list"], "list", values) if isinstance(values, str) else values
         for variable, values in table.get("over", {}).items()
     }
+    for variable, values in made["over"].items():
+        if isinstance(values, Mapping):
+            made["words"] = {float(value): word for value, word in values.items()}
+            made["over"] = {variable: tuple(made["words"])}
     for key in ("cannot", "note"):
         text = table.get(key, "")
         made[key] = text if " " in text or not text else _named(data["text"], "text", text)

@@ -59,6 +59,7 @@ class Result:
     state: of the checkout that made it: "clean", "modified", "unknown" (no record).
     used: False if it is kept out of the averages; a problem says why, or it is a demo of another length.
     log_tail: the last lines, if it failed.
+    commit, ended: of this project, and when, where its run.json says so. from_repository: it is one of records/.
     """
 
     kind: str
@@ -77,6 +78,9 @@ class Result:
     failed: bool = False
     log_tail: tuple[str, ...] = ()
     hardware: str = ""
+    commit: str = ""
+    ended: str = ""
+    from_repository: bool = False
 
     @property
     def label(self) -> str:

@@ -66,7 +66,7 @@ def run(
 
 
 def _again(step: Step) -> str:
-    if step.kind == "control" and not step.submits:
+    if step.upstream == "fasttd3" and step.kind == "control" and not step.submits:
         what = "The same command again skips finished runs and starts the others from the beginning"
         return f"{what}; with RESUME=1 it continues from their last checkpoints."
     return "The same command again continues what is not finished."
@@ -109,7 +109,7 @@ def _refuse_modified(
     problems, changed = [], []
     if files := run_record.overlay_changes(repository):
         changed.append(f"this repository differs from its commit: {_first(files)}. Commit or undo that (git status)")
-    demos = {step.upstream for step in planned if step.kind == "demo"}
+    patched = {step.upstream for step in planned if step.applies}
     for upstream, found in states.items():
         for name, state in found.items():
             where = checkouts(environment) / name
@@ -117,8 +117,8 @@ def _refuse_modified(
                 what = _first([*state["files"], *(f"commit {commit[:12]}" for commit in state["commits"])])
                 look = f"`python3 apply.py diff {name} --local` shows them"
                 changed.append(f"{where} has changes of yours: {what}. {look}")
-            elif state["state"] == "applied" or upstream in demos and state["state"] in ("absent", "clean", "stale"):
-                continue  # demos apply the overlay themselves
+            elif state["state"] == "applied" or upstream in patched and state["state"] in ("absent", "clean", "stale"):
+                continue  # the command applies the overlay itself
             elif state["state"] == "stale":
                 changed.append(f"{where} is stale ({state['note']}). Run `make apply`")
             elif state["state"] in ("absent", "clean"):
@@ -164,7 +164,7 @@ def _run_step(
             ended["log_tail"] = tail
         elif step.submits and tail and (job := re.fullmatch(r"(?:Submitted batch job )?(\d+)(?:;\S+)?", tail[-1])):
             ended |= {"state": SUBMITTED, "job": job[1], "exit_code": None}
-        if step.kind == "demo":  # it has applied the overlay itself
+        if step.applies:
             after = run_record.checkout_states(step, environment)
             ended |= {"checkouts": after, "modified": run_record.is_modified(step, repository, after)}
         if not record.content["versions"]:  # make has set up the environment by now

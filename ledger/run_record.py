@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ledger.commands import Step, checkouts, gpu_environment
 from ledger.errors import LedgerError
-from ledger.ledger import ROOT
+from ledger.ledger import CONTROL_HOSTS, ROOT
 from ledger.results import Problem
 
 FORMAT = 1
@@ -27,10 +27,10 @@ RUNNING, SUBMITTED, FINISHED, FAILED, INTERRUPTED = "running", "submitted", "fin
 # The user's variables that a record keeps, where they are set. None of them is a secret.
 KEPT = (
     "ARGS", "CHECKOUTS", "CUDA_VISIBLE_DEVICES", "DATA", "DATA_DIR", "DOWNLOAD", "EPOCHS", "EVAL", "GPUS",
-    "GPUS_PER_NODE", "GPUS_PER_RUN", "LOGGER", "MODEL_PATH", "NNODES", "OUTPUT", "PYTHON", "RAY_ADDRESS",
+    "GPUS_PER_NODE", "GPUS_PER_RUN", "JOBS", "LOGGER", "MODEL_PATH", "NNODES", "OUTPUT", "PYTHON", "RAY_ADDRESS",
     "RAY_DATA_HOME", "RESUME", "STEPS", "TEST_FILE", "TRAIN_FILE", "WANDB",
 )  # fmt: skip
-OVERLAY_SOURCES = ("era", "overlays", "patches", "upstreams.json")  # of this repository: what goes into a checkout
+OVERLAY_SOURCES = ("era", "overlays", "patches", "recipes", "upstreams.json")  # of this repository: what trains
 PACKAGES = (
     "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "torchvision", "gymnasium", "mujoco", "numpy",
 )  # fmt: skip
@@ -136,6 +136,7 @@ def overlay_changes(repository: Mapping) -> list[str]:
 def checkout_states(step: Step, environment: Mapping[str, str]) -> dict[str, dict]:
     """As `apply.py status` prints them. control also needs HumanoidBench, where that is checked out."""
     names = [step.upstream, *(["humanoid-bench"] if step.kind == "control" else [])]
+    names = [name for name in names if name in json.loads((ROOT / "upstreams.json").read_text())]  # sbx is not patched
     folder = str(checkouts(environment))
     command = [sys.executable, str(ROOT / "apply.py"), "status", *names, "--json", "--checkouts", folder]
     answer = subprocess.run(command, capture_output=True, text=True)
@@ -150,8 +151,8 @@ def checkout_states(step: Step, environment: Mapping[str, str]) -> dict[str, dic
 
 
 def is_modified(step: Step, repository: Mapping, states: Mapping[str, Mapping]) -> bool:
-    """A stale checkout has another overlay than this repository; a demo brings it up to date first."""
-    modified = ("modified",) if step.kind == "demo" else ("modified", "stale")
+    """A stale checkout has another overlay than this repository; some commands bring it up to date first."""
+    modified = ("modified",) if step.applies else ("modified", "stale")
     return bool(overlay_changes(repository)) or any(state["state"] in modified for state in states.values())
 
 
@@ -164,6 +165,9 @@ def training_python(step: Step, environment: Mapping[str, str]) -> str | None:
         return str(CPU_PYTHON) if CPU_PYTHON.is_file() else None
     if environment.get("PYTHON"):
         return shutil.which(environment["PYTHON"])
+    if step.upstream in CONTROL_HOSTS:
+        made = ROOT / f".venv/{'cpu' if step.upstream == 'drl-code-pytorch' else 'control-cpu'}/bin/python"
+        return str(made) if made.is_file() else None
     active, check = shutil.which("python3"), ROOT / "requirements/check_gpu_environment.py"
     if active and subprocess.run([active, check, step.upstream], capture_output=True).returncode == 0:
         return active

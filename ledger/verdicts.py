@@ -49,6 +49,8 @@ class Found:
         self.used = [result for result in results if result.used and is_complete(result, experiment)]
         left_out = [f"{result.label}: {_why_left_out(result)}" for result in results if result not in self.used]
         self.notes = list(dict.fromkeys(left_out))
+        if shipped := sum(result.from_repository for result in self.used):
+            self.notes.append(f"came with the repository: {shipped} of {len(self.used)} runs")
         if modified := sum(result.state == "modified" for result in self.used):
             self.notes.append(f"of a modified checkout: {modified} of {len(self.used)} runs")
         last = next((record for record in reversed(collected.records) if entry.id in record.get("experiments", ())), {})
@@ -267,8 +269,8 @@ def _metric(claim: Claim, item: Found) -> str:
 def _pairs(
     claim: Claim, of: Sequence[Found], than: Sequence[Found]
 ) -> Iterator[tuple[Found, list[float], list[float]]]:
-    """The entries for which both have results, with their numbers."""
-    for one, other in zip(of, than, strict=True):
+    """The entries for which both have results, with their numbers; `than` may have one for all."""
+    for one, other in zip(of, than * len(of) if len(than) == 1 else than, strict=True):
         values = one.values(_metric(claim, one)), other.values(_metric(claim, other))
         if all(values):
             yield one, *values
@@ -281,8 +283,13 @@ def higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Fou
     for item, ones, others in _pairs(claim, of, than):
         difference, interval = statistics.welch(ones, others)
         text = f"{fmean(ones):.4g} against {fmean(others):.4g}, difference {difference:+.4g}"
-        text += f" ± {interval:.3g}" if interval is not None else ", one seed: the sign alone"
+        text += f" ± {interval:.4g}" if interval is not None else ", one seed: the sign alone"
         yield Part(item.entry.id, text, difference, interval, difference > (interval or 0))
+
+
+def not_higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
+    for part in higher(ledger, claim, of, than):
+        yield replace(part, passed=not part.passed)
 
 
 def _gain_of_average(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
@@ -314,7 +321,7 @@ def higher_aggregate(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Se
     pairs = list(_pairs(claim, of, than))
     if not pairs:
         return
-    scales = [ledger.solved_at[item.entry.value] for item, *_ in pairs]
+    scales = [ledger.scales[item.entry.value] for item, *_ in pairs]
     ones, others = (
         [[value / scale for value in values[side]] for (_, *values), scale in zip(pairs, scales)] for side in (0, 1)
     )
@@ -365,6 +372,7 @@ def spread(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Fou
 TESTS = {
     ("higher", False): higher,
     ("higher", True): higher_aggregate,
+    ("not_higher", False): not_higher,
     ("above", False): above,
     ("overhead", False): overhead,
     ("at_least", False): bounds,

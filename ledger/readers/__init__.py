@@ -1,4 +1,4 @@
-"""Readers of the folders that verl, its evaluation, timm, FastTD3 and the demos write: a module each.
+"""Readers of the folders that verl, its evaluation, timm, FastTD3, recipes/control and the demos write: a module each.
 
     run_folder   what a reader finds in one folder, and what it looks for
     tables       logs as columns: bad lines left out and named, NaN kept apart, curves made shorter
@@ -11,6 +11,6 @@ takes it in; the other metrics stay. A result whose steps go back and forth, or 
 recipe says, is not used at all.
 """
 
-from ledger.readers import demos, evaluation, fasttd3, timm, verl
+from ledger.readers import control, demos, evaluation, fasttd3, timm, verl
 
-READERS = (demos, evaluation, timm, fasttd3, verl)  # the demos' folders also hold files of the others
+READERS = (demos, evaluation, timm, fasttd3, control, verl)  # the demos' folders also hold files of the others

@@ -4,14 +4,13 @@ A result counts when its run.json is there, which the demos write last. What was
 another number of steps or epochs than the demo's own, has a name that says so, and is not in the ledger.
 """
 
-import json
 import re
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.commands import DEMO_LENGTHS
-from ledger.readers.run_folder import TRAINING, Needs, Problems, RunFolder, digest_of, names_of
+from ledger.readers.run_folder import TRAINING, Needs, Problems, RunFolder, digest_of, names_of, read_json
 from ledger.readers.tables import are_in_order, curves_of, read_csv
 from ledger.results import Result
 
@@ -67,7 +66,8 @@ def read(folder: Path, needs: Needs) -> list[RunFolder]:
     found, match, name = _format_of(folder, {file.name for file in folder.iterdir()})
     variable, usual = DEMO_LENGTHS[found.demo]
     unit, total, file = variable.lower(), int(match["length"]), folder / found.file
-    info = _read_info(folder / INFO)
+    info = read_json(folder / INFO)
+    info = info if info.get("key") else None
     if total != usual:
         name += f", {total} {unit}"
     name += _another_verl(info)
@@ -87,14 +87,6 @@ def read(folder: Path, needs: Needs) -> list[RunFolder]:
         curves=curves, used=used and info is not None, hardware=_hardware(info or {}),
     )  # fmt: skip
     return [RunFolder(result, problems.all() + info_problems.all(), digest_of(file), _settings(info))]
-
-
-def _read_info(file: Path) -> dict | None:
-    try:
-        info = json.loads(file.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    return info if isinstance(info, dict) and info.get("key") else None
 
 
 def _another_verl(info: dict | None) -> str:

@@ -14,17 +14,29 @@ from pathlib import Path
 import numpy as np
 
 from ledger.readers import recipes
-from ledger.readers.run_folder import SECONDS, TIMED, TRAINING, Needs, Problems, RunFolder, digest_of, name_and_seed
+from ledger.readers.run_folder import (
+    SECONDS,
+    TIMED,
+    TRAINING,
+    Needs,
+    Problems,
+    RunFolder,
+    digest_of,
+    name_and_seed,
+    names_of,
+)
 from ledger.readers.tables import Log, are_in_order, curves_of, read_csv, series
 from ledger.results import Result
 
 FILE, COMMAND, LOG, MODELS = "train.csv", "command.txt", "log.txt", "models"
+AGENT = re.compile(r"-fast(td3|sac_era)(-|$)")  # in the name of a folder
 STEP, INTERVAL = "global_step", 100  # steps between two rows
 TOTAL = re.compile(rb"\btotal_timesteps=([1-9]\d{0,14})\b")
 
 
 def recognises(folder: Path, names: Set[str]) -> bool:
-    return FILE in names
+    """By the agent in the folder's name: the agents of recipes/control have a train.csv of another form."""
+    return FILE in names and AGENT.search(names_of(folder)[1]) is not None
 
 
 def read(folder: Path, needs: Needs) -> list[RunFolder]:

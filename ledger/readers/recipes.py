@@ -5,13 +5,17 @@ What else has the same name (a smoke run, another number of GPUs, flags of the u
 import importlib.util
 import json
 import math
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from ledger.errors import LedgerError
 from ledger.ledger import ROOT
 from ledger.readers.run_folder import TIMED, Problems
 
@@ -20,6 +24,18 @@ HARMLESS_TIMM = ["-j", "--workers", "--log-interval", "--recovery-interval", "--
 HARMLESS_FASTTD3 = [
     "--device_rank", "--project", "--use_wandb", "--no_use_wandb", "--render_interval", "--save_interval",
 ]  # fmt: skip
+HARMLESS_CONTROL = ["device", "compile"]  # of TD-MPC2
+ANY_SEED = 2_000_000_001  # in the place of a seed
+_PRINT_RUNS = f"""
+import json, os, host, launch
+found = {{}}
+for name, kind in launch.EXPERIMENTS.items():
+    for run in kind().runs(name, host.Settings(seeds=({ANY_SEED},)), []):
+        at = f"{{name}}/" if name in kind.apart else ""
+        script, *flags = run.command
+        found[at + run.name.rpartition("-seed")[0]] = [os.path.basename(script), *flags]
+print(json.dumps(found))
+"""
 
 
 @cache
@@ -58,6 +74,17 @@ def _fasttd3_commands() -> dict[str, list[str]]:
     return commands
 
 
+@cache
+def _control_commands() -> dict[str, list[str]]:
+    """By name, with ANY_SEED; of a process of its own, because the recipe's modules have names like `results`."""
+    folder, command = ROOT / "recipes/control", [sys.executable, "-c", _PRINT_RUNS]
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if answer.returncode:
+        why = answer.stderr.strip().rpartition("\n")[2]
+        raise LedgerError(f"the runs of {folder} cannot be listed ({why}). Nothing was changed.")
+    return json.loads(answer.stdout)
+
+
 def timm(file: Path, name: str, seed: int | None) -> tuple[int | None, bool, list]:
     """Epochs to train, whether the command is the recipe's, and problems. A copy without command.txt is
     assumed to be the recipe's."""
@@ -71,6 +98,16 @@ def timm(file: Path, name: str, seed: int | None) -> tuple[int | None, bool, lis
 def fasttd3(file: Path, name: str, seed: int | None) -> tuple[bool, list]:
     _, fits, problems = _compare(file, _fasttd3_commands().get(name), seed, HARMLESS_FASTTD3, ("--seed",))
     return fits, problems
+
+
+def control(found: list[str], name: str, seed: int | None, problems: Problems) -> bool:
+    """Whether the command of a run.json is the recipe's. The folders that its script is in do not matter."""
+    expected = [word.replace(str(ANY_SEED), str(seed)) for word in _control_commands().get(name, ())]
+    given = [*map(os.path.basename, found[:1]), *found[1:]]
+    difference = _difference(expected, given, HARMLESS_CONTROL) if expected else ""
+    if difference:
+        problems.add(f"{difference}: it is not the ledger's, and not used")
+    return not difference
 
 
 def protocol(benchmark: str) -> dict | None:

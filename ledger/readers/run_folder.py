@@ -1,6 +1,7 @@
 """What a reader finds in one folder, and what it looks for."""
 
 import hashlib
+import json
 import os
 import re
 from collections import defaultdict
@@ -14,6 +15,7 @@ from ledger.results import Problem, Result
 TRAINING, EVALUATION = "training", "evaluation"
 # Trainings that are compared by their time are in a folder of this name, and have this metric.
 TIMED, SECONDS = "time/", "seconds of a step"
+APART = (TIMED, "alpha/")  # folders of runs that are part of their names
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 MOST_OF_A_KIND = 3  # problems of one kind in one file that are listed one by one
 _SEED = re.compile(r"(.+)-seed(\d+)")
@@ -103,10 +105,19 @@ def split_seed(name: str) -> tuple[str, int | None]:
 
 
 def name_and_seed(folder: Path) -> tuple[str, int | None]:
-    """Of a result of timm or FastTD3."""
+    """Of a result of timm, FastTD3 or recipes/control."""
     above, name = names_of(folder)
     name, seed = split_seed(name)
-    return (TIMED + name if f"{above}/" == TIMED else name), seed
+    return (f"{above}/{name}" if f"{above}/" in APART else name), seed
+
+
+def read_json(file: Path) -> dict:
+    """{} for a file that is missing or holds something else."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def digest_of(*files: Path) -> str:

@@ -38,24 +38,33 @@ class RecordRow:
 
 
 def results_rows(collected: Collected) -> list[ResultsRow]:
+    """Those that came with the repository in rows of their own."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in collected.results:
-        groups.setdefault((result.name, result.kind), []).append(result)
+        kind = f"{result.kind}, with the repository" if result.from_repository else result.kind
+        groups.setdefault((result.name, kind), []).append(result)
     return [_results_row(name, kind, results) for (name, kind), results in groups.items()]
 
 
 def _results_row(name: str, kind: str, results: list[Result]) -> ResultsRow:
-    states = Counter(result.state for result in results)
+    states = Counter(_code(result) for result in results)
+    days = text.days([result.ended for result in results])
     return ResultsRow(
         name,
         kind,
         seeds=text.ranges([result.seed for result in results if result.seed is not None]) or "–",
         finished=sum(result.finished for result in results),
         results=len(results),
-        states=", ".join(f"{count} {state}" if len(results) > 1 else state for state, count in states.items()),
+        states=", ".join(f"{count} {state}" if len(results) > 1 else state for state, count in states.items())
+        + (f"; {days}" if days else ""),
         hardware="; ".join(dict.fromkeys(result.hardware for result in results if result.hardware)) or "not recorded",
         unfinished=[_unfinished(result) for result in results if not result.finished],
     )
+
+
+def _code(result: Result) -> str:
+    """The state of the checkout, or the commit where that alone is known."""
+    return f"of commit {result.commit[:10]}" if result.commit and result.state == "unknown" else result.state
 
 
 def _unfinished(result: Result) -> str:

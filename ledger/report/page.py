@@ -21,7 +21,8 @@ DOCS = {
     "docs/llm/recipes.md": "the LLM runs",
     "docs/llm/evaluation.md": "the evaluation of LLMs",
     "docs/vision/recipes.md": "the runs on ImageNet and CIFAR-10",
-    "docs/control/recipes.md": "the runs on HumanoidBench",
+    "docs/control/recipes.md": "the control runs",
+    "records/README.md": "the results that came with the repository",
     "docs/llm/demo.md": "the LLM demo",
     "docs/vision/demo.md": "the vision demo",
     "docs/control/demo.md": "the control demo",
@@ -175,7 +176,7 @@ def make(ledger: Ledger, collected: Collected, out: Path) -> Page:
     return Page(
         paper=ledger.paper,
         date=history.time(collected.made) if collected.made else "",
-        begun=any(map(found.has_results, ledger.entries.values())),
+        begun=any(map(found.has_results, ledger.entries.values())) and has_own(collected),
         summary=_summary(found),
         counts=_counts(found),
         coverage=[section for name, section in sections.items() if name != HERE],
@@ -190,6 +191,11 @@ def make(ledger: Ledger, collected: Collected, out: Path) -> Page:
         tolerances={name: tolerance.reason for name, tolerance in ledger.tolerances.items()},
         docs={name: (Path(os.path.relpath(ROOT / name, out)).as_posix(), what) for name, what in DOCS.items()},
     )
+
+
+def has_own(collected: Collected) -> bool:
+    """Anything beside what came with the repository."""
+    return bool(collected.records) or not all(result.from_repository for result in collected.results)
 
 
 def name_of(entry: Entry) -> str:
@@ -254,8 +260,20 @@ def _summary(found: Findings) -> list[str]:
         rest = f"{can - len(done)} that this project can run, and {cannot} that it cannot"
     return [
         f"{ran}. {hardware if names else 'No result says on what hardware.'}",
+        *_from_repository(found.collected),
         f"Not run: {rest}, for the reasons below.",
     ]
+
+
+def _from_repository(collected: Collected) -> list[str]:
+    came = [result for result in collected.results if result.from_repository]
+    if not came:
+        return []
+    commits = _unique(result.commit[:10] for result in came if result.commit)
+    made = ", ".join(filter(None, (", ".join(commits), text.days([result.ended for result in came]))))
+    own = "" if has_own(collected) else " Nothing was run here yet."
+    trainings = text.counted(len(came), "training")
+    return [f"{trainings} came with the repository, in records/{f' (commit {made})' if made else ''}.{own}"]
 
 
 def _unique(values: Iterable[str]) -> list[str]:
@@ -396,7 +414,7 @@ def tested(ledger: Ledger, claim: Claim) -> str:
     values = ", ".join(map(_value, of.entries))
     each = f", for each of {values}" if of.over else ""
     if claim.test == "higher" and claim.aggregate:
-        over = "over all tasks and seeds, each task's divided by what counts as solved"
+        over = "over all tasks and seeds, each task's divided by its scale"
         return f"{of.row} ends above {than} in the interquartile mean of the {what} {over}."
     if claim.test == "higher" and claim.value is not None:
         least = f"{claim.value - claim.tolerance:g} % ({claim.value:g} %, less {claim.tolerance:g} of tolerance)"
@@ -411,6 +429,8 @@ def tested(ledger: Ledger, claim: Claim) -> str:
     less = f" (less {claim.tolerance:g} of tolerance)" if claim.tolerance else ""
     if claim.test == "higher":
         return f"{of.row} ends above {than} in {what}{each}."
+    if claim.test == "not_higher":
+        return f"{of.row} does not end above {than} in {what}{each}."
     if claim.test == "above":
         return f"{of.row} is nowhere below {than} in {what}, and above on average{each}."
     if claim.test == "spread":

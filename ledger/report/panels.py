@@ -151,7 +151,7 @@ def _aggregates(ledger: Ledger, collected: Collected, present: Sequence[Entry]) 
                 curves = Found(ledger, collected, entry).curves(metric) if entry.experiment == experiment else []
                 if curves:
                     tasks.append(curves)
-                    scales.append(ledger.solved_at[entry.value])
+                    scales.append(ledger.scales[entry.value])
                     metrics.append(metric)
             if tasks:
                 curve = statistics.iqm_curve(tasks, scales)
@@ -161,7 +161,7 @@ def _aggregates(ledger: Ledger, collected: Collected, present: Sequence[Entry]) 
             else:
                 missing.append(experiment.row)
         if series:
-            y = f"{_unit(metrics, 'return')} / solved, interquartile mean"
+            y = f"normalised {_unit(metrics, 'return')}, interquartile mean"
             yield Lines(panel, "share of the training", y, series), missing
 
 
@@ -196,6 +196,8 @@ def _points(outcomes: Mapping[str, Outcome], present: Sequence[Entry]) -> Panels
     for (panel, _), members in _by_panel(present).items():
         found = _cells(outcomes, members)
         series = []
+        levels = {entry.experiment.row: [cell.ours] for entry, cell in found if entry.value is None}
+        found = [(entry, cell) for entry, cell in found if entry.value is not None]
         for style, experiment in enumerate(_experiments([entry for entry, _ in found])):
             values = [entry.value for entry, _ in found if entry.experiment == experiment]
             cells = [cell for entry, cell in found if entry.experiment == experiment]
@@ -204,7 +206,7 @@ def _points(outcomes: Mapping[str, Outcome], present: Sequence[Entry]) -> Panels
             series.append(_series(label, values, cells, style))
         if series:
             unit = _unit([cell.metric for _, cell in found], "")
-            yield Lines(panel, found[0][0].experiment.over_name, unit, series, joined=False), []
+            yield Lines(panel, found[0][0].experiment.over_name, unit, series, levels, joined=False), []
 
 
 def _bars(outcomes: Mapping[str, Outcome], present: Sequence[Entry]) -> Panels:

@@ -45,6 +45,9 @@ _METRICS = {
     "timing_s/old_log_prob, first step": "seconds of old_log_prob, first step",
     "eval_avg_return": "return",
     "policy_entropy": "policy entropy (nats)",
+    "entropy_per_dim": "entropy per action dimension (nats)",
+    "min_entropy_per_dim": "smallest entropy per action dimension (nats)",
+    "clipped": "share of actions at a bound",
     "gaussian_entropy": "entropy of the Gaussian (nats)",
     "response_entropy": "response entropy (nats)",
     "distinct_right": "distinct right answers",
@@ -110,6 +113,12 @@ def ranges(numbers: list[int]) -> str:
         else:
             runs.append([value])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def days(stamps: list[str]) -> str:
+    """From the first to the last; empty where none is known."""
+    found = sorted({stamp[:10] for stamp in stamps if stamp})
+    return " to ".join(dict.fromkeys((found[0], found[-1]))) if found else ""
 
 
 def escape_markdown(text: object) -> str:

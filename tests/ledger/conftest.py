@@ -50,6 +50,16 @@ def timm_run(tmp_path, command_of):
 
 
 @pytest.fixture
+def host_run(tmp_path):
+    """A run of recipes/control."""
+
+    def make(name="HalfCheetah-v4-ppo_era-seed1", at=tmp_path, **more):
+        return synthetic.control_run(at / name, synthetic.control_runs()[name], **more)
+
+    return make
+
+
+@pytest.fixture
 def control_run(tmp_path, command_of):
     def make(name="h1hand-walk-v0-fastsac_era-seed1", total=1000, at=tmp_path, **more):
         more.setdefault("seed", int(name.rpartition("-seed")[2]))

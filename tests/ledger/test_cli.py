@@ -46,7 +46,7 @@ def test_all_experiments_and_what_they_are_counted_as(output_of, ledger):
     assert list(rows(output)) == list(ledger.experiments)
     counts = f"{len(ledger.experiments)} experiments, {len(ledger.entries)} rows and curves."
     assert f"{counts} Nothing has been collected yet" in output
-    assert "hb-fasttd3 x 8 " in output and "cannot run" in rows(output)["ppo"]
+    assert "hb-fasttd3 x 8 " in output and "cannot run" in rows(output)["eapo"]
     assert "compares main-era and main-grpo" in rows(output)["main-gain"]
 
 
@@ -76,8 +76,8 @@ def test_show_has_all_of_it(output_of, collected):
     output = output_of("show", "ood-era/arc_c")
     assert "$ cd " in output and "make llm-merge llm-eval" in output
     assert "out-of-distribution: ood-era higher ood-grpo" in output
-    output = output_of("show", "gym-sac")
-    assert "SAC is not part of this project" in output and "$ " not in output
+    output = output_of("show", "obac")
+    assert "has no licence, so nothing of it can be patched here" in output and "$ " not in output
     assert "1 not run" in rows(output_of("list"))["hb-fasttd3"]
     assert "hb-fasttd3/h1hand-pole-v0: not run" in output_of("show", "hb-fasttd3")
 

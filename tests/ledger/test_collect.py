@@ -19,7 +19,7 @@ from demo.llm.config import Settings
 from demo.vision import __main__ as demo_vision
 from demo.vision import settings as vision_settings
 from ledger import collect as collecting
-from ledger import results
+from ledger import results, verdicts
 from ledger.collect import collect
 from ledger.commands import DEMO_LENGTHS
 from ledger.errors import LedgerError
@@ -229,6 +229,40 @@ def test_fasttd3_is_finished_at_its_last_logged_step(one, control_run, total, mo
         assert not one()[0].finished
 
 
+def test_run_of_a_control_host_as_pandas_reads_it(one, host_run):
+    frame = pd.read_csv(host_run() / "train.csv", float_precision="round_trip")
+    result, problems = one()
+    assert problems == [] and (result.name, result.seed, result.used) == ("HalfCheetah-v4-ppo_era", 1, True)
+    assert (result.steps, result.total, result.finished) == (3_000_000, 3_000_000, True)
+    assert (result.commit, result.ended[:10], result.hardware) == ("c" * 40, "2026-11-20", "2 cores of AMD EPYC")
+    for name in ("eval_avg_return", "entropy_per_dim", "clipped"):
+        assert (result.curves[name].x, result.curves[name].y) == (frame.global_step.tolist(), frame[name].tolist())
+
+
+def test_a_shorter_experiment_has_its_folder_in_its_name(one, host_run):
+    host_run("alpha/HalfCheetah-v4-sac_era-seed2")
+    result, problems = one()
+    assert problems == [] and (result.name, result.total, result.used) == ("alpha/HalfCheetah-v4-sac_era", 50_000, True)
+
+
+def test_flags_of_a_machine_without_gpus_change_nothing(one, host_run):
+    command = host_run("dog-run-tdmpc2_era-seed1") / "run.json"
+    info = json.loads(command.read_text())
+    for added, used in (["device=cpu", "compile=false"], True), (["eval_freq=100"], False):
+        command.write_text(json.dumps({**info, "command": [*info["command"], *added]}))
+        assert one()[0].used is used
+
+
+def test_a_resumed_run_of_ppo_counts_its_later_rows(one, host_run):
+    folder = host_run()
+    head, *lines = (folder / "train.csv").read_text().splitlines(keepends=True)
+    earlier = [line.replace(",", ",1", 1) for line in lines[3:6]]
+    (folder / "train.csv").write_text("".join([head, *lines[:3], *earlier, *lines[3:]]))
+    result, problems = one()
+    assert problems == [] and result.used and result.finished
+    assert result.curves["eval_avg_return"].y == [float(line.split(",")[1]) for line in lines]
+
+
 def test_demos_and_their_own_numbers(ledger, tmp_path):
     """Other tasks, steps and epochs have names of their own, and are no problem."""
     llm, vision, control = (tmp_path / name for name in DEMO_LENGTHS)
@@ -299,6 +333,33 @@ def test_copies_count_once_and_differing_ones_not_at_all(ledger, timm_run, tmp_p
     collected = collect(ledger, [tmp_path])
     assert used(collected) == [] and len(collected.problems) == 2
     assert all("none of them is used" in problem.text for problem in collected.problems)
+
+
+def test_results_of_the_repository_give_way_to_finished_ones_of_the_users_own(ledger, host_run, tmp_path):
+    """One by one; what is not finished, or not used, takes no one's place."""
+    repository, own = tmp_path / "records", tmp_path / "own"
+    name = "HalfCheetah-v4-ppo_era-seed{}"
+    for seed in (1, 2, 3, 4):
+        host_run(name.format(seed), repository / "control-ppo")
+    host_run(name.format(1), own, rows=30)
+    host_run(name.format(2), own, rows=30, finished=False)
+    host_run(name.format(3), own, command=["PPO_continuous_main.py", "--max_train_steps", "2000"])
+    shutil.copytree(repository / "control-ppo" / name.format(4), own / name.format(4))
+    collected = collect(ledger, [own], repository=repository)
+    found = {(result.from_repository, result.seed): result for result in collected.results}
+    places = {key: (result.used, result.finished) for key, result in found.items()}
+    assert places == {
+        (True, 1): (False, True), (False, 1): (True, True), (True, 2): (True, True), (False, 2): (True, False),
+        (True, 3): (True, True), (False, 3): (False, True), (True, 4): (False, True), (False, 4): (True, True),
+    }  # fmt: skip
+    texts = [problem.text for problem in collected.problems]
+    assert len(texts) == 3 and sum("yours counts" in text for text in texts) == 2
+    outcome = verdicts.judge(ledger, collected).outcomes["ppo-era/HalfCheetah-v4"]
+    assert outcome.seeds == 4 and "came with the repository: 2 of 4 runs" in outcome.notes
+
+
+def test_without_a_folder_of_the_repository_nothing_is_missed(ledger, tmp_path):
+    assert collect(ledger, [], repository=tmp_path / "records").results == []
 
 
 def test_a_copy_under_another_seeds_name_is_not_another_seed(ledger, tmp_path):

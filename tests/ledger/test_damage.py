@@ -23,7 +23,14 @@ GRPO = "grpo_qwen2.5_math_7b"
 METRICS = f"{GRPO}/metrics.jsonl"
 SUMMARY = "cifar10-era0.6-seed42/summary.csv"
 TRAIN = "h1hand-walk-v0-fastsac_era-seed1/train.csv"
-ENTROPY = {METRICS: "actor/entropy", SUMMARY: "eval_top1", TRAIN: "policy_entropy"}  # a metric of each
+PPO_RUN = "HalfCheetah-v4-ppo_era-seed1"
+PPO, INFO = f"{PPO_RUN}/train.csv", f"{PPO_RUN}/run.json"
+ENTROPY = {
+    PPO: "entropy_per_dim",
+    METRICS: "actor/entropy",
+    SUMMARY: "eval_top1",
+    TRAIN: "policy_entropy",
+}  # a metric of each
 
 
 # Changes of a file's lines: bytes with their ends, numbered from 1.
@@ -108,6 +115,8 @@ LINES_LEFT_OUT = {
     "FastTD3, no end": (TRAIN, end_cut(-2), 10, "no end", 8),
     "FastTD3, cut in the middle": (TRAIN, put(4, b"300,38400,1\r\n"), 4, "cells is 3, the header's 19", 8),
     "FastTD3, rows lost": (TRAIN, without(4, 5), 4, "2 rows are missing between the steps 200 and 500", 7),
+    "PPO, cut in the middle": (PPO, put(4, b"450000,5\r\n"), 4, "cells is 2, the header's 9", 19),
+    "PPO, rows lost": (PPO, without(4, 5), 4, "2 rows are missing between the steps 300000 and 750000", 18),
 }
 # file, change, the problem's line and words, and the metric that is left out
 METRIC_LEFT_OUT = {
@@ -120,6 +129,7 @@ METRIC_LEFT_OUT = {
     "timm, below 0": (SUMMARY, cell(9, "eval_top1", "-0.1"), 9, "beyond 0 to 100", "eval_top1"),
     "timm, no column": (SUMMARY, rename(b"eval_top5", b"eval_acc5"), None, "has no eval_top5, which", "eval_top5"),
     "FastTD3, NaN": (TRAIN, cell(4, "policy_entropy", "nan"), 4, "number at step 300", "policy_entropy"),
+    "PPO, NaN": (PPO, cell(4, "clipped", "nan"), 4, "number at step 450000", "clipped"),
     "FastTD3, no column": (TRAIN, rename(b"policy_entropy", b"e"), None, "has no policy_entropy", "policy_entropy"),
 }
 # file, change, the problem's line and words
@@ -137,6 +147,14 @@ NOT_USED = {
     "FastTD3, backwards": (TRAIN, lambda rows: rows[:5] + rows[3:], 6, "not a resumption"),
     "FastTD3, a step twice": (TRAIN, lambda rows: rows[:5] + rows[4:], 6, "not a resumption"),
     "FastTD3, header alone": (TRAIN, header_only, None, "has a header and no row"),
+    "PPO, two writers": (PPO, interleaved(slice(11, None), slice(1, 11)), 4, "as if two runs"),
+    "PPO, header alone": (PPO, header_only, None, "has a header and no row"),
+    "PPO, no run.json": (INFO, nothing, None, "is missing, or is not JSON"),
+    "PPO, run.json cut": (INFO, lambda rows: rows[:5], None, "is missing, or is not JSON"),
+    "PPO, run.json of something else": (INFO, lambda rows: [b'{"task": 3}'], None, "task, seed, command, total_steps"),
+    "PPO, a number as a word": (INFO, lambda rows: [row.replace(b'"--env"', b"1") for row in rows], None, "command"),
+    "PPO, no steps": (INFO, lambda rows: [row.replace(b"3000000", b"0") for row in rows], None, "total_steps cannot"),
+    "PPO, another seed": (INFO, lambda rows: [row.replace(b'"1"', b'"2"') for row in rows], None, "the command has 2"),
 }
 
 
@@ -147,6 +165,7 @@ def whole_runs(tmp_path_factory, command_of):
     for make, file, length in ((synthetic.timm_run, SUMMARY, 200), (synthetic.fasttd3_run, TRAIN, 1000)):
         name = file.split("/")[0]
         make(out / name, command_of(name), length)
+    synthetic.control_run(out / PPO_RUN, synthetic.control_runs()[PPO_RUN])
     return out
 
 
@@ -192,6 +211,13 @@ def test_a_log_that_cannot_be_trusted_is_not_used(damaged, case):
     assert not damaged(*NOT_USED[case])[1].used
 
 
+def test_a_finished_run_whose_csv_was_cut_is_unfinished(damaged):
+    _, after, problems = damaged(
+        PPO, end_cut(-2), None, "ends at step 2850000, and run.json says that it finished at 30"
+    )
+    assert after.used and not after.finished and len(problems) == 2
+
+
 def test_many_bad_lines_are_counted_and_not_listed(one, tmp_path):
     file = synthetic.verl_run(tmp_path / GRPO, range(1, 5)) / "metrics.jsonl"
     change_lines(file, lambda rows: [*rows, *[b"oops\n"] * 500])
@@ -227,6 +253,7 @@ def one_of_each(tmp_path_factory, command_of):
     synthetic.verl_run(out / GRPO, range(1, 30))
     synthetic.timm_run(out / "time/cifar10-aug-seed42", command_of("time/cifar10-aug-seed42"), 3)
     synthetic.fasttd3_run(out / "h1hand-run-v0-fasttd3-seed1", command_of("h1hand-run-v0-fasttd3-seed1"), 3000)
+    synthetic.control_run(out / PPO_RUN, synthetic.control_runs()[PPO_RUN])
     synthetic.evaluation(out / GRPO / "evaluation" / GRPO, ["aime24", "amc23"])
     synthetic.llm_demo(out, "era", steps=20)
     synthetic.vision_demo(out, "baseline")

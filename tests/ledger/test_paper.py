@@ -155,7 +155,7 @@ def test_hardware_and_seeds_are_in_the_paper(paper, ledger):
     assert "3 machines, each with 4 A40 GPUs" in text and ledger.runs["vision-cifar10"].hardware == "3 x 4 NVIDIA A40"
     assert "10 random seeds for SAC, OBAC, and FastSAC, 5 seeds for PPO, and 3 seeds for TD-MPC2" in text
     seeds = {"hb-fastsac-era": 10, "sac-humanoidbench": 10, "obac": 10, "ppo": 5, "tdmpc2": 3, "cifar10": 3}
-    seeds |= {"truncated": 5, "tricks-clip": 10}
+    seeds |= {"truncated": 5, "tricks-clip-ppo": 10}
     assert {name: len(ledger.seeds_of(ledger.experiments[name])) for name in seeds} == seeds
 
 
@@ -167,6 +167,6 @@ def test_tasks_are_those_of_the_papers_list(paper, ledger):
         if len(cells) == 4
     }
     for experiment in ledger.experiments.values():
-        for task in experiment.over.get("TASKS", ()):
+        for task in (*experiment.over.get("TASKS", ()), *experiment.select.get("TASKS", "").split()):
             in_text = task in ("Humanoid-v4", "Swimmer-v4")  # of fig. mujoco alone, in its text
             assert task.lower() in rows or in_text and task in paper, (experiment.id, task)

@@ -172,8 +172,33 @@ def test_with_nothing_collected_it_says_how_to_begin(read, ledger):
 
 def test_what_was_run_and_what_not(read):
     said = read["demos"].texts("header")[0]
-    assert "none was run; beside the paper 8 of 10 (demo: chain; demo: digits; demo: HalfCheetah)." in said
+    assert "none was run; beside the paper 8 of 33 (demo: chain; demo: digits; demo: HalfCheetah)." in said
     assert "Hardware: 2 cores of AMD EPYC." in said and "Nothing was run yet" not in said
+
+
+def test_what_came_with_the_repository(ledger):
+    """With its commit, days and hardware; it is not taken for what was run here."""
+    came = {"from_repository": True, "commit": "c" * 40, "state": "unknown", "hardware": "2 cores of AMD EPYC"}
+    items = [
+        replace(item, **came, ended=f"2026-11-2{item.seed}T10:00:00+00:00")
+        for item in results_of(ledger, "ppo/HalfCheetah", "ppo-era/HalfCheetah")
+    ]
+    shown = page_of(ledger, synthetic.judged(ledger, items[1:]))
+    assert shown.summary[1] == (
+        "9 trainings came with the repository, in records/ (commit cccccccccc, 2026-11-21 to 2026-11-25)."
+        " Nothing was run here yet."
+    )
+    assert not shown.begun and "2 cores of AMD EPYC" in shown.summary[0]
+    kinds = {(row.name, row.kind, row.seeds, row.states) for row in shown.results}
+    kind, code = "training, with the repository", "of commit cccccccccc; 2026-11-2{} to 2026-11-25"
+    assert kinds == {
+        ("HalfCheetah-v4-ppo", kind, "2–5", "4 " + code.format(2)),
+        ("HalfCheetah-v4-ppo_era", kind, "1–5", "5 " + code.format(1)),
+    }
+    (measured, _) = next(section for section in shown.figures if section.place.id == "fig:gym_ppo").measured
+    assert "came with the repository: 4 of 4 runs" in measured.notes and measured.outcome.state == "partial"
+    own = page_of(ledger, synthetic.judged(ledger, [replace(items[0], from_repository=False), *items[1:]]))
+    assert own.begun and own.summary[1].endswith("2026-11-25).")
 
 
 def test_the_counts_are_of_all_rows_and_claims(read, ledger, collected):
@@ -329,6 +354,14 @@ def test_times_are_ratios_to_the_baseline(ledger):
     assert [bound for bounds in panel.bounds.values() for bound in bounds] == [1.0, 1.06]
 
 
+def test_a_row_without_a_target_is_a_level_among_the_points(ledger):
+    found = synthetic.judged(ledger, results_of(ledger, "targets-", seeds=2))
+    made = [panel for panel in drawn(ledger, found) if panel.title == "dog-run"]
+    (panel,) = [panel for panel in made if panel.x == "TARGET"]
+    assert [series.x for series in panel.series] == [[-1.0, -0.75, -0.5, -0.25]] * 2
+    assert list(panel.bounds) == ["SAC without entropy term"]
+
+
 def test_claims_bounds_are_drawn(ledger, collected):
     items = synthetic.results(ledger, only=lambda entry: entry.experiment.place == "fig:llm_entropy_analysis")
     made = drawn(ledger, synthetic.judged(ledger, items))
@@ -340,13 +373,13 @@ def test_claims_bounds_are_drawn(ledger, collected):
 
 def test_nothing_is_drawn_of_what_was_not_run(mixed):
     by_place = {section.place.id: section for section in mixed.figures}
-    nothing = by_place["fig:gym_ppo"]
+    nothing = by_place["fig:hb_obac"]
     assert not nothing.pictures and [item.state for item in nothing.missing] == [results.CANNOT]
-    not_run, cannot = by_place["fig:hb_fastsac"].missing[0], by_place["fig:preview_results"].missing[1]
+    not_run, cannot = by_place["fig:hb_fastsac"].missing[0], by_place["fig:compare_mnse"].missing[1]
     assert not_run.names == ["FastTD3 (h1hand-pole-v0)", "FastSAC-ERA (h1hand-pole-v0)"]
     ids = [f"{name}/h1hand-pole-v0" for name in ("hb-fasttd3", "hb-fastsac-era")]
     assert not_run.commands == [f"python3 reproduce.py run {id}" for id in ids]
-    assert cannot.names == ["SAC", "SAC-ERA"] and "SAC is not part of this project" in cannot.reason
+    assert cannot.names == ["MNSE"] and cannot.reason == "MNSE has no public code, and the paper copies its curves."
     assert len(by_place["fig:hb_fastsac"].pictures) == 7
     assert by_place["fig:llm_entropy_analysis"].pictures[0].missing == ["top 20 % (H_resp)"]
 

@@ -157,13 +157,28 @@ def test_a_claim_of_order_needs_all_tasks_and_an_interval_without_zero(ledger):
 
 
 def test_returns_are_divided_by_what_solves_the_task_before_they_are_aggregated(ledger):
-    assert set(ledger.solved_at) == set(ledger.experiments["preview-fasttd3"].over["TASKS"])
+    assert set(ledger.scales) >= set(ledger.experiments["preview-fasttd3"].over["TASKS"])
     low, high = (
         curves_of(ledger, "hb-fasttd3", "eval_avg_return", 100),
         curves_of(ledger, "hb-fastsac-era", "eval_avg_return", 450),
     )
     _, claims = judge(ledger, low + high)
     assert 350 / 800 < claims["aggregate"].parts[0].value < 350 / 700 + 1e-9
+
+
+@pytest.mark.parametrize("entropy, state", [(0.5, "reproduced"), (1.0, "reproduced"), (9.0, "not reproduced")])
+def test_not_higher_is_the_opposite_of_higher(ledger, entropy, state):
+    plain = curves_of(ledger, "tricks-clip-ppo", "entropy_per_dim", 1.0)
+    other = curves_of(ledger, "tricks-clip-0_28", "entropy_per_dim", entropy)
+    _, claims = judge(ledger, plain + other)
+    assert claims["tricks-clip-0_28"].parts[0].passed == (state == "reproduced")
+
+
+def test_one_row_is_compared_with_each_entry_of_another(ledger):
+    level = curves_of(ledger, "targets-no-entropy-dog-run", "eval_avg_return", 100)
+    points = curves_of(ledger, "targets-sac-era-dog-run", "eval_avg_return", 200)
+    _, claims = judge(ledger, level + points)
+    assert claims["no-entropy-dog-run"].state == "reproduced" and len(claims["no-entropy-dog-run"].parts) == 4
 
 
 def times(ledger, name, seconds):

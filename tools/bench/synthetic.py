@@ -1,5 +1,5 @@
-"""Made-up results: folders as verl, its evaluation, timm, FastTD3, the demos and `reproduce.py run` write them, and
-what `collect` would find for the rows of the ledger.
+"""Made-up results: folders as verl, its evaluation, timm, FastTD3, recipes/control, the demos and `reproduce.py run`
+write them, and what `collect` would find for the rows of the ledger.
 
 tests/ledger and tools/bench/ledger.py use it. Commands, names and protocols of the folders come from the recipes of the
 overlays, and not from the ledger."""
@@ -9,6 +9,8 @@ import importlib.util
 import json
 import math
 import shlex
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -194,6 +196,56 @@ def fasttd3_commands(seeds: Sequence[int] | None = None) -> list[tuple[str, tupl
     return [(name, *rest) for name, rest in found.items()]
 
 
+# ----------------------------------------------------------------------------------------------------- recipes/control
+
+CONTROL_COLUMNS = (
+    "global_step", "eval_avg_return", "seconds", "cpu_seconds", "entropy_per_dim", "min_entropy_per_dim",
+    "mean_log_std", "clipped", "delta",
+)  # fmt: skip
+
+
+_PRINT_RUNS = """
+import json, host, launch, sys
+seeds = tuple(json.loads(sys.argv[1]))
+for name, kind in launch.EXPERIMENTS.items():
+    for run in kind().runs(name, host.Settings(seeds=seeds or None), []):
+        folder = f"{name}/{run.name}" if name in kind.apart else run.name
+        print(json.dumps([name, folder, run.task, run.agent, run.seed, run.command, kind().planned_steps(run)]))
+"""
+
+
+@cache
+def control_runs(seeds: Sequence[int] = ()) -> dict[str, list]:
+    """Experiment, folder, task, agent, seed, command and steps of all runs of the recipe by folder; seeds: not its own.
+
+    Of another process, because the recipe's modules have names like `results`."""
+    command = [sys.executable, "-c", _PRINT_RUNS, json.dumps(seeds)]
+    answer = subprocess.run(command, cwd=ROOT / "recipes/control", capture_output=True, text=True, check=True)
+    return {run[1]: run for run in map(json.loads, answer.stdout.splitlines())}
+
+
+def control_run(folder: Path, run: Sequence, rows: int = 20, finished: bool = True, **info) -> Path:
+    """A run of recipes/control/launch.py, of those of control_runs; `info` goes into its run.json."""
+    _, _, task, agent, seed, (script, *flags), total = run
+    folder.mkdir(parents=True)
+    rng, era = np.random.default_rng(zlib.crc32(folder.name.encode())), "era" in agent
+    level, written = rng.normal(4000 if "_" in agent else 1500, 300), []
+    for share in np.linspace(0, 1, rows + 1)[1:]:
+        entropy, step = -0.3 if era else 1.3 - share, round(total * share)
+        others = step / 2000, step / 2100, entropy, entropy - 0.2 * (not era), entropy - 1.4, 0.3 - 0.24 * era, 0.0
+        mean = level * (1 - math.exp(-4 * share)) + 80 * rng.normal()
+        written.append([step, *(f"{number:.6g}" for number in (mean, *others))])
+    write_csv(folder / "train.csv", CONTROL_COLUMNS, written)
+    known = {
+        "host": "ppo", "task": task, "agent": agent, "seed": seed, "command": [Path(script).name, *flags],
+        "total_steps": total, "finished": finished, "started": START, "ended": "2026-11-20T09:30:59+00:00",
+        "commit": "c" * 40, "versions": {"torch": "2.13.0"}, "cpu_seconds": 1700.0,
+        "hardware": {"cpu": "AMD EPYC", "cores": 2},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps({**known, **info}, indent=1) + "\n")
+    return folder
+
+
 # --------------------------------------------------------------------------------------------------------------- demos
 
 
@@ -292,6 +344,9 @@ def grid(
     say("FastTD3")
     for number, (name, command, total) in enumerate(fasttd3_commands(range(1, 1 + seeds))):
         fasttd3_run(out / "fasttd3" / name, command, total, seed=number)
+    say("recipes/control")
+    for name, run in control_runs(tuple(range(1, 1 + seeds))).items():
+        control_run(out / "control" / name, run)
     say("demos")
     for seed in range(1, seeds + 1):
         for arm in ("grpo", "era"):
@@ -311,6 +366,7 @@ STEPS = {"llm": 1100, "vision": 200, "control": 100_000}
 ENDS = {
     "actor/entropy": (1.6, 0.45, 0.02), "era/response_entropy": (1.9, 0.5), "era/rest_entropy": (0.05, 0.01),
     "era/low_fraction": (0.3, 0.03), "era/high_fraction": (0.2, 0.0), "eval_avg_return": (-40.0, 812.0, 640.0),
+    "entropy_per_dim": (1.4, -0.3, 0.4), "min_entropy_per_dim": (1.4, -0.3, 0.3), "clipped": (0.4, 0.06, 0.3),
     "policy_entropy": (12.0, -3.0, -9.5), "gaussian_entropy": (13.0, -3.0), "delta": (0.1, 0.9),
     "response_entropy": (2.2, 0.69, 0.28), "reward": (0.1, 0.94), "distinct_right": (1.0, 5.9, 2.5),
     "eval_top1": (20.0, 97.0), "eval_entropy_min": (2.0, 0.9827, 0.01),
