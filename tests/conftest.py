@@ -113,6 +113,21 @@ def ported_ppo(patched_ppo, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def patched_tdmpc2(tmp_path_factory) -> Path:
+    """Comes from git only."""
+    return patched("tdmpc2", tmp_path_factory.mktemp("checkouts"))
+
+
+@pytest.fixture(scope="session")
+def ported_tdmpc2(patched_tdmpc2, tmp_path_factory) -> Path:
+    """Upstream with the patches without which it trains neither on a CPU nor on gymnasium 1."""
+    tree = unpatched(patched_tdmpc2, "e9f5932", tmp_path_factory.mktemp("upstream"), "tdmpc2")
+    patches = sorted((ROOT / "patches/tdmpc2/e9f5932").glob("000[12]-*.patch"))
+    subprocess.run(["git", "apply", *patches], cwd=tree, check=True)
+    return tree
+
+
+@pytest.fixture(scope="session")
 def run_in():
     """run_in(tree, script, *args): what a Python script prints in a process whose `import verl` finds the tree's."""
 

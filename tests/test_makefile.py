@@ -16,6 +16,7 @@ RUNS = {
     subject: dict(re.findall(rf"^({subject}-[^:]+): RUN = (\S+)", MAKEFILE, re.MULTILINE))
     for subject in ("llm", "vision", "control")
 }
+AGENTS = dict(re.findall(r"^(control-[^:]+): EXPERIMENT = (\S+)", MAKEFILE, re.MULTILINE))
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def executable(path, text):
 
 def test_help_lists_every_public_target(make):
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE).group(1).replace("\\\n", " ")
-    public = {name for name in phony.split() if not name.startswith("$")}.union(*RUNS.values())
+    public = {name for name in phony.split() if not name.startswith("$")}.union(*RUNS.values(), AGENTS)
     lines = make("help").stdout.splitlines()
     assert {line.split()[0] for line in lines if line.startswith("  ")} == public
     assert max(map(len, lines)) <= 120
@@ -72,7 +73,23 @@ def test_every_experiment_has_a_target_and_a_row_in_the_documentation(subject, r
     assert sorted(RUNS[subject].values()) == experiments(subject, request, project_root)
     page = (project_root / f"docs/{subject}/recipes.md").read_text()
     cells = re.findall(rf"^\| (`{subject}-[^|]*)\|", page, re.MULTILINE)
-    assert set(re.findall(r"`([^`]+)`", " ".join(cells))) == RUNS[subject].keys()
+    found = set(re.findall(r"`([^`]+)`", " ".join(cells)))
+    assert found == RUNS[subject].keys() | (AGENTS.keys() if subject == "control" else set())
+
+
+def test_every_target_of_the_other_agents_prints_its_commands(make, project_root, tmp_path):
+    variables = ("DRY_RUN=1", "SEED=3", f"CHECKOUTS={tmp_path}/my checkouts", f"OUTPUT={ODD}", "ARGS=--a '1 2'")
+    listed = [sys.executable, project_root / "recipes/control/launch.py", "--help"]
+    known = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("EXPERIMENT: ")[1]
+    assert sorted(AGENTS.values()) == sorted(known.strip().split(", "))
+    for target in AGENTS:
+        commands = printed(make(target, *variables))
+        assert commands
+        for words in commands:
+            assert words[2].startswith(f"{ODD}/") and words[2].endswith("-seed3") and words[:2] == ["mkdir", "-p"]
+            (python,) = [word for word in words if word.endswith("/bin/python")]
+            environment = "cpu" if target in ("control-ppo", "control-llm-techniques") else "control-cpu"
+            assert python == f"{project_root}/.venv/{environment}/bin/python" and words[-2:] == ["--a", "1 2"]
 
 
 def test_every_llm_target_prints_its_command(make, patched_verl, tmp_path):

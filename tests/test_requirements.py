@@ -16,6 +16,7 @@ LOCKS = {
     "playground": ("fasttd3-playground",),
     "cpu": ("cpu",),
     "verl-0.9-cpu": ("verl-0.9-cpu",),
+    "control-cpu": ("control-cpu",),
 }
 
 

@@ -13,12 +13,13 @@ import pytest
 from kit import APPLY, PROJECT, git
 
 # The lines of upstream files that the patches may change; everything else is in new files.
-HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80)}
+HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80), "tdmpc2": ("e9f5932", 60)}
 # Where a checkout has the file of the library, era/.
 LIBRARY = {
     "verl": ("verl/utils/era.py", "era/language.py"),
     "timm": ("timm/layers/era.py", "era/discrete.py"),
     "fasttd3": ("fast_td3/era.py", "era/continuous.py"),
+    "tdmpc2": ("tdmpc2/common/era.py", "era/continuous.py"),
 }
 
 

@@ -62,13 +62,8 @@ def activated(logits, **setting):
 
 @pytest.mark.parametrize("family", FEW_FAMILIES)
 def test_family(import_timm, family):
+    """`make vision-models` checks all 88, in two minutes."""
     assert timm_families.check(family) == "pass"
-
-
-@pytest.mark.slow
-def test_every_family(patched_timm):
-    results = timm_families.run(patched_timm)
-    assert len(results) == 88 and {family: said for family, said in results.items() if said != "pass"} == {}
 
 
 def test_families_are_all_of_timm(timm):
