@@ -13,6 +13,7 @@ if str(SHARED) not in sys.path:
     sys.path.append(str(SHARED))
 
 import grid  # noqa: E402  from SHARED
+
 import results  # noqa: E402
 
 CURVES, RECORD = "train.csv", "run.json"

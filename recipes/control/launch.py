@@ -29,11 +29,12 @@ from host import CURVES, PROJECT, Host, Settings  # first: it puts the shared la
 import grid
 import launching
 import preflight
-import results
 from launching import checked, is_on, refuse_if_any
 from ppo import PPO
 from sac import SAC
 from tdmpc2 import TDMPC2
+
+import results
 
 HOSTS = (PPO, SAC, TDMPC2)
 EXPERIMENTS = {name: host for host in HOSTS for name in host.experiments}

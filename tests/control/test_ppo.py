@@ -1,7 +1,7 @@
 """PPO-ERA in the paper's code: upstream's script, run in this process, on tiny settings."""
 
-import contextlib
 import csv
+import gc
 import math
 import os
 import runpy
@@ -53,7 +53,15 @@ def train(tmp_path, monkeypatch):
     """train(tree, *flags): runs the script in tmp_path/<name>, and returns that folder."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    def end_process():
+        """As far as a run's end ends what the script leaves in its process: signal handlers, and with them the lock."""
+        torch.distributions.Distribution.set_default_validate_args(True)  # --fast turns it off
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        gc.collect()
+
     def run(tree, *flags, name="run", change=None):
+        end_process()
         folder = tmp_path / name
         (folder / "data_train").mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(folder)
@@ -66,9 +74,7 @@ def train(tmp_path, monkeypatch):
         return folder
 
     yield run
-    torch.distributions.Distribution.set_default_validate_args(True)  # --fast turns it off
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    end_process()
 
 
 def returns(folder):
@@ -129,12 +135,47 @@ def test_an_interrupted_run_goes_on_to_the_bit(patched_ppo, train, how):
 
     with pytest.raises(Killed if how == "killed" else SystemExit):
         train(patched_ppo, *flags, name="cut", change=interrupt)
-    with contextlib.chdir(whole.parent), pytest.raises(SystemExit, match="2"):
-        train(patched_ppo, *flags, "--gamma", "0.9", name="cut")
     cut = train(patched_ppo, *flags, name="cut")
     assert rows(cut) == rows(whole)
     assert np.array_equal(returns(cut), returns(whole))
     assert not (cut / "checkpoint.pt").exists()
+
+
+def test_a_folder_holds_one_run(patched_ppo, train, capsys):
+    flags = ("--csv_path", "train.csv", "--fast")
+
+    def refused(*flags):
+        with pytest.raises(SystemExit, match="2"):
+            train(patched_ppo, *flags)
+        return capsys.readouterr().err
+
+    locks = []
+
+    def keep_lock(modules):
+        modules.training_run.TrainingRun.finish = lambda self: locks.append(self.lock)
+
+    train(patched_ppo, *flags, change=keep_lock)
+    assert "another process trains in" in refused(*flags)
+    locks.pop().close()
+    assert "holds another run" in refused(*flags, "--gamma", "0.9")
+    folder = train(patched_ppo, *flags)
+    before = (folder / "train.csv").read_bytes()
+    assert "holds another run" in refused(*flags, "--gamma", "0.9")
+    assert "is a folder" in refused("--csv_path", "data_train")
+    (folder / "file").touch()
+    assert "File exists" in refused("--csv_path", "file/train.csv")
+    with pytest.raises(SystemExit) as ended:
+        train(patched_ppo, *flags)
+    assert not ended.value.code and (folder / "train.csv").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_named(patched_ppo, train, capsys, tmp_path):
+    for damage in (b"", b"text", bytes(1000)):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run/checkpoint.pt").write_bytes(damage)
+        with pytest.raises(SystemExit, match="2"):
+            train(patched_ppo, "--csv_path", "train.csv")
+        assert "Remove it, and the run starts over." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

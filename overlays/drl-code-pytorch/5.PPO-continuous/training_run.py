@@ -20,8 +20,9 @@ minute, and when a signal asks to end.
 
 import argparse
 import csv
+import fcntl
 import os
-import pickle
+import shlex
 import signal
 import sys
 import time
@@ -34,7 +35,7 @@ import torch
 from fast import Fast
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT, LOCK = "checkpoint.pt", ".training"
 SECONDS_BETWEEN_CHECKPOINTS = 60
 # What changes in training, beside the agent: main()'s variables, as far as its flags make them.
 CHANGING = ("replay_buffer", "state_norm", "reward_norm", "reward_scaling", "evaluate_rewards")
@@ -52,14 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csv_path",
         type=Path,
-        help="write the run to this file, with run.json and a checkpoint beside it, and resume it",
+        help="write the run to this file, with run.json and a checkpoint beside it, and resume it; "
+        "a folder holds one run",
     )
     parser.add_argument("--fast", action="store_true", help="the same numbers in less time")
     era_ppo.add_arguments(parser)
 
 
 def refuse(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {message} Nothing was changed.", file=sys.stderr)
     sys.exit(2)
 
 
@@ -80,14 +82,39 @@ class TrainingRun:
         if args.csv_path is None:
             return
         self.folder = args.csv_path.resolve().parent
-        if run_json.is_finished(self.folder):
-            print(f"{self.folder} is finished")
-            sys.exit()
         self.record = run_json.begin("ppo", args.env, args.seed, args.max_train_steps, PACKAGES)
+        try:
+            self.take_folder()
+        except OSError as problem:
+            refuse(f"--csv_path {args.csv_path}: {problem.strerror}: {problem.filename}.")
         self.rows, self.cpu_before = [], 0.0
         self.began = self.saved = time.time()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
+
+    def take_folder(self) -> None:
+        """Ends the process if the folder holds another run, or this one finished."""
+        path = self.args.csv_path
+        if path.is_dir():
+            refuse(f"--csv_path {path} is a folder. Name a file in a folder of the run's own.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / LOCK).open("w")  # as long as this process lives
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            refuse(f"another process trains in {self.folder}. Name a file in another folder.")
+        before = run_json.read(self.folder)
+        if before and before.get("command") != self.record["command"]:
+            then, now = (
+                shlex.join(map(str, record["command"])) for record in (before, self.record)
+            )
+            refuse(
+                f"{self.folder} holds another run. Then: {then}; now: {now}. Give the same flags "
+                "to resume it, or name a file in another folder."
+            )
+        if before.get("finished") is True:
+            print(f"{self.folder} holds this run, finished")
+            sys.exit()
 
     def stop(self, number: int, frame: object) -> None:
         self.stopped_by = number
@@ -142,12 +169,8 @@ class TrainingRun:
         run_json.write(self.folder, self.record | ended)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
-    def settings(self) -> dict:
-        return {key: value for key, value in vars(self.args).items() if key != "csv_path"}
-
     def save(self, total_steps: int) -> None:
         checkpoint = {
-            "settings": self.settings(),
             "total_steps": total_steps,
             "rows": self.rows,
             "seconds": time.time() - self.began,
@@ -172,15 +195,8 @@ class TrainingRun:
         file = self.folder / CHECKPOINT
         try:
             checkpoint = torch.load(file, weights_only=False)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as problem:
-            refuse(f"{file} cannot be read ({problem}). Without it the run starts over.")
-        then, now = checkpoint["settings"], self.settings()
-        changed = [f"--{key}" for key in now if then.get(key) != now[key]]
-        if changed:
-            refuse(
-                f"{file} is of a run with another {', '.join(changed)}. Give the same flags to "
-                "resume it, or another --csv_path. Nothing was changed."
-            )
+        except Exception as problem:  # of many kinds, by where the file is damaged
+            refuse(f"{file} cannot be read ({problem}). Remove it, and the run starts over.")
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
         for name, value in checkpoint["variables"].items():

@@ -79,9 +79,10 @@ def write(folder: Path, record: Dict[str, Any]) -> None:
     os.replace(new, folder / FILE)
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether run.json says so; False without one, or with one that cannot be read."""
+def read(folder: Path) -> Dict[str, Any]:
+    """{} without run.json, or with one that cannot be read."""
     try:
-        return json.loads((folder / FILE).read_text())["finished"] is True
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        record = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
