@@ -15,6 +15,7 @@ NEEDS = {
     "HumanoidBench": "Run: python3 apply.py apply humanoid-bench. It needs mujoco 3.1.6, dm_control 1.0.20 and "
     "gymnasium 0.29.1, so an environment of its own.",
 }
+ONE_DIMENSION = "ERA per state needs an action of at least two dimensions, the task has one."
 EGL = Path(__file__).resolve().parent.parent.parent / "overlays/fasttd3/fast_td3/environments/egl.py"
 
 
@@ -49,8 +50,11 @@ def egl_problem() -> str:
     return egl.problem()
 
 
-def check(task: str) -> None:
+def check(task: str) -> int:
     """
+    Returns:
+        The dimensions of an action.
+
     Raises:
         ImportError: a package is missing.
         ValueError: there is no such task, it has no continuous action vector, or it needs EGL and there is none.
@@ -66,6 +70,7 @@ def check(task: str) -> None:
     env.close()
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ValueError(f"a continuous action vector expected, the task has {space}.")
+    return space.shape[0]
 
 
 class ActionRepeat(gymnasium.Wrapper):

@@ -1,5 +1,6 @@
 """What the hosts of recipes/control share: experiments, the command of a run, and what is in a run's folder."""
 
+import math
 import os
 import subprocess
 import sys
@@ -83,6 +84,8 @@ class Host(grid.Trainer):
     task_examples: ClassVar[str]
     steps_flag: ClassVar[str]
     default_steps: ClassVar[int]
+    # The flag of the steps between two evaluations, and its default, where there is none after the last step.
+    evaluation: ClassVar[tuple[str, int] | None] = None
     default_gpus: ClassVar[float] = 0
     files: ClassVar[tuple[str, ...]] = ()  # that it writes beside train.csv, run.json and log.txt
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
@@ -148,13 +151,19 @@ class Host(grid.Trainer):
         return results.last_return(folder)
 
     def planned_steps(self, run: Run) -> int | None:
-        """The last value of steps_flag; its default without one. None if that is no number."""
-        words = [part for word in run.command for part in word.split("=", 1)]
-        given = [value for flag, value in zip(words, words[1:]) if flag == self.steps_flag]
-        try:
-            return int(float(given[-1])) if given else self.default_steps
-        except ValueError:
-            return None
+        steps = number(run, self.steps_flag, self.default_steps)
+        return None if steps is None else int(steps)
+
+
+def number(run: Run, flag: str, default: float) -> float | None:
+    """The last value of a flag; the default without one. None if that is no number above 0."""
+    words = [part for word in run.command for part in word.split("=", 1)]
+    given = [value for name, value in zip(words, words[1:]) if name == flag]
+    try:
+        value = float(given[-1]) if given else default
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
 
 
 def commit() -> str:

@@ -36,6 +36,7 @@ class PPO(Host):
     task_pattern = r"\w[\w-]*-v\d+"
     task_examples = "tasks like HalfCheetah-v4"
     steps_flag, default_steps = "--max_train_steps", 3_000_000
+    evaluation = ("--evaluate_freq", 5_000)
     files = ("checkpoint.pt",)
     continues = True
     experiments = {

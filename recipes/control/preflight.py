@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from host import Host, Run
+from host import Host, Run, number
 
 # isort: split
 import grid
@@ -33,6 +33,24 @@ def flag_problems(kind: type[Host], name: str, added: list[str]) -> list[str]:
     ]
 
 
+def step_problems(host: Host, runs: list[Run]) -> list[str]:
+    """A run is finished when train.csv has a row of its last step."""
+    problems = []
+    for run in runs:
+        steps = host.planned_steps(run)
+        if not steps:
+            problems.append(f"ARGS: {host.steps_flag}: a number of steps expected.")
+        elif host.evaluation:
+            flag, default = host.evaluation
+            between = number(run, flag, default)
+            if not between or steps % between:
+                problems.append(
+                    f"ARGS: {host.steps_flag} {steps}: a multiple of {flag} ({default} unless you set it) expected. "
+                    "Otherwise no evaluation follows the last step, and the run never counts as finished."
+                )
+    return list(dict.fromkeys(problems))
+
+
 def question(host: Host, runs: list[Run], here: bool) -> dict:
     """For probe.py. Runs that differ only by their seed are checked once. here: and not in a Slurm job."""
     commands = {(run.task, run.agent): list(run.command) for run in runs}
@@ -40,6 +58,7 @@ def question(host: Host, runs: list[Run], here: bool) -> dict:
         "packages": host.packages,
         "script": str(host.root() / host.script),
         "tasks": sorted({run.task for run in runs}),
+        "era": sorted({run.task for run in runs if "era" in run.agent and "batch" not in run.command}),
         "commands": list(commands.values()),
         "here": here,
     }
@@ -64,7 +83,7 @@ def find_problems(plan: grid.Grid, python: str | None) -> tuple[list[str], str |
     if not (host.root() / host.script).is_file():
         problems.append(
             f"checkout: {host.root()} has no {host.script}. Run: python3 apply.py apply {host.upstream} --checkouts "
-            f"{host.checkouts}"
+            f"{host.checkouts} (make does so itself before the first run)"
         )
     elif python is not None:
         asked = question(host, [run for run, _ in plan.jobs], here=plan.engine != "slurm")
@@ -75,4 +94,4 @@ def find_problems(plan: grid.Grid, python: str | None) -> tuple[list[str], str |
             "GPUs: this machine has none that CUDA may use. RAY_ADDRESS names a cluster, SLURM=1 submits; "
             "GPUS_PER_RUN=0 trains on the CPU."
         )
-    return problems + space_problems(plan), prefix
+    return problems + step_problems(host, [run for run, _ in plan.jobs]) + space_problems(plan), prefix

@@ -1,8 +1,9 @@
 """preflight.py runs this with the Python that trains.
 
-Reads {packages, script, tasks, commands, here} from stdin as JSON and prints {prefix, has_ray, problems}.
+Reads {packages, script, tasks, era, commands, here} from stdin as JSON and prints {prefix, has_ray, problems}.
 """
 
+import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -10,9 +11,11 @@ import io
 import json
 import os
 import re
+import runpy
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from unittest import mock
 
 import environments
 
@@ -32,13 +35,15 @@ def environment_problems(packages):
             yield f"environment: {sys.executable} has mujoco {found}. Install mujoco<{MUJOCO + 1} there."
 
 
-def task_problems(names, here):
+def task_problems(names, era, here):
+    """era: those of `names` with state-level ERA."""
     reasons = {}
     for name in names:
         if not here and environments.suite(name) == "HumanoidBench":
             continue  # a login node may have no EGL
         try:
-            environments.check(name)
+            if environments.check(name) < 2 and name in era:
+                raise ValueError(environments.ONE_DIMENSION)
         except ImportError as error:
             needs = environments.NEEDS[environments.suite(name)]
             reason = f"{sys.executable} cannot import what it needs: {error}. {needs}"
@@ -49,29 +54,49 @@ def task_problems(names, here):
         yield f"TASKS: {', '.join(found)}: {reason}"
 
 
+class Parsed(Exception):
+    """Ends a script that has parsed its flags."""
+
+
+def parse(script, flags):
+    """By the script's own parser. Where that is not a function, the script runs until it has parsed them."""
+    if "def parse_arguments(" in Path(script).read_text():
+        return importlib.import_module(Path(script).stem).parse_arguments(flags)
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(parser):
+        parse_args(parser, flags)
+        raise Parsed
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", parse_and_end), contextlib.suppress(Parsed):
+        runpy.run_path(script, run_name="__main__")
+
+
 def flag_problems(script, command):
-    """The script's own parser must take the flags. Where it is not a function, the script's folder must name them."""
+    """The script's own parser must take the flags; or its config.yaml, for Hydra, must have the keys."""
     flags, name = command[1:], os.path.basename(script)
-    texts = [file.read_text() for file in sorted(Path(script).parent.glob("*.py"))]
-    if "def parse_arguments(" not in Path(script).read_text():
-        known = {flag for text in texts for flag in re.findall(r"""["'](--\w+)["']""", text)}
-        unknown = [flag for flag in flags if flag.startswith("--") and flag.partition("=")[0] not in known]
-        yield from (f"ARGS: {name} has no flag {flag}." for flag in dict.fromkeys(unknown))
+    config = Path(script).with_name("config.yaml")
+    if config.is_file():
+        known = re.findall(r"(?m)^\w+(?=:)", config.read_text())
+        keys = [flag.partition("=")[0] for flag in flags]
+        yield from (
+            f"ARGS: {config} has no key {key}." for key in keys if key.partition(".")[0] not in (*known, "hydra")
+        )
         return
-    module, said = importlib.import_module(name.removesuffix(".py")), io.StringIO()
+    said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
-            module.parse_arguments(flags)
+            parse(script, flags)
         except SystemExit:
             yield f"ARGS: {name} refuses its flags: {said.getvalue().strip().splitlines()[-1]}"
 
 
-def problems(packages, script, tasks, commands, here):
+def problems(packages, script, tasks, era, commands, here):
     found = list(environment_problems(packages))
     yield from found
     if found:
         return
-    yield from task_problems(tasks, here)
+    yield from task_problems(tasks, era, here)
     sys.path.insert(0, os.path.dirname(script))  # as Python does to start it
     yield from dict.fromkeys(problem for command in commands for problem in flag_problems(script, command))
 

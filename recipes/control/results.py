@@ -95,14 +95,23 @@ def main() -> int:
         print(__doc__)
         return 0
     given = [Path(name) for name in sys.argv[1:]] or [OUTPUT]
-    found = [file.parent for folder in given for file in sorted(folder.glob(f"*/{RECORD}"))]
-    if not found:
+    tables = {}  # by the folder in OUTPUT: those of Host.apart have runs of the same names
+    for folder in given:
+        for run in sorted(file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{RECORD}")):
+            if RUN_NAME.fullmatch(run.name):
+                tables.setdefault(str(run.parent.relative_to(folder)), []).append(run)
+    if not tables:
         print(
             f"error: no run (no {RECORD}) in {', '.join(map(str, given))}. Name the folder that was the runs' OUTPUT.",
             file=sys.stderr,
         )
         return 1
-    print("\n".join(return_lines(found)))
+    print(
+        "\n\n".join(
+            "\n".join([*([] if name == "." else [f"{name}:"]), *return_lines(runs)])
+            for name, runs in sorted(tables.items())
+        )
+    )
     return 0
 
 

@@ -14,10 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "overlays/shared/recipes/era"))
+PROJECT = Path(__file__).resolve().parent.parent.parent
+sys.path += [str(PROJECT), str(PROJECT / "overlays/shared/recipes/era")]
+import environments  # noqa: E402
+import results  # noqa: E402
 import run_json  # noqa: E402
 
 TARGET = -0.5  # nats per action dimension, for SAC's alpha and for ERA
+LOG_STD_RANGE = (-8.0, 0.0)  # ERA's
 COLUMNS = (
     *("global_step", "eval_avg_return", "seconds", "cpu_seconds"),
     # nats, of the policy bounded to [-1, 1]: in the newest states, and in those of the replay buffer
@@ -25,6 +29,7 @@ COLUMNS = (
     *("mean_log_std", "alpha", "delta"),
 )
 PACKAGES = ("jax", "sbx-rl", "stable_baselines3", "gymnasium", "mujoco", "dm_control", "numpy")
+MODEL = "model.zip"
 STATES = 1024  # of which the entropies are means
 
 
@@ -32,7 +37,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("sac_train.py", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--task", required=True, help="HalfCheetah-v4, dog-run, h1-walk-v0, ...")
-    add("--seed", type=int, default=1)
+    add("--seed", type=seed, default=1)
     add("--total_timesteps", type=positive, default=1_000_000, help="the agent's steps")
     add("--eval_every", type=positive, default=5_000, help="steps between two evaluations")
     add("--eval_episodes", type=positive, default=10)
@@ -58,19 +63,55 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--alpha_init is SAC's; with --era there is no entropy term.")
     if not 0 <= arguments.alpha_init < math.inf:
         parser.error(f"--alpha_init {arguments.alpha_init}: a number of at least 0 expected.")
+    low, high = feasible_targets(arguments.era)
+    if not low < arguments.target_entropy < high:
+        parser.error(
+            f"--target_entropy {arguments.target_entropy}: a number between {low:.4f} and {high:.4f} expected, in nats "
+            "per action dimension."
+        )
     return arguments
 
 
 def positive(text: str) -> int:
-    number = int(float(text))
-    if number < 1:
+    number = float(text)
+    if not 1 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"a number above 0 expected, got {text}")
-    return number
+    return int(number)
+
+
+def seed(text: str) -> int:
+    if int(text) not in range(2**32):  # numpy's range
+        raise argparse.ArgumentTypeError(f"an integer from 0 to 2**32 - 1 expected, got {text}")
+    return int(text)
+
+
+def feasible_targets(with_era: bool) -> tuple[float, float]:
+    """The open interval of --target_entropy. A policy on [-1, 1] has at most the uniform one's entropy, ln 2."""
+    if not with_era:
+        return -math.inf, math.log(2)
+    from era import continuous
+
+    return continuous.feasible_targets(1, *LOG_STD_RANGE)
+
+
+def problem(arguments: argparse.Namespace, folder: Path) -> str:
+    """Why the run cannot start in the folder; empty if it can."""
+    files = [name for name in (run_json.FILE, results.CURVES, MODEL) if (folder / name).exists()]
+    known, command = results.record(folder), [Path(sys.argv[0]).name, *sys.argv[1:]]
+    if files and (known.get("finished") or known.get("command") != command):
+        state = "a finished run" if known.get("finished") else "another run"
+        return f"{folder} holds {state} ({', '.join(files)}). Start this one in another folder."
+    try:
+        dimensions = environments.check(arguments.task)
+    except (ImportError, ValueError) as error:
+        return f"--task {arguments.task}: {error}"
+    if arguments.era and arguments.level == "state" and dimensions < 2:
+        return f"--task {arguments.task}: {environments.ONE_DIMENSION} --level batch takes it."
+    return ""
 
 
 def make_model(arguments: argparse.Namespace):
     """sbx's SAC, or ERA's."""
-    import environments
     import optax
     from sbx import SAC
     from sbx.sac.policies import SACPolicy
@@ -89,7 +130,7 @@ def make_model(arguments: argparse.Namespace):
     env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
     policy_kwargs = {"net_arch": [arguments.width] * 2, "layer_norm": True}
     if arguments.era:
-        policy_kwargs |= era_actor(arguments.target_entropy, distribution=arguments.distribution)
+        policy_kwargs |= era_actor(arguments.target_entropy, *LOG_STD_RANGE, arguments.distribution)
         kind = partial(EraSAC, learn_delta=arguments.learn_delta, level=arguments.level)
     else:
         kind = partial(
@@ -148,9 +189,7 @@ class Recorder:
     """Adds a row to train.csv at each evaluation."""
 
     def __init__(self, arguments: argparse.Namespace, model, folder: Path):
-        import environments
-
-        self.arguments, self.model, self.file = arguments, model, folder / "train.csv"
+        self.arguments, self.model, self.file = arguments, model, folder / results.CURVES
         self.env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
         self.env.reset(seed=arguments.seed + 2**31)  # not the training's seed
         self.began = time.time()
@@ -190,10 +229,13 @@ def train(arguments: argparse.Namespace, folder: Path) -> None:
     model.learn(arguments.total_timesteps, callback=recorder)
     if arguments.total_timesteps % arguments.eval_every:
         recorder.add_row()
-    model.save(folder / "model.zip")
+    model.save(folder / MODEL)
     ended = {"finished": True, "ended": run_json.now(), "cpu_seconds": round(time.process_time(), 1)}
     run_json.write(folder, record | ended)
 
 
 if __name__ == "__main__":
-    train(parse_arguments(sys.argv[1:]), Path.cwd())
+    given = parse_arguments(sys.argv[1:])
+    if reason := problem(given, Path.cwd()):
+        sys.exit(f"sac_train.py: error: {reason} Nothing was changed.")
+    train(given, Path.cwd())

@@ -18,6 +18,7 @@ class TDMPC2(Host):
     task_examples = "tasks like dog-run or humanoid-walk"
     # The agent's; each is two of the environment, 14M in upstream's own results for these tasks.
     steps_flag, default_steps = "steps", 7_000_000
+    evaluation = ("eval_freq", 50_000)
     default_gpus = 1
     files = ("logs", ".hydra", "train.log")
     experiments = {

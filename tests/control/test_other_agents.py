@@ -154,6 +154,8 @@ def test_the_users_flags_win(control, launch):
     run, *_ = host.runs("ppo", control.host.Settings(), ["--max_train_steps", "3e2", "--max_train_steps=500"])
     assert host.planned_steps(run) == 500 and run.command[-1] == "--max_train_steps=500"
     printed = launch("ppo", "--lr_a", "1e-3", DRY_RUN="1", TASKS="Ant-v4", SEED="7", AGENT="ppo_era").stdout
+    for variable in ("PYTHONPATH=", "MUJOCO_GL=", "ERA_COMMIT=", "CUDA_VISIBLE_DEVICES='' ", "ERA_AGENT=ppo_era "):
+        assert f" {variable}" in printed.partition(" --env")[0]
     assert printed.splitlines()[0].endswith("--entropy_coef 0 --lr_a 1e-3") and "Ant-v4 --seed 7" in printed
 
 
@@ -188,9 +190,18 @@ def test_all_that_is_missing_is_said(launch, control, patched_ppo, tmp_path):
     assert missing.returncode == 1 and "python3 apply.py apply tdmpc2 --checkouts" in missing.stderr
     assert "GPUS_PER_RUN=0 trains on the CPU" in missing.stderr
     given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1"}
-    unknown = launch("ppo", "--gama", "1", TASKS="Hoper-v4 CartPole-v1", **given).stderr
-    for said in ("TASKS: Hoper-v4", "CartPole-v1: a continuous action vector expected", "has no flag --gama"):
-        assert said in unknown
+    tasks = "Hoper-v4 CartPole-v1 Pendulum-v1"
+    unknown = launch("ppo", "--gama", "1", "--max_train_steps", "6000", TASKS=tasks, **given).stderr
+    for said in (
+        "TASKS: Hoper-v4",
+        "CartPole-v1: a continuous action vector expected",
+        "Pendulum-v1: ERA per state needs an action of at least two dimensions",
+        "PPO_continuous_main.py refuses its flags: Hyperparameters Setting for PPO-continuous: error: unrecognized",
+        "--max_train_steps 6000: a multiple of --evaluate_freq (5000 unless you set it) expected",
+    ):
+        assert said in unknown, unknown
+    only = launch("ppo", TASKS="Hopper-v4", AGENT="ppo_era", CHECK_ONLY="1", **given)
+    assert only.stdout == "Nothing is missing; 1 of 1 runs would start.\n" and only.returncode == 0, only.stderr
     # A newer mujoco is on the path: its version, and nothing else.
     (tmp_path / "new/mujoco-4.0.0.dist-info").mkdir(parents=True)
     (tmp_path / "new/mujoco-4.0.0.dist-info/METADATA").write_text(
@@ -199,6 +210,33 @@ def test_all_that_is_missing_is_said(launch, control, patched_ppo, tmp_path):
     newer = launch("ppo", PYTHONPATH=str(tmp_path / "new"), **given)
     assert "has mujoco 4.0.0. Install mujoco<4 there" in newer.stderr and "Traceback" not in newer.stderr
     assert sorted(os.listdir(tmp_path)) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "name, words, said",
+    [
+        ("ppo", "--max_train_steps 3e6", ""),
+        ("ppo", "--max_train_steps 600 --evaluate_freq=300", ""),
+        ("ppo", "--max_train_steps 700 --evaluate_freq=300", "--max_train_steps 700: a multiple of --evaluate_freq"),
+        ("ppo", "--evaluate_freq 0", "a multiple of --evaluate_freq"),
+        ("ppo", "--max_train_steps abc", "--max_train_steps: a number of steps expected"),
+        ("tdmpc2", "steps=70000", "steps 70000: a multiple of eval_freq (50000 unless you set it)"),
+        ("alpha", "--total_timesteps 1234", ""),  # SAC evaluates after the last step
+        ("alpha", "--total_timesteps inf", "--total_timesteps: a number of steps expected"),
+    ],
+)
+def test_runs_that_could_not_finish(control, name, words, said):
+    host = control.launch.EXPERIMENTS[name]()
+    planned = host.runs(name, control.host.Settings(), words.split())
+    found = control.preflight.step_problems(host, planned)
+    assert found == [] if not said else len(found) == 1 and said in found[0]
+
+
+def test_keys_of_hydra(control, tmp_path):
+    (tmp_path / "config.yaml").write_text("steps: 5\n# no: key\nseed: 1\n")
+    command = ["train.py", "steps=7", "stepz=700", "hydra.run.dir=."]
+    (problem,) = control.probe.flag_problems(str(tmp_path / "train.py"), command)
+    assert problem == f"ARGS: {tmp_path}/config.yaml has no key stepz."
 
 
 def test_a_disk_that_is_too_full_is_named(control, tmp_path, monkeypatch):
@@ -230,6 +268,16 @@ def test_finished_is_what_both_files_say(control, tmp_path):
     _, line, left_out = results.return_lines(sorted(tmp_path.iterdir()))
     assert line.split() == ["a-ppo", "1", "200", "2.50", "-", "-"]
     assert all(f"a-ppo-seed{seed} (" in left_out for seed in (2, 3, 4))
+
+
+def test_runs_apart_have_a_table_of_their_own(control, tmp_path, monkeypatch, capsys):
+    for folder in ("a-sac-seed1", "a-sac-seed1/interrupted-1", "alpha/a-sac-seed1"):
+        write(tmp_path / folder)
+    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path)])
+    assert control.results.main() == 0
+    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    header, run = ["task-agent", "seeds", "steps"], ["a-sac", "1", "200"]
+    assert lines == [header, run, [], ["alpha:"], header, run]
 
 
 def test_time_left_is_that_of_the_steps_that_are_left(control, tmp_path):
@@ -269,13 +317,13 @@ def test_interrupted_runs_of_ppo_go_on(start, patched_ppo, tmp_path):
     printed, errors = first.communicate(timeout=900)
     assert first.returncode == 0 and f"1 of 1: {names[0]} finished, return" in printed, printed + errors
     modified = (output / names[0] / "log.txt").stat().st_mtime
-    other = begin("100000", AGENT="ppo").communicate(timeout=900)[1]
-    assert "holds a run with other flags (then: 600; now: 100000)" in other
+    other = begin("90000", AGENT="ppo").communicate(timeout=900)[1]
+    assert "holds a run with other flags (then: 600; now: 90000)" in other
     moved = {**given, "OUTPUT": str(tmp_path / "long"), "AGENT": "ppo_era"}
-    stopped = start("ppo", *TINY, "--max_train_steps", "100000", **moved)
+    stopped = start("ppo", *TINY, "--max_train_steps", "90000", **moved)
     folder = tmp_path / "long" / names[1]
     wait_for(lambda: (folder / "train.csv").exists() and len(rows(folder)) > 2, stopped)
-    beside = start("ppo", *TINY, "--max_train_steps", "100000", **moved)
+    beside = start("ppo", *TINY, "--max_train_steps", "90000", **moved)
     assert "another launch is training it" in beside.communicate(timeout=900)[1] and beside.returncode == 1
     os.killpg(stopped.pid, signal.SIGINT)
     _, errors = stopped.communicate(timeout=900)
@@ -283,7 +331,7 @@ def test_interrupted_runs_of_ppo_go_on(start, patched_ppo, tmp_path):
     assert processes_with(**{MARK: str(tmp_path)}) == []
     done = rows(folder)
 
-    resumed = start("ppo", *TINY, "--max_train_steps", "100000", **moved)
+    resumed = start("ppo", *TINY, "--max_train_steps", "90000", **moved)
     wait_for(lambda: len(rows(folder)) > len(done), resumed)
     assert rows(folder)[: len(done)] == done and not list(folder.glob("interrupted-*"))
     resumed.send_signal(signal.SIGTERM)

@@ -28,15 +28,21 @@ TINY += ["--total_timesteps", "100", "--buffer_size", "200"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
 
 
+def start(folder, *words, **variables):
+    """The script as a user starts it, in a folder of the run's own and without a PYTHONPATH."""
+    command = [sys.executable, CONTROL / "sac_train.py", "--task", "Hopper-v4", "--seed", "3", *TINY, *words]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    given = {**kept, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=900)
+
+
 @pytest.mark.parametrize(
     "flags", [(), ("--era",), ("--era", "--learn_delta", "--level", "batch", "--distribution", "tanh")]
 )
 def test_short_run(flags, tmp_path):
     folder = tmp_path / "Hopper-v4-some-seed3"
     folder.mkdir()
-    command = [sys.executable, CONTROL / "sac_train.py", "--task", "Hopper-v4", "--seed", "3", *TINY, *flags]
-    given = {**os.environ, "PYTHONPATH": str(CONTROL.parent.parent), "OMP_NUM_THREADS": "1", "ERA_AGENT": "some"}
-    result = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=900)
+    result = start(folder, *flags, ERA_AGENT="some")
     assert result.returncode == 0, result.stderr
     found = list(csv.DictReader((folder / "train.csv").open()))
     assert [row["global_step"] for row in found] == ["60", "100"] and (folder / "model.zip").is_file()
@@ -46,6 +52,38 @@ def test_short_run(flags, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     assert record["finished"] and record["total_steps"] == 100 and record["agent"] == "some"
     assert record["host"] == "sac" and record["seed"] == 3 and record["versions"]["sbx-rl"]
+    if not flags:
+        again = start(folder)
+        assert again.returncode == 1 and "holds a finished run (run.json, train.csv, model.zip)" in again.stderr
+        assert json.loads((folder / "run.json").read_text()) == record
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--task", "Pendulum-v1", "--era"], "--task Pendulum-v1: ERA per state needs an action of at least two"),
+        (["--task", "CartPole-v1"], "--task CartPole-v1: a continuous action vector expected"),
+        (["--task", "NoSuch-v4"], "--task NoSuch-v4: Gymnasium cannot make it"),
+    ],
+)
+def test_a_task_that_does_not_fit_leaves_nothing(words, said, tmp_path):
+    result = start(tmp_path, *words)
+    assert result.returncode == 1 and said in result.stderr and "Traceback" not in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("given", ["another", "interrupted", "no record"])
+def test_the_files_of_another_run_stay(given, tmp_path, monkeypatch):
+    """An interrupted run starts over, by the same command."""
+    words = ["--task", "Hopper-v4"]
+    monkeypatch.setattr(sys, "argv", ["sac_train.py", *words])
+    (tmp_path / "train.csv").write_text("")
+    if given != "no record":
+        then = [*words, "--era"] if given == "another" else words
+        record = {"finished": False, "command": ["sac_train.py", *then]}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+    problem = sac_train.problem(sac_train.parse_arguments(words), tmp_path)
+    assert ("holds another run" in problem) == (given != "interrupted") == bool(problem)
 
 
 def model(*flags):
@@ -134,6 +172,10 @@ def test_modified_environment():
         (["--era", "--alpha_init", "0.1"], "--alpha_init is SAC's"),
         (["--alpha_init", "-1"], "--alpha_init -1.0: a number of at least 0 expected"),
         (["--width", "0"], "a number above 0 expected, got 0"),
+        (["--total_timesteps", "inf"], "a number above 0 expected, got inf"),
+        (["--seed", "-1"], "an integer from 0 to 2**32 - 1 expected, got -1"),
+        (["--era", "--target_entropy", "9"], "--target_entropy 9.0: a number between -6.5811 and 1.4189 expected"),
+        (["--target_entropy", "nan"], "--target_entropy nan: a number between -inf and 0.6931 expected"),
     ],
 )
 def test_bad_flags(words, said, capsys):

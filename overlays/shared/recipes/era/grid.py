@@ -103,6 +103,10 @@ class Trainer(abc.ABC):
         """In all, before the run has started; None if unknown: then no time left is said."""
         return None
 
+    def environment(self, run: Run) -> dict[str, str]:
+        """Environment variables of the run's process, beside those of this one."""
+        return {**self.variables(), "ERA_AGENT": run.agent}
+
     def train(self, run: Run, folder: Path, stopped: Callable[[], bool] = never) -> str:
         """Trains the run to its end, unless it is finished or `stopped` says so.
 
@@ -124,7 +128,7 @@ class Trainer(abc.ABC):
                 process = subprocess.Popen(
                     words,
                     cwd=folder,
-                    env={**os.environ, **self.variables(), "ERA_AGENT": run.agent},
+                    env={**os.environ, **self.environment(run)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -290,15 +294,14 @@ def environment_problems(
 
 
 def print_commands(grid: Grid) -> None:
-    variables = grid.trainer.variables()
-    path = variables.get("PYTHONPATH", "")
-    before = f"PYTHONPATH={shlex.quote(path)} " if path else ""
     for run, folder in grid.jobs:
         if grid.trainer.is_finished(folder):
             print(f"# {run.name} is finished")
             continue
         at, words = shlex.quote(str(folder)), shlex.join(grid.trainer.words(run, folder))
-        print(f"mkdir -p {at} && cd {at} && {before}{words}")
+        variables = grid.trainer.environment(run).items()
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables)
+        print(f"mkdir -p {at} && cd {at} && {given} {words}")
 
 
 def slurm_script(grid: Grid) -> str:
@@ -521,10 +524,12 @@ def launch(
     problems, prefix = find_problems(None if is_on("ENVIRONMENT_TO_COME") else grid.python)
     problems += slurm_problems(grid.engine) + folder_problems(grid.jobs, grid.trainer)
     refuse_if_any(problems)
-    if is_on("CHECK_ONLY"):
-        return
     output, failed = grid.jobs[0][1].parent, []
     left = [job for job in grid.jobs if not grid.trainer.is_finished(job[1])]
+    if is_on("CHECK_ONLY"):
+        if not is_on("ENVIRONMENT_TO_COME"):
+            print(f"Nothing is missing; {len(left)} of {len(grid.jobs)} runs would start.")
+        return
     if left and script:
         return submit(script, output / f"{grid.name}.sbatch")
     if left:
