@@ -22,8 +22,9 @@ import torch
 from rsl_rl.modules.distribution import HeteroscedasticGaussianDistribution
 from torch.distributions import Normal
 
-from era.continuous import check_state_level, check_target, state_level_log_std
+from era.continuous import state_level_log_std
 from era.entropy_bonus import EntropyBonusWarning
+from era.plugin_checks import check_settings
 
 
 class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
@@ -35,7 +36,7 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         log_std_min, log_std_max: range of ln sigma.
 
     Raises:
-        ValueError: an action of one dimension, an infeasible target.
+        ValueError: an action of one dimension, an infeasible target, a setting that is no number.
     """
 
     def __init__(
@@ -45,8 +46,7 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         log_std_min: float = -8.0,
         log_std_max: float = 0.0,
     ):
-        check_state_level(output_dim)
-        check_target(output_dim * target_entropy, output_dim, log_std_min, log_std_max)
+        check_settings(output_dim, target_entropy, log_std_min, log_std_max)
         # "log" starts the head for pre_std at weights of 0 and one bias: all std are alike.
         super().__init__(output_dim, std_type="log")
         self.era = (output_dim * target_entropy, log_std_min, log_std_max)

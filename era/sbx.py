@@ -32,7 +32,7 @@ from sbx import SAC
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from era import stable_baselines3
-from era.continuous import check_state_level, check_target, feasible_targets
+from era.continuous import feasible_targets
 from era.continuous_jax import (
     DISTRIBUTIONS,
     BoundedGaussian,
@@ -41,6 +41,7 @@ from era.continuous_jax import (
     residual_loss,
     state_level_log_std,
 )
+from era.plugin_checks import check_choice, check_settings
 
 LEVELS = ("state", "batch")
 MOMENTUM = 0.01  # of batch-level ERA's running average, as in the overlay of FastTD3
@@ -88,13 +89,12 @@ class EraActor(nn.Module):
     def log_std(self, pre_std: jax.Array, delta: jax.Array | None) -> jax.Array:
         """(B, D) -> (B, D). delta is per action dimension."""
         bounds = self.log_std_min, self.log_std_max
+        check_settings(self.action_dim, self.target_entropy, *bounds, level=self.level)
         target = self.action_dim * self.target_entropy
-        check_target(target, self.action_dim, *bounds)
         if delta is not None:
             largest = feasible_targets(1, *bounds)[1] - self.target_entropy
             target += self.action_dim * jnp.clip(jax.lax.stop_gradient(delta), 0, largest)
         if self.level == "state":
-            check_state_level(self.action_dim)
             return state_level_log_std(pre_std, target, *bounds)
         average = self.variable(AVERAGES, "log_mean_exp", jnp.zeros, ())  # exp(pre_std) is about 1
         log_mean = average.value
@@ -133,12 +133,10 @@ def era_actor(
         layer_norm: LayerNorm in the actor, before each activation. The key layer_norm of
             policy_kwargs is sbx's own, for the critics.
 
-    Constructing the model raises ValueError for an action of one dimension, an infeasible target
-    and gSDE.
+    Constructing the model raises ValueError for an action of one dimension, an infeasible target,
+    a setting that is no number and gSDE.
     """
-    if distribution not in DISTRIBUTIONS:
-        names = ", ".join(DISTRIBUTIONS)
-        raise ValueError(f"distribution = {distribution!r}: one of {names} expected.")
+    check_choice("distribution", distribution, DISTRIBUTIONS)
     return {
         "actor_class": partial(
             EraActor,
@@ -149,6 +147,11 @@ def era_actor(
             layer_norm=layer_norm,
         )
     }
+
+
+def is_era(actor_class: Any) -> bool:
+    """Whether it is era_actor's."""
+    return isinstance(actor_class, partial) and actor_class.func is EraActor
 
 
 class EraMetrics(stable_baselines3.EraMetrics):
@@ -164,6 +167,16 @@ class EraMetrics(stable_baselines3.EraMetrics):
                 stacklevel=1,
             )
 
+    def check_policy(self) -> None:
+        """Raises ValueError for a model without era_actor."""
+        policy = self.model.policy
+        if not isinstance(getattr(policy, "actor", None), EraActor):
+            raise ValueError(
+                "era.sbx.EraMetrics measures models of sbx with policy_kwargs=era_actor(...), and "
+                f"this one has {type(policy).__module__}.{type(policy).__name__} without it. For a "
+                "policy of era.stable_baselines3 take its EraMetrics. Nothing has been trained yet."
+            )
+
     def entropies(self, obs: PyTorchObs) -> tuple[jax.Array, jax.Array]:
         policy = self.model.policy
         if isinstance(obs, dict):
@@ -177,12 +190,15 @@ class EraSAC(SAC):
     """sbx's SAC with the paper's loss of the policy, Eq. simplified_sac_policy_loss.
 
     Args:
-        policy_kwargs: with era_actor.
+        policy_kwargs: with those of era_actor.
         learn_delta: learn the residual delta, per action dimension, by Eq. residual_loss with the
             actor's optimizer; it is 0 otherwise.
         level: "state" (Eq. continuous_era), or "batch" (Eq. batch_era): an update of the policy
             takes the mean over its batch, acting and the critics' target a running average.
-        The others are sbx's; ent_coef is 0.0 where it is not given.
+        The others are sbx's. ent_coef is 0.0: this loss of the policy has no entropy term.
+
+    Raises:
+        ValueError: policy_kwargs without era_actor's, an ent_coef other than 0, an unknown level.
     """
 
     def __init__(
@@ -196,12 +212,26 @@ class EraSAC(SAC):
         ent_coef: float = 0.0,
         **kwargs: Any,
     ):
-        if level not in LEVELS:
-            raise ValueError(f"level = {level!r}: one of {', '.join(LEVELS)} expected.")
-        if policy_kwargs is not None:
+        check_choice("level", level, LEVELS)
+        if policy_kwargs is not None and is_era(policy_kwargs.get("actor_class")):
             actor = partial(policy_kwargs["actor_class"], learn_delta=learn_delta, level=level)
             policy_kwargs = {**policy_kwargs, "actor_class": actor}
         super().__init__(policy, env, policy_kwargs=policy_kwargs, ent_coef=ent_coef, **kwargs)
+
+    def _setup_model(self) -> None:
+        # Not in __init__, which load calls before it fills in the saved arguments.
+        if not is_era(self.policy_kwargs.get("actor_class")):
+            raise ValueError(
+                "EraSAC needs ERA's actor: its loss has no entropy term, so that nothing else "
+                "would keep the policy's entropy. Set policy_kwargs=era_actor(...), with other "
+                "keys dict(**era_actor(...), net_arch=[256, 256])."
+            )
+        if self.ent_coef_init != 0:
+            raise ValueError(
+                f"ent_coef = {self.ent_coef_init!r}: EraSAC's loss of the policy has no entropy "
+                "term. Leave it out or set ent_coef=0.0; sbx's SAC with era_actor takes others."
+            )
+        super()._setup_model()
 
     @staticmethod
     @jax.jit

@@ -39,11 +39,10 @@ from era.continuous import (
     DISTRIBUTIONS,
     ENTROPY_CONSTANT,
     BoundedGaussian,
-    check_state_level,
-    check_target,
     state_level_log_std,
 )
 from era.entropy_bonus import EntropyBonusWarning
+from era.plugin_checks import check_choice, check_settings
 
 METRICS_BATCH = 256  # states
 
@@ -66,9 +65,7 @@ def check_spaces(
             "ERA needs use_sde=False: with gSDE the noise of an action is a function of the state "
             "and of weights drawn once per rollout, not a sample with the entropy that ERA holds."
         )
-    dim = get_action_dim(action_space)
-    check_state_level(dim)
-    check_target(dim * target_entropy, dim, log_std_min, log_std_max)
+    check_settings(get_action_dim(action_space), target_entropy, log_std_min, log_std_max)
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
@@ -105,7 +102,8 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         The others are stable-baselines3's.
 
     Raises:
-        ValueError: an action space that is no Box or has one dimension, gSDE, an infeasible target.
+        ValueError: an action space that is no Box or has one dimension, gSDE, an infeasible target,
+            a setting that is no number, log_std_init.
     """
 
     action_dist: EraDiagGaussian
@@ -133,6 +131,11 @@ class EraActorCriticPolicy(ActorCriticPolicy):
             "gradient except where an ln sigma is clipped at log_std_min. Set ent_coef=0.0."
         )
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+        if self.log_std_init != 0:
+            raise ValueError(
+                f"log_std_init = {self.log_std_init!r}: ERA has no parameter that it could set. "
+                "Leave it out; target_entropy sets the mean of ln sigma."
+            )
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.action_dist = EraDiagGaussian(get_action_dim(self.action_space), **self.era)
@@ -232,7 +235,8 @@ class EraSACPolicy(SACPolicy):
         The others are stable-baselines3's.
 
     Raises:
-        ValueError: an action of one dimension, gSDE, an infeasible target.
+        ValueError: an action of one dimension, gSDE, an infeasible target, a setting that is no
+            number, an unknown distribution.
     """
 
     def __init__(
@@ -249,9 +253,7 @@ class EraSACPolicy(SACPolicy):
         **kwargs: Any,
     ):
         check_spaces(action_space, use_sde, target_entropy, log_std_min, log_std_max)
-        if distribution not in DISTRIBUTIONS:
-            names = ", ".join(DISTRIBUTIONS)
-            raise ValueError(f"distribution = {distribution!r}: one of {names} expected.")
+        check_choice("distribution", distribution, DISTRIBUTIONS)
         self.era = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
@@ -286,6 +288,8 @@ class EraMetrics(BaseCallback):
 
     Args:
         freq: environment steps between two measurements, at least.
+
+    Training raises ValueError at its start where the policy is not ERA's.
     """
 
     def __init__(self, freq: int = 1000):
@@ -293,7 +297,18 @@ class EraMetrics(BaseCallback):
         self.freq = freq
 
     def _on_training_start(self) -> None:
+        self.check_policy()
         self.next = getattr(self.model, "learning_starts", 0) + 1
+
+    def check_policy(self) -> None:
+        """Raises ValueError for a model whose policy is not one of this file."""
+        policy = type(self.model.policy)
+        if not issubclass(policy, EraActorCriticPolicy | EraSACPolicy):
+            raise ValueError(
+                "era.stable_baselines3.EraMetrics measures EraActorCriticPolicy and EraSACPolicy, "
+                f"and this model has {policy.__module__}.{policy.__name__}. For a model of sbx "
+                "with era_actor take era.sbx.EraMetrics. Nothing has been trained yet."
+            )
 
     def _on_step(self) -> bool:
         return True

@@ -39,7 +39,7 @@ def example(project_root, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("heading", TARGETS)
-def test_examples(example, heading):
+def test_examples(example, heading, capsys):
     left, target = example(heading), TARGETS[heading]
     if "runner" in left:
         actor = left["runner"].alg.actor
@@ -47,6 +47,7 @@ def test_examples(example, heading):
         entropy = actor.output_entropy.detach() / left["env"].num_actions
         np.testing.assert_allclose(entropy, target, atol=1e-6)
         return
+    assert "gaussian_entropy_per_dim" in capsys.readouterr().out  # a reader who copies it sees its metrics
     metrics = left["EraMetrics"]()
     metrics.init_callback(left["model"])
     with torch.no_grad():

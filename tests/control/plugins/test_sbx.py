@@ -11,12 +11,14 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from plugin_helpers import OBSERVATIONS, Reach, gaussian_entropies, tree_equal
+import stable_baselines3
+from plugin_helpers import OBSERVATIONS, REFUSED, Reach, gaussian_entropies, tree_equal
 from sbx import SAC, TQC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from era.sbx import EraMetrics, era_actor
+from era.stable_baselines3 import EraSACPolicy
 
 TARGET = -0.5
 CASES = {"SAC, truncated": (SAC, "truncated"), "SAC, tanh": (SAC, "tanh"), "TQC, truncated": (TQC, "truncated")}
@@ -101,12 +103,21 @@ def test_observations_in_a_dictionary():
 def test_what_era_cannot_do_is_refused_at_construction():
     with pytest.raises(ValueError, match="use_sde=False"):
         make(use_sde=True)
-    with pytest.raises(ValueError, match="at least two dimensions"):
+    with pytest.raises(ValueError, match=r"at least two dimensions.*EraSAC\(level='batch'\)"):
         make(env=Reach(1))
-    with pytest.raises(ValueError, match="not feasible for 3 action dimensions.*per dimension"):
-        make(policy_kwargs=era_actor(1.5))
-    with pytest.raises(ValueError, match="one of truncated, tanh"):
-        era_actor(distribution="clipped")
+    for settings, said in REFUSED:
+        with pytest.raises(ValueError, match=said):
+            make(policy_kwargs=era_actor(**settings))
+    for distribution in ("clipped", ["tanh"]):
+        with pytest.raises(ValueError, match="one of truncated, tanh"):
+            era_actor(distribution=distribution)
+
+
+def test_metrics_of_another_policy_are_refused_before_the_training():
+    for model in (make(policy_kwargs={}), stable_baselines3.SAC(EraSACPolicy, Reach(), ent_coef=0.0)):
+        with pytest.raises(ValueError, match=f"era_actor.* {type(model.policy).__module__}.*stable_baselines3"):
+            model.learn(300, callback=EraMetrics())
+        assert model.num_timesteps == 0
 
 
 def test_an_entropy_bonus_is_said_once():

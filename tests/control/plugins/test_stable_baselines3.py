@@ -10,12 +10,14 @@ plugin_helpers.require()
 import gymnasium
 import numpy as np
 import pytest
+import sbx
 import torch
-from plugin_helpers import OBSERVATIONS, Reach, gaussian_entropies
+from plugin_helpers import OBSERVATIONS, REFUSED, Reach, gaussian_entropies
 from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
+from era.sbx import era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -167,20 +169,29 @@ class Discrete(Reach):
 def test_what_era_cannot_do_is_refused_at_construction(case):
     with pytest.raises(ValueError, match="use_sde=False"):
         make(case, use_sde=True)
-    with pytest.raises(ValueError, match="at least two dimensions"):
+    with pytest.raises(ValueError, match=r"at least two dimensions.*EraSAC\(level='batch'\)"):
         make(case, env=lambda: Reach(1))
-    with pytest.raises(ValueError, match="not feasible for 3 action dimensions.*per dimension"):
-        make(case, policy_kwargs={"target_entropy": 1.5})
-    with pytest.raises(ValueError, match="log_std_min = 1.0"):
-        make(case, policy_kwargs={"log_std_min": 1.0})
+    for settings, said in REFUSED:
+        with pytest.raises(ValueError, match=said):
+            make(case, policy_kwargs=dict(settings))  # SAC adds keys to it
     if case == "SAC, truncated":
-        with pytest.raises(ValueError, match="one of truncated, tanh, clipped"):
-            make(case, policy_kwargs={"distribution": "beta"})
+        for distribution in ("beta", ["tanh"]):
+            with pytest.raises(ValueError, match="one of truncated, tanh, clipped"):
+                make(case, policy_kwargs={"distribution": distribution})
         with pytest.raises(AssertionError, match="Discrete"):  # SAC itself
             make(case, env=Discrete)
     else:
         with pytest.raises(ValueError, match="Discrete"):
             make(case, env=Discrete)
+        with pytest.raises(ValueError, match="log_std_init = -2"):
+            make(case, policy_kwargs={"log_std_init": -2})
+
+
+def test_metrics_of_another_policy_are_refused_before_the_training():
+    for model in (PPO("MlpPolicy", Reach(), device="cpu"), sbx.SAC("MlpPolicy", Reach(), policy_kwargs=era_actor())):
+        with pytest.raises(ValueError, match=f"EraSACPolicy.* {type(model.policy).__module__}.*era.sbx.EraMetrics"):
+            model.learn(300, callback=EraMetrics())
+        assert model.num_timesteps == 0
 
 
 @pytest.mark.parametrize("case, ent_coef", [("PPO", 0.01), ("SAC, truncated", "auto"), ("SAC, tanh", 0.2)])
