@@ -17,8 +17,9 @@ import numpy as np
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path += [str(PROJECT), str(PROJECT / "overlays/shared/recipes/era")]
 import environments  # noqa: E402
-import results  # noqa: E402
 import run_json  # noqa: E402
+
+import results  # noqa: E402
 
 TARGET = -0.5  # nats per action dimension, for SAC's alpha and for ERA
 LOG_STD_RANGE = (-8.0, 0.0)  # ERA's
