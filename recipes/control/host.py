@@ -1,23 +1,20 @@
 """What the hosts of recipes/control share: experiments, the command of a run, and what is in a run's folder."""
 
+import abc
+import functools
 import math
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
-SHARED = PROJECT / "overlays/shared/recipes/era"
-if str(SHARED) not in sys.path:
-    sys.path.append(str(SHARED))
+import results
+from results import CURVES, PROJECT  # first: it puts the shared files on the path
 
-import grid  # noqa: E402  from SHARED
-
-import results  # noqa: E402
-
-CURVES, RECORD = "train.csv", "run.json"
+# isort: split
+import grid
+import run_json
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class Host(grid.Trainer):
     checkouts: Path = PROJECT / "checkouts"
     gpus: float = 0
 
-    name: ClassVar[str]
     experiments: ClassVar[dict[str, Experiment]]
     script: ClassVar[str]  # in `root`
     upstream: ClassVar[str | None] = None  # in `checkouts`; None: the script is this project's
@@ -91,9 +87,9 @@ class Host(grid.Trainer):
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
     continues: ClassVar[bool] = False  # an interrupted run, when the command is repeated
 
+    @abc.abstractmethod
     def flags(self, task: str, seed: int) -> tuple[str, ...]:
         """That choose the run."""
-        raise NotImplementedError
 
     def runs(self, experiment: str, settings: Settings, added: list[str]) -> list[Run]:
         """Seed by seed within a part, so that the first runs already compare all agents.
@@ -135,7 +131,7 @@ class Host(grid.Trainer):
         return found
 
     def leftovers(self, folder: Path) -> list[Path]:
-        paths = [folder / name for name in (CURVES, RECORD, grid.LOG, *self.files)]
+        paths = [folder / name for name in (CURVES, run_json.FILE, grid.LOG, *self.files)]
         return [path for path in paths if path.exists()]
 
     def resumes(self, folder: Path) -> bool:
@@ -145,7 +141,7 @@ class Host(grid.Trainer):
         return results.is_finished(folder)
 
     def steps(self, folder: Path) -> tuple[int, int | None]:
-        return results.steps_done(folder), results.record(folder).get("total_steps")
+        return results.steps_done(folder), run_json.read(folder).get("total_steps")
 
     def last_return(self, folder: Path) -> float | None:
         return results.last_return(folder)
@@ -166,6 +162,7 @@ def number(run: Run, flag: str, default: float) -> float | None:
     return value if 0 < value < math.inf else None
 
 
+@functools.cache
 def commit() -> str:
     """Of this project; empty without git."""
     command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]

@@ -29,7 +29,6 @@ LLM_TECHNIQUES = (
 
 
 class PPO(Host):
-    name = "ppo"
     upstream = "drl-code-pytorch"
     script = "5.PPO-continuous/PPO_continuous_main.py"
     packages = ("torch", "numpy", "gymnasium", "mujoco", "tensorboard")

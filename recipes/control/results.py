@@ -5,14 +5,17 @@ policy's entropy per dimension then, in nats.
 """
 
 import csv
-import json
 import re
 import statistics
 import sys
 from pathlib import Path
 
-CURVES, RECORD = "train.csv", "run.json"
-OUTPUT = Path(__file__).resolve().parent.parent.parent / "results/control"
+PROJECT = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that all recipes share
+import run_json  # noqa: E402
+
+CURVES = "train.csv"
+OUTPUT = PROJECT / "results/control"
 RUN_NAME = re.compile(r"(.+)-seed(\d+)")
 
 
@@ -26,15 +29,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return [row for row in csv.DictReader(whole) if None not in row.values() and row.get("global_step", "").isdigit()]
 
 
-def record(folder: Path) -> dict:
-    """run.json; {} where it is missing or cannot be read."""
-    try:
-        found = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def steps_done(folder: Path) -> int:
     found = rows(folder)
     return int(found[-1]["global_step"]) if found else 0
@@ -42,7 +36,7 @@ def steps_done(folder: Path) -> int:
 
 def is_finished(folder: Path) -> bool:
     """Whether run.json says so and train.csv reaches its steps."""
-    known = record(folder)
+    known = run_json.read(folder)
     return known.get("finished") is True and steps_done(folder) >= known.get("total_steps", 0)
 
 
@@ -76,14 +70,14 @@ def return_lines(folders: list[Path]) -> list[str]:
         if not returns:
             lines.append(f"{name:<44}{'-':>6}")
             continue
-        steps = "/".join(sorted({str(record(folder)["total_steps"]) for folder in finished}))
+        steps = "/".join(sorted({str(run_json.read(folder)["total_steps"]) for folder in finished}))
         spread = f"{statistics.stdev(returns):.2f}" if len(returns) > 1 else "-"
         entropies = [value for folder in finished if (value := last(folder, "entropy_per_dim")) is not None]
         entropy = f"{statistics.fmean(entropies):.3f}" if entropies else "-"
         lines.append(f"{name:<44}{len(returns):>6}{steps:>9}{statistics.fmean(returns):>10.2f}{spread:>9}{entropy:>9}")
     if unfinished:
         done = ", ".join(
-            f"{folder.name} ({steps_done(folder)} of {record(folder).get('total_steps', '?')} steps)"
+            f"{folder.name} ({steps_done(folder)} of {run_json.read(folder).get('total_steps', '?')} steps)"
             for folder in unfinished
         )
         lines.append(f"Not finished and left out: {done}")
@@ -97,12 +91,13 @@ def main() -> int:
     given = [Path(name) for name in sys.argv[1:]] or [OUTPUT]
     tables = {}  # by the folder in OUTPUT: those of Host.apart have runs of the same names
     for folder in given:
-        for run in sorted(file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{RECORD}")):
+        for run in sorted(file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{run_json.FILE}")):
             if RUN_NAME.fullmatch(run.name):
                 tables.setdefault(str(run.parent.relative_to(folder)), []).append(run)
     if not tables:
         print(
-            f"error: no run (no {RECORD}) in {', '.join(map(str, given))}. Name the folder that was the runs' OUTPUT.",
+            f"error: no run (no {run_json.FILE}) in {', '.join(map(str, given))}. Name the folder that was the runs' "
+            "OUTPUT.",
             file=sys.stderr,
         )
         return 1

@@ -23,7 +23,6 @@ TARGETS = ("-0.25", "-0.75", "-1.0")
 
 
 class SAC(Host):
-    name = "sac"
     script = "recipes/control/sac_train.py"
     packages = ("sbx", "jax", "flax", "optax", "stable_baselines3", "gymnasium", "mujoco", "torch")
     task_pattern = r"[A-Za-z]\w*-[\w-]+"

@@ -98,7 +98,7 @@ def feasible_targets(with_era: bool) -> tuple[float, float]:
 def problem(arguments: argparse.Namespace, folder: Path) -> str:
     """Why the run cannot start in the folder; empty if it can."""
     files = [name for name in (run_json.FILE, results.CURVES, MODEL) if (folder / name).exists()]
-    known, command = results.record(folder), [Path(sys.argv[0]).name, *sys.argv[1:]]
+    known, command = run_json.read(folder), [Path(sys.argv[0]).name, *sys.argv[1:]]
     if files and (known.get("finished") or known.get("command") != command):
         state = "a finished run" if known.get("finished") else "another run"
         return f"{folder} holds {state} ({', '.join(files)}). Start this one in another folder."
@@ -231,8 +231,7 @@ def train(arguments: argparse.Namespace, folder: Path) -> None:
     if arguments.total_timesteps % arguments.eval_every:
         recorder.add_row()
     model.save(folder / MODEL)
-    ended = {"finished": True, "ended": run_json.now(), "cpu_seconds": round(time.process_time(), 1)}
-    run_json.write(folder, record | ended)
+    run_json.finish(folder, record, time.process_time())
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from host import CURVES, Agent, Host, Part, Run
+from sac import DMC
 
-TASKS = ("dog-trot", "dog-walk", "dog-run", "humanoid-run", "humanoid-walk", "humanoid-stand")
 TD_MPC2 = Agent("tdmpc2")
 ERA = Agent("tdmpc2_era", ("era_target=-1", "entropy_coef=0"))
 
 
 class TDMPC2(Host):
-    name = "tdmpc2"
     upstream = "tdmpc2"
     script = "tdmpc2/train.py"
     packages = ("torch", "torchrl", "tensordict", "hydra", "pandas", "gymnasium", "mujoco", "dm_control")
@@ -23,7 +22,7 @@ class TDMPC2(Host):
     files = ("logs", ".hydra", "train.log")
     experiments = {
         # fig. dmc_tdmpc2, and the TD-MPC2 of fig. preview_results
-        "tdmpc2": (Part((TD_MPC2, ERA), TASKS, (1, 2, 3), (f"steps={default_steps}", "enable_wandb=false")),),
+        "tdmpc2": (Part((TD_MPC2, ERA), DMC, (1, 2, 3), (f"steps={default_steps}", "enable_wandb=false")),),
     }
 
     def flags(self, task: str, seed: int) -> tuple[str, ...]:

@@ -165,8 +165,7 @@ class TrainingRun:
     def finish(self) -> None:
         if self.args.csv_path is None:
             return
-        ended = {"finished": True, "ended": run_json.now(), "cpu_seconds": self.cpu_seconds()}
-        run_json.write(self.folder, self.record | ended)
+        run_json.finish(self.folder, self.record, self.cpu_seconds())
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def save(self, total_steps: int) -> None:

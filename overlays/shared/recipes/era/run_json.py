@@ -79,6 +79,12 @@ def write(folder: Path, record: Dict[str, Any]) -> None:
     os.replace(new, folder / FILE)
 
 
+def finish(folder: Path, record: Dict[str, Any], cpu_seconds: float) -> None:
+    """Writes the record of a run that has reached its last step."""
+    ended = {"finished": True, "ended": now(), "cpu_seconds": round(cpu_seconds, 1)}
+    write(folder, {**record, **ended})
+
+
 def read(folder: Path) -> Dict[str, Any]:
     """{} without run.json, or with one that cannot be read."""
     try:

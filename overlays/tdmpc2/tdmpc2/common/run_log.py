@@ -95,6 +95,4 @@ class Logger(logger.Logger):
     def finish(self, agent: Any = None) -> None:
         super().finish(agent)
         if self.csv_path:
-            ended = {"finished": True, "ended": run_json.now()}
-            ended["cpu_seconds"] = round(time.process_time(), 1)
-            run_json.write(self.csv_path.parent, self.record | ended)
+            run_json.finish(self.csv_path.parent, self.record, time.process_time())
