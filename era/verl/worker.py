@@ -31,13 +31,13 @@ from verl.workers.utils.padding import no_padding_2_padding, response_from_neste
 
 from era.language import (
     CONFIG_KEY,
-    OUTSIDE_TOP_K_LOG_PROB,
     EraConfig,
     logit_scale,
     metric_sums,
     split_entropy,
     update_metrics,
 )
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
@@ -46,7 +46,7 @@ OLD_LOG_PROBS = "era_old_log_probs"
 
 
 class EraTrainingWorker(TrainingWorker):
-    """verl's training worker of the actor. An update without ERA's configuration, or with k = 1, is verl's to the bit.
+    """verl's training worker of the actor. An update without ERA's configuration is verl's to the bit.
 
     Raises:
         ValueError: on construction, if the engine for this configuration is not verl's own.
@@ -84,11 +84,9 @@ class EraTrainingWorker(TrainingWorker):
         actor = loss_fn.keywords["config"]
         self.era = EraConfig.from_mapping(actor.era)
         if isinstance(self.engine, EraFSDPEngine):
+            self.engine.enable = self.era.enable
             self.engine.top_k = self.era.top_k
             self.engine.needs_kl = actor.use_kl_loss
-            self.engine.scales_apart = bool(
-                self.era.top_k is not None or actor.use_kl_loss or actor.entropy_coeff or actor.calculate_entropy
-            )
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
 
     def train_mini_batch(self, data):

@@ -31,7 +31,7 @@ PATHS = {  # settings, and processes
     "FSDP, 2 gloo processes with half of the batch each": ({"fsdp": True, "micro_batch": 12}, 2),
     "off-policy, one mini-batch": ({"force_off_policy": True}, 1),
     "off-policy, Ulysses, 2 processes": ({"force_off_policy": True, "remove_padding": True}, 2),
-    "scale apart from the temperature, for KL loss or entropy bonus": ({"kl_coef": 1e-300, "entropy_coeff": 1e-300}, 1),
+    "KL loss and entropy bonus, of no weight": ({"kl_coef": 1e-300, "entropy_coeff": 1e-300}, 1),
     "fused kernel (fp32), padded": ({"fused": True}, 1),
     "fused kernel (fp32), remove-padding": ({"fused": True, "remove_padding": True}, 1),
 }

@@ -1,13 +1,11 @@
 """era/language.py against independent computations in plain Python and fp64."""
 
 import math
-import random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def plain_response_entropy(entropies, mask, fraction):
@@ -23,16 +21,6 @@ def plain_scale(h, advantage, masked_in, low, high, k, min_advantage):
     if not masked_in or not advantage > min_advantage or math.isnan(h):
         return 1.0
     return k if h < low else 1 / k if h > high else 1.0
-
-
-def plain_logprob(logits, label, scale, top_k=None):
-    """log softmax(scale z)_label in fp64 by the definition; None for a label outside the top_k."""
-    z = [scale * float(x) for x in logits]
-    kept = sorted(range(len(z)), key=lambda i: -z[i])[:top_k]
-    if label not in kept:
-        return None
-    largest = max(z)
-    return z[label] - largest - math.log(math.fsum(math.exp(z[i] - largest) for i in kept))
 
 
 responses = st.integers(1, 12).flatmap(
@@ -119,110 +107,6 @@ def test_the_bounds_themselves_are_not_scaled(era):
     assert torch.equal(era.logit_scale(h, ones, ones, low=0.5, high=3.0, k=2.0), ones)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(1, 5), (7, 33), (2, 3, 50)])
-@pytest.mark.parametrize("top_k", [None, 1, 20, 10_000])
-def test_logprobs_equal_fp64_arithmetic(era, dtype, shape, top_k):
-    generator = torch.Generator().manual_seed(1)
-    logits = (4 * torch.randn(shape, generator=generator)).to(dtype)
-    labels = torch.randint(shape[-1], shape[:-1], generator=generator)
-    labels.view(-1)[0] = logits.view(-1, shape[-1])[0].argmax()
-    scale = torch.tensor([1.0, 2.0, 0.5])[torch.randint(3, shape[:-1], generator=generator)]
-    got = era.logprobs(logits, labels, scale, top_k)
-    assert got.dtype == torch.float32 and got.shape == labels.shape
-    for row, label, s, value in zip(logits.reshape(-1, shape[-1]), labels.flatten(), scale.flatten(), got.flatten()):
-        expected = plain_logprob(row.tolist(), label.item(), s.item(), top_k)
-        if expected is not None:
-            assert math.isclose(value.item(), expected, rel_tol=2e-6, abs_tol=1e-5)
-        elif value.item() != era.OUTSIDE_TOP_K_LOG_PROB:
-            # Equal logits at the threshold (half precision): either may be kept, the set has exactly top_k members.
-            assert row[label] == row.topk(min(top_k, shape[-1])).values[-1]
-
-
-@pytest.mark.parametrize("top_k", [None, 3])
-def test_gradients_equal_autograd_through_the_definition(era, top_k, monkeypatch):
-    monkeypatch.setattr(era, "_CHUNK_ELEMENTS", 24)  # two rows at a time: the last chunk is a partial one
-    torch.manual_seed(2)
-    logits = torch.randn(5, 12, dtype=torch.double).requires_grad_()
-    labels = torch.stack([row.topk(3).indices[-1] for row in logits])
-    labels[4] = logits[4].argmin()
-    scale = torch.tensor([2.0, 0.5, 1.0, 3.0, 2.0], dtype=torch.double)
-    weight = torch.randn(5, dtype=torch.double)
-    (era.logprobs(logits, labels, scale, top_k) * weight).sum().backward()
-    got, logits.grad = logits.grad, None
-    z = logits * scale[:, None]
-    if top_k:
-        z = z.masked_fill(z < z.topk(top_k).values[:, -1:], -math.inf)
-        weight = weight * torch.tensor([1, 1, 1, 1, 0])
-    inside = z.gather(-1, labels[:, None]).isfinite().squeeze(-1)
-    logp = z.log_softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
-    (torch.where(inside, logp, 0) * weight).sum().backward()
-    torch.testing.assert_close(got, logits.grad)
-    if top_k:
-        assert not got[4].any(), "a label outside the top-k has no gradient"
-    assert torch.autograd.gradcheck(lambda z: era.logprobs(z, labels, scale, top_k), logits)
-
-
-def test_non_contiguous_logits(era):
-    logits = torch.randn(30, 6).t()
-    labels = torch.randint(30, (6,))
-    for top_k in (None, 5):
-        torch.testing.assert_close(
-            era.logprobs(logits, labels, None, top_k), era.logprobs(logits.contiguous(), labels, None, top_k)
-        )
-
-
-def test_extreme_logits_stay_finite(era):
-    logits = torch.tensor([[1e4, -1e4, 0.0], [-math.inf, 0.0, 1.0], [88.0, 88.0, 88.0]]).requires_grad_()
-    labels, scale = torch.tensor([0, 1, 2]), torch.tensor([2.0, 2.0, 0.5])
-    for top_k in (None, 2):
-        logp = era.logprobs(logits, labels, scale, top_k)
-        logits.grad = None
-        logp.sum().backward()
-        assert logp.isfinite().all() and logits.grad.isfinite().all()
-
-
-class LargestOutput(TorchDispatchMode):
-    """Counts the tensors of at least `limit` elements that operations allocate."""
-
-    def __init__(self, limit):
-        super().__init__()
-        self.limit, self.allocations = limit, []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        inputs = {a.data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        for tensor in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(tensor, torch.Tensor) and tensor.numel() >= self.limit and tensor.data_ptr() not in inputs:
-                self.allocations.append((str(func), tuple(tensor.shape)))
-        return out
-
-
-@pytest.mark.parametrize("top_k", [None, 20])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_buffer_over_tokens_and_vocabulary(era, top_k, dtype, monkeypatch):
-    monkeypatch.setattr(era, "_CHUNK_ELEMENTS", 4 * 1000)
-    logits = torch.randn(64, 1000, dtype=dtype).requires_grad_()
-    labels, scale = torch.randint(1000, (64,)), torch.full((64,), 2.0)
-    with LargestOutput(logits.numel()) as forward:
-        logp = era.logprobs(logits, labels, scale, top_k)
-    assert forward.allocations == []
-    with LargestOutput(logits.numel()) as backward:
-        logp.sum().backward()
-    gradients = {shape for _, shape in backward.allocations}
-    assert len(backward.allocations) == 1 and gradients == {(64, 1000)}, backward.allocations
-
-
-def test_wrong_shapes_are_named(era):
-    logits = torch.zeros(2, 3, 4)
-    with pytest.raises(ValueError, match="labels"):
-        era.logprobs(logits, torch.zeros(2, dtype=torch.long), None, 2)
-    with pytest.raises(ValueError, match="logit_scale"):
-        era.logprobs(logits, torch.zeros(2, 3, dtype=torch.long), torch.ones(3))
-    with pytest.raises(ValueError, match="top_k"):
-        era.logprobs(logits, torch.zeros(2, 3, dtype=torch.long), None, 0)
-
-
 BAD = {
     "k": (0.99, 0, -2, math.inf, math.nan, "2", None, True),
     "low": (3.5, math.nan, "low", None, [0.45]),
@@ -259,22 +143,6 @@ def test_good_values(era):
 def test_an_unknown_field_is_named(era):
     with pytest.raises(ValueError, match=r"actor_rollout_ref\.actor\.era\.omega_low is not a field.*low, high, k"):
         era.EraConfig.from_mapping({"omega_low": 0.45})
-
-
-def test_sharpening_raises_the_entropy_of_a_sampled_update(era):
-    """The paper's claim in its simplest case: one softmax, the exact expected first-order change of its entropy."""
-    rng = random.Random(0)
-    for _ in range(20):
-        z = torch.tensor([rng.gauss(0, 1) for _ in range(6)], dtype=torch.double).mul(4).requires_grad_()
-        entropy = -(z.softmax(-1) * z.log_softmax(-1)).sum()
-        uphill = torch.autograd.grad(entropy, z)[0]
-        drift = {}
-        for k in (1.0, 2.0):
-            scale = torch.full((6,), k, dtype=torch.double)
-            logp = era.logprobs(z.expand(6, 6), torch.arange(6), scale)
-            loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
-            drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
-        assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
 
 
 def test_scales_of_bf16_advantages_are_fp32(era):

@@ -157,11 +157,14 @@ def head_run(main, batch_size):
     def autocast():
         return torch.autocast(main["amp_device_type"], main["amp_dtype"], enabled=main["amp_enabled"])
 
-    with torch.no_grad(), autocast():
-        features = actor.net(torch.randn(batch_size, main["n_obs"], device=device))
+    features = torch.randn(batch_size, main["n_obs"], device=device)
+    for name in ("net", "fc_head"):  # the latter since FastTD3 229ed59
+        if hasattr(actor, name):
+            with torch.no_grad(), autocast():
+                features = getattr(actor, name)(features)
+            setattr(actor, name, nn.Identity())
     features.requires_grad_()
     gradient = torch.randn(batch_size, main["n_act"], device=device)  # the critic's
-    actor.net = nn.Identity()
     learning_rate = torch.tensor(LEARNING_RATE, device=device)
     optimizer = torch.optim.AdamW(
         main["era_training"].parameter_groups(actor), lr=learning_rate, weight_decay=settings.weight_decay

@@ -1,11 +1,12 @@
-"""Time and peak memory of log-prob + backward in verl's actor update, with ERA and without, as ratios in one run.
+"""Time and peak memory of what verl's actor makes of its logits, with ERA and without, as ratios in one run.
 
-    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtype float32]
+    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtypes float32]
 
-The baseline is what upstream does with the logits: division by the temperature, logprobs_from_logits, backward. "The
-release's way" is re-implemented here from its description: entropy under autograd, rows of the logits rescaled in place
-through an index, and a top-k filter that fills a second tensor of the logits' size. The arms take turns, so that a
-drift of the machine affects all of them; each arm's memory is the peak of a process of its own.
+Each baseline is what upstream does for GRPO in the same setting: division by the temperature, logprobs_from_logits,
+entropy where one is needed, backward. "The release's way" is re-implemented here from its description: entropy under
+autograd, rows of the logits rescaled in place through an index, and a top-k filter that fills a second tensor of the
+logits' size. The arms take turns, so that a drift of the machine affects all of them; each arm's memory is the peak of
+a process of its own.
 """
 
 import argparse
@@ -17,14 +18,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
 from tools.bench.tables import cpu_model, print_table, summarise
 
 LOW, HIGH, TOP_K = 0.45, 3.0, 20
-HEAD_WIDTH = 256
+ANY_K = 1.7  # no power of 2: an exponential per scale
 
 
 class Head(torch.autograd.Function):
@@ -39,7 +39,7 @@ class Head(torch.autograd.Function):
         return torch.zeros(()), None
 
 
-def make_case(tokens, vocabulary, dtype, k, temperature):
+def make_case(tokens, vocabulary, dtype, temperature):
     """Eight responses; two have too little entropy, one too much, and half have a positive advantage."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(vocabulary, (8, tokens // 8), generator=generator)
@@ -52,122 +52,100 @@ def make_case(tokens, vocabulary, dtype, k, temperature):
         "mask": torch.ones_like(labels),
         "vocabulary": vocabulary,
         "dtype": dtype,
-        "k": k,
         "temperature": temperature,
     }
 
 
 def make_logits(case):
-    return 3 * torch.randn(*case["labels"].shape, case["vocabulary"], dtype=case["dtype"])
+    return torch.randn(*case["labels"].shape, case["vocabulary"], dtype=case["dtype"]).mul_(3)
 
 
-def upstream(case, logits):
-    from verl.utils.torch_functional import logprobs_from_logits
+def upstream(entropy=False):
+    def terms(case, logits):
+        from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 
-    return logprobs_from_logits(logits.div_(case["temperature"]), case["labels"])
+        logits.div_(case["temperature"])
+        log_probs = logprobs_from_logits(logits, case["labels"], inplace_backward=not entropy)
+        return [log_probs, entropy_from_logits(logits)] if entropy else [log_probs]
 
-
-def decided_scale(case):
-    from verl.utils.era import logit_scale
-
-    return logit_scale(case["entropy"], case["advantages"], case["mask"], low=LOW, high=HIGH, k=case["k"])
-
-
-def era(case, logits, top_k=None):
-    from omegaconf import OmegaConf
-    from verl.utils import era_fsdp
-    from verl.utils.torch_functional import logprobs_from_logits
-
-    # A prompt of one token, and a last position that predicts nothing, as in verl's padded batches.
-    batch = {era_fsdp.LOGIT_SCALE: decided_scale(case)[:, :-1], "input_ids": case["labels"]}
-    # Without KL loss or entropy bonus, the division applies the scale.
-    config = {
-        "era": {"enable": True},
-        "ppo_mini_batch_size": 1,
-        "ppo_epochs": 1,
-        "use_dynamic_bsz": True,
-        "use_kl_loss": False,
-        "entropy_coeff": 0,
-    }
-    hooks = era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))
-    hooks.divide_by_temperature_(logits, case["temperature"], batch)
-    return logprobs_from_logits(logits, case["labels"], top_k=top_k)
+    return terms
 
 
-def era_top_k(case, logits):
-    return era(case, logits, TOP_K)
+def branches(k):
+    def terms(case, logits):
+        from verl.utils.era_log_probs import branch_log_probs
+
+        return branch_log_probs(logits, case["labels"], k, case["temperature"])
+
+    return terms
 
 
-def logit_scale_argument(case, logits):
-    from verl.utils.torch_functional import logprobs_from_logits
+def era(k=2.0, **asked):
+    def terms(case, logits):
+        from verl.utils.era import logit_scale
+        from verl.utils.era_log_probs import policy_terms
 
-    return logprobs_from_logits(logits, case["labels"], logit_scale=decided_scale(case) / case["temperature"])
+        scale = logit_scale(case["entropy"], case["advantages"], case["mask"], low=LOW, high=HIGH, k=k)
+        found = policy_terms(logits, case["labels"], scale, case["temperature"], **{"inplace_backward": True, **asked})
+        return [term for term in found if term is not None]
 
-
-def release(case, logits, top_k=None):
-    from verl.utils.era import response_entropy
-    from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
-
-    logits.div_(case["temperature"])
-    h = response_entropy(entropy_from_logits(logits), case["mask"]).unsqueeze(-1)
-    # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
-    h = case["entropy"].unsqueeze(-1) + 0 * h
-    positive = case["advantages"] > 0
-    low, high = (h < LOW) & positive, (h > HIGH) & positive
-    logits[low] = logits[low] * case["k"]
-    logits[high] = logits[high] / case["k"]
-    if top_k is not None:
-        values, indices = logits.topk(top_k, dim=-1)
-        logits = torch.full_like(logits, -1e4).scatter(-1, indices, values)
-    return logprobs_from_logits(logits, case["labels"])
+    return terms
 
 
-def release_top_k(case, logits):
-    return release(case, logits, TOP_K)
+def release(top_k=None, k=2.0):
+    def terms(case, logits):
+        from verl.utils.era import response_entropy
+        from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
+
+        logits.div_(case["temperature"])
+        h = response_entropy(entropy_from_logits(logits), case["mask"]).unsqueeze(-1)
+        # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
+        h = case["entropy"].unsqueeze(-1) + 0 * h
+        positive = case["advantages"] > 0
+        low, high = (h < LOW) & positive, (h > HIGH) & positive
+        logits[low] = logits[low] * k
+        logits[high] = logits[high] / k
+        if top_k is not None:
+            values, indices = logits.topk(top_k, dim=-1)
+            logits = torch.full_like(logits, -1e4).scatter(-1, indices, values)
+        return [logprobs_from_logits(logits, case["labels"])]
+
+    return terms
 
 
-ARMS = {
-    "upstream": upstream,
-    "ERA": era,
-    "ERA, top-k 20": era_top_k,
-    "ERA through logprobs_from_logits(logit_scale=)": logit_scale_argument,
-    "the release's way": release,
-    "the release's way, top-k 20": release_top_k,
+OLD_LOG_PROB, UPDATE, ENTROPY_BONUS = "old_log_prob", "update", "update with entropy bonus"
+BASELINES = {
+    OLD_LOG_PROB: "old_log_prob: upstream, log-prob and entropy",
+    UPDATE: "update: upstream",
+    ENTROPY_BONUS: "update with entropy bonus: upstream",
+}
+ARMS = {  # baseline, and what is made of the logits
+    BASELINES[OLD_LOG_PROB]: (OLD_LOG_PROB, upstream(entropy=True)),
+    "old_log_prob: ERA off-policy, k 2": (OLD_LOG_PROB, branches(2.0)),
+    f"old_log_prob: ERA off-policy, k {ANY_K}": (OLD_LOG_PROB, branches(ANY_K)),
+    BASELINES[UPDATE]: (UPDATE, upstream()),
+    "update: ERA": (UPDATE, era()),
+    "update: ERA, gradient out of place": (UPDATE, era(inplace_backward=False)),
+    "update: ERA, top-k 20": (UPDATE, era(top_k=TOP_K)),
+    "update: ERA with KL loss, k 2": (UPDATE, era(original=True)),
+    f"update: ERA with KL loss, k {ANY_K}": (UPDATE, era(k=ANY_K, original=True)),
+    "update: the release's way": (UPDATE, release()),
+    "update: the release's way, top-k 20": (UPDATE, release(TOP_K)),
+    BASELINES[ENTROPY_BONUS]: (ENTROPY_BONUS, upstream(entropy=True)),
+    "update with entropy bonus: ERA": (ENTROPY_BONUS, era(entropy=True)),
 }
 
 
-def head_arms(case):
-    """Where to put the scale when the head is counted in: into the temperature, or into the hidden states before it."""
-    hidden = torch.randn(*case["labels"].shape, HEAD_WIDTH, dtype=case["dtype"])
-    weight = torch.randn(case["vocabulary"], HEAD_WIDTH, dtype=case["dtype"]) / 16
-
-    def with_head(arm, scale_hidden=False):
-        def run():
-            w, h = weight.detach().requires_grad_(), hidden
-            if scale_hidden:
-                h = h * decided_scale(case).unsqueeze(-1).to(h.dtype)
-            arm(case, h @ w.t()).sum().backward()
-
-        return run
-
-    return {
-        "upstream, with the head": with_head(upstream),
-        "ERA, with the head": with_head(era),
-        "ERA on the hidden states, with the head": with_head(upstream, scale_hidden=True),
-    }
-
-
-def once(case, arm):
+def once(case, name):
+    baseline, terms = ARMS[name]
     holder = [make_logits(case)]
     start = time.perf_counter()
-    logits = Head.apply(torch.zeros((), requires_grad=True), holder)
-    arm(case, logits).sum().backward()
-    return time.perf_counter() - start
-
-
-def timed(run):
-    start = time.perf_counter()
-    run()
+    if baseline == OLD_LOG_PROB:
+        with torch.no_grad():
+            terms(case, holder.pop())
+    else:
+        logits = Head.apply(torch.zeros((), requires_grad=True), holder)
+        sum(term.sum() for term in terms(case, logits)).backward()
     return time.perf_counter() - start
 
 
@@ -187,30 +165,13 @@ def rss_mib():
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-def peak_memory(args, name):
+def peak_memory(args, dtype, name):
     """MiB above what the process held before the logits, in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "tools.bench.logprobs",
-        "--checkout",
-        args.checkout,
-        "--tokens",
-        args.tokens,
-        "--vocabulary",
-        args.vocabulary,
-        "--dtype",
-        args.dtype,
-        "--k",
-        args.k,
-        "--temperature",
-        args.temperature,
-        "--memory-of",
-        name,
-    ]
-    return json.loads(
-        subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    )
+    flags = {"checkout": args.checkout, "tokens": args.tokens, "vocabulary": args.vocabulary, "dtypes": dtype}
+    flags |= {"temperature": args.temperature, "memory-of": name}
+    command = [sys.executable, "-m", "tools.bench.logprobs"]
+    command += [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
 def main():
@@ -218,40 +179,40 @@ def main():
     parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--k", type=float, default=2.0)
+    parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory-of", choices=ARMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rounds < 2 or args.tokens < 16 or args.vocabulary < TOP_K:
         parser.error(f"at least 2 rounds, 16 tokens and {TOP_K} words are needed")
-    if not (Path(args.checkout) / "verl/utils/era.py").is_file():
+    if not (Path(args.checkout) / "verl/utils/era_log_probs.py").is_file():
         parser.error(f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
     sys.path.insert(0, os.path.abspath(args.checkout))
     import verl.utils.torch_functional  # noqa: F401  (the import is not part of any arm)
 
-    case = make_case(args.tokens, args.vocabulary, getattr(torch, args.dtype), args.k, args.temperature)
     if args.memory_of:
-        once(make_case(16, 100, case["dtype"], args.k, args.temperature), ARMS[args.memory_of])
+        dtype = getattr(torch, args.dtypes[0])
+        once(make_case(16, 100, dtype, args.temperature), args.memory_of)
+        case = make_case(args.tokens, args.vocabulary, dtype, args.temperature)
         before = rss_mib()
-        once(case, ARMS[args.memory_of])
+        once(case, args.memory_of)
         print(json.dumps(rss_mib() - before))
         return
     print(
-        f"log-prob + backward, {args.tokens} x {args.vocabulary:,} {args.dtype}, k {args.k:g}, temperature "
-        f"{args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn"
-    )
-    print(
         f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}\n"
+        f"{platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
     )
-    memory = {name: peak_memory(args, name) for name in ARMS}
-    seconds = take_turns({name: lambda arm=arm: once(case, arm) for name, arm in ARMS.items()}, args.rounds)
-    print_table(summarise(seconds, memory, dict.fromkeys(seconds, "upstream")))
-    print(f"\nWith a bias-free head of width {HEAD_WIDTH} before it:\n")
-    seconds = take_turns({name: lambda run=run: timed(run) for name, run in head_arms(case).items()}, args.rounds)
-    print_table(summarise(seconds, {}, dict.fromkeys(seconds, "upstream, with the head")))
+    for dtype in args.dtypes:
+        case = make_case(args.tokens, args.vocabulary, getattr(torch, dtype), args.temperature)
+        size = args.tokens * args.vocabulary * case["dtype"].itemsize / 2**20
+        print(
+            f"\n{args.tokens} x {args.vocabulary:,} {dtype}: the logits are {size:.0f} MiB; temperature "
+            f"{args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn\n"
+        )
+        memory = {name: peak_memory(args, dtype, name) for name in ARMS}
+        seconds = take_turns({name: lambda name=name, case=case: once(case, name) for name in ARMS}, args.rounds)
+        print_table(summarise(seconds, memory, {name: BASELINES[group] for name, (group, _) in ARMS.items()}))
 
 
 if __name__ == "__main__":

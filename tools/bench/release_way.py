@@ -11,8 +11,9 @@ filter holds its log-probs in the logits' dtype.
 
 import torch
 import torch.nn.functional as F
-from verl.utils.era import OUTSIDE_TOP_K_LOG_PROB, response_entropy
+from verl.utils.era import response_entropy
 from verl.utils.era_fsdp import ActorHooks, response_mask
+from verl.utils.era_log_probs import OUTSIDE_TOP_K_LOG_PROB
 from verl.utils.torch_functional import logprobs_from_logits
 
 
@@ -31,7 +32,12 @@ class ReleaseHooks(ActorHooks):
     def requested_keys(self, data):
         return ["advantages"]
 
-    def log_probs(self, logits, labels, micro_batch, indices, inplace_backward=True):
+    def prepare(self, logits, temperature, micro_batch, indices):
+        super().prepare(logits, temperature, micro_batch, indices)
+        self._batch = micro_batch, indices
+
+    def log_probs(self, logits, labels, inplace_backward=True):
+        micro_batch, indices = self._batch
         advantages = micro_batch["advantages"]
         bsz, seqlen = micro_batch["input_ids"].shape
         prompt_length = seqlen - advantages.size(1)

@@ -34,7 +34,7 @@ VALIDATION = "val-core/math_dapo/acc/mean@32"
 FASTTD3_COLUMNS = (
     "global_step", "frame", "seconds", "speed", "eval_avg_return", "eval_avg_length", "actor_loss", "qf_loss", "qf_max",
     "qf_min", "actor_grad_norm", "critic_grad_norm", "env_rewards", "buffer_rewards", "policy_entropy",
-    "gaussian_entropy", "target_entropy", "delta", "min_std",
+    "gaussian_entropy", "target_entropy", "delta", "min_std", "clipped_states",
 )  # fmt: skip
 LLM_DEMO_COLUMNS = (
     "step", "reward", "response_entropy", "low_fraction", "high_fraction", "scaled_token_fraction", "top_entropy",
@@ -165,7 +165,7 @@ def fasttd3_rows(total: int, era: bool, seed: int = 0, eval_every: int = 5000) -
     for step in range(100, total, 100):
         evaluated = [f"{800 * step / total + 20 * rng.normal():.6g}", "1000"] if step % eval_every == 0 else ["", ""]
         others = [f"{number:.6g}" for number in rng.normal(size=8).tolist()]
-        entropies = [f"{number:.6g}" for number in (-3 + rng.random(), -3.0, -3.0, 0.0, 0.05)] if era else [""] * 5
+        entropies = [f"{number:.6g}" for number in (-3 + rng.random(), -3.0, -3.0, 0.0, 0.05, 0.0)] if era else [""] * 6
         times = [f"{7 + step / 25:.1f}", f"{25 + rng.random():.4g}"]
         rows.append([str(step), str(step * 128), *times, *evaluated, *others, *entropies])
     return rows

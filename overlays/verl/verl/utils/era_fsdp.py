@@ -18,9 +18,8 @@
                         old_log_prob_tensors   H_resp, and those, travel beside old_log_probs
     start of update     decide_scales          H_resp and advantages give each token's scale, once
     forward             module                 fused kernels: scales the hidden states
-                        divide_by_temperature_ else: the division that verl does anyway applies the
-                            scale
-                        log_probs              the top-k filter; several per token where needed
+                        prepare                else: leaves the logits as they are
+                        log_probs, entropy     all that is needed of a token, in one read of them
     loss                policy_loss_inputs     log-probs of the transformed and original policy
 
 With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to
@@ -38,17 +37,16 @@ from transformers import PreTrainedModel
 from verl import DataProto
 from verl.utils.era import (
     CONFIG_KEY,
-    OUTSIDE_TOP_K_LOG_PROB,
     EraConfig,
-    divide_rows_,
     logit_scale,
     metric_sums,
     split_entropy,
     update_metrics,
 )
+from verl.utils.era_log_probs import OUTSIDE_TOP_K_LOG_PROB, branch_log_probs, policy_terms
 from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
 from verl.utils.forking_tokens import read_fraction
-from verl.utils.torch_functional import logprobs_from_logits
+from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_rank,
     get_ulysses_sequence_parallel_world_size,
@@ -57,7 +55,7 @@ from verl.utils.ulysses import (
 RESPONSE_ENTROPY = "era_response_entropy"
 REST_ENTROPY = "era_rest_entropy"
 LOGIT_SCALE = "era_logit_scale"
-BRANCH_FACTORS = "era_branch_factors"
+NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
 
@@ -77,8 +75,7 @@ class ActorHooks:
     """The calls that DataParallelPPOActor makes for ERA (for forking tokens: forking_tokens.py).
 
     A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of
-    the old_log_prob pass has `era_branch_factors` where the update will be off-policy. Without them
-    each method is what upstream does.
+    the old_log_prob pass has `era_needs_branches` where the update will be off-policy.
 
     Attributes:
         is_reference_pass: set by the worker: the log-probs are those of the reference policy, which
@@ -93,6 +90,7 @@ class ActorHooks:
     def __init__(self, actor: Any):
         self.config = EraConfig.from_mapping(actor.config.get("era"))
         self.is_reference_pass = False
+        self._rows, self._entropy = None, None
         if read_fraction(actor.config) != 1:
             _require_upstream_update(actor, FORKING_KEY)
         if not self.config.enable:
@@ -104,7 +102,9 @@ class ActorHooks:
         )
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
-        self._needs_original = self._needs_kl or actor.config.entropy_coeff != 0
+        # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
+        actor.compute_entropy_from_logits = self.entropy_from_logits
+        actor.config.entropy_checkpointing = False
         self._decoder = None
         if self.config.changes_training and actor.config.get("use_fused_kernels", False):
             self._decoder = _scalable_decoder(actor.actor_module)
@@ -115,24 +115,19 @@ class ActorHooks:
         )
 
     def requested_keys(self, data: DataProto) -> list[str]:
-        """Off-policy: add the factors, (bsz, 3), under which the update needs old log-probs.
+        """Off-policy: mark the batch as one whose update needs old log-probs under every scale.
 
         Args:
             data: this rank's whole batch of the update.
 
         Returns:
-            Their key where the update will take several steps, otherwise nothing; nothing in a
-            reference pass.
+            The key of the mark where the update will take several steps, otherwise nothing; nothing
+            in a reference pass.
         """
         if self.is_reference_pass or not self.config.enable or not self._is_off_policy(data):
             return []
-        factors = torch.tensor(
-            [1, self.config.k, 1 / self.config.k],
-            dtype=torch.double,
-            device=data.batch["responses"].device,
-        )
-        data.batch[BRANCH_FACTORS] = factors.expand(len(data), 3)
-        return [BRANCH_FACTORS]
+        data.batch[NEEDS_BRANCHES] = torch.ones_like(data.batch["responses"][:, 0])
+        return [NEEDS_BRANCHES]
 
     def old_log_prob_tensors(
         self,
@@ -146,8 +141,8 @@ class ActorHooks:
         Args:
             rollout: the configuration `actor_rollout_ref.rollout`.
             data: the batch of the pass.
-            log_probs: (bsz, response_length), or (bsz, response_length, n) whose first is plain and
-                whose last three are those under 1, k and 1/k with the top-k filter.
+            log_probs: (bsz, response_length), or (bsz, response_length, 4): plain, and under 1, k
+                and 1/k with the top-k filter.
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
@@ -163,7 +158,7 @@ class ActorHooks:
         )
         branches = {}
         if log_probs.dim() == 3:
-            log_probs, branches = log_probs[..., 0], {BRANCH_LOG_PROBS: log_probs[..., -3:]}
+            log_probs, branches = log_probs[..., 0], {BRANCH_LOG_PROBS: log_probs[..., 1:]}
         return {
             "old_log_probs": log_probs,
             "entropys": entropys,
@@ -270,87 +265,100 @@ class ActorHooks:
 
         return forward
 
-    def divide_by_temperature_(
+    def prepare(
         self,
         logits: torch.Tensor,
         temperature: float,
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> None:
-        """Divide logits in place by the temperature, or by temperature / scale of the next token.
-
-        The scale is left to `log_probs` where the loss also needs the original policy, and
-        off-policy: there old and new log-probs must be rounded alike, or in bf16 the ratio of the
-        first step would not be 1.
+        """Divide logits in place by the temperature; with ERA enabled `log_probs` does all at once.
 
         Args:
             logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel
                 rank, vocabulary).
             temperature: of the sampling.
-            micro_batch: holds `era_logit_scale` (bsz, response_length) in an update with ERA,
-                `input_ids` (bsz, seqlen).
+            micro_batch: holds `input_ids`, `attention_mask` (bsz, seqlen); in an update with ERA
+                `era_logit_scale` (bsz, response_length).
             indices: (tokens,) of the packed tokens in the flattened (bsz x seqlen); None for padded
                 logits.
         """
-        if not _has(micro_batch, LOGIT_SCALE) or self._scales_apart(micro_batch):
+        if self.config.enable:
+            self._rows = logits, temperature, micro_batch, indices
+        else:
             logits.div_(temperature)
-            return
-        scale = micro_batch[LOGIT_SCALE].to(torch.promote_types(logits.dtype, torch.float32))
-        divisor = _at_positions(temperature / scale, temperature, micro_batch, indices)
-        divide_rows_(logits, divisor.unsqueeze(-1))
 
     def log_probs(
-        self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        micro_batch: Mapping[str, torch.Tensor],
-        indices: Optional[torch.Tensor] = None,
-        inplace_backward: bool = True,
+        self, logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True
     ) -> torch.Tensor:
-        """Log-probs of the labels, from logits after `divide_by_temperature_`.
+        """Log-probs of the labels. With ERA enabled the logits are those given to `prepare`.
+
+        Then their gradient takes their place, and only response tokens are worked on.
 
         Args:
             logits: packed (tokens of this rank, vocabulary), or those of the response (bsz,
                 response_length, vocabulary).
             labels: of the logits' shape without the vocabulary.
-            micro_batch, indices: as `divide_by_temperature_`.
-            inplace_backward: upstream's.
+            inplace_backward: upstream's; it is False where an entropy will be asked for.
 
         Returns:
-            (...) of the labels; or (..., n) whose first is that of the original policy: with the
-            factors of an off-policy step's old_log_prob pass, n is 3, or 4 with a top-k filter; in
-            an update with KL loss n is 2.
+            (...) of the labels; or (..., n) whose first is that of the original policy: in an
+            off-policy step's old_log_prob pass n is 4, the last three are those under 1, k and
+            1 / k with the top-k filter; in an update with KL loss n is 2.
         """
-        top_k = self.config.top_k
-        if _has(micro_batch, BRANCH_FACTORS):
-            factors = micro_batch[BRANCH_FACTORS][0].expand(*labels.shape, 3)
-            branches = logprobs_from_logits(logits, labels, logit_scale=factors, top_k=top_k)
-            if top_k is None:
-                return branches
-            return torch.cat(
-                [logprobs_from_logits(logits, labels, logit_scale=factors[..., :1]), branches],
-                dim=-1,
-            )
-        if not _has(micro_batch, LOGIT_SCALE):
+        if not self.config.enable:
             return logprobs_from_logits(logits, labels, inplace_backward)
-        if not self._scales_apart(micro_batch):
-            return logprobs_from_logits(logits, labels, inplace_backward, top_k=top_k)
-        scale = micro_batch[LOGIT_SCALE]
-        if indices is not None:
-            scale = _at_positions(scale, 1.0, micro_batch, indices)
-        if not self._needs_kl:
-            return logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)
-        if top_k is None:
-            return logprobs_from_logits(
-                logits, labels, logit_scale=torch.stack([torch.ones_like(scale), scale], dim=-1)
-            )
-        original = logprobs_from_logits(logits, labels, logit_scale=torch.ones_like(scale))
-        return torch.stack(
-            [original, logprobs_from_logits(logits, labels, logit_scale=scale, top_k=top_k)], dim=-1
-        )
+        logits, temperature, micro_batch, indices = self._rows
+        self._rows = None
+        length = labels.size(-1)
 
-    def _scales_apart(self, micro_batch: Mapping[str, torch.Tensor]) -> bool:
-        return self._needs_original or _has(micro_batch, OLD_LOG_PROBS)
+        def at_positions(values, default):
+            return _at_positions(values, default, micro_batch, indices)
+
+        if indices is None:
+            labels = at_positions(labels, 0)
+        mask = at_positions(
+            micro_batch["attention_mask"][:, -micro_batch["responses"].size(1) :], 0
+        )
+        top_k = self.config.top_k
+        if _has(micro_batch, NEEDS_BRANCHES):
+            scaled, original, self._entropy = branch_log_probs(
+                logits, labels, self.config.k, temperature, top_k=top_k, mask=mask
+            )
+            found = torch.cat([original.unsqueeze(-1), scaled], dim=-1)
+        else:
+            scales = _has(micro_batch, LOGIT_SCALE)
+            needs_kl = scales and self._needs_kl
+            found, original, self._entropy = policy_terms(
+                logits,
+                labels,
+                at_positions(micro_batch[LOGIT_SCALE], 1.0) if scales else None,
+                temperature,
+                top_k=top_k if scales else None,
+                original=needs_kl,
+                entropy=not inplace_backward,
+                mask=mask,
+                inplace_backward=logits.requires_grad and torch.is_grad_enabled(),
+            )
+            if needs_kl:
+                found = torch.stack([original, found], dim=-1)
+        if indices is None:
+            found, self._entropy = (
+                values if values is None else values[:, -length - 1 : -1]
+                for values in (found, self._entropy)
+            )
+        return found
+
+    def entropy_from_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Token entropies in nats; with ERA enabled those that `log_probs` has just made.
+
+        Args:
+            logits: (..., vocabulary).
+
+        Returns:
+            (...), with ERA in fp32 at least.
+        """
+        return self._entropy if self.config.enable else entropy_from_logits(logits)
 
     def policy_loss_inputs(
         self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor

@@ -1,0 +1,452 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Log-probs of labels under scaled logits, and entropies, in one read of the logits.
+
+For a row of logits z, a scale s and a temperature T:
+
+    scaled log-prob     log softmax(s z / T)_y      of the policy that ERA transforms (Eq. llm)
+    original log-prob   log softmax(z / T)_y        for a KL loss
+    entropy             of softmax(z / T), nats     for H_resp and an entropy bonus
+
+A few rows at a time are shifted by their maximum in fp32, d = z - max z, and everything else is
+made of these rows while the cache holds them. softmax is the fastest exponential that torch has on
+a CPU. Its sum is off by up to 2e-5 over a vocabulary of 150,000, but not its ratios, so the log of
+the sum of exp(f d) is taken as log(sum w) - log(max w) of w = softmax(f d). A softmax under twice a
+factor is a square. The scalars of a row are combined in fp64, where they cancel.
+
+This file needs only torch and the standard library.
+"""
+
+import itertools
+import math
+from typing import Iterator, NamedTuple, Optional, Union
+
+import torch
+
+# Log-probability given to a label that the top-k filter removed. The value is the authors'; it
+# never reaches a gradient.
+OUTSIDE_TOP_K_LOG_PROB = -1.0e4
+
+# Elements of the logits that are worked on at a time: in fp32, with the buffers, they stay in the
+# last-level cache of a CPU, or are enough to fill a GPU.
+_CPU_CHUNK_ELEMENTS = 2**19
+_GPU_CHUNK_ELEMENTS = 2**23
+_TOP_K_BLOCK = 64
+
+
+class PolicyTerms(NamedTuple):
+    """What a loss needs of each label; fp32 (fp64 for fp64 logits), 0 outside the mask.
+
+    Attributes:
+        scaled: (...) log-probs of the transformed policy.
+        original: (...) log-probs of the original policy, or None.
+        entropy: (...) of the original policy in nats, or None.
+    """
+
+    scaled: torch.Tensor
+    original: Optional[torch.Tensor]
+    entropy: Optional[torch.Tensor]
+
+
+class Branches(NamedTuple):
+    """What an update needs of the policy that sampled; fp32 (fp64 for fp64), 0 outside the mask.
+
+    Attributes:
+        scaled: (..., 3) log-probs under the scales 1, k and 1 / k, with the top-k filter if any.
+        original: (...) log-probs under the scale 1 over all logits.
+        entropy: (...) in nats, over all logits.
+    """
+
+    scaled: torch.Tensor
+    original: torch.Tensor
+    entropy: torch.Tensor
+
+
+def policy_terms(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    scale: Optional[torch.Tensor] = None,
+    temperature: Union[float, torch.Tensor] = 1.0,
+    *,
+    top_k: Optional[int] = None,
+    original: bool = False,
+    entropy: bool = False,
+    mask: Optional[torch.Tensor] = None,
+    inplace_backward: bool = False,
+) -> PolicyTerms:
+    """The terms of an update, with one gradient for all of them, made in one more read.
+
+    Rows outside the mask, and in the backward pass rows without a gradient, are not read. Rows
+    whose neighbours have the same scale are the fastest.
+
+    Args:
+        logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
+        labels: (...) int64.
+        scale: (...) positive factors, constants for the gradient; None for 1.
+        temperature: a positive number, or (...) of them, constants for the gradient.
+        top_k: normalise the scaled log-probs over this many largest logits; more than the
+            vocabulary means all, None too.
+        original, entropy: also return these.
+        mask: (...) bool or 0/1; None for all.
+        inplace_backward: the gradient takes the place of the logits: nothing else may need them
+            after the forward pass. If something does, its backward pass raises torch's error about
+            a modified tensor.
+
+    Returns:
+        PolicyTerms. A label outside the top_k has the scaled log-prob OUTSIDE_TOP_K_LOG_PROB,
+        without a gradient.
+
+    Raises:
+        ValueError: a shape that does not fit the logits; top_k < 1; inplace_backward with logits
+            that are a leaf of the graph.
+    """
+    if inplace_backward and logits.is_leaf and logits.requires_grad:
+        raise ValueError(
+            "inplace_backward would overwrite logits that are a leaf requiring a gradient, not the "
+            "output of a model. Leave it off for these. Nothing was computed."
+        )
+    matrix, rows = _as_rows(logits, labels, scale, temperature, mask)
+    top_k = _checked_top_k(top_k, logits)
+    terms = _PolicyTerms.apply(matrix, rows, top_k, original, entropy, inplace_backward)
+    return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
+
+
+@torch.no_grad()
+def branch_log_probs(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    k: float,
+    temperature: Union[float, torch.Tensor] = 1.0,
+    *,
+    top_k: Optional[int] = None,
+    mask: Optional[torch.Tensor] = None,
+) -> Branches:
+    """Log-probs of the labels under every scale that Eq. llm can choose, and the entropy.
+
+    Args:
+        k: the factor of Eq. llm, >= 1; with 2 there is one exponential instead of three.
+        The others are those of `policy_terms`.
+
+    Raises:
+        ValueError: as `policy_terms`.
+    """
+    matrix, rows = _as_rows(logits, labels, None, temperature, mask)
+    top_k = _checked_top_k(top_k, logits)
+    scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
+    factors = [1.0] if top_k else scales.tolist()
+    label, log_z, mean = _sums(matrix, rows, lambda _: factors, with_mean=True)
+    if top_k:
+        scaled = _TopK(matrix, rows.labels, scales / rows.temperature, top_k).log_probs()
+    else:
+        scaled = label * scales - log_z
+    terms = scaled, label - log_z[:, :1], log_z[:, :1] - mean
+    scaled, original, entropy = (_outputs(term, rows, logits) for term in terms)
+    shape = labels.shape
+    return Branches(scaled.view(*shape, 3), original.view(shape), entropy.view(shape))
+
+
+def logprobs(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    logit_scale: Optional[torch.Tensor] = None,
+    top_k: Optional[int] = None,
+    inplace_backward: bool = False,
+) -> torch.Tensor:
+    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z.
+
+    `policy_terms` for those who need nothing else: same arguments, dtypes and errors.
+    """
+    terms = policy_terms(
+        logits, labels, logit_scale, top_k=top_k, inplace_backward=inplace_backward
+    )
+    return terms.scaled
+
+
+class _Rows(NamedTuple):
+    """What belongs to each row of the logits, (rows, 1) each."""
+
+    labels: torch.Tensor
+    scale: torch.Tensor  # fp64, as the temperature
+    temperature: torch.Tensor
+    active: torch.Tensor  # bool
+
+
+class _Sweep:
+    """Goes through the logits a few rows at a time."""
+
+    def __init__(self, logits: torch.Tensor, rows: _Rows):
+        self.logits, self.rows = logits.detach(), rows
+        self.dtype = _at_least_fp32(logits.dtype)
+        self.rows_at_a_time = _rows_at_a_time(logits)
+        # Made once: the pages of fresh buffers would be faulted in for every few rows.
+        size = (4, min(self.rows_at_a_time, len(logits)), logits.size(-1))
+        self.buffers = torch.empty(size, dtype=self.dtype, device=logits.device)
+
+    def parts(self, active: torch.Tensor) -> Iterator[tuple[slice, float, float]]:
+        """Slices of neighbouring rows of one scale and temperature; scale 0 where not active."""
+        begin = 0
+        scales = torch.where(active, self.rows.scale, 0)
+        columns = torch.cat([scales, self.rows.temperature], -1).tolist()
+        for (scale, temperature), group in itertools.groupby(columns):
+            end = begin + sum(1 for _ in group)
+            for i in range(begin, end, self.rows_at_a_time):
+                yield slice(i, min(i + self.rows_at_a_time, end)), scale, temperature
+            begin = end
+
+    def shifted(self, part: slice, multiplier: float, only_softmax: bool) -> torch.Tensor:
+        """d = multiplier (z - max z), (n, vocabulary); not to be written to if `only_softmax`.
+
+        softmax subtracts the maximum itself. So for `only_softmax` that is not done here if the
+        multiplier is a power of 2, which makes multiplier z exact.
+        """
+        z, d = self.logits[part], self.buffers[0, : part.stop - part.start]
+        if z.dtype != d.dtype:  # arithmetic of mixed dtypes is not vectorised
+            z = d.copy_(z)
+        if not (only_softmax and math.frexp(multiplier)[0] == 0.5):
+            z = torch.sub(z, z.amax(-1, keepdim=True), out=d)
+        return z if multiplier == 1 else torch.mul(z, multiplier, out=d)
+
+    def weights(
+        self, d: torch.Tensor, factors: list[float]
+    ) -> Iterator[tuple[float, torch.Tensor, torch.Tensor]]:
+        """Of f_1 < f_2 < ... and d under f_1: f, w proportional to exp(f (z - max z) / T), max w.
+
+        w (n, vocabulary) is the same buffer each time; max w is (n, 1).
+        """
+        w, largest = self.buffers[1, : len(d)], None
+        for i, factor in enumerate(factors):
+            if i and factor == 2 * factors[i - 1]:
+                w.mul_(w)
+                largest = largest.square()
+            else:
+                argument = torch.mul(d, factor / factors[0], out=w) if i else d
+                torch.softmax(argument, -1, out=w)
+                largest = w.amax(-1, keepdim=True)
+            yield factor, w, largest
+
+    def times(self, w: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.mul(w, other, out=self.buffers[2, : len(w)])
+
+
+def _sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the terms of the active rows are made of, relative to the largest logit of each.
+
+    Args:
+        factors: called with a row's scale.
+
+    Returns:
+        label: (rows, 1), (z_y - max z) / T.
+        log_z: (rows, factors), log sum exp(f (z - max z) / T).
+        mean: (rows, 1), of (z - max z) / T under the factor 1, if `with_mean`.
+    """
+    sweep = _Sweep(logits, rows)
+    totals = torch.ones(len(logits), len(factors(1.0)), dtype=torch.double, device=logits.device)
+    largest_w = totals.clone()
+    largest_z, mean = torch.zeros((2, len(logits), 1), dtype=torch.double, device=logits.device)
+    for part, scale, temperature in sweep.parts(rows.active):
+        wanted = factors(scale)
+        if scale == 0 or not wanted:
+            continue
+        largest_z[part] = sweep.logits[part].amax(-1, keepdim=True)
+        needed = sorted(set(wanted))
+        alone = not with_mean and len(needed) == 1
+        d = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
+        for factor, w, largest in sweep.weights(d, needed):
+            total = w.sum(-1, keepdim=True)
+            for i, f in enumerate(wanted):
+                if f == factor:
+                    totals[part, i, None], largest_w[part, i, None] = total, largest
+            if factor == 1 and with_mean:
+                moment = sweep.times(w, d).sum(-1, keepdim=True)
+                if moment.isnan().any():
+                    moment = sweep.times(w, _finite(d)).sum(-1, keepdim=True)
+                mean[part] = moment / total / needed[0]
+    label = (logits.detach().gather(-1, rows.labels) - largest_z) / rows.temperature
+    return label, totals.log() - largest_w.log(), mean
+
+
+def _finite(d: torch.Tensor) -> torch.Tensor:
+    """d without -inf, in place, so that w d is 0 where w is."""
+    return d.clamp_(min=torch.finfo(d.dtype).min)
+
+
+def _outputs(term: torch.Tensor, rows: _Rows, logits: torch.Tensor) -> torch.Tensor:
+    return torch.where(rows.active, term, 0).to(_at_least_fp32(logits.dtype))
+
+
+class _TopK:
+    """The softmax over the k largest logits of each row, under `factors` of z, (rows, n)."""
+
+    def __init__(self, logits, labels, factors, k):
+        parts = [_top_k(part, k) for part in logits.detach().split(_rows_at_a_time(logits))]
+        values, self.indices = (torch.cat(tensors) for tensors in zip(*parts))
+        values = values.to(_at_least_fp32(logits.dtype)).unsqueeze(-2)
+        values = values - values.amax(-1, keepdim=True)
+        self.log_p = (values * factors.to(values.dtype).unsqueeze(-1)).log_softmax(-1)
+        self.is_label = self.indices == labels
+
+    def log_probs(self) -> torch.Tensor:
+        found = self.log_p.masked_fill(~self.is_label.unsqueeze(-2), 0).sum(-1)
+        return found.masked_fill(~self.is_label.any(-1, keepdim=True), OUTSIDE_TOP_K_LOG_PROB)
+
+    def gradient(self, weight: torch.Tensor) -> torch.Tensor:
+        """weight (1[i = y] - p_i) at the indices; weight is (rows, 1), n is 1."""
+        weight = weight.to(self.log_p.dtype) * self.is_label.any(-1, keepdim=True)
+        return (self.is_label.to(weight.dtype) - self.log_p[:, 0].exp()) * weight
+
+
+class _PolicyTerms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, rows, top_k, original, entropy, inplace):
+        def factors(scale):
+            return ([] if top_k else [scale]) + ([1.0] if original or entropy else [])
+
+        label, log_z, mean = _sums(logits, rows, factors, entropy)
+        if top_k:
+            ctx.top = _TopK(logits, rows.labels, rows.scale / rows.temperature, top_k)
+            scaled = ctx.top.log_probs()
+        else:
+            ctx.top = None
+            scaled = label * rows.scale - log_z[:, :1]
+        ctx.save_for_backward(logits)
+        ctx.rows, ctx.factors, ctx.inplace = rows, factors, inplace
+        ctx.mean = mean if entropy else None
+        return (
+            _outputs(scaled, rows, logits),
+            _outputs(label - log_z[:, -1:], rows, logits) if original else None,
+            _outputs(log_z[:, -1:] - mean, rows, logits) if entropy else None,
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *gradients):
+        (logits,) = ctx.saved_tensors
+        rows, top = ctx.rows, ctx.top
+        scaled, original, entropy = (
+            torch.zeros_like(rows.scale) if g is None else g / rows.temperature for g in gradients
+        )
+        scaled = scaled * rows.scale
+        active = rows.active & ((scaled != 0) | (original != 0) | (entropy != 0))
+        sweep = _Sweep(logits, rows)
+        by_d = None
+        columns = [] if top else [-scaled]
+        if ctx.mean is not None:  # dH / dz = - p ((z - max z) / T - mean) / T
+            columns.append(entropy * ctx.mean - original)
+            by_d = -entropy.to(sweep.dtype)
+        else:
+            columns.append(-original)
+        columns = torch.cat(columns, -1).to(sweep.dtype)
+        at_label = (original if top else original + scaled).to(sweep.dtype)
+        sparse = top.gradient(scaled) if top else None
+        result = logits.detach() if ctx.inplace else torch.empty_like(logits)
+        for part, scale, temperature in sweep.parts(active):
+            out = result[part]
+            if scale == 0:
+                out.zero_()
+                continue
+            direct = out.dtype == sweep.dtype
+            total = out if direct else sweep.buffers[3, : len(out)]
+            _dense_gradient(total, sweep, part, ctx.factors(scale), temperature, columns, by_d)
+            total.scatter_add_(-1, rows.labels[part], at_label[part])
+            if top:
+                total.scatter_add_(-1, top.indices[part], sparse[part])
+            if not direct:
+                out.copy_(total)
+        return result, None, None, None, None, None
+
+
+def _dense_gradient(out, sweep, part, factors, temperature, columns, by_d):
+    """out = sum_f p_f (columns_f + [f = 1] by_d (z - max z) / T), p_f the softmax under f.
+
+    Args:
+        out: (n, vocabulary); may be the memory of the logits.
+        factors: the factor of each column.
+        columns: (rows, at least the factors).
+        by_d: (rows, 1) or None for 0.
+    """
+    if not factors:
+        out.zero_()
+        return
+    needed = sorted(set(factors))
+    alone = by_d is None and len(needed) == 1
+    d = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
+    if by_d is not None:
+        _finite(d)
+    for factor, w, _ in sweep.weights(d, needed):
+        total = w.sum(-1, keepdim=True)
+        column = sum(columns[part, i, None] for i, f in enumerate(factors) if f == factor)
+        if factor == needed[0]:
+            torch.mul(w, column / total, out=out)
+        else:
+            out.add_(sweep.times(w, column / total))
+        if factor == 1 and by_d is not None:
+            out.add_(sweep.times(w, d).mul_(by_d[part] / (needed[0] * total)))
+
+
+def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and indices of the k largest of each row, (n, vocabulary); of ties any.
+
+    They are among the k blocks with the largest maxima.
+    """
+    blocks = z.size(-1) // _TOP_K_BLOCK
+    if blocks <= 2 * k:
+        return z.topk(k, dim=-1)
+    # A block is a column of this view, so that maxima are taken of whole vectors.
+    view = z[:, : blocks * _TOP_K_BLOCK].unflatten(-1, (_TOP_K_BLOCK, blocks))
+    chosen = view.amax(-2).topk(k, dim=-1, sorted=False).indices
+    steps = blocks * torch.arange(_TOP_K_BLOCK, device=z.device)
+    tail = torch.arange(blocks * _TOP_K_BLOCK, z.size(-1), device=z.device).expand(len(z), -1)
+    candidates = torch.cat([(chosen.unsqueeze(-1) + steps).flatten(1), tail], -1)
+    values, position = z.gather(-1, candidates).topk(k, dim=-1)
+    return values, candidates.gather(-1, position)
+
+
+def _as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, _Rows]:
+    shape = logits.shape[:-1]
+    if labels.shape != shape:
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)}; expected {tuple(shape)}, that of the "
+            "logits without the vocabulary."
+        )
+
+    def column(name, values):
+        if isinstance(values, torch.Tensor) and values.dim() and values.shape != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)}; expected {tuple(shape)}, one value per "
+                "label."
+            )
+        values = torch.as_tensor(values, dtype=torch.double, device=logits.device)
+        return values.expand(shape).reshape(-1, 1)
+
+    active = column("mask", 1 if mask is None else mask) != 0
+    scale = column("logit_scale", 1 if scale is None else scale)
+    rows = _Rows(labels.reshape(-1, 1), scale, column("temperature", temperature), active)
+    return logits.reshape(-1, logits.size(-1)), rows
+
+
+def _rows_at_a_time(logits: torch.Tensor) -> int:
+    on_cpu = logits.device.type == "cpu"
+    elements = _CPU_CHUNK_ELEMENTS if on_cpu else _GPU_CHUNK_ELEMENTS
+    threads = torch.get_num_threads() if on_cpu else 1  # softmax gives each of them a row
+    return max(threads, elements // logits.size(-1))
+
+
+def _checked_top_k(top_k: Optional[int], logits: torch.Tensor) -> Optional[int]:
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
+    return None if top_k is None else min(top_k, logits.size(-1))
+
+
+def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,265 @@
+"""era/log_probs.py against plain Python, fp64 autograd and the memory it may take."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from era import log_probs
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, branch_log_probs, logprobs, policy_terms
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def plain_logprob(logits, label, scale, top_k=None):
+    """log softmax(scale z)_label in fp64 by the definition; None for a label outside the top_k."""
+    z = [scale * float(x) for x in logits]
+    kept = sorted(range(len(z)), key=lambda i: -z[i])[:top_k]
+    if label not in kept:
+        return None
+    largest = max(z)
+    return z[label] - largest - math.log(math.fsum(math.exp(z[i] - largest) for i in kept))
+
+
+def plain_terms(z, labels, scale, temperature, top_k=None):
+    """Scaled and original log-probs and the entropy of each row, by torch's own functions."""
+    z = z / temperature
+    scaled, log_p = z * scale[:, None], z.log_softmax(-1)
+    if top_k:
+        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[:, -1:], -math.inf)
+    entropy = -(log_p.exp() * log_p.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
+    return *(p.gather(-1, labels[:, None])[:, 0] for p in (scaled.log_softmax(-1), log_p)), entropy
+
+
+def error(found, expected):
+    """The largest error relative to 1 + |expected|."""
+    return ((found.double() - expected).abs() / (1 + expected.abs())).max().item()
+
+
+def rows(count, vocabulary, spread, seed=0):
+    """Logits without ties at the border of the top five, labels among them, and scales in runs of neighbours."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(count, vocabulary, generator=generator)
+    labels = logits.topk(5).indices[torch.arange(count), torch.randint(5, (count,), generator=generator)]
+    scale = torch.tensor([1.0, 2.0, 0.5, 1.7])[torch.randint(4, (count // 4 + 1,), generator=generator)]
+    return logits, labels, scale.repeat_interleave(4)[:count]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("top_k", [None, 5])
+@pytest.mark.parametrize("spread", [0.01, 3.0, 300.0])
+def test_terms_and_gradients_equal_fp64_autograd(dtype, temperature, top_k, spread, monkeypatch):
+    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 3 * 1001)
+    logits, labels, scale = rows(21, 1001, spread)
+    logits = (logits + (0 if dtype == torch.bfloat16 else 100)).to(dtype)
+    if top_k and logits.topk(6).values.diff().eq(0).any():
+        pytest.skip("of equal logits at the border either may be kept")
+    leaf, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    found = policy_terms(leaf, labels, scale, temperature, top_k=top_k, original=True, entropy=True)
+    expected = plain_terms(exact, labels, scale.double(), temperature, top_k)
+    unit = 1e-13 if dtype == torch.double else torch.finfo(torch.float32).eps  # the reference is in fp64 too
+    for ours, theirs, bound in zip(found, expected, (4, 4, 40)):
+        assert error(ours, theirs) < bound * unit
+    weights = torch.randn(3, len(labels), generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    sum((term * w).sum() for term, w in zip(found, weights)).backward()
+    sum((term * w).sum() for term, w in zip(expected, weights)).backward()
+    rounding = torch.finfo(torch.bfloat16).eps if dtype == torch.bfloat16 else 20 * unit
+    largest = exact.grad.abs().amax(-1, keepdim=True) + 1
+    assert ((leaf.grad.double() - exact.grad).abs() / largest).max() < rounding
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"original": True}, {"entropy": True}, {"top_k": 3}, {"top_k": 3, "entropy": True}]
+)
+def test_gradcheck(asked, monkeypatch):
+    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 24)
+    logits, labels, scale = rows(6, 12, 1.0)
+    labels = torch.cat([labels[:5], logits[5:].argmin(-1)])
+    asked = {"temperature": torch.tensor([1.0, 0.7, 0.7, 0.5, 2.0, 1.0]), **asked}
+
+    def terms(z):
+        return [term for term in policy_terms(z, labels, scale, **asked) if term is not None]
+
+    assert torch.autograd.gradcheck(terms, logits.double().requires_grad_())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.sampled_from([2, 3, 7, 64, 200, 1001]),
+    st.sampled_from([1.0, 1.2, 2.0, 3.0]),
+    st.sampled_from([0.5, 0.7, 1.0]),
+    st.sampled_from([None, 1, 5]),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.integers(0, 10**6),
+)
+def test_branches_equal_the_terms_of_each_scale(count, vocabulary, k, temperature, top_k, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(count, vocabulary, generator=generator)).to(dtype)
+    labels = torch.randint(vocabulary, (count,), generator=generator)
+    found = branch_log_probs(logits, labels, k, temperature, top_k=top_k)
+    for column, scale in enumerate((1.0, k, 1 / k)):
+        alone = policy_terms(
+            logits, labels, torch.full((count,), scale), temperature, top_k=top_k, original=True, entropy=True
+        )
+        torch.testing.assert_close(found.scaled[:, column], alone.scaled, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.original, alone.original, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.entropy, alone.entropy, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("top_k", [None, 3, 10_000])
+@pytest.mark.parametrize("shape", [(1, 5), (7, 33), (2, 3, 50)])
+def test_logprobs_equal_the_definition(shape, top_k):
+    torch.manual_seed(1)
+    logits, scale = 4 * torch.randn(shape), torch.tensor([1.0, 2.0, 0.5])[torch.randint(3, shape[:-1])]
+    labels = torch.randint(shape[-1], shape[:-1])
+    got = logprobs(logits, labels, scale, top_k)
+    assert got.dtype == torch.float32 and got.shape == labels.shape
+    columns = logits.reshape(-1, shape[-1]), labels.flatten(), scale.flatten(), got.flatten()
+    for row, label, s, value in zip(*(column.tolist() for column in columns)):
+        expected = plain_logprob(row, label, s, top_k)
+        assert value == pytest.approx(OUTSIDE_TOP_K_LOG_PROB if expected is None else expected, rel=2e-6, abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 3000), st.booleans(), st.integers(0, 10**6))
+def test_top_k_finds_the_largest(k, vocabulary, ties, seed):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(3, vocabulary, generator=generator)
+    z = z.round() if ties else z
+    values, indices = log_probs._top_k(z, min(k, vocabulary))
+    assert torch.equal(values, z.topk(min(k, vocabulary)).values) and torch.equal(z.gather(-1, indices), values)
+    assert all(len(set(row)) == len(row) for row in indices.tolist())
+
+
+def test_infinite_and_missing_logits_stay_in_their_rows():
+    inf, nan = math.inf, math.nan
+    logits = torch.tensor([[1e4, -1e4, 0.0], [-inf, 0.0, 1.0], [88.0, 88.0, 88.0], [nan, 1.0, 0.0], [3.0, 0.0, 1.0]])
+    labels, scale = torch.tensor([0, 1, 2, 1, 1]), torch.tensor([2.0, 2.0, 0.5, 2.0, 2.0])
+    for top_k in (None, 2):
+        leaf = logits.clone().requires_grad_()
+        found = policy_terms(leaf, labels, scale, top_k=top_k, original=True, entropy=True)
+        sum(term.sum() for term in found).backward()
+        branches = branch_log_probs(logits, labels, 1.7, top_k=top_k)
+        for values in (*found, leaf.grad, *branches):
+            assert values[[0, 1, 2, 4]].isfinite().all() and values[3].isnan().any()
+    assert found.entropy[1].item() == pytest.approx(0.5822, abs=1e-4)  # of two logits, 0 and 1
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_rows_outside_the_mask_are_not_read(inplace):
+    logits, labels, scale = rows(12, 50, 3.0)
+    mask = torch.arange(12) % 3 > 0
+    expected = policy_terms(logits[mask], labels[mask], scale[mask], original=True, entropy=True)
+    logits[~mask] = math.nan
+    leaf = logits.requires_grad_()
+    found = policy_terms(leaf * 1, labels, scale, original=True, entropy=True, mask=mask, inplace_backward=inplace)
+    for ours, theirs in zip(found, expected):
+        assert torch.equal(ours[mask], theirs) and not ours[~mask].any()
+    sum(term.sum() for term in found).backward()
+    assert leaf.grad.isfinite().all() and not leaf.grad[~mask].any() and leaf.grad[mask].any(-1).all()
+    branches = branch_log_probs(leaf, labels, 2.0, mask=mask)
+    assert branches.scaled.isfinite().all() and not branches.entropy[~mask].any()
+
+
+@pytest.mark.parametrize("asked", [{}, {"original": True, "entropy": True}, {"top_k": 3}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_in_place_is_the_same(asked, dtype):
+    logits, labels, scale = rows(9, 500, 3.0)
+    leaf, gradients = logits.to(dtype).requires_grad_(), []
+    for inplace in (False, True):
+        made = leaf * 1
+        terms = policy_terms(made, labels, scale, inplace_backward=inplace, **asked)
+        (gradient,) = torch.autograd.grad(sum(term.sum() for term in terms if term is not None), made)
+        gradients.append(gradient)
+        assert (gradient.data_ptr() == made.data_ptr()) == inplace
+    assert torch.equal(*gradients)
+
+
+def test_whoever_still_needs_the_logits_is_told():
+    logits, labels, scale = rows(4, 20, 1.0)
+    leaf = logits.requires_grad_()
+    with pytest.raises(ValueError, match="inplace_backward would overwrite logits that are a leaf"):
+        policy_terms(leaf, labels, inplace_backward=True)
+    made = leaf * 1
+    square = made.square().sum()
+    policy_terms(made, labels, inplace_backward=True).scaled.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        terms = policy_terms(made := leaf * 1, labels, inplace_backward=True)
+        terms.scaled.sum().backward(retain_graph=True)
+        terms.scaled.sum().backward()
+
+
+def test_non_contiguous_logits():
+    logits, labels, scale = rows(6, 30, 3.0)
+    for top_k in (None, 5):
+        expected = logprobs(logits, labels, scale, top_k)
+        assert torch.equal(logprobs(logits.t().contiguous().t(), labels, scale, top_k), expected)
+
+
+class LargestOutput(TorchDispatchMode):
+    """Counts the tensors of at least `limit` elements that operations allocate."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.allocations = limit, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        inputs = {a.data_ptr() for a in args if isinstance(a, torch.Tensor)}
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor.numel() >= self.limit and tensor.data_ptr() not in inputs:
+                self.allocations.append((str(func), tuple(tensor.shape)))
+        return out
+
+
+@pytest.mark.parametrize("asked", [{}, {"original": True, "entropy": True}, {"top_k": 20}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_no_buffer_over_tokens_and_vocabulary(asked, dtype, inplace, monkeypatch):
+    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 4 * 1000)
+    made = torch.randn(64, 1000, dtype=dtype).requires_grad_() * 1
+    labels, scale = torch.randint(1000, (64,)), torch.full((64,), 2.0)
+    with LargestOutput(made.numel()) as forward:
+        terms = policy_terms(made, labels, scale, 0.7, inplace_backward=inplace, **asked)
+        branch_log_probs(made, labels, 2.0)
+    assert forward.allocations == []
+    with LargestOutput(made.numel()) as backward:
+        torch.autograd.grad(sum(term.sum() for term in terms if term is not None), made)
+    assert len(backward.allocations) == (0 if inplace else 1), backward.allocations
+
+
+def test_wrong_arguments_are_named():
+    logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="labels have shape"):
+        logprobs(logits, labels[0], None, 2)
+    with pytest.raises(ValueError, match="logit_scale has shape"):
+        logprobs(logits, labels, torch.ones(3))
+    with pytest.raises(ValueError, match="temperature has shape"):
+        policy_terms(logits, labels, temperature=torch.ones(2))
+    with pytest.raises(ValueError, match="mask has shape"):
+        branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2))
+    with pytest.raises(ValueError, match="top_k is 0"):
+        logprobs(logits, labels, None, 0)
+
+
+def test_sharpening_raises_the_entropy_of_a_sampled_update():
+    """The paper's claim in its simplest case: one softmax, the exact expected first-order change of its entropy."""
+    rng = random.Random(0)
+    for _ in range(20):
+        z = torch.tensor([rng.gauss(0, 1) for _ in range(6)], dtype=torch.double).mul(4).requires_grad_()
+        entropy = -(z.softmax(-1) * z.log_softmax(-1)).sum()
+        uphill = torch.autograd.grad(entropy, z)[0]
+        drift = {}
+        for k in (1.0, 2.0):
+            logp = logprobs(z.expand(6, 6), torch.arange(6), torch.full((6,), k, dtype=torch.double))
+            loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
+            drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
+        assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
