@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 INVERSES = ("approx", "exact")
+SETTING = ("min_entropy", "tau", "inverse")  # create_model's keywords have era_ before these
 
 # Newton steps of the exact inverse. They start within 1.3e-3 of ln q; after 1 and 2 steps the
 # relative error is at most 3e-8 and 3e-16, plus rounding.
@@ -121,12 +122,17 @@ class EntropyRegularizingActivation(nn.Module):
 
         Returns:
             z', the same shape, at most -1; fp32 (fp64 for fp64), also under autocast.
+
+        Raises:
+            ValueError: another shape, or logits that are not real floating-point numbers.
         """
-        if not torch.jit.is_tracing() and logits.shape[-1] != self.num_classes:
+        if not torch.jit.is_tracing() and logits.shape[-1:] != (self.num_classes,):
             raise ValueError(
                 f"ERA: logits of shape (..., {self.num_classes}) expected, "
                 f"found {tuple(logits.shape)}"
             )
+        if not logits.is_floating_point():
+            raise ValueError(f"ERA: floating-point logits expected, found {logits.dtype}")
         probs = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         constants = self.slope, self.offset, self.inverse == "exact"
         # A trace records plain operations, which every exporter knows. torch.func's transforms get
@@ -196,7 +202,9 @@ def attach_era(
     model's output: state_dict() keeps its keys, and copies, pickles, traces and compiled versions
     of the model have ERA too. The number of classes is `model.num_classes`; the first forward after
     `reset_classifier` picks up the new one. With 0 classes (features) the hook does nothing.
-    Attaching again replaces the setting.
+    Attaching again replaces the setting. It is also written into a timm model's `pretrained_cfg`,
+    which timm's save_for_hf saves: a create_model that knows ERA reads it from there, and timm's
+    own refuses such a file.
 
     Args:
         model: a classifier with a whole number as num_classes (as timm's have) that returns one
@@ -231,6 +239,9 @@ def attach_era(
     model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
     if attached is None:
         model.register_forward_hook(_apply_era)
+    saved = getattr(model, "pretrained_cfg", None)
+    if isinstance(saved, dict):
+        saved.update({f"era_{name}": getattr(model.era, name) for name in SETTING})
     return model
 
 
@@ -270,22 +281,33 @@ def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tens
         era.bypassed = outer
 
 
-def pop_era_kwargs(kwargs: Dict[str, Any]) -> Dict[str, Any]:
-    """Take era_min_entropy, era_tau and era_inverse out of create_model's kwargs.
+def pop_era_kwargs(
+    kwargs: Dict[str, Any], pretrained_cfg: Any = None
+) -> Tuple[Dict[str, Any], Any]:
+    """Take era_min_entropy, era_tau and era_inverse out of create_model's arguments.
 
-    Returns the arguments of attach_era, or {}.
+    Args:
+        kwargs: its other keywords; ERA's are removed.
+        pretrained_cfg: as create_model takes it. In a dict, ERA's keys are the setting of the model
+            that it was saved from; those in kwargs come before them, and a model of features has
+            none of them.
+
+    Returns:
+        The arguments of attach_era, or {}, and pretrained_cfg without ERA's keys: timm's own class
+        for it takes no others than its own.
     """
-    era = {
-        name: kwargs.pop(f"era_{name}")
-        for name in ("min_entropy", "tau", "inverse")
-        if f"era_{name}" in kwargs
-    }
-    if era and "min_entropy" not in era:
+    keys = [f"era_{name}" for name in SETTING]
+    era = {key: kwargs.pop(key) for key in keys if key in kwargs}
+    if isinstance(pretrained_cfg, dict):
+        classes = kwargs.get("num_classes", pretrained_cfg.get("num_classes"))
+        if classes != 0 and not kwargs.get("features_only"):
+            era = {**{key: pretrained_cfg[key] for key in keys if key in pretrained_cfg}, **era}
+        pretrained_cfg = {key: x for key, x in pretrained_cfg.items() if key not in keys}
+    if era and "era_min_entropy" not in era:
         raise ValueError(
-            f"create_model: era_{' and era_'.join(era)} without era_min_entropy, "
-            "which switches ERA on"
+            f"create_model: {' and '.join(era)} without era_min_entropy, which switches ERA on"
         )
-    return era
+    return {key[len("era_") :]: value for key, value in era.items()}, pretrained_cfg
 
 
 def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
@@ -298,7 +320,7 @@ def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
         return output
     if torch.jit.is_tracing():  # where sizes are tensors, and comparing them draws a warning
         return era(output)
-    if not isinstance(output, torch.Tensor) or output.shape[-1] != model.num_classes:
+    if not isinstance(output, torch.Tensor) or output.shape[-1:] != (model.num_classes,):
         found = type(output).__name__
         if isinstance(output, torch.Tensor):
             found = f"tensor of shape {tuple(output.shape)}"

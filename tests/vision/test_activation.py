@@ -264,6 +264,16 @@ def test_infeasible_entropies_are_refused_with_the_range(era, classes, tau):
             era.calibrate_min_entropy(floor, classes, tau)
 
 
+def test_other_tensors_are_refused(era):
+    activation = era.EntropyRegularizingActivation(10, 0.6)
+    for shape in ((), (9,), (10, 2)):
+        with pytest.raises(ValueError, match=r"logits of shape \(\.\.\., 10\) expected, found \("):
+            activation(torch.zeros(shape))
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(ValueError, match=f"floating-point logits expected, found {dtype}"):
+            activation(torch.zeros(10, dtype=dtype))
+
+
 @pytest.mark.parametrize(
     "setting",
     [{"num_classes": n} for n in (1, 0, -3, 10.0, True, None, "10")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from vision_helpers import entropy
+from vision_helpers import entropy, onnx_model
 
 from tools.searches import timm_families
 
@@ -68,9 +68,9 @@ def test_family(import_timm, family):
 
 def test_families_are_all_of_timm(timm):
     """Every module that registers models, and its model is one of them."""
-    assert timm_families.FAMILIES.keys() == set(timm.models.list_modules())
-    for family, (name, *_) in timm_families.FAMILIES.items():
-        assert name in timm.list_models(module=family)
+    assert set(timm_families.families()) == set(timm.models.list_modules())
+    for family in timm_families.families():
+        assert timm_families.FAMILIES[family][0] in timm.list_models(module=family)
 
 
 # Copies, wrappers and conversions
@@ -212,17 +212,10 @@ def test_script_is_refused(resnet, images):
 
 
 def test_onnx(pair, images, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    from timm.utils.onnx import onnx_export
-
     model, plain = pair
-    onnx_export(model, str(tmp_path / "model.onnx"), example_input=images)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+    exported = onnx_model(model, images, tmp_path / "model.onnx")
     for batch in (images, images[:1]):
-        (output,) = session.run(None, {"input0": batch.numpy()})
-        torch.testing.assert_close(torch.from_numpy(output), activated(plain(batch)), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(exported(batch), activated(plain(batch)), rtol=1e-4, atol=1e-4)
 
 
 # Checkpoints
@@ -239,6 +232,22 @@ def test_create_model_from_checkpoint_and_from_a_folder(timm, resnet, images, tm
     era = timm.create_model(f"local-dir:{tmp_path}", num_classes=10).era
     assert (era.min_entropy, era.tau, era.inverse) == (0.5, 5.0, "exact")
     assert timm.create_model(f"local-dir:{tmp_path}", num_classes=10, era_min_entropy=0.7).era.min_entropy == 0.7
+
+
+def test_a_model_saved_for_the_hub_comes_back_with_era(timm, resnet, images, tmp_path):
+    """timm's functions on both sides; a test of era.timm shows that an unpatched timm refuses the folder."""
+    model, folder = timm.layers.attach_era(resnet, H0, tau=5.0, inverse="exact"), tmp_path / "era"
+    timm.models.save_for_hf(model, folder, model_args={"drop_rate": 0.1})
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    assert torch.equal(again(images), model(images)) and again.drop_rate == 0.1
+    assert timm.create_model(f"local-dir:{folder}", era_tau=4.0).era.tau == 4
+    for features in ({"num_classes": 0}, {"features_only": True}):
+        assert timm.layers.era.find_era(timm.create_model(f"local-dir:{folder}", **features)) is None
+
+    model.reset_classifier(0)
+    for name, without in (("features", model), ("plain", timm.create_model("test_resnet"))):
+        timm.models.save_for_hf(without, tmp_path / name)
+        assert timm.layers.era.find_era(timm.create_model(f"local-dir:{tmp_path / name}")) is None
 
 
 # raw_logits, the number of classes, parts of a model
@@ -352,6 +361,7 @@ class Other(torch.nn.Module):
         (lambda logits: (logits,), "tuple"),
         (lambda logits: {"logits": logits}, "dict"),
         (lambda logits: logits[:, :5], r"tensor of shape \(4, 5\)"),
+        (lambda logits: logits[0, 0], r"tensor of shape \(\)"),
     ],
 )
 def test_outputs_other_than_logits_are_refused(timm, images, output, found):

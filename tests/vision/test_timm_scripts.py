@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from helpers import TIMM, need_scripts
 from safetensors.torch import save_file
 from timm_runs import (
     CLASSES,
@@ -45,6 +46,11 @@ ONNX_EXPORT = shlex.split(f"{MODEL} --img-size 32 --batch-size 40")
 # One-hot probabilities, as nearly as fp64 has them.
 FLOOR = entropy(equation(torch.tensor([1e3] + [0.0] * (CLASSES - 1), dtype=torch.float64))).item()
 
+NEWEST = "v1.0.28"
+VERSIONS = sorted({TIMM, NEWEST})  # the cheapest contracts are tested on both
+on_all = pytest.mark.parametrize("timm_version", VERSIONS, indirect=True)
+on_newest = pytest.mark.parametrize("timm_version", [NEWEST], indirect=True)
+
 WITH_AUG_SLOWLY = pytest.param(WITH_AUG, marks=pytest.mark.slow)
 printed_commands = pytest.mark.parametrize("command", [WITHOUT_AUG, WITH_AUG_SLOWLY], ids=["without_aug", "with_aug"])
 
@@ -57,17 +63,35 @@ def work(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ours(timm_scripts, work):
-    scripts = Scripts(timm_scripts, work)
-    yield scripts
-    scripts.stop()
+def scripts(work):
+    """scripts(tree): those of a timm, in one server for all tests."""
+    made = {}
+
+    def of(tree: Path) -> Scripts:
+        need_scripts(tree)
+        if tree not in made:
+            made[tree] = Scripts(tree, work)
+        return made[tree]
+
+    yield of
+    for one in made.values():
+        one.stop()
 
 
-@pytest.fixture(scope="session")
-def upstream(timm_scripts, upstream_timm, work):
-    scripts = Scripts(upstream_timm, work)
-    yield scripts
-    scripts.stop()
+@pytest.fixture
+def timm_version(request) -> str:
+    """That of the scripts. The timm that a test imports is TIMM also where this is another."""
+    return getattr(request, "param", TIMM)
+
+
+@pytest.fixture
+def ours(scripts, trees_of, timm_version) -> Scripts:
+    return scripts(trees_of("timm", timm_version)[0])
+
+
+@pytest.fixture
+def upstream(scripts, trees_of, timm_version) -> Scripts:
+    return scripts(trees_of("timm", timm_version)[1])
 
 
 def assert_entropies(row: dict, part: str, logits: torch.Tensor, abs=2e-6) -> None:
@@ -92,7 +116,11 @@ def optimizer_state(state_dict: dict) -> dict[str, torch.Tensor]:
 # Off is upstream
 
 
-@pytest.mark.parametrize("flags", [SHORT, WITH_AUG_SLOWLY], ids=["plain", "with_aug"])
+@pytest.mark.parametrize(
+    "timm_version, flags",
+    [*((version, SHORT) for version in VERSIONS), pytest.param(TIMM, WITH_AUG, marks=pytest.mark.slow)],
+    indirect=["timm_version"],
+)
 def test_training_without_era_is_upstream_to_the_bit(ours, upstream, flags):
     mine, theirs = ours.train(*flags), upstream.train(*flags)
     one, other = load(mine), load(theirs)
@@ -178,6 +206,7 @@ def test_printed_commands(ours, work, import_timm, command):
     assert f'"entropy_min": {row["eval_entropy_min"]}' in (folder / "stdout.txt").read_text()
 
 
+@on_all
 def test_logged_entropies_are_those_of_the_checkpoint(ours, work, import_timm):
     folder = ours.train(*SHORT, *ERA)
     for epoch, row in enumerate(summary(folder)):
@@ -230,6 +259,7 @@ def test_averaged_weights(ours, work, import_timm):
 # Reading the setting back
 
 
+@on_all
 def test_validate_reads_the_setting_back(ours, upstream, work, import_timm):
     folder, other = ours.train(*SHORT, *ERA), upstream.train(*SHORT)
     z, y = raw_logits(folder, work)
@@ -283,10 +313,13 @@ def test_files_without_a_setting(ours, work, import_timm):
     torch.save({"model": state}, work / "other.pth")
     torch.save(state, work / "old.pth", _use_new_zipfile_serialization=False)
     save_file(state, work / "bare.safetensors")
+    said = "holds no ERA setting, so the model is used without ERA"
     for name in ("bare.pth", "other.pth", "old.pth", "bare.safetensors"):
-        assert ours.validate("--checkpoint", name)[1] == cross_entropy(z, y)
+        _, loss, log = ours.validate("--checkpoint", name)
+        assert loss == cross_entropy(z, y) and log.count(f"{name} {said}") == 1 and "WARNING" not in log
     _, loss, log = ours.validate("--checkpoint", "bare.safetensors", *ERA)
-    assert loss == cross_entropy(equation(z), y) and "WARNING" not in log
+    assert loss == cross_entropy(equation(z), y) and "WARNING" not in log and said not in log
+    assert said not in ours.validate("--checkpoint", "bare.pth", "--no-era")[2]
 
 
 def test_settings_of_rewritten_checkpoints(ours, import_timm, tmp_path, capsys):
@@ -488,6 +521,30 @@ REFUSED = {
 def test_train_refuses(ours, flags):
     assert REFUSED[flags] in ours.refused(*TRAIN, *SHORT, "--experiment", "refused", *flags.split())
     assert not (ours.work / "out/refused").exists()
+
+
+@on_newest
+def test_train_refuses_a_teacher(ours):
+    """Of each kind, also where ERA comes with the model's configuration."""
+    config = {"architecture": "test_resnet", "pretrained_cfg": {}, "model_args": {"era_min_entropy": 0.6}}
+    (ours.work / "with_era").mkdir()
+    (ours.work / "with_era/config.json").write_text(json.dumps(config))
+    command = [*TRAIN, *SHORT, "--experiment", "refused", "--kd-model-name", "test_vit"]
+    for flags in (ERA, [*ERA, "--kd-distill-type", "token"], ["--model", "local-dir:with_era"]):
+        assert "ERA does not work with --kd-model-name" in ours.refused(*command, *flags)
+    assert not (ours.work / "out/refused").exists()
+
+
+@on_newest
+def test_arguments_that_timm_does_not_unpickle_are_not_unpickled_for_era(ours, upstream):
+    """v1.0.28 loads with weights_only; resuming asks for ERA's setting first."""
+    checkpoint = load(ours.train(*SHORT, *ERA))
+    foreign = {**vars(checkpoint["args"]), "home": Path.home()}
+    torch.save({**checkpoint, "args": foreign}, ours.work / "foreign.pth")
+    for script in ([*VALIDATE, "--checkpoint"], [*TRAIN, *SHORT, "--resume"]):
+        mine, theirs = (scripts.run(*script, "foreign.pth", ok=False) for scripts in (ours, upstream))
+        assert mine.code == theirs.code == 1
+        assert mine.err.splitlines()[-1] == theirs.err.splitlines()[-1]
 
 
 def test_evaluating_scripts_refuse(ours):

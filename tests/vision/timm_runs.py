@@ -61,7 +61,7 @@ class Scripts:
     def train(self, *flags) -> Path:
         """The output folder of train.py with these flags. The same flags are run once."""
         if flags not in self.trained:
-            name = f"{self.tree.parent.name}-{len(self.trained)}"
+            name = f"{self.tree.parent.name}-{self.tree.name}-{len(self.trained)}"
             result = self.run(*TRAIN, "--experiment", name, *flags)
             folder = self.work / "out" / name
             (folder / "stdout.txt").write_text(result.out)

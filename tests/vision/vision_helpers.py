@@ -3,6 +3,7 @@
 import math
 import os
 
+import pytest
 import torch
 from scipy.special import lambertw
 
@@ -45,3 +46,15 @@ def equation(logits: torch.Tensor, min_entropy: float = 0.6, tau: float = 4.0, i
 def entropy(logits: torch.Tensor) -> torch.Tensor:
     """Of softmax(logits), (..., n) -> (...), in nats and fp64."""
     return torch.special.entr(logits.double().softmax(dim=-1)).sum(dim=-1)
+
+
+def onnx_model(model, images, file):
+    """images -> the output of the model as timm exports it, by onnxruntime."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from timm.utils.onnx import onnx_export
+
+    onnx_export(model, str(file), example_input=images)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"input0": images.numpy()})[0])

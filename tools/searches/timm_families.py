@@ -2,8 +2,9 @@
 
     python -m tools.searches.timm_families CHECKOUT [--out docs/vision/models.md]
 
-prints the table as Markdown. A family is a module of timm.models that registers models; its model is one of the
-smallest that can be built without a download. Image sizes are the smallest that the model accepts, or nearly so.
+prints the table as Markdown. CHECKOUT has timm with the overlay, or timm as it is: then ERA is era.timm's. A family is
+a module of timm.models that registers models; its model is one of the smallest that can be built without a download.
+Image sizes are the smallest that the model accepts, or nearly so.
 """
 
 import argparse
@@ -25,6 +26,7 @@ FAMILIES = {  # module of timm.models: model, side of its square images, argumen
     "convmixer": ("convmixer_768_32", 32),
     "convnext": ("test_convnext", 32),
     "crossvit": ("crossvit_tiny_240", 240),
+    "csatv2": ("csatv2", 64),
     "cspnet": ("cs3darknet_s", 64),
     "davit": ("davit_tiny", 64),
     "deit": ("deit_tiny_patch16_224", 32),
@@ -42,6 +44,7 @@ FAMILIES = {  # module of timm.models: model, side of its square images, argumen
     "fastvit": ("fastvit_t8", 64),
     "focalnet": ("focalnet_tiny_srf", 64),
     "gcvit": ("gcvit_tiny", 32),
+    "gemma4_vit": ("gemma4_vit_167m", 48, {"depth": 1}),
     "ghostnet": ("ghostnet_050", 64),
     "hardcorenas": ("hardcorenas_a", 64),
     "hgnet": ("hgnetv2_b0", 64),
@@ -136,7 +139,7 @@ class UpstreamFails(Exception):
 
 
 def check(family):
-    """'pass', or why the family's model does not. `import timm` must find the patched checkout."""
+    """'pass', or why the family's model does not, with the timm that `import timm` finds."""
     import torch
 
     torch.set_num_threads(1)  # as many processes as cores
@@ -151,12 +154,24 @@ def check(family):
     return "pass"
 
 
+def _library():
+    """create_model, and the module of the activation: the overlay's, or of a timm as it is the package era's."""
+    import timm
+
+    if hasattr(timm.layers, "attach_era"):
+        return timm.create_model, timm.layers
+    import era.discrete
+    import era.timm
+
+    return era.timm.create_model, era.discrete
+
+
 class Pair:
     """A model without and one with ERA, with the same weights, and two images of noise."""
 
     def __init__(self, name, side, smaller=None):
+        import timm
         import torch
-        from timm import create_model
         from timm.models import get_pretrained_cfg_value
 
         self.images = torch.randn(2, 3, side, side)
@@ -164,8 +179,8 @@ class Pair:
         fixed_size = get_pretrained_cfg_value(name, "fixed_input_size")
         if fixed_size and get_pretrained_cfg_value(name, "input_size")[-1] != side:
             keywords["img_size"] = side
-        self.plain = create_model(name, **keywords)
-        self.model = create_model(name, **keywords, era_min_entropy=MIN_ENTROPY)
+        self.plain = timm.create_model(name, **keywords)
+        self.model = _library()[0](name, **keywords, era_min_entropy=MIN_ENTROPY)
 
     def both(self, call):
         """call(model) without and with ERA, from the same random state."""
@@ -181,8 +196,7 @@ class Pair:
 
 
 def _compare(name, side, smaller=None):
-    from timm.layers import EntropyRegularizingActivation
-
+    EntropyRegularizingActivation = _library()[1].EntropyRegularizingActivation
     pair = Pair(name, side, smaller)
     without = not any(isinstance(module, EntropyRegularizingActivation) for module in pair.plain.modules())
     assert without, "ERA although it was not asked for"
@@ -196,8 +210,8 @@ def _compare(name, side, smaller=None):
 
 def _compare_in_evaluation(pair, activation):
     import torch
-    from timm.layers import raw_logits
 
+    raw_logits = _library()[1].raw_logits
     with torch.no_grad():
         logits, output = pair.both(lambda m: m.eval()(pair.images))
         is_era = output.dtype == torch.float32 and torch.equal(output, activation(logits))
@@ -226,8 +240,8 @@ def _compare_in_training(pair, activation):
 
 def _compare_after_reset(pair):
     import torch
-    from timm.layers import EntropyRegularizingActivation
 
+    EntropyRegularizingActivation = _library()[1].EntropyRegularizingActivation
     with torch.no_grad():
         for classes in (7, 0):
             pair.both(lambda m: m.eval().reset_classifier(classes))
@@ -251,12 +265,19 @@ def _prepare(checkout):
     sys.path.insert(0, checkout)
 
 
-def run(checkout, families=FAMILIES):
-    """{family: 'pass' or why not} for the patched checkout."""
+def families():
+    """Those of FAMILIES that this timm has: v1.0.20 has no csatv2 and no gemma4_vit."""
+    from timm.models import list_modules
+
+    return [family for family in FAMILIES if family in list_modules()]
+
+
+def run(checkout):
+    """{family: 'pass' or why not} for this checkout, whose timm this process imports."""
     context = multiprocessing.get_context("spawn")  # without this process's threads and modules
     settings = {"mp_context": context, "initializer": _prepare, "initargs": (str(checkout),)}
     with ProcessPoolExecutor(os.cpu_count(), **settings) as pool:
-        return dict(zip(families, pool.map(check, families)))
+        return dict(zip(families(), pool.map(check, families())))
 
 
 def _described(name, side, smaller=None):
@@ -276,7 +297,7 @@ def page(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkout", help="a checkout of timm with the overlay")
+    parser.add_argument("checkout", help="a folder with timm, patched or not")
     parser.add_argument("--out", type=Path, help="write the page there instead of printing it")
     args = parser.parse_args()
     _prepare(args.checkout)

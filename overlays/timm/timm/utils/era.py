@@ -19,6 +19,8 @@ all that distinguishes an ERA checkpoint from another.
 """
 
 import argparse
+import contextlib
+import inspect
 import logging
 import math
 import numbers
@@ -31,9 +33,13 @@ import torch
 import torch.nn as nn
 
 from timm.layers.era import INVERSES, attach_era, calibrate_min_entropy, find_era
+from timm.models._helpers import load_checkpoint
 from timm.utils.log import setup_default_logging
 
 _logger = logging.getLogger("era")
+
+# What timm itself does with checkpoints: False in v1.0.20, True in v1.0.28.
+_WEIGHTS_ONLY = inspect.signature(load_checkpoint).parameters["weights_only"].default
 
 SETTING = ("num_classes", "min_entropy", "tau", "inverse", "floor", "max_probability")
 # The saved setting is a dict, None for training without ERA, or this where the file holds no
@@ -123,6 +129,11 @@ def restore(model: nn.Module, args: argparse.Namespace) -> None:
         flags = {f"era_{name}": saved[name] for name in ("min_entropy", "tau", "inverse")}
         args = argparse.Namespace(**{**vars(args), **flags})
     chosen = _attach(model, args)
+    if saved == UNKNOWN and args.checkpoint and chosen is None and not args.no_era:
+        _logger.info(
+            f"{args.checkpoint} holds no ERA setting, so the model is used without ERA. If it was "
+            "trained with ERA, say so: --era-min-entropy, --era-tau, --era-inverse."
+        )
     if saved != UNKNOWN and not _same(saved, chosen):
         _logger.warning(
             f"{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, "
@@ -134,10 +145,14 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     """The ERA setting of a checkpoint of train.py; None without ERA, UNKNOWN if it does not say."""
     if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
         return UNKNOWN
-    # weights_only=False as in timm's own load_checkpoint: the arguments are a pickled Namespace.
-    checkpoint = torch.load(
-        path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path)
-    )
+    allowed = contextlib.nullcontext()
+    if _WEIGHTS_ONLY and hasattr(torch.serialization, "safe_globals"):
+        # As timm allows it: the arguments are a pickled Namespace.
+        allowed = torch.serialization.safe_globals([argparse.Namespace])
+    with allowed:
+        checkpoint = torch.load(
+            path, map_location="cpu", weights_only=_WEIGHTS_ONLY, mmap=zipfile.is_zipfile(path)
+        )
     args = checkpoint.get("args") if isinstance(checkpoint, dict) else None
     if args is None:
         return UNKNOWN
@@ -271,6 +286,12 @@ def _misfit(args: argparse.Namespace) -> Optional[str]:
         return (
             "ERA does not work with --torchscript: torch.jit.script cannot compile its forward "
             "hook. --torchcompile can"
+        )
+    if getattr(args, "kd_model_name", None) is not None:
+        return (
+            "ERA does not work with --kd-model-name: logit distillation draws ERA's bounded "
+            "logits to those of a teacher without a floor, feature distillation calls the model's "
+            "parts and so goes past the activation, and token distillation needs two outputs"
         )
     if getattr(args, "no_era", False):
         return (

@@ -1,0 +1,113 @@
+# Copyright 2026 The ERA overlays authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ERA in the classifiers of an installed timm, 1.0.20 to 1.0.31, without a patch:
+
+    model = era.timm.create_model("resnet50", num_classes=10, era_min_entropy=0.6)
+
+or `era.timm.attach(model, min_entropy=0.6)`. The activation and its rules are era.discrete's.
+"""
+
+import inspect
+import re
+import warnings
+from typing import Any, Dict, Tuple
+
+import torch.nn as nn
+
+from era.discrete import attach_era as attach
+from era.discrete import carry_era, pop_era_kwargs
+
+INSTALL = "pip install 'timm>=1.0.20,<1.0.32'"
+OLDEST, NEWEST = "1.0.20", "1.0.31"  # of those that `make test-timm` runs
+
+try:
+    import timm
+except ModuleNotFoundError as error:
+    if error.name != "timm":
+        raise
+    raise ImportError(f"era.timm is for timm, which is not installed. {INSTALL}") from None
+
+__all__ = ["apply_test_time_pool", "attach", "create_model"]
+
+
+def check_version(installed: str) -> None:
+    """Raises ImportError for a timm older than OLDEST, warns of one newer than NEWEST."""
+    version, oldest, newest = (
+        tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
+    )
+    if version < oldest:
+        raise ImportError(f"era.timm is for timm {OLDEST} or newer, found {installed}. {INSTALL}")
+    if version > newest:
+        warnings.warn(
+            f"era.timm was tested with timm {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
+            stacklevel=2,
+        )
+
+
+check_version(timm.__version__)
+
+
+def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """timm.create_model, with ERA.
+
+    Args:
+        model_name: as timm's; `local-dir:` and `hf-hub:` too. A model that was saved from one with
+            ERA by timm's save_for_hf or push_to_hf_hub has ERA again, with the same setting.
+        pretrained, kwargs: as timm's, and
+        era_min_entropy: the paper's H0 in nats, which switches ERA on; see era.discrete.
+        era_tau, era_inverse: ERA's other settings.
+
+    Returns:
+        The model; without any of these keywords, and without a saved setting, timm's own.
+
+    Raises:
+        ValueError: ERA's setting is not feasible for the number of classes.
+        TypeError: ERA was asked for, and what timm made is no classifier (features_only=True).
+    """
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}  # as timm does
+    source, name = timm.models.parse_model_name(model_name)
+    if source:
+        if "pretrained_cfg" in kwargs:
+            raise ValueError(f"create_model: {model_name} has a pretrained_cfg of its own")
+        model_name, saved = _load_config(source, name, kwargs.get("cache_dir"))
+        kwargs = {**saved, **kwargs}
+    era, pretrained_cfg = pop_era_kwargs(kwargs, kwargs.pop("pretrained_cfg", None))
+    model = timm.create_model(model_name, pretrained, pretrained_cfg, **kwargs)
+    return attach(model, **era) if era else model
+
+
+def apply_test_time_pool(
+    model: nn.Module, config: Dict[str, Any], use_test_size: bool = False
+) -> Tuple[nn.Module, bool]:
+    """timm.layers.apply_test_time_pool, which builds another model; here that one has ERA too."""
+    made, applied = timm.layers.apply_test_time_pool(model, config, use_test_size)
+    return carry_era(model, made) if applied else made, applied
+
+
+def _load_config(source: str, name: str, cache_dir: Any) -> Tuple[str, Dict[str, Any]]:
+    """Architecture and arguments of create_model of a saved model.
+
+    timm.create_model reads them too, but refuses ERA's keys in pretrained_cfg.
+    """
+    hub = timm.models._hub
+    if source == "hf-hub":
+        config, architecture, model_args = hub.load_model_config_from_hf(name, cache_dir=cache_dir)
+    else:
+        config, architecture, model_args = hub.load_model_config_from_path(name)
+    arguments = {**model_args, "pretrained_cfg": config}
+    # Newer than 1.0.28, models are told the arguments of the model that their weights come from.
+    known = inspect.signature(timm.models.build_model_with_cfg).parameters
+    if model_args and "pretrained_model_args" in known:
+        arguments["pretrained_model_args"] = dict(model_args)
+    return architecture, arguments

@@ -1,0 +1,40 @@
+"""era.timm with timm 1.0.20 as it is, in a process that does not import the patched one; and without any timm."""
+
+import os
+import re
+import subprocess
+import sys
+
+from era.__main__ import ALSO_PLUGINS
+
+
+def python(folder, path, *words):
+    env = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+
+
+def test_on_timm_1_0_20(project_root, trees_of):
+    """`make test-timm` has the newer ones, and the slow tests."""
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/vision/current")
+    result = python(project_root, trees_of("timm", "v1.0.20")[1], *tests, "-m", "not slow")
+    assert result.returncode == 0 and " passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_without_timm_and_with_an_older_one(project_root, tmp_path):
+    result = python(project_root, tmp_path, "-c", "import era.timm")
+    install = "pip install 'timm>=1.0.20,<1.0.32'\n"
+    assert result.stderr.endswith(f"ImportError: era.timm is for timm, which is not installed. {install}")
+    (tmp_path / "timm.py").write_text("__version__ = '1.0.19'\n")
+    result = python(project_root, tmp_path, "-c", "import era.timm")
+    assert result.stderr.endswith(f"ImportError: era.timm is for timm 1.0.20 or newer, found 1.0.19. {install}")
+
+
+def test_the_versions_are_those_of_the_tests(project_root):
+    sources = (project_root / "requirements/timm-sources.txt").read_text()
+    tested = re.findall(r"^timm==(\S+)", sources, re.MULTILINE)
+    assert ALSO_PLUGINS["timm"][:2] == (tuple(tested), f"{tested[0]} to {tested[-1]}")
+    assert f'OLDEST, NEWEST = "{tested[0]}", "{tested[-1]}"' in (project_root / "era/timm.py").read_text()
+    extra = re.search(r'^timm = \["(.*)"\]', (project_root / "pyproject.toml").read_text(), re.MULTILINE).group(1)
+    assert f"pip install '{extra}'" in (project_root / "era/timm.py").read_text()
+    page = (project_root / "docs/vision/plug-in.md").read_text()
+    assert re.findall(r"^\| (\d\S+) \| `era.timm`", page, re.MULTILINE) == tested
