@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from demo.control import training
-from demo.control.settings import ARMS, FLAGS, LOG_INTERVAL, NAMES, TARGET_ENTROPY, TASK, Run
+from demo.control.settings import ARMS, FLAGS, LOG_INTERVAL, NAMES, PINNED, TARGET_ENTROPY, TASK, VERSIONS, Run
 from demo.runner import tables
 from demo.runner.command import Needs, add_folders, add_seeds, check, exit_code, only_one, whole_number
 from demo.runner.progress import Line, clock
@@ -35,6 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add_seeds(parser, [1], f"{len(ARMS)} runs for each")
     steps = f"of each run's environments, a multiple of {LOG_INTERVAL}"
     parser.add_argument("--steps", default=6000, type=whole_number(LEAST_STEPS), help=steps)
+    parser.add_argument("--fasttd3", default=PINNED, choices=VERSIONS, help="the version of FastTD3 in the checkout")
     add_folders(parser, "FastTD3", "results/demo-control")
     parser.add_argument("--check", action="store_true", help="check these arguments and stop")
     arguments = parser.parse_args(arguments)
@@ -76,15 +77,16 @@ def demo(arguments: argparse.Namespace) -> None:
     check(NEEDS, arguments.checkout, out)
     from demo.control import report
 
+    wanted = [Run(arm, seed, arguments.steps, arguments.fasttd3) for seed in arguments.seeds for arm in ARMS]
     print(
-        f"{TASK} on this CPU with FastTD3's own train.py, {arguments.steps} steps of {FLAGS['num_envs']} environments, "
-        f"seed {', '.join(map(str, arguments.seeds))}: as FastTD3,\nas FastTD3 without the delay of its policy "
-        f"updates, as FastSAC-ERA (ERA, H0 {TARGET_ENTROPY:g} nats per action dimension) and as\nFastSAC-ERA with a "
-        "learned residual (ERA+delta). Below, in brackets: the return of the last evaluation.\n"
+        f"{TASK} on this CPU with {wanted[0].host}'s own train.py, {arguments.steps} steps of {FLAGS['num_envs']} "
+        f"environments, seed {', '.join(map(str, arguments.seeds))}: as FastTD3,\n"
+        "as FastTD3 without the delay of its policy updates, as FastSAC-ERA (ERA, "
+        f"H0 {TARGET_ENTROPY:g} nats per action dimension) and as\n"
+        "FastSAC-ERA with a learned residual (ERA+delta). Below, in brackets: the return of the last evaluation.\n"
         f"Logs and results: {out}.",
         flush=True,
     )
-    wanted = [Run(arm, seed, arguments.steps) for seed in arguments.seeds for arm in ARMS]
     with only_one(out):
         trained = train(wanted, arguments.checkout, out)
         results = [report.Result(run, training.curves(out / run.folder), info) for run, info in trained.items()]

@@ -175,6 +175,7 @@ def summary(results: list[Result], sentences: list[str]) -> dict:
     """The content of summary.json."""
     return {
         "task": TASK,
+        "fasttd3": results[0].run.version,
         "steps": results[0].run.steps,
         "flags": {result.run.arm: result.info["flags"] for result in results},
         "runs": rows(results),
@@ -213,7 +214,8 @@ def picture(results: list[Result], file: Path) -> None:
         axis.title.set_fontsize(10)
     seeds = sorted({result.run.seed for result in results})
     several = f"thin: seeds {', '.join(map(str, seeds))}; thick: their mean" if len(seeds) > 1 else f"seed {seeds[0]}"
-    figure.suptitle(f"{TASK}, FastTD3's train.py on a CPU ({several})", fontsize=9, x=0.995, ha="right")
+    title = f"{TASK}, {results[0].run.host}'s train.py on a CPU ({several})"
+    figure.suptitle(title, fontsize=9, x=0.995, ha="right")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 

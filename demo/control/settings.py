@@ -8,6 +8,7 @@ TASK = "HalfCheetah-v5"
 DIMENSIONS = 6  # of its action
 LOG_INTERVAL = 100  # steps: train.py's
 TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
+VERSIONS = PINNED, _ = "2d83b6a", "229ed59"  # of FastTD3
 
 # What differs from train.py's defaults, and three defaults that the report mentions: std_min, std_max and H0.
 FLAGS = {
@@ -46,11 +47,16 @@ _AGENTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """steps: of the environments, a multiple of LOG_INTERVAL."""
+    """steps: of the environments, a multiple of LOG_INTERVAL. version: of FastTD3."""
 
     arm: str
     seed: int
     steps: int
+    version: str = PINNED
+
+    @property
+    def host(self) -> str:
+        return "FastTD3" if self.version == PINNED else f"FastTD3 {self.version}"
 
     @property
     def length(self) -> str:
@@ -62,7 +68,9 @@ class Run:
 
     @property
     def folder(self) -> str:
-        return f"{self.arm}-steps{self.steps}-seed{self.seed}"
+        """The ledger has the results of the pinned version alone, and knows them by this name."""
+        other = "" if self.version == PINNED else f"-fasttd3-{self.version}"
+        return f"{self.arm}-steps{self.steps}-seed{self.seed}{other}"
 
     @property
     def rows(self) -> int:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import command_line, importable, processes_with
+from helpers import FASTTD3, command_line, importable, processes_with
 from script_runs import Scripts
 
 from tools.smoke import control as smoke_control
@@ -26,15 +26,22 @@ def scripts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def modules(patched_fasttd3):
     """FastTD3's modules and the overlay's by their bare names, as the training scripts import them."""
-    names = ("era", "era_args", "era_training", "fast_td3", "fast_td3_utils", "fastsac_era", "hyperparams", "run_log")
+    names = ("era", "era_args", "era_training", "fast_td3", "fast_td3_utils", "fastsac_era", "hyperparams", "run_args")
+    names += ("run_log",)
     with importable(patched_fasttd3 / "fast_td3", *names) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def package(patched_fasttd3):
+@pytest.fixture
+def version():
+    """Of FastTD3; a test may have it as a parameter."""
+    return FASTTD3
+
+
+@pytest.fixture
+def package(trees_of, version):
     """`import fast_td3`, as users of a trained policy do."""
-    with importable(patched_fasttd3, "fast_td3") as found:
+    with importable(trees_of("fasttd3", version)[0], "fast_td3") as found:
         yield found.fast_td3
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import scipy.stats
 from demo_helpers import run, start
+from helpers import FASTTD3
 
 from demo.control import report, settings, training
 from demo.control.settings import ARMS, ENTROPY_ARMS, ERA, LEARNED, NO_DELAY, TD3, Run
@@ -35,7 +36,10 @@ def test_agents_differ_in_nothing_but_themselves():
 
 
 def test_runs_with_other_settings_have_folders_of_their_own():
-    made = [Run(arm, seed, steps) for arm in ARMS for seed in (1, 2) for steps in (200, 300)]
+    made = [
+        Run(arm, seed, steps, version)
+        for arm in ARMS for seed in (1, 2) for steps in (200, 300) for version in settings.VERSIONS
+    ]  # fmt: skip
     assert len({run.folder for run in made}) == len(made)
 
 
@@ -208,14 +212,14 @@ def check_curves(arm, rows):
 
 def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     out = tmp_path / "a folder, with odd = characters"
-    arguments = "demo.control", "--checkout", patched_fasttd3, "--out", out, "--steps", STEPS
+    arguments = "demo.control", "--checkout", patched_fasttd3, "--fasttd3", FASTTD3, "--out", out, "--steps", STEPS
     result = run(*arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     recorded = json.loads((out / "summary.json").read_text())
     assert all(sentence in " ".join(result.stdout.split()) for sentence in recorded["findings"])
     assert "The guarantee held in 2 of 2 ERA runs" in recorded["findings"][0]
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    folders = {arm: Run(arm, 1, STEPS).folder for arm in ARMS}
+    folders = {arm: Run(arm, 1, STEPS, FASTTD3).folder for arm in ARMS}
     files = {".lock", "curves.png", "runs.csv", "summary.json"}
     assert {file.name for file in out.iterdir()} == files | set(folders.values())
     curves = {arm: training.curves(out / folder) for arm, folder in folders.items()}

@@ -1,4 +1,4 @@
-"""Runs through the real train.py and Ray on a CPU: finished, failed, interrupted, resumed, in a Slurm array."""
+"""`make test-grids`: the real train.py and Ray on a CPU: finished, failed, interrupted, resumed, in a Slurm array."""
 
 import csv
 import os
@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.grid
 NAME = "Gym-Reacher-v4-fastsac_era-seed1"
 FAILS = "Gym-InvertedPendulum-v4-fastsac_era-seed1"  # has one action dimension
 
@@ -15,7 +16,6 @@ def steps(folder):
     return [int(row["global_step"]) for row in csv.DictReader((folder / "train.csv").open())]
 
 
-@pytest.mark.slow
 def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     """And what is finished is not trained again."""
     grid = start("humanoidbench", AGENT="fastsac_era", TASKS="Gym-InvertedPendulum-v4 Gym-Reacher-v4")
@@ -42,7 +42,6 @@ def wait_for(condition, process):
         time.sleep(0.2)
 
 
-@pytest.mark.slow
 def test_interrupted_run_begins_anew_or_goes_on(start, training_processes, tmp_path):
     folder = tmp_path / "runs" / NAME
     long = ("--total_timesteps", "100000")
@@ -86,7 +85,6 @@ echo Submitted batch job 7
 """
 
 
-@pytest.mark.slow
 def test_slurm_array_trains_a_run_by_its_index(start, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sbatch").write_text(SBATCH)

@@ -56,9 +56,14 @@ def fasttd3_twin(modules, actor, cls="Actor"):
     return twin
 
 
+def trunk(actor, obs):
+    """What the last layers get. FastTD3 229ed59 has made two networks of one."""
+    return getattr(actor, "fc_head", torch.nn.Identity())(actor.net(obs))
+
+
 def moments(actor, obs) -> tuple:
     """Mean and ln sigma of the state-level Gaussian from the paper's formula, in NumPy."""
-    features = actor.net(obs).detach()
+    features = trunk(actor, obs).detach()
     mean = actor.fc_mu[0](features).detach().double().numpy()
     pre_std = actor.fc_std(features).detach().double().numpy()
     share = np.exp(pre_std) / np.exp(pre_std).sum(-1, keepdims=True)
@@ -139,6 +144,19 @@ def test_entropies_of_the_state_level(make, obs, learn_delta):
     assert entropies["policy_entropy"] < entropies["gaussian_entropy"]
     assert (entropies["target_entropy"].item(), entropies["delta"].item()) == pytest.approx((-1.5, 0.6))
     assert entropies["min_std"].item() == pytest.approx(np.exp(log_std.min()), rel=1e-4)
+    assert entropies["clipped_states"] == 0
+
+
+def test_share_of_states_with_a_clipped_sigma(make, obs):
+    """The formula's ln sigma of dimension 0 is below the bound in two of four states."""
+    actor = make(log_std_min=-4.0)
+    with torch.no_grad():
+        actor.fc_std.weight.zero_()
+    policies = []
+    for pre_std in (torch.zeros(4, 3), torch.tensor([[9.0, 0, 0], [0, 0, 0], [0, 9, 9], [0, 0, 9]])):
+        log_std = actor.log_std(pre_std)
+        policies.append(actor.distribution_cls.from_mean(torch.zeros(4, 3), log_std))
+    assert [actor.entropies(policy)["clipped_states"].item() for policy in policies] == [0, 0.5]
 
 
 def test_batch_level_holds_the_mean_over_the_batch(make, obs):
@@ -153,7 +171,7 @@ def test_batch_level_acts_with_the_running_average(make, obs):
     actor = make(level="batch")
     expected = 1.0
     for batch in (obs, 3 * obs):
-        pre_std = actor.fc_std(actor.net(batch)).detach().double().numpy()
+        pre_std = actor.fc_std(trunk(actor, batch)).detach().double().numpy()
         actor(batch)
         expected = 0.99 * expected + 0.01 * np.exp(pre_std).mean()
         assert actor.log_mean_exp.item() == pytest.approx(math.log(expected), abs=1e-6)
@@ -161,7 +179,7 @@ def test_batch_level_acts_with_the_running_average(make, obs):
         together = actor.distribution(obs).log_std
         alone = torch.cat([actor.distribution(row[None]).log_std for row in obs])
         actor.explore(obs)
-        pre_std = actor.fc_std(actor.net(obs)).double().numpy()
+        pre_std = actor.fc_std(trunk(actor, obs)).double().numpy()
     formula = (-0.5 - C) * np.exp(pre_std) / expected
     assert torch.allclose(together, alone, atol=1e-6)
     assert np.allclose(together.numpy(), np.maximum(formula, -8), atol=1e-5)
@@ -331,6 +349,23 @@ def test_bad_flags_are_refused(modules, capsys, flags, words):
     assert end.value.code == 2 and words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "flags, support, num_envs",
+    [
+        ("--env_name Gym-HalfCheetah-v4", (-2000, 2000), 16),
+        ("--env_name Gym-HalfCheetah-v4 --v_min -20 --num_envs 3", (-20, 2000), 3),
+        ("--env_name Gym-Hopper", (-500, 500), 16),
+        ("--env_name Gym-Reacher-v5", (-250, 250), 16),
+        ("--env_name Gym-Reacher-v5 --v_max 5", (-250, 5), 16),
+    ],
+)
+def test_defaults_of_gymnasium_tasks(modules, monkeypatch, flags, support, num_envs):
+    monkeypatch.setattr("sys.argv", ["train.py", "--agent", "fastsac_era", *flags.split()])
+    args = modules.hyperparams.get_args()
+    assert (args.v_min, args.v_max) == support and (args.num_envs, args.num_eval_envs) == (num_envs, 16)
+    assert args.policy_frequency == 1 and args.gamma == 0.99
+
+
 def test_missing_humanoidbench_is_named_with_the_way_to_it(modules, monkeypatch):
     find_spec = importlib.util.find_spec
     hidden = {"humanoid_bench": None}
@@ -363,10 +398,20 @@ def test_files_other_than_checkpoints_are_refused(modules, tmp_path, capsys):
 
 
 def test_checkpoints_of_other_settings_are_refused(modules, tmp_path, capsys):
-    saved = {"agent": "fastsac_era", **{f"era_{name}": value for name, value in ERA.items()}}
-    torch.save({"args": saved}, tmp_path / "run.pt")
-    modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), ERA)
-    for name, value in (("learn_delta", True), ("level", "batch"), ("target_entropy", -1.0)):
+    flags = {f"era_{name}": value for name, value in ERA.items()}
+    simnorm = {**flags, "sim_type": "sim_both", "sim_dimension": 8, "actor_seq_len": 64, "critic_seq_len": 64}
+    file = str(tmp_path / "run.pt")
+
+    def refused(saved, now):
+        torch.save({"args": {"agent": "fastsac_era", "seed": 3, **saved}}, file)
+        modules.era_training.check_checkpoint(file, {"seed": 4, **saved})
         with pytest.raises(SystemExit):
-            modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), {**ERA, name: value})
-        assert f"--era_{name} {ERA[name]}" in capsys.readouterr().err
+            modules.era_training.check_checkpoint(file, {"seed": 4, **now})
+        return capsys.readouterr().err
+
+    for name, value in (("learn_delta", True), ("level", "batch"), ("target_entropy", -1.0)):
+        assert f"--era_{name} {ERA[name]}" in refused(flags, {**flags, f"era_{name}": value})
+    assert "--sim_type sim_both" in refused(simnorm, {**simnorm, "sim_type": ""})
+    assert "--sim_dimension 8" in refused(simnorm, {**simnorm, "sim_dimension": 16})
+    for saved, now in ((flags, simnorm), (simnorm, flags)):
+        assert "of another version of FastTD3" in refused(saved, now)

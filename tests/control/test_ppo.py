@@ -188,6 +188,7 @@ def test_a_damaged_checkpoint_is_named(patched_ppo, train, capsys, tmp_path):
         ("--selective 0.2", "all states have the same entropy"),
         ("--std head --selective 1.5", "a number above 0, up to 1"),
         ("--epsilon_high 0.1", "at least --epsilon, 0.2"),
+        ("--fast --mini_batch_size 60", "must divide --batch_size"),
         ("--std era --policy_dist Beta", "need --policy_dist Gaussian, not Beta"),
     ],
 )

@@ -54,6 +54,13 @@ def test_a_line_cut_short_is_left_out(start, cut):
     assert steps(resumed.path) == [100, 400]
 
 
+def test_the_curves_of_an_earlier_overlay_are_continued(start, tmp_path):
+    (tmp_path / "earlier.csv").write_text("global_step,seconds,min_std\n100,9.0,0.5\n")
+    log = start(global_step=200, csv_path="earlier.csv")
+    log.write(200, 1.0, {"min_std": 0.25, "clipped_states": 0.5})
+    assert [(row["min_std"], row["clipped_states"]) for row in rows(log.path)] == [("0.5", ""), ("0.25", "0.5")]
+
+
 def test_the_clock_of_a_resumed_run_continues(start):
     log = start()
     log.began -= 50

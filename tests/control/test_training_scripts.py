@@ -1,6 +1,7 @@
 """FastTD3's train.py and train_multigpu.py with the overlay on a CPU; --agent fasttd3 is compared with upstream's."""
 
 import csv
+import functools
 import importlib
 import io
 import math
@@ -14,21 +15,29 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from helpers import FASTTD3
 from script_runs import TINY, WALK
 
+NEWEST = "229ed59"  # only the cheapest contracts, unless `make test-fasttd3-229ed59` runs all of them on it
 SAC = [*WALK, "--agent", "fastsac_era"]
 SHORT = ["--total_timesteps", "102"]
+SIMNORM = shlex.split("--sim_type sim_both --sim_dimension 4 --actor_seq_len 3 --critic_seq_len 5")
 # Flags of pairs of runs, upstream's and the patched tree's. As 100 % 3 is not 0, with --num_updates 1 upstream's log of
 # step 100 would lack the policy update's values. Without --obs_normalization upstream cannot evaluate.
 UPSTREAM = {
     "evaluated": "",
+    "short": "--total_timesteps 102",
     "simbav2": "--agent fasttd3_simbav2 --total_timesteps 102",
     "one update, delay 3, three steps": "--num_updates 1 --policy_frequency 3 --num_steps 3 --no_obs_normalization "
     "--total_timesteps 60",
     "four updates, delay 3": "--num_updates 4 --policy_frequency 3 --reward_normalization --use_grad_norm_clipping "
     "--max_grad_norm 1 --no_use_cdq --total_timesteps 50",
 }
+WITH_SIMNORM = ["simnorm"] if FASTTD3 == NEWEST else []
+UPSTREAM |= {name: " ".join([*SHORT, *SIMNORM]) for name in WITH_SIMNORM}
 PATCHED = {
+    "short": [*SAC, *SHORT],
+    "simnorm": [*SAC, *SHORT, *SIMNORM],
     "learned": [*SAC, "--era_learn_delta"],
     "delayed": [*SAC, *SHORT, "--era_distribution", "tanh"]
     + shlex.split("--policy_frequency 2 --no_obs_normalization --eval_interval 0"),
@@ -88,16 +97,21 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def runs(scripts, patched_fasttd3, upstream_fasttd3):
-    return Runs(scripts, patched_fasttd3, upstream_fasttd3)
+def runs_of(scripts, trees_of):
+    return functools.cache(lambda version: Runs(scripts, *trees_of("fasttd3", version)))
 
 
 @pytest.fixture
-def refused(scripts, patched_fasttd3):
+def runs(runs_of, version):
+    return runs_of(version)
+
+
+@pytest.fixture
+def refused(runs):
     """refused(*flags): stderr of train.py, which ends with code 2 and without a traceback."""
 
     def run(*flags) -> str:
-        run = scripts.start(patched_fasttd3, *flags).wait(ok=False)
+        run = runs.scripts.start(runs.patched, *flags).wait(ok=False)
         assert run.code == 2, run.err
         assert "Traceback" not in run.err and "error: " in run.err and not (run.folder / "models").exists()
         return run.err
@@ -135,13 +149,17 @@ def test_evaluation_does_not_reset_the_environments_of_a_gymnasium_task(runs):
     assert not torch.equal(before, after)
 
 
-@pytest.mark.parametrize("name", ["evaluated", *(slow(name) for name in UPSTREAM if name != "evaluated")])
+@pytest.mark.parametrize(
+    "name, version",
+    [("evaluated", FASTTD3), ("short", NEWEST)]
+    + [slow(name, FASTTD3) for name in UPSTREAM if name not in ("evaluated", "short")],
+)
 def test_fasttd3_is_upstream_to_the_bit(runs, name):
     upstream, patched = runs.pair(name)
     assert_same(upstream.witness(), patched.witness())  # optimizers, their steps, random states
     names = sorted(path.name for path in (upstream.folder / "models").iterdir())
     assert names == sorted(path.name for path in (patched.folder / "models").iterdir())
-    assert len(names) == {"evaluated": 3, "simbav2": 2}.get(name, 1)
+    assert len(names) == {"evaluated": 3, "short": 2, "simbav2": 2, "simnorm": 2}.get(name, 1)
     for path in names:
         a, b = (torch.load(run.folder / "models" / path, weights_only=False) for run in (upstream, patched))
         a_args, b_args = a.pop("args"), b.pop("args")
@@ -170,9 +188,16 @@ def test_policy_updates_at_each_critic_update_unless_delayed(runs, name, steps, 
 
 
 @pytest.mark.parametrize(
-    "name, dim, target",
-    [("learned", 3, -0.5), slow("delayed", 3, -0.5), slow("batch", 3, -1.0), slow("one dimension", 1, -0.5)]
-    + [slow("tasks", 4, -0.5)],
+    "name, version, dim, target",
+    [
+        ("learned", FASTTD3, 3, -0.5),
+        ("short", NEWEST, 3, -0.5),
+        *((name, NEWEST, 3, -0.5) for name in WITH_SIMNORM),
+        slow("delayed", FASTTD3, 3, -0.5),
+        slow("batch", FASTTD3, 3, -1.0),
+        slow("one dimension", FASTTD3, 1, -0.5),
+        slow("tasks", FASTTD3, 4, -0.5),
+    ],
 )
 def test_curves_show_the_entropies(runs, name, dim, target):
     rows = runs[name].rows()
@@ -181,6 +206,7 @@ def test_curves_show_the_entropies(runs, name, dim, target):
         assert row["target_entropy"] == pytest.approx(dim * target)
         assert row["gaussian_entropy"] >= row["target_entropy"] + row["delta"] - 1e-4
         assert math.exp(-8) * 0.999 <= row["min_std"] < 1
+        assert 0 <= row["clipped_states"] <= 1 and (row["clipped_states"] > 0) == (row["min_std"] < math.exp(-7.999))
         assert math.isfinite(row["policy_entropy"]) and math.isfinite(row["actor_loss"])
         if name not in ("batch", "delayed"):  # clipping can add entropy; for tanh it is an estimate
             assert row["policy_entropy"] <= row["gaussian_entropy"]
@@ -227,10 +253,18 @@ def test_a_resumed_run_goes_on(runs):
     assert resumed.witness()["steps"] == [220, 220]
 
 
-def test_refusals_before_anything_starts(refused):
-    said = refused(*SAC, "--policy_frequency", "0", "--era_target_entropy", "2")
-    assert "--policy_frequency 0" in said and "--era_target_entropy" in said and "feasible" in said
-    assert "SimbaV2's hypersphere" in refused(*WALK, "--agent", "fastsac_era_simbav2")
+@pytest.mark.parametrize("version", dict.fromkeys([FASTTD3, NEWEST]))
+def test_refusals_before_anything_starts(refused, version):
+    more = ["--sim_type", "both", "--actor_seq_len", "0"] if version == NEWEST else []
+    said = refused(*WALK, "--agent", "fastsac_era_simbav2", "--policy_frequency", "0", *more)
+    assert "--policy_frequency 0" in said and "SimbaV2's hypersphere" in said
+    if more:
+        assert "--sim_type both: one of sim_actor, sim_both, sim_critic" in said and "--actor_seq_len 0" in said
+
+
+def test_an_infeasible_target_is_refused_before_anything_starts(refused):
+    said = refused(*SAC, "--era_target_entropy", "2")
+    assert "--era_target_entropy" in said and "feasible" in said
 
 
 def test_one_dimension_per_state_is_refused(refused):
@@ -283,6 +317,7 @@ def training_actor(package, checkpoint):
     settings = {name[4:]: value for name, value in args.items() if name.startswith("era_")}
     sizes = {"n_obs": state["net.0.weight"].shape[1], "n_act": len(state["fc_mu.0.bias"])}
     sizes |= {"num_envs": args["num_envs"], "hidden_dim": args["actor_hidden_dim"]}
+    settings |= package.fastsac_era.simnorm(args, "actor")
     actor = package.fastsac_era.Actor(init_scale=args["init_scale"], **sizes, **settings)
     actor.load_state_dict(state)
     if not checkpoint["obs_normalizer_state"]:
@@ -292,7 +327,11 @@ def training_actor(package, checkpoint):
     return actor.eval(), normalizer.eval(), sizes["n_obs"]
 
 
-@pytest.mark.parametrize("name", ["learned", *map(slow, ("delayed", "batch", "one dimension", "two ranks"))])
+@pytest.mark.parametrize(
+    "name, version",
+    [("learned", FASTTD3), *((name, NEWEST) for name in ["short", *WITH_SIMNORM])]
+    + [slow(name, FASTTD3) for name in ("delayed", "batch", "one dimension", "two ranks")],
+)
 def test_deployed_policy(runs, package, name):
     run = runs.two_ranks() if name == "two ranks" else runs[name]
     checkpoint, policy = run.checkpoint(), package.load_policy(run.checkpoint_path())
@@ -301,6 +340,20 @@ def test_deployed_policy(runs, package, name):
     with torch.no_grad():
         assert torch.equal(policy(obs), actor(normalizer(obs)))
         assert torch.equal(policy.act(obs).mean, actor(normalizer(obs)))
+
+
+@pytest.mark.parametrize("version", [NEWEST])
+def test_fasttd3s_own_actor_with_simnorm_deploys_too(package, tmp_path):
+    """Upstream's load_policy builds it without SimNorm, and fails."""
+    simnorm = {"sim_type": "sim_actor", "sim_dimension": 4}
+    sizes = {"num_envs": 2, "init_scale": 0.5}
+    actor = package.Actor(n_obs=5, n_act=3, hidden_dim=16, seq_len=2, **sizes, **simnorm)
+    args = {"agent": "fasttd3", "actor_hidden_dim": 16, "actor_seq_len": 2, **sizes, **simnorm}
+    saved = {"args": args, "actor_state_dict": actor.state_dict(), "obs_normalizer_state": {}}
+    torch.save(saved, tmp_path / "run.pt")
+    obs = torch.randn(7, 5)
+    with torch.no_grad():
+        assert torch.equal(package.load_policy(tmp_path / "run.pt")(obs), actor(obs))
 
 
 def test_settings_can_be_imported_from_the_package(package):

@@ -17,6 +17,7 @@ For every other agent they change nothing.
 """
 
 import functools
+import re
 import sys
 from typing import Any, Callable, Dict, List, Tuple, Union
 
@@ -28,7 +29,10 @@ from era_args import AGENT
 
 import fast_td3
 
-ENTROPIES = ("policy_entropy", "gaussian_entropy", "target_entropy", "delta", "min_std")
+ENTROPIES = (
+    *("policy_entropy", "gaussian_entropy", "target_entropy", "delta"),
+    *("min_std", "clipped_states"),
+)
 
 
 def unwrapped(actor: nn.Module) -> nn.Module:
@@ -41,17 +45,23 @@ def refuse(message: str) -> None:
     sys.exit(2)
 
 
-def networks(args: Any, env_type: str, actor_kwargs: Dict[str, Any]) -> Tuple[type, type]:
-    """The classes of the actor and of FastTD3's critic; adds ERA's settings to actor_kwargs."""
+def networks(
+    args: Any, env_type: str, actor_kwargs: Dict[str, Any], critic_kwargs: Dict[str, Any]
+) -> Tuple[type, type]:
+    """The classes of the actor and of FastTD3's critic.
+
+    Adds ERA's settings to actor_kwargs, and SimNorm's to both where this FastTD3 has it.
+    """
     settings = args.era_settings()
     if args.checkpoint_path:
-        check_checkpoint(args.checkpoint_path, settings)
+        check_checkpoint(args.checkpoint_path, vars(args))
     if settings["level"] == "state" and actor_kwargs["n_act"] == 1:
         refuse(
             f"{args.env_name} has one action dimension, where sigma of ERA per state would be the "
             "same constant in every state. Use --era_level batch, or a task with two or more."
         )
-    actor_kwargs.update(settings)
+    actor_kwargs.update(settings, **fastsac_era.simnorm(vars(args), "actor"))
+    critic_kwargs.update(fastsac_era.simnorm(vars(args), "critic"))
     if not dist.is_initialized() or dist.get_rank() == 0:
         print(f"Using FastSAC-ERA: {settings}, policy_frequency {args.policy_frequency}")
     if env_type == "mtbench":
@@ -59,8 +69,8 @@ def networks(args: Any, env_type: str, actor_kwargs: Dict[str, Any]) -> Tuple[ty
     return fastsac_era.Actor, fast_td3.Critic
 
 
-def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
-    """Refuses a checkpoint of another agent, or of other settings of ERA."""
+def check_checkpoint(path: str, flags: Dict[str, Any]) -> None:
+    """Refuses a checkpoint of another agent or FastTD3, or of other settings of ERA or SimNorm."""
     try:
         saved = torch.load(path, map_location="cpu", weights_only=False)["args"]
     except OSError as error:
@@ -75,11 +85,13 @@ def check_checkpoint(path: str, settings: Dict[str, Any]) -> None:
             f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no "
             f"sigma; one of {AGENT} expected."
         )
-    other = [
-        f"--era_{name} {saved.get('era_' + name)}"
-        for name, value in settings.items()
-        if saved.get(f"era_{name}") != value
-    ]
+    if ("sim_type" in saved) != ("sim_type" in flags):
+        refuse(
+            f"--checkpoint_path {path} is of another version of FastTD3, whose networks have other "
+            "layers. Resume it in a checkout of that version."
+        )
+    kept = [name for name in flags if re.match("era_|sim_|(actor|critic)_seq_len", name)]
+    other = [f"--{name} {saved.get(name)}" for name in kept if saved.get(name) != flags[name]]
     if other:
         refuse(
             f"--checkpoint_path {path} was trained with {' '.join(other)}; give the same, or start "

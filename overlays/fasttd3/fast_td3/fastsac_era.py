@@ -114,6 +114,8 @@ class Actor(fast_td3.Actor):
     def distribution(self, obs: torch.Tensor) -> era.BoundedGaussian:
         """The policy in the states (B, n_obs), in fp32 also under autocast."""
         features = self.net(self.embed(obs))
+        if hasattr(self, "fc_head"):  # since FastTD3 229ed59
+            features = self.fc_head(features)
         mean, pre_std = self.fc_mu[0](features), self.fc_std(features)
         return self.distribution_cls.from_mean(mean.float(), self.log_std(pre_std))
 
@@ -133,7 +135,11 @@ class Actor(fast_td3.Actor):
         )
 
     def entropies(self, policy: era.BoundedGaussian) -> Dict[str, torch.Tensor]:
-        """Means over the batch, totals over the action dimensions, in nats; the smallest sigma."""
+        """Means over the batch, totals over the action dimensions, in nats.
+
+        Also the smallest sigma, and the share of the states in which a sigma is clipped at
+        log_std_min: there the Gaussian can have more entropy than the target.
+        """
         with torch.no_grad():
             return {
                 "policy_entropy": policy.entropy().mean(),
@@ -141,6 +147,7 @@ class Actor(fast_td3.Actor):
                 "target_entropy": torch.full_like(self.delta, self.target_entropy),
                 "delta": self.n_act * self.delta.clamp(0, self.largest_delta),
                 "min_std": policy.std.min(),
+                "clipped_states": (policy.log_std <= self.log_std_min).any(-1).float().mean(),
             }
 
     def residual_loss(self, policy_entropy: torch.Tensor) -> Union[torch.Tensor, float]:
@@ -170,6 +177,17 @@ class MultiTaskActor(Actor):
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         task = obs[..., -self.num_tasks :].argmax(-1)
         return torch.cat([obs[..., : -self.num_tasks], self.task_embedding(task)], -1)
+
+
+def simnorm(args: Dict[str, Any], network: str) -> Dict[str, Any]:
+    """SimNorm's arguments of the "actor" or the "critic"; none where FastTD3 is older than 229ed59.
+
+    args: train.py's flags by name.
+    """
+    if "sim_type" not in args:
+        return {}
+    size = {"sim_dimension": args["sim_dimension"], "seq_len": args[f"{network}_seq_len"]}
+    return {"sim_type": args["sim_type"], **size}
 
 
 def fasttd3_state(state: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:

@@ -72,7 +72,8 @@ class RunLog:
     def earlier_rows(self) -> List[Dict[str, str]]:
         with open(self.path, newline="") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            # Files of an earlier overlay may lack columns.
+            if not {"global_step", "seconds"} <= set(reader.fieldnames or ()) <= set(COLUMNS):
                 refuse(
                     f"{self.path} does not hold the curves of a run, so none can be added. "
                     "Give another file with --csv_path."
