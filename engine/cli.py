@@ -62,7 +62,7 @@ on request only where they have a checkout):
   export   write patches and overlay files from an edited checkout
   port     try every patch on another upstream revision: port NAME --onto REF;
            with --write, carry them there in a worktree of their own
-  drift    try every patch on every release since the pinned one, and print a table
+  drift    try every patch on every release since the pinned one
 
 exit codes:
   0 done, or nothing to do      4 conflict
@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="export: change nothing, exit 1 when patches or overlay files differ")
     add("--onto", metavar="REF", help="port: a version, tag, branch or commit (default with --checkout: its HEAD)")
     add("--write", action="store_true", help="port: make a worktree with the patches on a branch of its own")
-    add("--out", metavar="FOLDER", help="drift: write the table there, as drift.md and drift.json")
+    add("--out", metavar="FOLDER", help="drift: leave drift.json and the patched releases there")
     return parser
 
 

@@ -32,7 +32,8 @@ def verb_port(run: Run) -> int:
 
 def print_port(run: Run, name: str) -> int:
     up, onto = run.upstreams[name], run.options.onto
-    label, overlay, source = pinned(run, up)
+    label = run.options.version or up.default
+    overlay, source = pinned(run, up, label)
     target = find_target(run, up, onto)
     with trial(run, up, [source.git, target.git]) as git:
         rows = try_patches(git, up, overlay, target.base)
@@ -55,16 +56,15 @@ def print_rows(run: Run, rows: list[dict]) -> None:
             run.context.say(f"            {line}")
 
 
-def pinned(run: Run, up: Upstream) -> tuple[str, Overlay, Source]:
+def pinned(run: Run, up: Upstream, label: str) -> tuple[Overlay, Source]:
     """What is ported: a version's patches and overlay files, and the source that they were made for.
 
     Building the overlay there leaves every blob in the cache that a three-way merge of the patches needs.
     """
-    label = run.options.version or up.default
     overlay = read_overlay(up, label)
     source = find_source(run.cache, up, up.version(label), None, run.look(up.name).git, None)
     build(up, label, overlay, source)
-    return label, overlay, source
+    return overlay, source
 
 
 def find_target(run: Run, up: Upstream, onto: str | None) -> Source:
@@ -187,7 +187,8 @@ def conflicts(git: Git, tree: dict, patch: Patch, said: str) -> list[str]:
 def write_port(run: Run, name: str) -> int:
     """A worktree of the checkout, on a branch of its own, with the overlay on top of another revision."""
     up, onto = run.upstreams[name], run.options.onto
-    label, overlay, source = pinned(run, up)
+    label = run.options.version or up.default
+    overlay, source = pinned(run, up, label)
     with run.held():
         checkout = run.look(name)
         if checkout.git is None or checkout.head is None:

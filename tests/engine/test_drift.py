@@ -1,4 +1,4 @@
-"""drift: every patch on every release since the pinned one, read from git."""
+"""drift: every patch on every release since the pinned one, read from git; ../test_drift_tool.py is of what starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from packaging.version import Version
 
 
 def drift(project, name: str, code: int, *more: str) -> dict:
-    return project.run("drift", name, "--json", *more, code=code).json["upstreams"][name]
+    """Of the oldest pinned version."""
+    return next(iter(project.run("drift", name, "--json", *more, code=code).json["upstreams"][name].values()))
 
 
 def results(found: dict) -> dict[str, list[str]]:
@@ -44,74 +45,95 @@ def test_releases_are_ordered_as_pep_440_says(project):
         assert order(label) is None, label
 
 
-def test_the_table(project, tmp_path):
+def tag_releases(project):
     tagged(project, "v1.0.post1", replace_in("README.md", "alpha", "gamma"))
     tagged(project, "v1.9", replace_in("src/core.py", "line 1 of", "zero\nzero\nline 1 of"))
     tagged(project, "v1.10", replace_in("src/core.py", "line 20 of", "line twenty of"))
     tagged(project, "v1.11", replace_in("src/core.py", "line 20 of", "line 20, hooked, of"))
+    tagged(project, "v1.12", lambda folder: (folder / "tools").symlink_to("src"))
+    tagged(project, "v2.1", replace_in("README.md", "alpha", "delta"))
     tagged(project, "v0.9", replace_in("README.md", "alpha", "old"))
     tagged(project, "v3rc1", replace_in("README.md", "alpha", "candidate"))
+
+
+def test_results_and_what_is_left_of_the_releases(project, tmp_path):
+    tag_releases(project)
     project.run("apply", "alpha")
     before, state = content(project.root), git_state(project.checkout())
-    out = project.run("drift", "alpha", "--out", str(tmp_path / "out")).out
-    written = json.loads((tmp_path / "out/drift.json").read_text())
-    found = written["upstreams"]["alpha"]
+    out = tmp_path / "out"
+    said = project.run("drift", "--out", str(out)).out
+    found, newer = json.loads((out / "drift.json").read_text())["upstreams"]["alpha"].values()
     assert list(results(found).items()) == [
         ("v1", ["clean", "clean"]),
         ("v1.0.post1", ["clean", "clean"]),
         ("v1.9", ["offset", "offset"]),
         ("v1.10", ["conflict", "clean"]),
         ("v1.11", ["landed", "clean"]),
-        ("v2", ["offset", "offset"]),
+        ("v1.12", ["clean", "clean"]),
     ]
+    assert results(newer) == {"v2": [], "v2.1": []}  # pinned too, and without patches
     conflict = found["releases"][3]
     assert conflict["result"] == "conflict" and conflict["commit"] == git(project.up / "alpha", "rev-parse", "v1.10")
     assert conflict["date"] == git(project.up / "alpha", "show", "-s", "--format=%cs", "v1.10")
     assert content(project.root) == before and git_state(project.checkout()) == state
-    page = (tmp_path / "out/drift.md").read_text()
-    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
-    assert {"release", "0001", "0002"} <= {*table[0]} and len(table) == 8
-    assert table[5][0] == "v1.10" and conflict["commit"][:12] in table[5] and "conflict" in table[5]
-    assert page in out and written["date"] in page
+    (line,) = [line.split() for line in said.splitlines() if "v1.10 " in line]
+    assert line == ["v1.10", conflict["date"], "0001", "conflict", "0002", "clean"]
+
+    one, other, plain = out / "alpha/v1/v1", out / "alpha/v1/v1.10", out / "beta/b1/main"  # which has patches alone
+    assert content(plain / "patched")["main.py"] != content(plain / "upstream")["main.py"]
+    assert content(one / "patched") == content(project.checkout())
+    for release in ("v1", "v1.10"):
+        clone = tmp_path / release
+        git(tmp_path, "clone", "-q", "--branch", release, str(project.up / "alpha"), str(clone))
+        assert content(out / "alpha/v1" / release / "upstream") == content(clone)
+    link = out / "alpha/v1/v1.12/patched/tools"  # our tools/go.sh has no place there
+    assert link.is_symlink() and (link.parent / "src/era.py").exists() and not (link / "go.sh").exists()
+    core = (other / "patched/src/core.py").read_text()
+    assert "line twenty of" in core and "line 40, hooked, of" in core  # 0001 is left out, 0002 is in
 
 
 def test_the_shape_of_the_json(project):
     found = project.run("drift", "--json").json
     assert set(found) == {"date", "upstreams"} and set(found["upstreams"]) == {"alpha", "beta"}
-    for upstream in found["upstreams"].values():
-        assert {"version", "commit", "patches", "problems", "releases"} <= upstream.keys()
+    for upstream in (version for versions in found["upstreams"].values() for version in versions.values()):
+        assert {"commit", "patches", "problems", "releases"} <= upstream.keys()
         assert upstream["problems"] == [] and upstream["releases"]
         for row in upstream["releases"]:
             assert {"release", "date", "commit", "result", "problem", "patches"} <= row.keys()
             assert [patch["patch"] for patch in row["patches"]] == upstream["patches"]
 
 
-def test_a_pin_that_is_no_release_is_tried_on_the_default_branch(project):
+def test_a_pin_that_is_no_release_is_tried_there_and_on_the_default_branch(project):
     up = project.up / "beta"
+    pinned = git(up, "rev-parse", "HEAD")
+    (row,) = drift(project, "beta", 0)["releases"]
+    assert (row["release"], row["commit"], row["result"]) == ("main", pinned, "clean")
     replace_in("main.py", "print(3)", "print(3)\nprint(4)")(up)
     git(up, "commit", "-q", "-a", "-m", "later")
     git(up, "tag", "v9")
-    (row,) = drift(project, "beta", 0)["releases"]
-    assert (row["release"], row["commit"], row["result"]) == ("main", git(up, "rev-parse", "HEAD"), "clean")
-    assert drift(project, "beta", 0, "--offline")["releases"] == [row]
+    rows = drift(project, "beta", 0)["releases"]
+    head = git(up, "rev-parse", "HEAD")
+    assert [row["commit"] for row in rows] == [pinned, head] and [row["result"] for row in rows] == ["clean"] * 2
+    assert rows[1]["release"] == "main" and drift(project, "beta", 0, "--offline")["releases"] == rows
 
 
 def test_a_repository_that_cannot_be_reached_is_told_and_the_others_are_done(project):
     shutil.move(project.up / "alpha", project.up / "away")
     result = project.run("drift", "--json", code=6)
-    assert "cannot be reached" in result.json["upstreams"]["alpha"]["problems"][0]
-    assert result.json["upstreams"]["beta"]["releases"]
+    alpha, beta = (next(iter(result.json["upstreams"][name].values())) for name in ("alpha", "beta"))
+    assert "cannot be reached" in alpha["problems"][0] and beta["releases"]
 
 
 def test_another_commit_under_the_pinned_tag(project):
     project.run("fetch", "alpha")
+    git(project.up / "alpha", "tag", "v1.0.1", "v1")
     git(project.up / "alpha", "tag", "-f", "v1", "v2")
     rows = drift(project, "alpha", 3)["releases"]
-    assert project.ids["v1"] in rows[0]["problem"] and rows[1]["result"] == "offset"
+    assert project.ids["v1"] in rows[0]["problem"] and rows[1]["result"] == "clean"
 
 
 def test_sources(project, tmp_path):
-    assert set(results(drift(project, "alpha", 0, "--source", str(project.up / "alpha")))) == {"v1", "v2"}
+    assert set(results(drift(project, "alpha", 0, "--source", str(project.up / "alpha")))) == {"v1"}
     make_upstream(tmp_path / "mirror", [("v0", {"a.py": "1\n"})])
     (problem,) = drift(project, "alpha", 6, "--source", str(tmp_path / "mirror"))["problems"]
     assert "no release from the pinned one on" in problem

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from kit import APPLY, PROJECT, git
 
-# The lines of upstream files that the patches may change; everything else is in new files.
-HOOKS = {"verl": ("v0.4.1", 80), "timm": ("v1.0.20", 80), "fasttd3": ("2d83b6a", 80), "tdmpc2": ("e9f5932", 60)}
+# The lines of upstream files that the patches of a version may change; everything else is in new files.
+HOOKS = {"verl": 80, "timm": 80, "fasttd3": 80, "fasttd3 229ed59": 80, "tdmpc2": 60}
 # Where a checkout has the file of the library, era/.
 LIBRARY = {
     "verl": ("verl/utils/era.py", "era/language.py"),
@@ -25,7 +25,15 @@ LIBRARY = {
 
 @pytest.fixture(params=HOOKS, scope="session")  # made before quiet_git takes the configuration for git away
 def checkout(request) -> Path:
-    return request.getfixturevalue(f"patched_{request.param}")
+    name, _, version = request.param.partition(" ")
+    if not version:
+        return request.getfixturevalue(f"patched_{name}")
+    return request.getfixturevalue("trees_of")(name, version)[0]
+
+
+def upstream(checkout: Path) -> str:
+    """The tag of the upstream under the overlay."""
+    return git(checkout, "tag", "--list", "upstream/*").strip()
 
 
 def call(checkout: Path, *args: str, apply: Path = APPLY) -> str:
@@ -60,16 +68,15 @@ def test_a_checkout_has_the_bytes_of_the_library_and_an_edit_there_is_exported_t
     assert git(project, "diff", "--name-only") == source and (project / source).read_text() == edited
 
 
-def test_patches_are_small_hooks(checkout):
-    version, limit = HOOKS[checkout.name]
-    rows = git(checkout, "diff", "--numstat", "--diff-filter=MD", f"upstream/{version}", "era").splitlines()
+def test_patches_are_small_hooks(checkout, request):
+    limit = HOOKS[request.node.callspec.params["checkout"]]
+    rows = git(checkout, "diff", "--numstat", "--diff-filter=MD", upstream(checkout), "era").splitlines()
     assert 0 < sum(int(added) + int(removed) for added, removed, _ in (row.split("\t") for row in rows)) < limit
 
 
 def test_no_overlay_file_meets_another_where_case_or_accents_do_not_count(checkout):
     """macOS and Windows have one file for both; upstream's own names are upstream's."""
-    version, _ = HOOKS[checkout.name]
-    new = git(checkout, "diff", "--name-only", "--diff-filter=A", f"upstream/{version}", "era").splitlines()
+    new = git(checkout, "diff", "--name-only", "--diff-filter=A", upstream(checkout), "era").splitlines()
     names = git(checkout, "ls-tree", "-r", "-t", "--name-only", "era").splitlines()
     plain = [unicodedata.normalize("NFC", name).casefold() for name in names]
     assert new and all(plain.count(unicodedata.normalize("NFC", name).casefold()) == 1 for name in new)
