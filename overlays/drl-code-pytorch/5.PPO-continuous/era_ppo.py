@@ -91,6 +91,11 @@ def problems(args: argparse.Namespace) -> list:
                 f"--selective needs --std head: with --std {args.std} all states have the same "
                 "entropy, so there is nothing to select."
             )
+    if args.fast and args.batch_size % args.mini_batch_size:
+        found.append(
+            f"--fast: --mini_batch_size {args.mini_batch_size} must divide --batch_size "
+            f"{args.batch_size}: a pass is recorded for one size."
+        )
     if args.std == "era":
         try:
             era.check_state_level(args.action_dim)

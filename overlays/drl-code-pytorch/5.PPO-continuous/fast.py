@@ -15,8 +15,9 @@
 
 With networks of 64 units most of the time goes to Python and to autograd's bookkeeping. So each
 pass is recorded once, as the torch operations that upstream's own functions run, and TorchScript
-runs these without Python. The parameters of a network lie in one tensor, so that Adam has one to
-update. The operations and the random numbers are upstream's, so all results are, to the bit.
+runs these without Python. The parameters of a network lie in one tensor, which torch's function of
+Adam updates without the optimizer's bookkeeping. The operations and the random numbers are
+upstream's, so all results are, to the bit.
 """
 
 import argparse
@@ -28,9 +29,29 @@ import torch
 from torch import nn
 from torch.distributions import Distribution
 from torch.func import functional_call
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.optim.adam import adam
 
 MAX_NORM = 0.5  # of upstream's gradient clipping
+ARITHMETIC = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div"))
+
+
+def keep_numbers_converted(operations: GraphModule) -> None:
+    """Makes the numbers in float32 arithmetic tensors: TorchScript converts a number at each run.
+
+    Of one element, not scalar: it would turn a scalar back into a number.
+    """
+    graph = operations.graph
+    for node in graph.nodes:
+        if node.target not in ARITHMETIC or not isinstance(node.args[1], (int, float)):
+            continue
+        result, name = node.meta["val"], f"second_of_{node.name}"
+        if result.dim() > 0 and result.dtype == torch.float:
+            operations.register_buffer(name, torch.tensor([float(node.args[1])]))
+            with graph.inserting_before(node):
+                node.update_arg(1, graph.get_attr(name))
+    operations.recompile()
 
 
 class Call(nn.Module):
@@ -62,6 +83,7 @@ class Flat:
     def recorded(self, function: Callable, *example: torch.Tensor) -> Callable:
         """function(parameters, *inputs) without Python, for this network's parameters."""
         operations = make_fx(function)(self.parameters, *example)
+        keep_numbers_converted(operations)
         count = len(self.parameters)
 
         def flat(*tensors):
@@ -71,7 +93,7 @@ class Flat:
             graph = torch.jit.trace(flat, (*self.parameters, *example), check_trace=False)
 
         def run(*inputs):
-            with torch.no_grad():
+            with torch.inference_mode():
                 return graph(*self.parameters, *inputs)
 
         return run
@@ -104,8 +126,18 @@ class Flat:
         return self.recorded(gradient, *example)
 
     def step(self, gradient: torch.Tensor) -> None:
-        self.whole.grad = gradient
-        self.optimizer.step()
+        state, (group,) = self.optimizer.state[self.whole], self.optimizer.param_groups
+        if not state:  # the optimizer makes it
+            self.whole.grad = gradient
+            self.optimizer.step()
+            return
+        beta1, beta2 = group["betas"]
+        adam(
+            *([self.whole], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]]),
+            *([], [state["step"]]),
+            **dict(lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"], weight_decay=0.0),
+            **dict(amsgrad=False, maximize=False, foreach=False),
+        )
 
 
 class Fast:
@@ -113,6 +145,7 @@ class Fast:
 
     def __init__(self, agent, args: argparse.Namespace):
         Distribution.set_default_validate_args(False)
+        self.mini_batch_size = args.mini_batch_size
         self.actor = Flat(agent.actor, agent.optimizer_actor)
         self.critic = Flat(agent.critic, agent.optimizer_critic)
         agent.optimizer_actor, agent.optimizer_critic = self.actor.optimizer, self.critic.optimizer
@@ -146,23 +179,27 @@ class Fast:
         )
         self.value_gradient = self.critic.gradient(value_loss, clips, states, values)
         random_state = torch.get_rng_state()  # recording draws an action
-        self.act = self.actor.value(act, states[:1])
-        self.mean = self.actor.value(lambda actor, state: actor(state), states[:1])
+        self.state = np.zeros((1, args.state_dim), np.float32)
+        self.input = torch.from_numpy(self.state)
+        self.act = self.actor.value(act, self.input)
+        self.mean = self.actor.value(lambda actor, state: actor(state), self.input)
         torch.set_rng_state(random_state)
         agent.choose_action, agent.evaluate = self.choose_action, self.evaluate
 
     def choose_action(self, state: np.ndarray):
-        action, log_prob = self.act(torch.tensor(state, dtype=torch.float).unsqueeze(0))
-        return action.numpy().flatten(), log_prob.numpy().flatten()
+        self.state[0] = state
+        action, log_prob = self.act(self.input)
+        return action.numpy()[0], log_prob.numpy()[0]
 
     def evaluate(self, state: np.ndarray) -> np.ndarray:
-        return self.mean(torch.tensor(state, dtype=torch.float).unsqueeze(0)).numpy().flatten()
+        self.state[0] = state
+        return self.mean(self.input).numpy()[0]
 
-    def update(self, index: list, state, action, log_prob, advantage, value) -> None:
-        """A step of the policy and one of the critic on this mini-batch of a batch's tensors."""
-        index = torch.tensor(index)
-        state = state[index]
-        self.actor.step(
-            self.policy_gradient(state, action[index], log_prob[index], advantage[index])
-        )
-        self.critic.step(self.value_gradient(state, value[index]))
+    def epoch(self, state, action, log_prob, advantage, value) -> None:
+        """A step of the policy and one of the critic on each mini-batch of a batch's tensors."""
+        for index in torch.randperm(len(state)).split(self.mini_batch_size):  # upstream's sampler
+            states = state[index]
+            self.actor.step(
+                self.policy_gradient(states, action[index], log_prob[index], advantage[index])
+            )
+            self.critic.step(self.value_gradient(states, value[index]))
