@@ -11,16 +11,18 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
-GIVEN := PYTHON CHECKOUTS VERL SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS RUNS \
-	DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS
+GIVEN := PYTHON CHECKOUTS VERL TIMM SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS \
+	RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
+TIMM ?= 1.0.20
+FASTTD3 ?= 2d83b6a
 TASK ?= chain
 CHECKOUTS ?= checkouts
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
-export VERL TASK CHECKOUTS RAY_DATA_HOME DATA MAKE
+export VERL TIMM FASTTD3 TASK CHECKOUTS RAY_DATA_HOME DATA MAKE
 
 VENV := .venv/cpu
 GPU_VENV := .venv/verl-gpu
@@ -29,6 +31,7 @@ FASTTD3_GPU_VENV := .venv/fasttd3-gpu
 VERL_09_GPU_VENV := .venv/verl-0.9-gpu
 VERL_09_VENV := .venv/verl-0.9-cpu
 VERL_SOURCES := .venv/verl-sources
+TIMM_SOURCES := .venv/timm-sources
 VERL_09_READY := $(VERL_09_VENV)/installed
 CONTROL_VENV := .venv/control-cpu
 CONTROL_READY := $(CONTROL_VENV)/installed
@@ -53,10 +56,21 @@ DEMO_LLM = -m demo.llm --verl "$$VERL" --seed "$${SEED:-1}" --steps "$${STEPS:-1
 READY_0.4.1 := patched-verl
 READY_0.9.1 := $(VERL_09_READY)
 demo: DEMO_CHECKOUT = $(if $(filter 0.9.1,$(VERL)),$(VERL_SOURCES)/verl-0.9.1,"$$CHECKOUTS/verl")
-DEMO_VISION = -m demo.vision --checkout "$$CHECKOUTS/timm" --out results/demo-vision \
+# A checkouts folder has one timm and one FastTD3, so another version than the pinned one has such a folder of its own.
+TIMM_CHECKOUTS_1.0.20 := "$$CHECKOUTS"
+TIMM_CHECKOUTS_1.0.28 := "$$CHECKOUTS/v1.0.28"
+TIMM_CHECKOUTS := $(TIMM_CHECKOUTS_$(TIMM))
+TIMM_CHECKOUT := $(TIMM_CHECKOUTS)/timm
+READY_TIMM := $(if $(TIMM_CHECKOUTS),patched-timm,another-timm)
+DEMO_VISION = -m demo.vision --checkout $(TIMM_CHECKOUT) --out results/demo-vision$(patsubst -1.0.20,,-$(TIMM)) \
 	$${SEED:+--seeds $$SEED} $${EPOCHS:+--epochs "$$EPOCHS"}
-DEMO_CONTROL = -m demo.control --checkout "$$CHECKOUTS/fasttd3" --out results/demo-control \
-	$${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
+FASTTD3_CHECKOUTS_2d83b6a := "$$CHECKOUTS"
+FASTTD3_CHECKOUTS_229ed59 := "$$CHECKOUTS/229ed59"
+FASTTD3_CHECKOUTS := $(FASTTD3_CHECKOUTS_$(FASTTD3))
+FASTTD3_CHECKOUT := $(FASTTD3_CHECKOUTS)/fasttd3
+READY_FASTTD3 := $(if $(FASTTD3_CHECKOUTS),patched-fasttd3,another-fasttd3)
+DEMO_CONTROL = -m demo.control --fasttd3 "$$FASTTD3" --checkout $(FASTTD3_CHECKOUT) \
+	--out results/demo-control$(patsubst -2d83b6a,,-$(FASTTD3)) $${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
 demo: CHECK = $(DEMO_LLM) --check
 demo-vision: CHECK = $(DEMO_VISION) --check
 demo-control: CHECK = $(DEMO_CONTROL) --check
@@ -77,8 +91,8 @@ VISION_RUNS := $(call runs-of,vision)
 CONTROL_RUNS := $(call runs-of,control)
 AGENT_RUNS := $(shell sed -nE 's/^(control-[^:]*): EXPERIMENT = .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
-.PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 test-control format \
-	apply status diff revert drift \
+.PHONY: help demo demo-vision demo-control report lint test test-all test-engine test-verl-0.9 test-timm test-grids \
+	test-timm-1.0.28 timm-own-tests test-fasttd3-229ed59 test-control format apply status diff revert drift \
 	$(LLM_RUNS) llm-smoke llm-data llm-merge llm-eval \
 	llm-qwen3-8b-era llm-qwen3-8b-era-megatron \
 	$(VISION_RUNS) vision-smoke vision-results \
@@ -86,7 +100,8 @@ AGENT_RUNS := $(shell sed -nE 's/^(control-[^:]*): EXPERIMENT = .*/\1/p' $(first
 	$(AGENT_RUNS) control-agents-results \
 	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control bench-ppo bench-plugins \
 	floor-search entropy-search learned-delta vision-models clean
-.PHONY: given-python another-verl patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
+.PHONY: given-python another-verl another-timm another-fasttd3 \
+	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
 ##@ The project
 help:  ## this list
@@ -113,11 +128,22 @@ $(CONTROL_READY): requirements/control-cpu.txt
 	@$(SHELL) make/environment.sh cpu $(CONTROL_VENV) $< 12 $(CHECK)
 	@touch $@
 
-patched-verl patched-timm: $(VENV_READY)
-	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS"
+$(TIMM_SOURCES)/installed: requirements/timm-sources.txt $(VENV_READY)
+	@while read -r source; do $(CPU) -m pip download -q --require-hashes --no-deps --no-binary :all: \
+		-d $(TIMM_SOURCES) -r <(echo "$$source") || exit 1; done < $<
+	@cd $(TIMM_SOURCES) && for archive in timm-*.tar.gz; do tar -xzf $$archive || exit 1; done
+	@touch $@
 
+patched-verl: $(VENV_READY)
+	@$(CPU) apply.py apply verl --checkouts "$$CHECKOUTS"
+
+patched-timm: $(VENV_READY)
+	@$(CPU) apply.py apply timm --version "v$$TIMM" --checkouts $(TIMM_CHECKOUTS)
+
+patched-fasttd3: WHERE = --version "$$FASTTD3" --checkouts $(FASTTD3_CHECKOUTS)
+patched-drl-code-pytorch: WHERE = --checkouts "$$CHECKOUTS"
 patched-fasttd3 patched-drl-code-pytorch: $(VENV_READY)
-	@$(CPU) apply.py apply $(@:patched-%=%) --checkouts "$$CHECKOUTS" || { code=$$?; [[ $$code -ne 6 ]] || echo \
+	@$(CPU) apply.py apply $(@:patched-%=%) $(WHERE) || { code=$$?; [[ $$code -ne 6 ]] || echo \
 		"No package index has $(@:patched-%=%), so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }
 
@@ -127,10 +153,16 @@ demo: $(or $(READY_$(VERL)),another-verl)  ## GRPO beside ERA in verl (VERL=0.9.
 another-verl:
 	@echo "error: VERL=$$VERL: this runs with verl 0.4.1 and 0.9.1. Nothing was installed." >&2; exit 1
 
-demo-vision: patched-timm  ## timm's train.py on scikit-learn's digits, with and without ERA (SEED="1 2 3", EPOCHS)
+another-timm:
+	@echo "error: TIMM=$$TIMM: this runs with timm 1.0.20 and 1.0.28. Nothing was installed." >&2; exit 1
+
+another-fasttd3:
+	@echo "error: FASTTD3=$$FASTTD3: this runs with FastTD3 2d83b6a and 229ed59. Nothing was installed." >&2; exit 1
+
+demo-vision: $(READY_TIMM)  ## timm's train.py on digits, with and without ERA (TIMM=1.0.28, SEED="1 2 3", EPOCHS)
 	@$(CPU) $(DEMO_VISION)
 
-demo-control: patched-fasttd3  ## FastTD3's train.py on HalfCheetah: FastTD3 beside FastSAC-ERA (SEED="1 2 3", STEPS)
+demo-control: $(READY_FASTTD3)  ## FastTD3 beside FastSAC-ERA on HalfCheetah (FASTTD3=229ed59, SEED="1 2 3", STEPS)
 	@$(CPU) $(DEMO_CONTROL)
 
 report: $(VENV_READY)  ## the paper's tables and figures beside our results (FOLDERS="copied/a copied/b")
@@ -143,10 +175,13 @@ lint: $(VENV_READY)  ## ruff's checks of our files
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 
 test: lint  ## lint, and every contract on every real upstream once: seven minutes
-	@$(TESTS) tests --dist loadfile -m "not slow"
+	@$(TESTS) tests --dist loadfile -m "not slow and not grid"
 
 test-all: lint  ## the same and the slow rest: kills, every script: twenty minutes
-	@$(TESTS) tests --dist loadfile
+	@$(TESTS) tests --dist loadfile -m "not grid"
+
+test-grids: $(VENV_READY)  ## FastTD3's grids of real trainings: failed, killed, resumed, in Slurm: two minutes
+	@$(CPU) -m pytest -q tests/control/test_control_runs.py
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof
@@ -155,6 +190,21 @@ test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequence
 
 test-verl-0.9: $(VERL_09_READY)  ## era.verl with verl 0.9.0 and 0.9.1, in their own environment
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
+
+test-timm: $(TIMM_SOURCES)/installed  ## era.timm with timm 1.0.20, 1.0.28 and 1.0.31, from their source packages
+	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
+		$(VENV)/bin/python -m pytest -q tests/vision/current || exit 1; done
+
+test-timm-1.0.28: $(VENV_READY)  ## the tests of timm's scripts, models and demo on v1.0.28
+	@TIMM=1.0.28 $(TESTS) --dist loadfile tests/vision/test_models.py tests/vision/test_timm_scripts.py \
+		tests/vision/test_vision_demo.py
+
+timm-own-tests: $(READY_TIMM)  ## timm's own tests, patched beside unpatched, outcome by outcome (TIMM=1.0.28)
+	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
+
+test-fasttd3-229ed59: $(VENV_READY)  ## the tests of FastTD3's scripts, actors, recipe and demo on 229ed59, all of them
+	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
+		run_log.py control_commands.py control_demo.py control_results.py control_runs.py)
 
 test-control: $(CONTROL_READY)  ## era.stable_baselines3, era.sbx, era.rsl_rl and TD-MPC2, in an environment of their own
 	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2
@@ -174,8 +224,8 @@ diff:  ## what the overlays change, as git shows it
 revert:  ## back to the pinned upstreams; refuses if there are local edits
 	@python3 apply.py revert --checkouts "$$CHECKOUTS"
 
-drift:  ## each patch on every newer release of its upstream, as a table in docs/engine/drift.md
-	@python3 apply.py drift --checkouts "$$CHECKOUTS" --out docs/engine
+drift: $(VENV_READY)  ## ERA started on every newer release of its hosts, as a table in docs/engine/drift.md
+	@$(CPU) -m tools.drift
 
 ##@ The paper's LLM runs on GPUs (DRY_RUN=1 prints the command, ARGS="trainer.save_freq=5 ..."; docs/llm/recipes.md)
 llm-stage1: RUN = run_era_stage1_qwen2.5_math_7b.sh  ## ERA stage 1, Qwen2.5-Math-7B (main results)
@@ -236,9 +286,9 @@ $(VISION_RUNS):
 vision-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
 	@$(PAPER) results $(TIMM_GPU)
 
-vision-smoke: patched-timm  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
+vision-smoke: $(READY_TIMM)  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
 	@read -ra names <<< "$$RUNS"; \
-		$(CPU) -m tools.smoke.vision --checkout "$$CHECKOUTS/timm" --out results/smoke-vision "$${names[@]}"
+		$(CPU) -m tools.smoke.vision --checkout $(TIMM_CHECKOUT) --out results/smoke-vision "$${names[@]}"
 
 ##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, SLURM; docs/control/recipes.md)
 control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
@@ -252,9 +302,9 @@ $(CONTROL_RUNS):
 control-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
 	@$(PAPER) results $(FASTTD3_GPU)
 
-control-smoke: patched-fasttd3  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
+control-smoke: $(READY_FASTTD3)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
 	@read -ra names <<< "$$RUNS"; \
-		$(CPU) -m tools.smoke.control --checkout "$$CHECKOUTS/fasttd3" --out results/smoke-control "$${names[@]}"
+		$(CPU) -m tools.smoke.control --checkout $(FASTTD3_CHECKOUT) --out results/smoke-control "$${names[@]}"
 
 ##@ The paper's other control agents, on CPU cores (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
 control-ppo: EXPERIMENT = ppo  ## PPO and PPO-ERA on four tasks of MuJoCo, 5 seeds, and control arms on HalfCheetah
@@ -297,17 +347,17 @@ floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an ad
 entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
 	@$(CPU) -m tools.searches.gaussian_entropy
 
-learned-delta: patched-fasttd3  ## entropy of bounded policies minus the target after training with a learned delta
-	@$(CPU) -m tools.searches.learned_delta "$$CHECKOUTS/fasttd3"
+learned-delta: $(READY_FASTTD3)  ## entropy of bounded policies minus the target after training with a learned delta
+	@$(CPU) -m tools.searches.learned_delta $(FASTTD3_CHECKOUT)
 
-vision-models: patched-timm  ## ERA on one model of each timm family: passes, or the reason why not
-	@$(CPU) -m tools.searches.timm_families "$$CHECKOUTS/timm" --out docs/vision/models.md
+vision-models: $(READY_TIMM)  ## ERA on one model of each timm family: passes, or the reason why not
+	@$(CPU) -m tools.searches.timm_families $(TIMM_CHECKOUT) --out docs/vision/models.md
 
-bench-vision: patched-timm  ## time of ERA in a classifier beside plain cross-entropy
-	@$(CPU) -m tools.bench.vision --checkout "$$CHECKOUTS/timm"
+bench-vision: $(READY_TIMM)  ## time of ERA in a classifier beside plain cross-entropy
+	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
 
-bench-control: patched-fasttd3  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
-	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout "$$CHECKOUTS/fasttd3" \
+bench-control: $(READY_FASTTD3)  ## time of FastSAC-ERA's updates beside FastTD3's, as ratios, and the activation's share
+	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout $(FASTTD3_CHECKOUT) \
 		--csv results/bench-control.csv
 
 bench-ppo: patched-drl-code-pytorch  ## CPU time of a step of PPO and PPO-ERA, as ratios

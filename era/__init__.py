@@ -4,6 +4,7 @@
     era.continuous  Gaussian policies: standard deviations with a minimum entropy
     era.language    language-model policies: log-probs of sharpened or flattened logits
     era.verl        a plug-in for verl 0.9.0 and 0.9.1
+    era.timm        the classifiers of an installed timm, 1.0.20 to 1.0.31
     era.stable_baselines3, era.sbx, era.rsl_rl
                     policies for these frameworks; era.continuous_jax is era.continuous in JAX
 

@@ -1,5 +1,6 @@
 """Fixtures for all test folders. Upstreams with and without the overlays are made once per pytest process."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import FASTTD3, TIMM, need_scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,14 +36,10 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def patched(name: str, checkouts: Path) -> Path:
+def patched(name: str, checkouts: Path, *version: str) -> Path:
     """The checkout that apply.py makes, in a folder of the tests' own: never the user's checkouts/."""
-    result = subprocess.run(
-        [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    command = [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts, *version]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if result.returncode == 6:
         pytest.skip(f"{name} could be fetched neither with git nor from the Python index: {result.stderr.strip()}")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -68,33 +66,33 @@ def upstream_verl(patched_verl, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def patched_timm(tmp_path_factory) -> Path:
-    """Without train.py if it comes from the source package."""
-    return patched("timm", tmp_path_factory.mktemp("checkouts"))
+def trees_of(tmp_path_factory):
+    """trees_of(name, version): the patched checkout, and upstream. A source package of timm has no train.py."""
+
+    @functools.cache
+    def trees(name: str, version: str) -> tuple[Path, Path]:
+        checkout = patched(name, tmp_path_factory.mktemp("checkouts"), "--version", version)
+        return checkout, unpatched(checkout, version, tmp_path_factory.mktemp("upstream"))
+
+    return trees
 
 
 @pytest.fixture(scope="session")
-def upstream_timm(patched_timm, tmp_path_factory) -> Path:
-    return unpatched(patched_timm, "v1.0.20", tmp_path_factory.mktemp("upstream"))
+def patched_timm(trees_of) -> Path:
+    return trees_of("timm", TIMM)[0]
 
 
 @pytest.fixture(scope="session")
 def timm_scripts(patched_timm) -> Path:
     """The patched checkout, if it has train.py, validate.py, inference.py and onnx_export.py."""
-    if not (patched_timm / "train.py").exists():
-        pytest.skip("timm's source package has no train.py or other scripts, and git could not reach timm's repository")
+    need_scripts(patched_timm)
     return patched_timm
 
 
 @pytest.fixture(scope="session")
-def patched_fasttd3(tmp_path_factory) -> Path:
+def patched_fasttd3(trees_of) -> Path:
     """Comes from git only."""
-    return patched("fasttd3", tmp_path_factory.mktemp("checkouts"))
-
-
-@pytest.fixture(scope="session")
-def upstream_fasttd3(patched_fasttd3, tmp_path_factory) -> Path:
-    return unpatched(patched_fasttd3, "2d83b6a", tmp_path_factory.mktemp("upstream"))
+    return trees_of("fasttd3", FASTTD3)[0]
 
 
 @pytest.fixture(scope="session")

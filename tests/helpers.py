@@ -4,12 +4,24 @@ pytest puts this folder on sys.path, as it has a conftest.py. A helpers.py in an
 """
 
 import importlib
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
+import pytest
+
+TIMM = f"v{os.environ.get('TIMM', '1.0.20')}"  # the version that is tested: `make test-timm-1.0.28` sets it
+
+
+def need_scripts(timm: Path) -> None:
+    if not (timm / "train.py").exists():
+        pytest.skip("timm's source package has no train.py or other scripts, and git could not reach timm's repository")
+
+
+FASTTD3 = os.environ.get("FASTTD3", "2d83b6a")  # the version that is tested: `make test-fasttd3-229ed59` sets it
 
 
 def processes_with(**variables: str) -> list[psutil.Process]:

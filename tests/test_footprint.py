@@ -3,9 +3,11 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("train", "train_multigpu")  # FastTD3's two copies of its training script
 TIMM = ("timm/layers/__init__.py", "timm/layers/test_time_pool.py", "timm/models/_factory.py")
 FASTTD3 = (*SCRIPTS, "hyperparams", "fast_td3_deploy", "environments/mujoco_playground_env")
@@ -14,14 +16,15 @@ CHANGED = {
     "fasttd3": {f"fast_td3/{name}.py" for name in FASTTD3},
 }
 MOST_LINES = {"verl": 80, "timm": 60, "fasttd3": 80, "tdmpc2": 60}
+VERSIONS = [path for name in MOST_LINES for path in sorted((ROOT / "patches" / name).iterdir())]
 ACTIVATIONS = ("era/discrete.py", "era/continuous.py", "era/language.py")
 upstreams = pytest.mark.parametrize("upstream", MOST_LINES)
 
 
-def changes(project_root, upstream) -> dict[str, list[str]]:
+def changes(version: Path) -> dict[str, list[str]]:
     """By file, the lines that all patches add and remove, also those of files that a source package lacks."""
     found = {}
-    for patch in (project_root / "patches" / upstream).glob("*/*.patch"):
+    for patch in version.glob("*.patch"):
         for part in patch.read_text().split("\ndiff --git ")[1:]:
             header, *lines = part.splitlines()
             lines = [line for line in lines if line.startswith(("+", "-")) and not line.startswith(("+++ ", "--- "))]
@@ -29,15 +32,16 @@ def changes(project_root, upstream) -> dict[str, list[str]]:
     return found
 
 
-@upstreams
-def test_patches_change_few_lines_of_few_files(project_root, upstream):
-    changed = changes(project_root, upstream)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_patches_change_few_lines_of_few_files(version):
+    changed, upstream = changes(version), version.parent.name
     assert changed.keys() == CHANGED.get(upstream, changed.keys())
     assert 0 < sum(map(len, changed.values())) < MOST_LINES[upstream]
 
 
-def test_both_training_scripts_of_fasttd3_get_the_same_lines(project_root):
-    changed = changes(project_root, "fasttd3")
+@pytest.mark.parametrize("version", [path for path in VERSIONS if path.parent.name == "fasttd3"], ids=lambda p: p.name)
+def test_both_training_scripts_of_fasttd3_get_the_same_lines(version):
+    changed = changes(version)
     one, other = (
         sorted(line[1:].strip().replace(", rank)", ")") for line in changed[f"fast_td3/{name}.py"] if line[0] == "+")
         for name in SCRIPTS

@@ -84,7 +84,8 @@ def test_what_is_installed_is_named_without_importing_it(project_root, tmp_path)
     about, verl, timm, fasttd3, sb3, sbx, rsl_rl = lines()
     assert about == f"era {__version__}, torch 9.9"
     assert verl == "verl: 0.9.1; ERA is in python -m era.verl.main_ppo"
-    assert timm == "timm: 1.0.15, without ERA; the integration fits v1.0.20 (apply.py apply timm)"
+    timm_fits = "the integration fits v1.0.20 and v1.0.28 (apply.py apply timm); era.timm fits 1.0.20 to 1.0.31"
+    assert timm == f"timm: 1.0.15, without ERA; {timm_fits}"
     assert fasttd3.startswith("fasttd3: not installed;")
     assert sb3 == "stable-baselines3: 2.9.7; ERA is in era.stable_baselines3"
     assert sbx == "sbx-rl: 0.29.0; era.sbx fits 0.28"
@@ -92,12 +93,14 @@ def test_what_is_installed_is_named_without_importing_it(project_root, tmp_path)
     (tmp_path / "verl/utils").mkdir()
     (tmp_path / "verl/utils/era.py").touch()
     assert lines()[1].startswith(f"verl: with ERA, in {tmp_path / 'verl'};")
+    (tmp_path / "timm-1.0.15.dist-info/METADATA").write_text("Name: timm\nVersion: 1.0.31\n")
+    assert lines()[2] == "timm: 1.0.31; ERA is in era.timm"
 
 
 def test_the_integrations_are_those_of_apply_py(project_root):
     upstreams = json.loads((project_root / "upstreams.json").read_text())
     for name, (package, fits, file, _) in INTEGRATIONS.items():
-        assert fits == upstreams[name]["default"]
+        assert fits == " and ".join(upstreams[name]["versions"])
         assert re.search(
             rf"^{package}/{file}( <-|$)", (project_root / f"overlays/{name}.list").read_text(), re.MULTILINE
         )

@@ -187,8 +187,11 @@ REFUSED = {
     ("llm-eval", "MODEL_PATH=/nope", "DRY_RUN=0"): "MODEL_PATH=/nope is not the folder of a model",
     ("demo", "TASK=typo"): "argument --task: invalid choice: 'typo'",
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
+    ("demo-vision", "TIMM=1.0.31"): "TIMM=1.0.31: this runs with timm 1.0.20 and 1.0.28. Nothing was installed.",
     ("demo", "VERL=0.5"): "VERL=0.5: this runs with verl 0.4.1 and 0.9.1. Nothing was installed.",
     ("demo-vision", "SEED=1 abc"): "argument --seeds: expected a whole number from 0 to 2147483647, got 'abc'",
+    ("demo-control", "FASTTD3=main"): "FASTTD3=main: this runs with FastTD3 2d83b6a and 229ed59. Nothing was inst",
+    ("demo-control", "FASTTD3=229ed59", "STEPS=250"): "argument --steps: expected a multiple of 100, got 250",
     ("demo-control", "STEPS=250"): "argument --steps: expected a multiple of 100, got 250",
 }
 

@@ -113,7 +113,7 @@ LINES_LEFT_OUT = {
     "timm, quotes": (SUMMARY, put(9, b'7,"a,1,1,1,1,1,1,1,1\r\n'), 9, "the number of cells is 2", 199),
     "timm, epochs lost": (SUMMARY, without(5, 8), 5, "4 rows are missing between the steps 2 and 7", 196),
     "FastTD3, no end": (TRAIN, end_cut(-2), 10, "no end", 8),
-    "FastTD3, cut in the middle": (TRAIN, put(4, b"300,38400,1\r\n"), 4, "cells is 3, the header's 19", 8),
+    "FastTD3, cut in the middle": (TRAIN, put(4, b"300,38400,1\r\n"), 4, "cells is 3, the header's 20", 8),
     "FastTD3, rows lost": (TRAIN, without(4, 5), 4, "2 rows are missing between the steps 200 and 500", 7),
     "PPO, cut in the middle": (PPO, put(4, b"450000,5\r\n"), 4, "cells is 2, the header's 9", 19),
     "PPO, rows lost": (PPO, without(4, 5), 4, "2 rows are missing between the steps 300000 and 750000", 18),
