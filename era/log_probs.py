@@ -40,7 +40,7 @@ OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 
 # Elements of the logits that are worked on at a time: in fp32, with the buffers, they stay in the
 # last-level cache of a CPU, or are enough to fill a GPU.
-_CPU_CHUNK_ELEMENTS = 2**19
+_CPU_CHUNK_ELEMENTS = 2**20
 _GPU_CHUNK_ELEMENTS = 2**23
 _TOP_K_BLOCK = 64
 
@@ -204,18 +204,23 @@ class _Sweep:
                 yield slice(i, min(i + self.rows_at_a_time, end)), scale, temperature
             begin = end
 
-    def shifted(self, part: slice, multiplier: float, only_softmax: bool) -> torch.Tensor:
-        """d = multiplier (z - max z), (n, vocabulary); not to be written to if `only_softmax`.
+    def shifted(
+        self, part: slice, multiplier: float, only_softmax: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """d = multiplier (z - max z), (n, vocabulary), and max z, (n, 1).
 
-        softmax subtracts the maximum itself. So for `only_softmax` that is not done here if the
-        multiplier is a power of 2, which makes multiplier z exact.
+        softmax subtracts the maximum itself. So for `only_softmax` that is not done here where
+        multiplier z is exact; d is then multiplier z, and not to be written to.
         """
         z, d = self.logits[part], self.buffers[0, : part.stop - part.start]
         if z.dtype != d.dtype:  # arithmetic of mixed dtypes is not vectorised
             z = d.copy_(z)
-        if not (only_softmax and math.frexp(multiplier)[0] == 0.5):
-            z = torch.sub(z, z.amax(-1, keepdim=True), out=d)
-        return z if multiplier == 1 else torch.mul(z, multiplier, out=d)
+        largest = z.amax(-1, keepdim=True)
+        if math.frexp(multiplier)[0] != 0.5:  # not a power of 2: multiplier z would be rounded
+            return torch.sub(z, largest, out=d).mul_(multiplier), largest
+        if only_softmax:
+            return z if multiplier == 1 else torch.mul(z, multiplier, out=d), largest
+        return torch.add(-multiplier * largest, z, alpha=multiplier, out=d), largest
 
     def weights(
         self, d: torch.Tensor, factors: list[float]
@@ -258,10 +263,9 @@ def _sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor,
         wanted = factors(scale)
         if scale == 0 or not wanted:
             continue
-        largest_z[part] = sweep.logits[part].amax(-1, keepdim=True)
         needed = sorted(set(wanted))
         alone = not with_mean and len(needed) == 1
-        d = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
+        d, largest_z[part] = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
         for factor, w, largest in sweep.weights(d, needed):
             total = w.sum(-1, keepdim=True)
             for i, f in enumerate(wanted):
@@ -380,7 +384,7 @@ def _dense_gradient(out, sweep, part, factors, temperature, columns, by_d):
         return
     needed = sorted(set(factors))
     alone = by_d is None and len(needed) == 1
-    d = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
+    d, _ = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
     if by_d is not None:
         _finite(d)
     for factor, w, _ in sweep.weights(d, needed):
@@ -438,8 +442,8 @@ def _as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, _R
 def _rows_at_a_time(logits: torch.Tensor) -> int:
     on_cpu = logits.device.type == "cpu"
     elements = _CPU_CHUNK_ELEMENTS if on_cpu else _GPU_CHUNK_ELEMENTS
-    threads = torch.get_num_threads() if on_cpu else 1  # softmax gives each of them a row
-    return max(threads, elements // logits.size(-1))
+    threads = torch.get_num_threads() if on_cpu else 1  # softmax gives each of them whole rows
+    return max(1, elements // logits.size(-1) // threads) * threads
 
 
 def _checked_top_k(top_k: Optional[int], logits: torch.Tensor) -> Optional[int]:
