@@ -55,6 +55,7 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
+        triton: False leaves the logits to torch where Triton's kernels could read them (CUDA).
 
     Raises:
         ValueError: names the full hydra key, the value and what was expected, of all that is wrong.
@@ -68,6 +69,7 @@ class EraConfig:
     top_k: Optional[int] = None
     scale_advantages: bool = False
     min_advantage: float = 0.0
+    triton: bool = True
 
     def __post_init__(self):
         problems = []
@@ -78,7 +80,7 @@ class EraConfig:
                     f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}."
                 )
 
-        for name in ("enable", "scale_advantages"):
+        for name in ("enable", "scale_advantages", "triton"):
             require(isinstance(getattr(self, name), bool), name, "True or False")
         numbers = {
             name: _is_number(getattr(self, name))

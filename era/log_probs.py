@@ -28,6 +28,9 @@ factor is a square. The scalars of a row are combined in fp64, where they cancel
 This file needs only torch and the standard library.
 """
 
+import functools
+import importlib
+import importlib.util
 import itertools
 import math
 from typing import Iterator, NamedTuple, Optional, Union
@@ -84,6 +87,7 @@ def policy_terms(
     entropy: bool = False,
     mask: Optional[torch.Tensor] = None,
     inplace_backward: bool = False,
+    triton: bool = True,
 ) -> PolicyTerms:
     """The terms of an update, with one gradient for all of them, made in one more read.
 
@@ -102,6 +106,7 @@ def policy_terms(
         inplace_backward: the gradient takes the place of the logits: nothing else may need them
             after the forward pass. If something does, its backward pass raises torch's error about
             a modified tensor.
+        triton: let Triton's kernels read CUDA's logits, where `backend` finds them.
 
     Returns:
         PolicyTerms. A label outside the top_k has the scaled log-prob OUTSIDE_TOP_K_LOG_PROB,
@@ -118,7 +123,7 @@ def policy_terms(
         )
     matrix, rows = _as_rows(logits, labels, scale, temperature, mask)
     top_k = _checked_top_k(top_k, logits)
-    terms = _PolicyTerms.apply(matrix, rows, top_k, original, entropy, inplace_backward)
+    terms = _PolicyTerms.apply(matrix, rows, top_k, original, entropy, inplace_backward, triton)
     return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
 
 
@@ -131,6 +136,7 @@ def branch_log_probs(
     *,
     top_k: Optional[int] = None,
     mask: Optional[torch.Tensor] = None,
+    triton: bool = True,
 ) -> Branches:
     """Log-probs of the labels under every scale that Eq. llm can choose, and the entropy.
 
@@ -144,13 +150,14 @@ def branch_log_probs(
     matrix, rows = _as_rows(logits, labels, None, temperature, mask)
     top_k = _checked_top_k(top_k, logits)
     scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
-    factors = [1.0] if top_k else scales.tolist()
-    label, log_z, mean = _sums(matrix, rows, lambda _: factors, with_mean=True)
+    factors = scales[:1] if top_k else scales
+    sums = _sums(matrix, rows, factors.expand(len(matrix), -1), with_mean=True, triton=triton)
     if top_k:
         scaled = _TopK(matrix, rows.labels, scales / rows.temperature, top_k).log_probs()
     else:
-        scaled = label * scales - log_z
-    terms = scaled, label - log_z[:, :1], log_z[:, :1] - mean
+        scaled = sums.label * scales - sums.log_z
+    log_z = sums.log_z[:, :1]
+    terms = scaled, sums.label - log_z, log_z - sums.mean
     scaled, original, entropy = (_outputs(term, rows, logits) for term in terms)
     shape = labels.shape
     return Branches(scaled.view(*shape, 3), original.view(shape), entropy.view(shape))
@@ -173,6 +180,12 @@ def logprobs(
     return terms.scaled
 
 
+def backend(device: Union[str, torch.device], triton: bool = True) -> str:
+    """What reads logits of bf16, fp16 or fp32 on this device: "triton" or "torch"."""
+    wanted = triton and torch.device(device).type == "cuda" and torch.version.cuda is not None
+    return "triton" if wanted and importlib.util.find_spec("triton") else "torch"
+
+
 class _Rows(NamedTuple):
     """What belongs to each row of the logits, (rows, 1) each."""
 
@@ -193,15 +206,17 @@ class _Sweep:
         size = (4, min(self.rows_at_a_time, len(logits)), logits.size(-1))
         self.buffers = torch.empty(size, dtype=self.dtype, device=logits.device)
 
-    def parts(self, active: torch.Tensor) -> Iterator[tuple[slice, float, float]]:
-        """Slices of neighbouring rows of one scale and temperature; scale 0 where not active."""
+    def parts(
+        self, active: torch.Tensor, factors: torch.Tensor
+    ) -> Iterator[tuple[slice, bool, float, list[float]]]:
+        """Slices of neighbouring rows that share all of these: active, temperature, factors."""
         begin = 0
-        scales = torch.where(active, self.rows.scale, 0)
-        columns = torch.cat([scales, self.rows.temperature], -1).tolist()
-        for (scale, temperature), group in itertools.groupby(columns):
+        columns = torch.cat([active, self.rows.temperature, factors], -1).tolist()
+        for (is_active, temperature, *row_factors), group in itertools.groupby(columns):
             end = begin + sum(1 for _ in group)
             for i in range(begin, end, self.rows_at_a_time):
-                yield slice(i, min(i + self.rows_at_a_time, end)), scale, temperature
+                part = slice(i, min(i + self.rows_at_a_time, end))
+                yield part, is_active != 0, temperature, row_factors
             begin = end
 
     def shifted(
@@ -244,24 +259,41 @@ class _Sweep:
         return torch.mul(w, other, out=self.buffers[2, : len(w)])
 
 
-def _sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the terms of the active rows are made of, relative to the largest logit of each.
+class _Sums(NamedTuple):
+    """Of each row, relative to its largest logit; fp64.
 
-    Args:
-        factors: called with a row's scale.
-
-    Returns:
+    Attributes:
+        largest: (rows, 1), max z.
         label: (rows, 1), (z_y - max z) / T.
         log_z: (rows, factors), log sum exp(f (z - max z) / T).
-        mean: (rows, 1), of (z - max z) / T under the factor 1, if `with_mean`.
+        mean: (rows, 1), of (z - max z) / T under the factor 1, or 0.
     """
-    sweep = _Sweep(logits, rows)
-    totals = torch.ones(len(logits), len(factors(1.0)), dtype=torch.double, device=logits.device)
-    largest_w = totals.clone()
+
+    largest: torch.Tensor
+    label: torch.Tensor
+    log_z: torch.Tensor
+    mean: torch.Tensor
+
+
+def _sums(logits, rows, factors, with_mean, triton) -> _Sums:
+    """What the terms of the active rows are made of.
+
+    Args:
+        factors: (rows, any) fp64; the first is 1 if `with_mean`.
+    """
+    kernels = _kernels(logits, triton)
+    make = kernels.sums if kernels and factors.size(-1) else _sums_by_torch
+    largest, log_z, mean = make(logits, rows, factors, with_mean)
+    label = (logits.detach().gather(-1, rows.labels) - largest) / rows.temperature
+    return _Sums(largest, label, log_z, mean)
+
+
+def _sums_by_torch(logits, rows, factors, with_mean) -> tuple[torch.Tensor, ...]:
     largest_z, mean = torch.zeros((2, len(logits), 1), dtype=torch.double, device=logits.device)
-    for part, scale, temperature in sweep.parts(rows.active):
-        wanted = factors(scale)
-        if scale == 0 or not wanted:
+    sweep = _Sweep(logits, rows)
+    totals, largest_w = torch.ones_like(factors), torch.ones_like(factors)
+    for part, active, temperature, wanted in sweep.parts(rows.active, factors):
+        if not (active and wanted):
             continue
         needed = sorted(set(wanted))
         alone = not with_mean and len(needed) == 1
@@ -276,8 +308,7 @@ def _sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor,
                 if moment.isnan().any():
                     moment = sweep.times(w, _finite(d)).sum(-1, keepdim=True)
                 mean[part] = moment / total / needed[0]
-    label = (logits.detach().gather(-1, rows.labels) - largest_z) / rows.temperature
-    return label, totals.log() - largest_w.log(), mean
+    return largest_z, totals.log() - largest_w.log(), mean
 
 
 def _finite(d: torch.Tensor) -> torch.Tensor:
@@ -312,24 +343,24 @@ class _TopK:
 
 class _PolicyTerms(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, rows, top_k, original, entropy, inplace):
-        def factors(scale):
-            return ([] if top_k else [scale]) + ([1.0] if original or entropy else [])
-
-        label, log_z, mean = _sums(logits, rows, factors, entropy)
+    def forward(ctx, logits, rows, top_k, original, entropy, inplace, triton):
+        wanted = slice(0 if original or entropy else 1, 1 if top_k else 2)
+        factors = torch.cat([torch.ones_like(rows.scale), rows.scale], -1)[:, wanted]
+        sums = _sums(logits, rows, factors, entropy, triton)
         if top_k:
             ctx.top = _TopK(logits, rows.labels, rows.scale / rows.temperature, top_k)
             scaled = ctx.top.log_probs()
         else:
             ctx.top = None
-            scaled = label * rows.scale - log_z[:, :1]
+            scaled = sums.label * rows.scale - sums.log_z[:, -1:]
         ctx.save_for_backward(logits)
-        ctx.rows, ctx.factors, ctx.inplace = rows, factors, inplace
-        ctx.mean = mean if entropy else None
+        ctx.rows, ctx.factors, ctx.wanted, ctx.sums = rows, factors, wanted, sums
+        ctx.entropy, ctx.inplace, ctx.triton = entropy, inplace, triton
+        log_z = sums.log_z[:, :1]
         return (
             _outputs(scaled, rows, logits),
-            _outputs(label - log_z[:, -1:], rows, logits) if original else None,
-            _outputs(log_z[:, -1:] - mean, rows, logits) if entropy else None,
+            _outputs(sums.label - log_z, rows, logits) if original else None,
+            _outputs(log_z - sums.mean, rows, logits) if entropy else None,
         )
 
     @staticmethod
@@ -342,32 +373,63 @@ class _PolicyTerms(torch.autograd.Function):
         )
         scaled = scaled * rows.scale
         active = rows.active & ((scaled != 0) | (original != 0) | (entropy != 0))
-        sweep = _Sweep(logits, rows)
-        by_d = None
-        columns = [] if top else [-scaled]
-        if ctx.mean is not None:  # dH / dz = - p ((z - max z) / T - mean) / T
-            columns.append(entropy * ctx.mean - original)
-            by_d = -entropy.to(sweep.dtype)
-        else:
-            columns.append(-original)
-        columns = torch.cat(columns, -1).to(sweep.dtype)
-        at_label = (original if top else original + scaled).to(sweep.dtype)
-        sparse = top.gradient(scaled) if top else None
+        # dH / dz = - p ((z - max z) / T - mean) / T
+        columns = torch.cat([entropy * ctx.sums.mean - original, -scaled], -1)
+        gradient = _Gradient(
+            active=active,
+            factors=ctx.factors,
+            columns=columns[:, ctx.wanted],
+            by_d=-entropy if ctx.entropy else None,
+            at_label=original if top else original + scaled,
+            indices=top.indices if top else None,
+            sparse=torch.where(active, top.gradient(scaled), 0) if top else None,
+        )
         result = logits.detach() if ctx.inplace else torch.empty_like(logits)
-        for part, scale, temperature in sweep.parts(active):
-            out = result[part]
-            if scale == 0:
-                out.zero_()
-                continue
-            direct = out.dtype == sweep.dtype
-            total = out if direct else sweep.buffers[3, : len(out)]
-            _dense_gradient(total, sweep, part, ctx.factors(scale), temperature, columns, by_d)
-            total.scatter_add_(-1, rows.labels[part], at_label[part])
+        kernels = _kernels(logits, ctx.triton)
+        if kernels and ctx.factors.size(-1):
+            kernels.write_gradient(result, logits, rows, gradient, ctx.sums)
+            if ctx.inplace:  # a kernel writes behind autograd's back
+                torch.autograd.graph.increment_version(logits)
             if top:
-                total.scatter_add_(-1, top.indices[part], sparse[part])
-            if not direct:
-                out.copy_(total)
-        return result, None, None, None, None, None
+                result.scatter_add_(-1, top.indices, gradient.sparse.to(result.dtype))
+        else:
+            _write_gradient(result, logits, rows, gradient)
+        return result, None, None, None, None, None, None
+
+
+class _Gradient(NamedTuple):
+    """sum_f p_f (columns_f + [f = 1] by_d (z - max z) / T), and at the label and at `indices` more.
+
+    p_f is the softmax under f; (rows, 1) where nothing else is said.
+    """
+
+    active: torch.Tensor
+    factors: torch.Tensor  # (rows, factors)
+    columns: torch.Tensor  # (rows, factors)
+    by_d: Optional[torch.Tensor]
+    at_label: torch.Tensor
+    indices: Optional[torch.Tensor]  # (rows, k)
+    sparse: Optional[torch.Tensor]  # (rows, k)
+
+
+def _write_gradient(result, logits, rows, gradient) -> None:
+    """Writes it into `result`, which may be the logits."""
+    sweep = _Sweep(logits, rows)
+    columns, at_label = (t.to(sweep.dtype) for t in (gradient.columns, gradient.at_label))
+    by_d = None if gradient.by_d is None else gradient.by_d.to(sweep.dtype)
+    for part, active, temperature, factors in sweep.parts(gradient.active, gradient.factors):
+        out = result[part]
+        if not active:
+            out.zero_()
+            continue
+        direct = out.dtype == sweep.dtype
+        total = out if direct else sweep.buffers[3, : len(out)]
+        _dense_gradient(total, sweep, part, factors, temperature, columns, by_d)
+        total.scatter_add_(-1, rows.labels[part], at_label[part])
+        if gradient.sparse is not None:
+            total.scatter_add_(-1, gradient.indices[part], gradient.sparse[part])
+        if not direct:
+            out.copy_(total)
 
 
 def _dense_gradient(out, sweep, part, factors, temperature, columns, by_d):
@@ -437,6 +499,17 @@ def _as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, _R
     scale = column("logit_scale", 1 if scale is None else scale)
     rows = _Rows(labels.reshape(-1, 1), scale, column("temperature", temperature), active)
     return logits.reshape(-1, logits.size(-1)), rows
+
+
+def _kernels(logits: torch.Tensor, triton: bool):
+    """The module of Triton's kernels, which stands beside this one, where they can read these."""
+    fits = logits.dtype != torch.double and logits.stride(-1) == 1 and len(logits)
+    return _triton_module() if fits and backend(logits.device, triton) == "triton" else None
+
+
+@functools.cache
+def _triton_module():
+    return importlib.import_module(f"{__name__}_triton")
 
 
 def _rows_at_a_time(logits: torch.Tensor) -> int:

@@ -42,11 +42,13 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         enable: False is verl's engine.
         top_k: take log-probs of the transformed policy over this many largest logits; None for all.
         needs_kl: the loss also needs the log-probs of the original policy.
+        triton: let Triton's kernels read the logits where they can.
     """
 
     enable = False
     top_k: int | None = None
     needs_kl = False
+    triton = True
 
     def prepare_model_inputs(self, micro_batch) -> tuple[dict[str, Any], dict[str, Any]]:
         model_inputs, output_args = super().prepare_model_inputs(micro_batch)
@@ -107,6 +109,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             entropy=tu.get_non_tensor_data(micro_batch, "calculate_entropy", False),
             mask=mask,
             inplace_backward=inplace and logits.requires_grad,
+            triton=self.triton,
         )
         terms = {"log_probs": log_probs, ORIGINAL_LOG_PROBS: original, "entropy": entropy}
         return {name: term for name, term in terms.items() if term is not None}

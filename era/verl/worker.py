@@ -15,6 +15,7 @@
 
 import copy
 import os
+import sys
 from functools import partial
 
 import torch
@@ -37,7 +38,7 @@ from era.language import (
     split_entropy,
     update_metrics,
 )
-from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
 from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
@@ -87,6 +88,9 @@ class EraTrainingWorker(TrainingWorker):
             self.engine.enable = self.era.enable
             self.engine.top_k = self.era.top_k
             self.engine.needs_kl = actor.use_kl_loss
+            self.engine.triton = self.era.triton
+            if self.era.enable and self.engine.get_data_parallel_rank() == 0:
+                print(f"ERA: {backend(get_device_name(), self.era.triton)} reads the logits", file=sys.stderr)
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
 
     def train_mini_batch(self, data):

@@ -27,6 +27,7 @@ the bit.
 """
 
 import itertools
+import sys
 from typing import Any, Callable, Mapping, Optional, Union
 
 import torch
@@ -35,6 +36,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from verl import DataProto
+from verl.utils.device import get_device_name
 from verl.utils.era import (
     CONFIG_KEY,
     EraConfig,
@@ -43,7 +45,12 @@ from verl.utils.era import (
     split_entropy,
     update_metrics,
 )
-from verl.utils.era_log_probs import OUTSIDE_TOP_K_LOG_PROB, branch_log_probs, policy_terms
+from verl.utils.era_log_probs import (
+    OUTSIDE_TOP_K_LOG_PROB,
+    backend,
+    branch_log_probs,
+    policy_terms,
+)
 from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
 from verl.utils.forking_tokens import read_fraction
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
@@ -96,6 +103,11 @@ class ActorHooks:
         if not self.config.enable:
             return
         _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            print(
+                f"ERA: {backend(get_device_name(), self.config.triton)} reads the logits",
+                file=sys.stderr,
+            )
         self._mini_batch_size, self._epochs = (
             actor.config.ppo_mini_batch_size,
             actor.config.ppo_epochs,
@@ -323,7 +335,13 @@ class ActorHooks:
         top_k = self.config.top_k
         if _has(micro_batch, NEEDS_BRANCHES):
             scaled, original, self._entropy = branch_log_probs(
-                logits, labels, self.config.k, temperature, top_k=top_k, mask=mask
+                logits,
+                labels,
+                self.config.k,
+                temperature,
+                top_k=top_k,
+                mask=mask,
+                triton=self.config.triton,
             )
             found = torch.cat([original.unsqueeze(-1), scaled], dim=-1)
         else:
@@ -339,6 +357,7 @@ class ActorHooks:
                 entropy=not inplace_backward,
                 mask=mask,
                 inplace_backward=logits.requires_grad and torch.is_grad_enabled(),
+                triton=self.config.triton,
             )
             if needs_kl:
                 found = torch.stack([original, found], dim=-1)
