@@ -46,6 +46,7 @@ OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 _CPU_CHUNK_ELEMENTS = 2**20
 _GPU_CHUNK_ELEMENTS = 2**23
 _TOP_K_BLOCK = 64
+_SUM_BLOCK = 128
 
 
 class PolicyTerms(NamedTuple):
@@ -299,7 +300,7 @@ def _sums_by_torch(logits, rows, factors, with_mean) -> tuple[torch.Tensor, ...]
         alone = not with_mean and len(needed) == 1
         d, largest_z[part] = sweep.shifted(part, needed[0] / temperature, only_softmax=alone)
         for factor, w, largest in sweep.weights(d, needed):
-            total = w.sum(-1, keepdim=True)
+            total = _row_sums(w)
             for i, f in enumerate(wanted):
                 if f == factor:
                     totals[part, i, None], largest_w[part, i, None] = total, largest
@@ -309,6 +310,13 @@ def _sums_by_torch(logits, rows, factors, with_mean) -> tuple[torch.Tensor, ...]
                     moment = sweep.times(w, _finite(d)).sum(-1, keepdim=True)
                 mean[part] = moment / total / needed[0]
     return largest_z, totals.log() - largest_w.log(), mean
+
+
+def _row_sums(w: torch.Tensor) -> torch.Tensor:
+    """(n, 1) in fp64. A plain fp32 sum drops small terms beside a large one: 6e-7 here."""
+    end = w.size(-1) // _SUM_BLOCK * _SUM_BLOCK
+    blocks = w[:, :end].unflatten(-1, (-1, _SUM_BLOCK)).sum(-1) if end else w[:, :0]
+    return (blocks.sum(-1, dtype=torch.double) + w[:, end:].sum(-1)).unsqueeze(-1)
 
 
 def _finite(d: torch.Tensor) -> torch.Tensor:
