@@ -2,14 +2,9 @@
 
 train.py passes device_ids to DistributedDataParallel, which torch refuses for a model on the CPU; this drops it. The
 outputs in training mode, as the loss function receives them, go to $DDP_OUTPUTS/RANK.pt.
-
-Each process waits a second before it ends: on a busy machine gloo's threads may not have dropped their last tensors by
-then, for which they need the GIL, and torch 2.6 joins them at the end without giving it to them.
 """
 
-import atexit
 import os
-import time
 from pathlib import Path
 
 import torch
@@ -29,5 +24,4 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
 
 if "LOCAL_RANK" in os.environ:
-    atexit.register(time.sleep, 1)
     torch.nn.parallel.DistributedDataParallel = DistributedDataParallel

@@ -215,6 +215,9 @@ class EntropyMeter(nn.Module):
             torch.distributed.all_reduce(total)
             torch.distributed.all_reduce(count)
             torch.distributed.all_reduce(smallest, op=torch.distributed.ReduceOp.MIN)
+        # Gloo's thread lets go of them a little later. Were it the last, it would need the GIL; a
+        # process that ends right after this call holds the GIL and waits for that thread, forever.
+        self._reduced = total, count, smallest
         self.reset()
         return {"entropy_mean": (total / count).item(), "entropy_min": smallest.item()}
 
