@@ -186,8 +186,16 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
             f"{policy_loss['forking_fraction']}: what ERA means where most advantages are set to 0 "
             "is not defined, set it to 1"
         )
-    if model.get("use_fused_kernels"):
-        problems += _fused_problems(era, config, actor)
+    ulysses = actor.get("ulysses_sequence_parallel_size", 1)
+    needs_reference = actor["use_kl_loss"] or config["algorithm"].get("use_kl_in_reward")
+    if model.get("use_fused_kernels") and ulysses > 1 and needs_reference:
+        problems.append(
+            "actor_rollout_ref.model.use_fused_kernels=True with "
+            f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={ulysses} and a KL loss or "
+            "penalty: the reference policy's log-probs are upstream's, and v0.4.1's fused kernels "
+            "roll the labels inside each rank's slice, so that those at its border are of wrong "
+            "tokens; set one of the three to its default"
+        )
     if (rollout.get("multi_turn") or {}).get("enable") and config["algorithm"].get("filter_groups"):
         problems.append(
             "actor_rollout_ref.rollout.multi_turn.enable=True with algorithm.filter_groups: "
@@ -203,47 +211,34 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     return era
 
 
-def _fused_problems(
-    era: EraConfig, config: Mapping[str, Any], actor: Mapping[str, Any]
-) -> list[str]:
-    """Where fused kernels fail: one log-prob per token, over all logits, of the scaled policy."""
-    filters_groups = config["algorithm"].get("filter_groups") or {}
-    batch_size = config["data"]["train_batch_size"]
-    if not filters_groups.get(
-        "enable"
-    ):  # DAPO's filter trims the batch to train_batch_size; without it this is what arrives
-        batch_size = config["data"].get("gen_batch_size") or batch_size
-    fused = "actor_rollout_ref.model.use_fused_kernels=True"
-    problems = []
-    if batch_size > actor["ppo_mini_batch_size"] or actor["ppo_epochs"] != 1:
-        problems.append(
-            f"{fused} off-policy ({batch_size} prompts in mini-batches of "
-            f"{actor['ppo_mini_batch_size']}, ppo_epochs={actor['ppo_epochs']}): the old "
-            "log-probs under k and 1/k are needed, and those kernels make one log-prob per "
-            "token; use one mini-batch and one epoch"
+# Of transformers' configurations: what multiplies or caps the logits of some models.
+_OTHER_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "logits_soft_cap")
+
+
+def linear_head(model: Any) -> tuple[torch.nn.Linear, Optional[float]]:
+    """What `era.log_probs.fused_policy_terms` needs of a model instead of its logits.
+
+    Args:
+        model: a causal language model of transformers.
+
+    Returns:
+        Its head, and the soft-cap of its logits, or None.
+
+    Raises:
+        ValueError: the head is no plain linear layer, or its logits are changed in another way.
+    """
+    head, config = model.get_output_embeddings(), model.config.get_text_config()
+    others = {name: getattr(config, name, None) for name in _OTHER_HEADS}
+    found = [f"config.{name} is {v}" for name, v in others.items() if v not in (None, 1)]
+    if not isinstance(head, torch.nn.Linear):
+        found.append(f"its head is a {type(head).__name__}")
+    if found:
+        raise ValueError(
+            f"{CONFIG_KEY}.enable=True with actor_rollout_ref.model.use_fused_kernels=True makes "
+            "the logits from the weight, bias and final_logit_softcapping of a torch.nn.Linear, "
+            f"but of {type(model).__name__} {' and '.join(found)}. Set use_fused_kernels to False."
         )
-    if era.top_k is not None:
-        problems.append(
-            f"{fused} and {CONFIG_KEY}.top_k={era.top_k}: those kernels normalise over all "
-            "logits, set top_k to null"
-        )
-    if actor["entropy_coeff"] != 0:
-        problems.append(
-            f"{fused} and actor_rollout_ref.actor.entropy_coeff={actor['entropy_coeff']}: "
-            "the kernel's entropy would be that of the scaled policy, set it to 0"
-        )
-    if actor["use_kl_loss"]:
-        problems.append(
-            f"{fused} and actor_rollout_ref.actor.use_kl_loss=True: its log-probs would be "
-            "those of the scaled policy, set it to False"
-        )
-    if actor.get("ulysses_sequence_parallel_size", 1) > 1:
-        problems.append(
-            f"{fused} and actor_rollout_ref.actor.ulysses_sequence_parallel_size="
-            f"{actor['ulysses_sequence_parallel_size']}: v0.4.1 rolls the labels inside each "
-            "rank's slice, so the log-prob at each border is that of a wrong token; set it to 1"
-        )
-    return problems
+    return head, getattr(config, "final_logit_softcapping", None)
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:

@@ -2,8 +2,7 @@
 
     python tests/llm/agreement.py CHECKOUT        prints the table as Markdown
 
-The policy is in fp64, so that a difference is an error of the path and not of the arithmetic; only the fused kernel
-computes in fp32, whatever it is given.
+The policy is in fp64, so that a difference is an error of the path and not of the arithmetic.
 """
 
 import sys
@@ -32,8 +31,11 @@ PATHS = {  # settings, and processes
     "off-policy, one mini-batch": ({"force_off_policy": True}, 1),
     "off-policy, Ulysses, 2 processes": ({"force_off_policy": True, "remove_padding": True}, 2),
     "KL loss and entropy bonus, of no weight": ({"kl_coef": 1e-300, "entropy_coeff": 1e-300}, 1),
-    "fused kernel (fp32), padded": ({"fused": True}, 1),
-    "fused kernel (fp32), remove-padding": ({"fused": True, "remove_padding": True}, 1),
+    "fused kernels, padded": ({"fused": True}, 1),
+    "fused kernels, remove-padding": ({"fused": True, "remove_padding": True}, 1),
+    "fused kernels, Ulysses, 2 processes": ({"fused": True, "remove_padding": True}, 2),
+    "fused kernels, FSDP, 2 processes": ({"fused": True, "fsdp": True, "micro_batch": 12}, 2),
+    "fused kernels, off-policy": ({"fused": True, "force_off_policy": True}, 1),
 }
 SEEDS = (3, 6, 7)  # with and without padding to a multiple of two ranks
 TOP_K = (None, 5)
@@ -62,7 +64,7 @@ def differences(tree):
             for path, (settings, needed) in PATHS.items()
             for top_k in TOP_K
             for seed in SEEDS
-            if needed == processes and not (top_k and "fused" in path)  # fused kernels take no top-k
+            if needed == processes
         }
         taken = dict(zip(cases, take_steps(tree, list(cases.values()), processes)))
         assert all(("era_branch_log_probs" in taken[case]["batch"]) == ("off-policy" in case[0]) for case in taken)

@@ -42,9 +42,10 @@ class TokenModel(PreTrainedModel, GenerationMixin):
         return self.lm_head
 
     def forward(self, input_ids, attention_mask=None, position_ids=None, **_):
-        return CausalLMOutputWithPast(
-            logits=self.lm_head(self.model(input_ids, attention_mask, position_ids).last_hidden_state)
-        )
+        logits = self.lm_head(self.model(input_ids, attention_mask, position_ids).last_hidden_state)
+        if cap := getattr(self.config, "final_logit_softcapping", None):
+            logits = torch.tanh(logits / cap) * cap
+        return CausalLMOutputWithPast(logits=logits)
 
 
 def qwen2():

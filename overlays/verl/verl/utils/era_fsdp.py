@@ -17,7 +17,7 @@
     old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
                         old_log_prob_tensors   H_resp, and those, travel beside old_log_probs
     start of update     decide_scales          H_resp and advantages give each token's scale, once
-    forward             module                 fused kernels: scales the hidden states
+    forward             module                 fused kernels: the same without making the logits
                         prepare                else: leaves the logits as they are
                         log_probs, entropy     all that is needed of a token, in one read of them
     loss                policy_loss_inputs     log-probs of the transformed and original policy
@@ -28,6 +28,7 @@ the bit.
 
 import itertools
 import sys
+from functools import partial
 from typing import Any, Callable, Mapping, Optional, Union
 
 import torch
@@ -36,10 +37,12 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from verl import DataProto
+from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
 from verl.utils.era import (
     CONFIG_KEY,
     EraConfig,
+    linear_head,
     logit_scale,
     metric_sums,
     split_entropy,
@@ -49,6 +52,8 @@ from verl.utils.era_log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     backend,
     branch_log_probs,
+    fused_branch_log_probs,
+    fused_policy_terms,
     policy_terms,
 )
 from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
@@ -90,8 +95,8 @@ class ActorHooks:
 
     Raises:
         ValueError: a bad value in the configuration; an actor with an update of its own
-            (recipe/spin, recipe/sppo), which would never call the hooks; a head whose logits are
-            not a multiple of the hidden states' where fused kernels leave nothing else to scale.
+            (recipe/spin, recipe/sppo), which would never call the hooks; fused kernels with a model
+            for which verl has none, or with a head that is not understood.
     """
 
     def __init__(self, actor: Any):
@@ -114,12 +119,13 @@ class ActorHooks:
         )
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
+        self._needs_entropy = actor.config.entropy_coeff != 0
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
         actor.compute_entropy_from_logits = self.entropy_from_logits
         actor.config.entropy_checkpointing = False
-        self._decoder = None
-        if self.config.changes_training and actor.config.get("use_fused_kernels", False):
-            self._decoder = _scalable_decoder(actor.actor_module)
+        self._fused_model = None
+        if actor.config.get("use_fused_kernels", False):
+            self._fused_model = _fused_model(actor.actor_module)
 
     def _is_off_policy(self, data: DataProto) -> bool:
         return self.config.changes_training and (
@@ -258,24 +264,45 @@ class ActorHooks:
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> Callable:
-        """`actor_module`; for fused kernels with scaled hidden states, (s h) W = s (h W)."""
-        if not _has(micro_batch, LOGIT_SCALE) or self._decoder is None:
+        """`actor_module`; with ERA and fused kernels, with ERA's head in the place of verl's.
+
+        Its output then has the `log_probs` that the method of this name returns, and `entropy`.
+        """
+        if not self.config.enable or self._fused_model is None:
             return actor_module
 
-        def scale_hidden_states(decoder, args, output):
-            hidden = output.last_hidden_state
-            scale = _at_positions(micro_batch[LOGIT_SCALE], 1.0, micro_batch, indices)
-            output.last_hidden_state = (hidden * scale.view(*hidden.shape[:-1], 1)).to(hidden.dtype)
-            return output
-
         def forward(**inputs):
-            hook = self._decoder.register_forward_hook(scale_hidden_states)
+            self._fused_model.forward = partial(self._fused_forward, micro_batch, indices)
             try:
                 return actor_module(**inputs)
             finally:
-                hook.remove()
+                del self._fused_model.forward
 
         return forward
+
+    def _fused_forward(self, micro_batch, indices, temperature, **inputs):
+        """In the place of the model's, where FSDP has gathered the head's weight."""
+        model = self._fused_model
+        forward_base_model = sys.modules[type(model).forward.__module__].forward_base_model
+        hidden = forward_base_model(model, **inputs)[0]
+        head, softcap = linear_head(model)
+        if indices is not None:
+            hidden = hidden.squeeze(0)
+        # Without a gradient it is the old_log_prob pass.
+        needs_entropy = self._needs_entropy or not torch.is_grad_enabled()
+        of_head = {"bias": head.bias, "softcap": softcap}
+        log_probs, entropy = self._terms(
+            partial(fused_branch_log_probs, hidden, head.weight, **of_head),
+            partial(fused_policy_terms, hidden, head.weight, **of_head, entropy=needs_entropy),
+            temperature,
+            micro_batch,
+            indices,
+        )
+        if entropy is None:  # upstream slices it, and uses it only where it is needed
+            entropy = log_probs.new_full(hidden.shape[:-1], torch.nan)
+        if indices is not None:
+            log_probs, entropy = log_probs.unsqueeze(0), entropy.unsqueeze(0)
+        return CausalLMOutputForPPO(log_probs=log_probs, entropy=entropy)
 
     def prepare(
         self,
@@ -322,51 +349,60 @@ class ActorHooks:
             return logprobs_from_logits(logits, labels, inplace_backward)
         logits, temperature, micro_batch, indices = self._rows
         self._rows = None
-        length = labels.size(-1)
-
-        def at_positions(values, default):
-            return _at_positions(values, default, micro_batch, indices)
-
-        if indices is None:
-            labels = at_positions(labels, 0)
-        mask = at_positions(
-            micro_batch["attention_mask"][:, -micro_batch["responses"].size(1) :], 0
+        inplace = logits.requires_grad and torch.is_grad_enabled()
+        found, self._entropy = self._terms(
+            partial(branch_log_probs, logits),
+            partial(policy_terms, logits, entropy=not inplace_backward, inplace_backward=inplace),
+            temperature,
+            micro_batch,
+            indices,
         )
-        top_k = self.config.top_k
-        if _has(micro_batch, NEEDS_BRANCHES):
-            scaled, original, self._entropy = branch_log_probs(
-                logits,
-                labels,
-                self.config.k,
-                temperature,
-                top_k=top_k,
-                mask=mask,
-                triton=self.config.triton,
-            )
-            found = torch.cat([original.unsqueeze(-1), scaled], dim=-1)
-        else:
-            scales = _has(micro_batch, LOGIT_SCALE)
-            needs_kl = scales and self._needs_kl
-            found, original, self._entropy = policy_terms(
-                logits,
-                labels,
-                at_positions(micro_batch[LOGIT_SCALE], 1.0) if scales else None,
-                temperature,
-                top_k=top_k if scales else None,
-                original=needs_kl,
-                entropy=not inplace_backward,
-                mask=mask,
-                inplace_backward=logits.requires_grad and torch.is_grad_enabled(),
-                triton=self.config.triton,
-            )
-            if needs_kl:
-                found = torch.stack([original, found], dim=-1)
         if indices is None:
+            length = labels.size(-1)
             found, self._entropy = (
                 values if values is None else values[:, -length - 1 : -1]
                 for values in (found, self._entropy)
             )
         return found
+
+    def _terms(
+        self,
+        branches: Callable,
+        policy: Callable,
+        temperature: float,
+        micro_batch: Mapping[str, torch.Tensor],
+        indices: Optional[torch.Tensor],
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """Log-probs as `log_probs` returns them and entropies, at the positions that predict.
+
+        Args:
+            branches, policy: `branch_log_probs` and `policy_terms` of this micro-batch's logits.
+        """
+
+        def at_positions(values, default):
+            return _at_positions(values, default, micro_batch, indices)
+
+        responses, top_k = micro_batch["responses"], self.config.top_k
+        triton = self.config.triton
+        labels = at_positions(responses, 0)
+        mask = at_positions(micro_batch["attention_mask"][:, -responses.size(1) :], 0)
+        if _has(micro_batch, NEEDS_BRANCHES):
+            scaled, original, entropy = branches(
+                labels, self.config.k, temperature, top_k=top_k, mask=mask, triton=triton
+            )
+            return torch.cat([original.unsqueeze(-1), scaled], dim=-1), entropy
+        scales = _has(micro_batch, LOGIT_SCALE)
+        needs_kl = scales and self._needs_kl
+        found, original, entropy = policy(
+            labels,
+            at_positions(micro_batch[LOGIT_SCALE], 1.0) if scales else None,
+            temperature,
+            top_k=top_k if scales else None,
+            original=needs_kl,
+            mask=mask,
+            triton=triton,
+        )
+        return torch.stack([original, found], dim=-1) if needs_kl else found, entropy
 
     def entropy_from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Token entropies in nats; with ERA enabled those that `log_probs` has just made.
@@ -429,27 +465,22 @@ def _require_upstream_update(actor: Any, key: str) -> None:
         )
 
 
-def _scalable_decoder(actor_module: torch.nn.Module) -> torch.nn.Module:
-    """The module whose hidden states the head multiplies, whatever wraps around the model."""
+def _fused_model(actor_module: torch.nn.Module) -> PreTrainedModel:
+    """The model whose forward verl has replaced for fused kernels, whatever wraps around it."""
     model = next(
         m
         for m in actor_module.modules()
         if isinstance(m, PreTrainedModel) and m.get_output_embeddings() is not None
     )
-    fused = "actor_rollout_ref.model.use_fused_kernels=True"
-    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+    if not hasattr(sys.modules[type(model).forward.__module__], "forward_base_model"):
         raise ValueError(
-            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and the head "
-            f"of {type(model).__name__} has a bias, which they do not reach. Set "
+            f"{CONFIG_KEY}.enable=True with actor_rollout_ref.model.use_fused_kernels=True needs a "
+            f"model whose forward verl replaces, and that of {type(model).__name__} is its own. "
+            "Set actor_rollout_ref.model.fused_kernel_options.impl_backend to torch or triton, or "
             "use_fused_kernels to False."
         )
-    if getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None:
-        raise ValueError(
-            f"{CONFIG_KEY}.enable=True with {fused} scales the hidden states, and "
-            f"{type(model).__name__} caps its logits (final_logit_softcapping), so that they "
-            "do not scale along. Set use_fused_kernels to False."
-        )
-    return model.base_model
+    linear_head(model)
+    return model
 
 
 def _at_positions(
