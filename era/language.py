@@ -225,18 +225,18 @@ def linear_head(model: Any) -> tuple[torch.nn.Linear, Optional[float]]:
         Its head, and the soft-cap of its logits, or None.
 
     Raises:
-        ValueError: the head is no plain linear layer, or its logits are changed in another way.
+        ValueError: its `lm_head` is no plain linear layer, or its logits are changed otherwise.
     """
-    head, config = model.get_output_embeddings(), model.config.get_text_config()
+    head, config = getattr(model, "lm_head", None), model.config.get_text_config()
     others = {name: getattr(config, name, None) for name in _OTHER_HEADS}
     found = [f"config.{name} is {v}" for name, v in others.items() if v not in (None, 1)]
     if not isinstance(head, torch.nn.Linear):
-        found.append(f"its head is a {type(head).__name__}")
+        found.append(f"lm_head is a {type(head).__name__}")
     if found:
         raise ValueError(
             f"{CONFIG_KEY}.enable=True with actor_rollout_ref.model.use_fused_kernels=True makes "
-            "the logits from the weight, bias and final_logit_softcapping of a torch.nn.Linear, "
-            f"but of {type(model).__name__} {' and '.join(found)}. Set use_fused_kernels to False."
+            "logits from a torch.nn.Linear called lm_head and config.final_logit_softcapping, but "
+            f"of {type(model).__name__} {' and '.join(found)}. Set use_fused_kernels to False."
         )
     return head, getattr(config, "final_logit_softcapping", None)
 

@@ -172,12 +172,15 @@ def test_only_forking_tokens_get_a_gradient(updates, fraction):
 
 
 REFUSALS = """
+import contextlib
 import numpy
 import torch
+import transformers
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from types import SimpleNamespace
 from verl import DataProto
+from verl.models.transformers.monkey_patch import patch_forward_with_backends
 from verl.utils import era_fsdp
 
 def said(action):
@@ -187,15 +190,31 @@ def said(action):
     except ValueError as error:
         print(error)
 
-def hooks(epochs):
+def hooks(epochs, model=None):
     config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs}
     config |= {'use_kl_loss': False, 'entropy_coeff': 0, 'use_dynamic_bsz': True}
-    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config)))
+    config |= {'use_fused_kernels': model is not None}
+    return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config), actor_module=model))
 
 def decide(epochs, tensors, **others):
     data = DataProto(batch=TensorDict(tensors, batch_size=[2]), **others)
     said(lambda: hooks(epochs).decide_scales(data, [], 'cpu'))
 
+def fused(name, backend='torch', **fields):
+    with torch.device('meta'):
+        config = getattr(transformers, name + 'Config')(num_hidden_layers=1, **fields)
+        model = getattr(transformers, name + 'ForCausalLM')(config)
+    with contextlib.redirect_stdout(None):
+        patch_forward_with_backends(model, use_fused_kernels=True, fused_kernels_backend=backend)
+    said(lambda: hooks(1, model))
+
+fused('Qwen2', backend=None)
+fused('Qwen2')
+fused('Gemma2')
+fused('Granite', logits_scaling=8.0)
+fused('Cohere')
+fused('RecurrentGemma')
+fused('GPTNeoX')
 decide(1, {})
 decide(2, {'era_response_entropy': torch.zeros(2)})
 decide(1, {}, non_tensor_batch={'multi_modal_inputs': numpy.array([{}, {}])})
@@ -213,9 +232,15 @@ for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):
 
 
 def test_what_the_actor_refuses(patched_verl, run_in, tmp_path):
-    """An update without its old_log_prob pass, and recipes whose own update would silently ignore ERA."""
+    """Heads that fused kernels cannot take, updates without an old_log_prob pass, and recipes that would ignore ERA."""
     (tmp_path / "refusals.py").write_text(REFUSALS)
-    on_policy, off_policy, multi_modal, *recipes = run_in(patched_verl, tmp_path / "refusals.py").splitlines()
+    unpatched, *heads, rest = run_in(patched_verl, tmp_path / "refusals.py").split("\n", 7)
+    assert "Qwen2ForCausalLM is its own" in unpatched and "impl_backend to torch" in unpatched
+    qwen2, gemma2, *refused = heads
+    assert qwen2 == gemma2 == "accepted"
+    names = ("logits_scaling is 8.0", "logit_scale is 0.0625", "logits_soft_cap is 30.0", "lm_head is a NoneType")
+    assert len(refused) == 4 and all(name in text for name, text in zip(names, refused))
+    on_policy, off_policy, multi_modal, *recipes = rest.splitlines()
     assert "ERA needs 'era_response_entropy' of the old_log_prob pass" in on_policy
     assert "ERA needs 'era_branch_log_probs' of the old_log_prob pass" in off_policy and "ppo_epochs 2" in off_policy
     assert "use_dynamic_bsz" in multi_modal and "multi-modal" in multi_modal

@@ -71,9 +71,9 @@ def test_everything_wrong_is_named_at_once(start):
     for problem in ("era.k is 0.5", "era.top_k is 0", "era.low is 9", "fraction is 0", "loss_agg_mode is token-mean"):
         assert problem in str(error.value)
     with pytest.raises(ValueError) as error:
-        unsound = (f"{ACTOR}.use_kl_loss=True", "data.train_batch_size=512", f"{ACTOR}.policy_loss.loss_mode=kl_cov")
-        start(*ON_POLICY, FUSED, *unsound)
-    assert str(error.value).count("\n  - ") == 3
+        unsound = (f"{ACTOR}.policy_loss.forking_fraction=0.2", f"{ACTOR}.policy_loss.loss_mode=kl_cov")
+        start(*ON_POLICY, OWN_LOSS, *unsound)
+    assert str(error.value).count("\n  - ") == 2
 
 
 MULTI_TURN = ("multi_turn.enable=True", "multi_turn.tool_config_path=tools.yaml")
@@ -84,13 +84,8 @@ UNSOUND = [  # overrides, and what the message names
     ((f"{ACTOR}.policy_loss.loss_mode=kl_cov",), f"{ACTOR}.policy_loss.loss_mode=kl_cov"),
     ((f"{ACTOR}.policy_loss.forking_fraction=0.2",), f"{ACTOR}.policy_loss.forking_fraction=0.2"),
     ((*MULTI_TURN, "+algorithm.filter_groups.enable=False"), "actor_rollout_ref.rollout.multi_turn.enable=True"),
-    ((FUSED, "data.train_batch_size=512"), "512 prompts in mini-batches of 256"),
-    ((FUSED, "+data.gen_batch_size=768"), "768 prompts"),
-    ((FUSED, f"{ACTOR}.ppo_epochs=2"), "ppo_epochs=2"),
-    ((FUSED, f"{KEY}.top_k=20"), f"{KEY}.top_k=20"),
-    ((FUSED, f"{ACTOR}.entropy_coeff=0.01"), f"{ACTOR}.entropy_coeff=0.01"),
-    ((FUSED, f"{ACTOR}.use_kl_loss=True"), f"{ACTOR}.use_kl_loss=True"),
-    ((FUSED, *ULYSSES), f"{ACTOR}.ulysses_sequence_parallel_size=2"),
+    ((FUSED, *ULYSSES, f"{ACTOR}.use_kl_loss=True"), f"{ACTOR}.ulysses_sequence_parallel_size=2"),
+    ((FUSED, *ULYSSES, "algorithm.use_kl_in_reward=True"), "a KL loss or penalty"),
 ]
 
 
@@ -110,7 +105,8 @@ SOUND = [
     MULTI_TURN,
     (f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
     (OWN_LOSS,),
-    (FUSED,),
+    (FUSED, f"{ACTOR}.ppo_epochs=2", f"{KEY}.top_k=20", f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"),
+    (FUSED, *ULYSSES),
     # DAPO's generation batch may be larger than the training batch, which is what the update sees.
     ("+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"),
 ]

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from era import log_probs
-from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, branch_log_probs, logprobs, policy_terms
+from era.log_probs import (
+    OUTSIDE_TOP_K_LOG_PROB,
+    branch_log_probs,
+    fused_branch_log_probs,
+    fused_policy_terms,
+    logprobs,
+    policy_terms,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -236,6 +243,95 @@ def test_no_buffer_over_tokens_and_vocabulary(asked, dtype, inplace, monkeypatch
     assert len(backward.allocations) == (0 if inplace else 1), backward.allocations
 
 
+def head(vocabulary=1001, dtype=torch.double):
+    """Hidden states of (3, 7) rows, a weight and a bias with a gradient; labels, scales and a mask."""
+    generator = torch.Generator().manual_seed(2)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.double).to(dtype).requires_grad_()
+        for shape in ((3, 7, 24), (vocabulary, 24), (vocabulary,))
+    )
+    labels = torch.randint(vocabulary, (3, 7), generator=generator)
+    scale = torch.tensor([1.0, 2.0, 1.7])[:, None].expand(3, 7)
+    return hidden, weight, bias, labels, scale, torch.rand(3, 7, generator=generator) < 0.7
+
+
+def logits_of(hidden, weight, bias, softcap):
+    z = torch.nn.functional.linear(hidden, weight, bias)
+    return z if softcap is None else softcap * torch.tanh(z / softcap)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(log_probs, "_CPU_HEAD_ELEMENTS", 4 * 1001)
+    monkeypatch.setattr(log_probs, "_WEIGHT_BLOCK", 100)
+
+
+@pytest.mark.parametrize("top_k", [None, 300])
+@pytest.mark.parametrize("with_bias, softcap", [(False, None), (True, 6.0)])
+def test_fused_terms_and_gradients_equal_fp64_autograd(with_bias, softcap, top_k, small_parts):
+    hidden, weight, bias, labels, scale, mask = head()
+    bias = bias if with_bias else None
+    leaves = [leaf for leaf in (hidden, weight, bias) if leaf is not None]
+    asked = {"bias": bias, "softcap": softcap, "top_k": top_k, "mask": mask}
+    found = fused_policy_terms(hidden, weight, labels, scale, 0.7, original=True, entropy=True, **asked)
+    expected = plain_terms(logits_of(hidden, weight, bias, softcap)[mask], labels[mask], scale[mask], 0.7, top_k)
+    kept = expected[0].isfinite()  # the top-k filter removes some
+    assert kept.all() == (top_k is None)
+    for ours, theirs in zip(found, expected):
+        assert not ours[~mask].any() and error(ours[mask][kept], theirs[kept]) < 1e-13
+    weights = torch.randn(3, mask.sum(), generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    ours = sum((term[mask] * w).sum() for term, w in zip(found, weights))
+    theirs = sum((term[kept] * w[kept]).sum() for term, w in zip(expected[:1], weights))
+    theirs = theirs + sum((term * w).sum() for term, w in zip(expected[1:], weights[1:]))
+    for gradient, exact in zip(torch.autograd.grad(ours, leaves), torch.autograd.grad(theirs, leaves)):
+        assert (gradient - exact).abs().max() < 1e-13 * (1 + exact.abs().max())
+
+    branches = fused_branch_log_probs(hidden, weight, labels, 1.7, 0.7, **asked)
+    expected = branch_log_probs(logits_of(hidden, weight, bias, softcap), labels, 1.7, 0.7, top_k=top_k, mask=mask)
+    for ours, theirs in zip(branches, expected):
+        assert ours.shape == theirs.shape and error(ours, theirs) < 1e-13
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_fused_in_bf16_rounds_as_the_head_does(autocast, small_parts):
+    """Under autocast all is fp32 but the head's product, also in the backward pass, which runs outside of it."""
+    *leaves, labels, scale, mask = head(dtype=torch.float32 if autocast else torch.bfloat16)
+    hidden, weight, bias = leaves
+
+    def scaled_and_gradients(fused):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            if fused:
+                terms = fused_policy_terms(hidden, weight, labels, scale, bias=bias, softcap=6.0, mask=mask)
+            else:
+                logits = logits_of(hidden, weight, bias, 6.0)
+                assert logits.dtype == torch.bfloat16
+                terms = policy_terms(logits, labels, scale, mask=mask)
+        return terms.scaled, torch.autograd.grad(terms.scaled.sum(), leaves)
+
+    (expected, theirs), (found, ours) = map(scaled_and_gradients, (False, True))
+    assert torch.equal(found, expected)
+    for leaf, gradient, other in zip(leaves, ours, theirs):
+        assert gradient.dtype == leaf.dtype
+        assert error(gradient, other.double()) < 2 * torch.finfo(torch.bfloat16).eps
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fused_makes_neither_logits_nor_needless_gradients(frozen, small_parts):
+    hidden, weight, bias, labels, scale, mask = head(dtype=torch.float32)
+    weight, bias = weight.requires_grad_(not frozen), bias.requires_grad_(not frozen)
+    hidden = torch.where(mask.unsqueeze(-1), hidden, torch.nan)  # rows outside the mask are in no product
+    with LargestOutput(labels.numel() * len(weight)) as forward:
+        terms = fused_policy_terms(hidden, weight, labels, scale, bias=bias, original=True, entropy=True, mask=mask)
+        fused_branch_log_probs(hidden, weight, labels, 2.0, bias=bias, mask=mask)
+    assert forward.allocations == []
+    needed = [leaf for leaf in (hidden, weight, bias) if leaf.requires_grad]
+    with LargestOutput(weight.numel()) as backward:
+        gradients = torch.autograd.grad(sum(term.sum() for term in terms), needed)
+    assert len(backward.allocations) == (0 if frozen else 1), backward.allocations
+    assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
+    assert not gradients[0][~mask].any()
+
+
 def test_wrong_arguments_are_named():
     logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="labels have shape"):
@@ -246,6 +342,8 @@ def test_wrong_arguments_are_named():
         policy_terms(logits, labels, temperature=torch.ones(2))
     with pytest.raises(ValueError, match="mask has shape"):
         branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2))
+    with pytest.raises(ValueError, match="labels have shape"):
+        fused_policy_terms(logits, torch.zeros(5, 4), labels[0])
     with pytest.raises(ValueError, match="top_k is 0"):
         logprobs(logits, labels, None, 0)
 

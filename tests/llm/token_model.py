@@ -64,6 +64,24 @@ def qwen2():
     )
 
 
+def gemma2():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            final_logit_softcapping=0.5,
+            attn_implementation="eager",
+        )
+    )
+
+
 def own_tokens(model):
     """The same weights with a softmax over one token: each is a sequence of its own."""
 
@@ -78,7 +96,8 @@ def own_tokens(model):
 
 def build_model(settings, dtype):
     """The policy that the settings of actor_step.py name."""
-    model = (qwen2() if settings["model"] == "qwen2" else TokenModel(**settings.get("head", {}))).to(dtype)
+    make = {"qwen2": qwen2, "gemma2": gemma2, "token": TokenModel}[settings["model"]]
+    model = make(**settings.get("head", {})).to(dtype)
     if settings.get("own_tokens"):
         model = own_tokens(model)
     if settings.get("fused"):

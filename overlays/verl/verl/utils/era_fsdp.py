@@ -280,8 +280,11 @@ class ActorHooks:
 
         return forward
 
-    def _fused_forward(self, micro_batch, indices, temperature, **inputs):
-        """In the place of the model's, where FSDP has gathered the head's weight."""
+    def _fused_forward(self, micro_batch, indices, temperature, labels=None, **inputs):
+        """In the place of the model's, where FSDP has gathered the head's weight.
+
+        PEFT passes `labels`, always None.
+        """
         model = self._fused_model
         forward_base_model = sys.modules[type(model).forward.__module__].forward_base_model
         hidden = forward_base_model(model, **inputs)[0]
