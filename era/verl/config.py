@@ -182,11 +182,6 @@ def _unsound(actor_rollout_ref: Mapping[str, Any]) -> list[str]:
             "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode: its old log-probs are the sampler's, not those "
             "of the scaled policy; set it to vanilla or gspo"
         )
-    if actor_rollout_ref["model"]["use_fused_kernels"]:
-        problems.append(
-            "actor_rollout_ref.model.use_fused_kernels=True: those kernels take one temperature for all tokens; set it "
-            "to False"
-        )
     return problems
 
 
@@ -203,6 +198,11 @@ def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[str]:
             f"its advantages can differ within a response; set it to one of {known}",
         ),
         (era.top_k is not None, f"{CONFIG_KEY}.top_k={era.top_k}", "verl has no such filter; set it to null"),
+        (
+            config["actor_rollout_ref"]["model"]["use_fused_kernels"],
+            "actor_rollout_ref.model.use_fused_kernels=True",
+            "those kernels take one temperature for all responses; set it to False",
+        ),
         (actor["use_kl_loss"], f"{key}.use_kl_loss=True", "its KL would be the scaled policy's; set it to False"),
         (
             actor["entropy_coeff"],

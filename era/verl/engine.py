@@ -13,6 +13,8 @@
 # limitations under the License.
 """verl's FSDP engine, with a scale on the logits of each token, which it reads once."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,15 +23,16 @@ from verl.utils.ulysses import ulysses_pad_and_slice_inputs
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import pad_packed_inputs
 
-from era.log_probs import policy_terms
+from era.language import FusedHead
+from era.log_probs import fused_policy_terms, policy_terms
 
 # Nested (bsz, prompt + response), fp32: the scale of the token that each position predicts.
 LOGIT_SCALE = "era_logit_scale"
 # Nested (bsz, prompt + response), in the model's output for the KL loss: log-probs of the original policy.
 ORIGINAL_LOG_PROBS = "era_original_log_probs"
 _SCALE = "era_scale"
-# With these verl needs more of the logits than log-probs and entropies, or has no logits.
-_OTHER_OUTPUTS = ("use_fused_kernels", "calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
+# With these verl needs more of the logits than log-probs and entropies.
+_OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor="era")
@@ -43,18 +46,28 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         top_k: take log-probs of the transformed policy over this many largest logits; None for all.
         needs_kl: the loss also needs the log-probs of the original policy.
         triton: let Triton's kernels read the logits where they can.
+        head: with fused kernels, the model's, which then gives its output without logits; else None.
     """
 
     enable = False
     top_k: int | None = None
     needs_kl = False
     triton = True
+    head: FusedHead | None = None
 
     def prepare_model_inputs(self, micro_batch) -> tuple[dict[str, Any], dict[str, Any]]:
         model_inputs, output_args = super().prepare_model_inputs(micro_batch)
         if LOGIT_SCALE in micro_batch:
             output_args[_SCALE] = self._scale(micro_batch, model_inputs["input_ids"].shape)
+        if self.head is not None:
+            self.head.replace(partial(self._fused_forward, output_args, micro_batch))
         return model_inputs, output_args
+
+    def _fused_forward(self, output_args, micro_batch, temperature=None, labels=None, shift_labels=None, **inputs):
+        """In the place of the model's. What it does not use is PEFT's, and verl's kernel's."""
+        (hidden, weight), others = self.head.arguments(**inputs)
+        make = partial(fused_policy_terms, hidden, weight, **others)
+        return self._terms(make, hidden.shape[:2], output_args, micro_batch)
 
     def _scale(self, micro_batch, shape: torch.Size) -> torch.Tensor:
         """The scale at each position of the logits: (1, tokens of this rank), or padded (bsz, seqlen)."""
@@ -68,16 +81,21 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         return packed
 
     def prepare_model_outputs(self, output, output_args, micro_batch, logits_processor_func) -> dict[str, torch.Tensor]:
-        scale = output_args.pop(_SCALE, None)
+        if self.head is not None:
+            self.head.restore()
         wants_other = any(tu.get_non_tensor_data(micro_batch, key, False) for key in _OTHER_OUTPUTS)
-        if not self.enable or (wants_other and scale is None):
+        if not self.enable or (wants_other and _SCALE not in output_args):
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         result = {}
         if wants_other:
             rest = micro_batch.copy()
             tu.assign_non_tensor(rest, distillation_only=True, calculate_entropy=False)
             result = super().prepare_model_outputs(output, output_args, rest, logits_processor_func)
-        terms = self._terms(output.logits, output_args, micro_batch, scale, inplace=not wants_other)
+        terms = output
+        if self.head is None:
+            inplace = not wants_other and output.logits.requires_grad
+            make = partial(policy_terms, output.logits, inplace_backward=inplace)
+            terms = self._terms(make, output.logits.shape[:2], output_args, micro_batch)
         offsets = micro_batch["input_ids"].offsets()
         if _is_packed(micro_batch):
             flat = {k: self._gather_and_unpad_packed(v.squeeze(0), output_args["pad_size"]) for k, v in terms.items()}
@@ -86,21 +104,23 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             flat = {k: torch.cat([row[:n] for row, n in zip(v, lengths)]) for k, v in terms.items()}
         return result | {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in flat.items()}
 
-    def _terms(self, logits, output_args, micro_batch, scale, inplace: bool) -> dict[str, torch.Tensor]:
-        """What verl calls log_probs and entropy, and the original log-probs; of the shape of the labels."""
+    def _terms(self, make: Callable, shape: torch.Size, output_args, micro_batch) -> dict[str, torch.Tensor]:
+        """What verl calls log_probs and entropy, and the original log-probs; of the shape of the labels.
+
+        Args:
+            make: `policy_terms` of this micro-batch's logits, whose shape is (*shape, vocabulary).
+        """
+        scale = output_args.get(_SCALE)
         labels, mask = output_args["input_ids_rmpad_rolled"], None
         if _is_packed(micro_batch):
             temperature, labels = output_args["temperature_rmpad"].view(1, -1), labels.view(1, -1)
         else:
             temperature = output_args["temperature"].view(-1, 1)
             offsets = micro_batch["input_ids"].offsets()
-            labels = torch.nested.nested_tensor_from_jagged(labels, offsets).to_padded_tensor(
-                0, output_size=logits.shape[:2]
-            )
-            mask = torch.arange(logits.size(1), device=labels.device) < offsets.diff().unsqueeze(-1)
+            labels = torch.nested.nested_tensor_from_jagged(labels, offsets).to_padded_tensor(0, output_size=shape)
+            mask = torch.arange(shape[1], device=labels.device) < offsets.diff().unsqueeze(-1)
         needs_kl = self.needs_kl and scale is not None
-        log_probs, original, entropy = policy_terms(
-            logits,
+        log_probs, original, entropy = make(
             labels,
             scale,
             temperature.clamp(min=1e-8).expand(labels.shape),  # as verl's
@@ -108,7 +128,6 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             original=needs_kl,
             entropy=tu.get_non_tensor_data(micro_batch, "calculate_entropy", False),
             mask=mask,
-            inplace_backward=inplace and logits.requires_grad,
             triton=self.triton,
         )
         terms = {"log_probs": log_probs, ORIGINAL_LOG_PROBS: original, "entropy": entropy}

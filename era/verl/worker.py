@@ -33,6 +33,7 @@ from verl.workers.utils.padding import no_padding_2_padding, response_from_neste
 from era.language import (
     CONFIG_KEY,
     EraConfig,
+    FusedHead,
     logit_scale,
     metric_sums,
     split_entropy,
@@ -91,6 +92,8 @@ class EraTrainingWorker(TrainingWorker):
             self.engine.triton = self.era.triton
             if self.era.enable and self.engine.get_data_parallel_rank() == 0:
                 print(f"ERA: {backend(get_device_name(), self.era.triton)} reads the logits", file=sys.stderr)
+            if self.era.enable and self.engine_config.use_fused_kernels:
+                self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
 
     def train_mini_batch(self, data):

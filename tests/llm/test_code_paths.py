@@ -28,15 +28,21 @@ LAYOUTS = {  # Ulysses over two processes
     "LoRA": {"lora": True},
     "Ulysses": {"remove_padding": True},
     "Ulysses, multi-turn": {"remove_padding": True, "multi_turn": True},
-    "fused, bias and soft-cap": {"fused": True, "head": {"bias": True, "final_logit_softcapping": 20.0}},
+    "fused": {"fused": True},
     "fused, remove-padding, LoRA": {"fused": True, "remove_padding": True, "lora": True},
     "fused, Ulysses": {"fused": True, "remove_padding": True},
 }
+WITH_HEAD = {"fused": True, "head": {"bias": True, "final_logit_softcapping": 20.0}}
 GRID = {
     (policy, layout, loss): {**base, **LAYOUTS[layout], **LOSSES[loss]}
     for policy, base in (("on-policy", ONE_UPDATE), ("off-policy", OFF_POLICY))
     for layout in LAYOUTS
     for loss in LOSSES
+}
+GRID |= {
+    (policy, "fused, bias and soft-cap", loss): {**GRID[policy, "fused", loss], **WITH_HEAD}
+    for policy in ("on-policy", "off-policy")
+    for loss in ("top-k", "entropy bonus")
 }
 
 

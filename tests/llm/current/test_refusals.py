@@ -28,8 +28,8 @@ REFUSED = {
         ["trainer.use_v1=False", "trainer_mode=separate_async", "bypass_mode=True", "distillation.enabled=True"],
     ),
     "unsound with k > 1": (
-        ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", FUSED],
-        ["loss_mode=clip_cov", "use_fused_kernels=True"],
+        ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov"],
+        ["loss_mode=clip_cov"],
     ),
     "another advantage for each token, on Megatron": (["model_engine=megatron"], ["adv_estimator=gae, on megatron"]),
     "what needs the original policy or a filter, on Megatron": (
@@ -58,7 +58,7 @@ REFUSED = {
             "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",
             FUSED,
         ],
-        ["adv_estimator=remax, on veomni", "loss_mode=kl_cov", "use_fused_kernels=True"],
+        ["adv_estimator=remax, on veomni", "loss_mode=kl_cov", "use_fused_kernels=True, on veomni"],
     ),
     "the group elsewhere": (["+trainer.era.k=2"], ["trainer.era: ERA is set by actor_rollout_ref.actor.era alone"]),
     "a strategy of another engine": (

@@ -34,6 +34,8 @@ LAYOUTS = {
     "dynamic": {"dynamic": True, "remove_padding": True},
     "multi-turn": {"multi_turn": True, "remove_padding": True},
     "multi-turn, padded": {"multi_turn": True, **COLD},
+    "fused kernels, padded": {"fused": True, **WARM},
+    "fused kernels, packed": {"fused": True, "remove_padding": True, **COLD},
 }
 LOSSES = {
     "vanilla": {},
@@ -59,7 +61,7 @@ CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_er
 CASES |= {
     (policy, layout, loss, "by temperature"): {**CASES[policy, layout, loss], "scales_responses": True}
     for policy, layout, loss in CASES
-    if loss in ("vanilla", "GSPO", "gate of the release", "one mini-batch, two epochs")
+    if loss in ("vanilla", "GSPO", "gate of the release", "one mini-batch, two epochs") and "fused" not in layout
 }
 CASES["off-policy", "packed", "scaled advantages", "by temperature"] = {
     **OFF_POLICY,
@@ -81,6 +83,10 @@ PROCESSES = {  # two of them: ranks with different responses, one of them empty;
     "Ulysses, off-policy": {**OFF_POLICY, **with_era(), "remove_padding": True},
     "Ulysses, all losses": {**OFF_POLICY, **LOSSES["KL loss, entropy bonus, top-k"], "remove_padding": True},
     "Ulysses, static padding": {**OFF_POLICY, **with_era(), "remove_padding": True, "pad_to_length": True},
+}
+PROCESSES |= {
+    f"{name}, fused kernels": {**PROCESSES[name], "fused": True}
+    for name in ("FSDP, off-policy", "Ulysses, all losses", "Ulysses, static padding")
 }
 PROCESSES |= {
     f"{name}, by temperature": {**PROCESSES[name], "scales_responses": True}
@@ -205,11 +211,13 @@ LORA = {**OFF_POLICY, **with_era(), "lora": True, "lr": 1.0}
 
 def test_lora(version):
     """The adapter alone is trained; verl starts it at a change of zero, so several mini-batches are needed."""
-    packed, padded = environment.take_steps(version, [{**LORA, "remove_padding": True}, LORA])
-    for result in (packed, padded):
+    packed, padded, fused = environment.take_steps(
+        version, [{**LORA, "remove_padding": True}, LORA, {**LORA, "fused": True}]
+    )
+    for result in (packed, padded, fused):
         trained = {name for name, p in result["parameters"].items() if not torch.equal(p, result["start"][name])}
         assert trained and all("lora_" in name for name in trained)
-    assert largest_difference(packed["parameters"], padded["parameters"]) < 1e-12
+        assert largest_difference(result["parameters"], padded["parameters"]) < 1e-12
 
 
 BF16 = [
@@ -222,8 +230,13 @@ BF16 = [
         "epochs": 2,
         "lr": 0,
     }
-    | {"remove_padding": packed}
-    for k, top_k, packed in ((1.75, None, True), (2.0, 5, False), (1.75, 5, True), (2.0, None, False))
+    | {"remove_padding": packed, "fused": fused}
+    for k, top_k, packed, fused in (
+        (1.75, None, True, False),
+        (2.0, 5, False, False),
+        (1.75, 5, True, True),
+        (2.0, None, False, False),
+    )
 ]
 
 

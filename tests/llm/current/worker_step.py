@@ -156,6 +156,8 @@ def make_worker(settings, folder):
         enable_gradient_checkpointing=False,
         use_remove_padding=settings["remove_padding"],
         override_config={"attn_implementation": "eager"},
+        use_fused_kernels=settings.get("fused", False),
+        fused_kernel_options={"impl_backend": "torch"},
         **lora,
     )
     if megatron:
@@ -185,6 +187,7 @@ def parameters(worker):
 
 
 def take_steps(settings, folder):
+    TokenForCausalLM.forward = TokenModel.forward  # which verl replaces for fused kernels, for good
     era_config.SCALES_RESPONSES.pop("fsdp", None)
     if settings.get("scales_responses"):
         era_config.SCALES_RESPONSES["fsdp"] = "FSDPEngineWithLMHead"

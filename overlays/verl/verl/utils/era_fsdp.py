@@ -27,14 +27,12 @@ the bit.
 """
 
 import itertools
-import sys
 from functools import partial
 from typing import Any, Callable, Mapping, Optional, Union
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from transformers import PreTrainedModel
 
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
@@ -42,7 +40,7 @@ from verl.utils.device import get_device_name
 from verl.utils.era import (
     CONFIG_KEY,
     EraConfig,
-    linear_head,
+    FusedHead,
     logit_scale,
     metric_sums,
     split_entropy,
@@ -95,8 +93,8 @@ class ActorHooks:
 
     Raises:
         ValueError: a bad value in the configuration; an actor with an update of its own
-            (recipe/spin, recipe/sppo), which would never call the hooks; fused kernels with a model
-            for which verl has none, or with a head that is not understood.
+            (recipe/spin, recipe/sppo), which would never call the hooks; fused kernels with a head
+            that `era.FusedHead` refuses.
     """
 
     def __init__(self, actor: Any):
@@ -123,9 +121,9 @@ class ActorHooks:
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
         actor.compute_entropy_from_logits = self.entropy_from_logits
         actor.config.entropy_checkpointing = False
-        self._fused_model = None
+        self._head = None
         if actor.config.get("use_fused_kernels", False):
-            self._fused_model = _fused_model(actor.actor_module)
+            self._head = FusedHead(actor.actor_module, self._needs_kl)
 
     def _is_off_policy(self, data: DataProto) -> bool:
         return self.config.changes_training and (
@@ -268,35 +266,28 @@ class ActorHooks:
 
         Its output then has the `log_probs` that the method of this name returns, and `entropy`.
         """
-        if not self.config.enable or self._fused_model is None:
+        if not self.config.enable or self._head is None:
             return actor_module
 
         def forward(**inputs):
-            self._fused_model.forward = partial(self._fused_forward, micro_batch, indices)
+            self._head.replace(partial(self._fused_forward, micro_batch, indices))
             try:
                 return actor_module(**inputs)
             finally:
-                del self._fused_model.forward
+                self._head.restore()
 
         return forward
 
     def _fused_forward(self, micro_batch, indices, temperature, labels=None, **inputs):
-        """In the place of the model's, where FSDP has gathered the head's weight.
-
-        PEFT passes `labels`, always None.
-        """
-        model = self._fused_model
-        forward_base_model = sys.modules[type(model).forward.__module__].forward_base_model
-        hidden = forward_base_model(model, **inputs)[0]
-        head, softcap = linear_head(model)
+        """In the place of the model's; PEFT passes `labels`, always None."""
+        (hidden, weight), others = self._head.arguments(**inputs)
         if indices is not None:
             hidden = hidden.squeeze(0)
         # Without a gradient it is the old_log_prob pass.
         needs_entropy = self._needs_entropy or not torch.is_grad_enabled()
-        of_head = {"bias": head.bias, "softcap": softcap}
         log_probs, entropy = self._terms(
-            partial(fused_branch_log_probs, hidden, head.weight, **of_head),
-            partial(fused_policy_terms, hidden, head.weight, **of_head, entropy=needs_entropy),
+            partial(fused_branch_log_probs, hidden, weight, **others),
+            partial(fused_policy_terms, hidden, weight, **others, entropy=needs_entropy),
             temperature,
             micro_batch,
             indices,
@@ -466,24 +457,6 @@ def _require_upstream_update(actor: Any, key: str) -> None:
             f"{key} needs DataParallelPPOActor's own update, but this recipe has "
             f"{own_updates[0]}, which would silently ignore it. Set it back to its default."
         )
-
-
-def _fused_model(actor_module: torch.nn.Module) -> PreTrainedModel:
-    """The model whose forward verl has replaced for fused kernels, whatever wraps around it."""
-    model = next(
-        m
-        for m in actor_module.modules()
-        if isinstance(m, PreTrainedModel) and m.get_output_embeddings() is not None
-    )
-    if not hasattr(sys.modules[type(model).forward.__module__], "forward_base_model"):
-        raise ValueError(
-            f"{CONFIG_KEY}.enable=True with actor_rollout_ref.model.use_fused_kernels=True needs a "
-            f"model whose forward verl replaces, and that of {type(model).__name__} is its own. "
-            "Set actor_rollout_ref.model.fused_kernel_options.impl_backend to torch or triton, or "
-            "use_fused_kernels to False."
-        )
-    linear_head(model)
-    return model
 
 
 def _at_positions(
