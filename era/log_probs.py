@@ -545,10 +545,8 @@ class _Head(NamedTuple):
         """Indices of the active rows, as many at a time as make the wanted number of logits."""
         on_cpu = active.device.type == "cpu"
         elements = _CPU_HEAD_ELEMENTS if on_cpu else _GPU_HEAD_ELEMENTS
-        index, count = (
-            active.squeeze(-1).nonzero().squeeze(-1),
-            max(1, elements // len(self.weight)),
-        )
+        count = max(1, elements // len(self.weight))
+        index = active.squeeze(-1).nonzero().squeeze(-1)
         return [index[i : i + count] for i in range(0, len(index), count)]
 
     def product(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -597,8 +595,8 @@ class _FusedPolicyTerms(torch.autograd.Function):
         used = torch.cat([gradients[i] for i in given], -1).any(-1, keepdim=True)
         for index in head.parts(ctx.rows.active & used):
             inputs = hidden[index].to(ctx.dtype)
+            product = head.product(inputs).requires_grad_()
             with torch.enable_grad():
-                product = head.product(inputs).requires_grad_()
                 terms = _PolicyTerms.apply(
                     head.capped(product), ctx.rows.at(index), *ctx.asked, True, ctx.triton
                 )
@@ -613,11 +611,11 @@ class _FusedPolicyTerms(torch.autograd.Function):
                     total += columns.t() @ inputs
             if of_bias is not None:
                 of_bias += gradient.sum(0, dtype=of_bias.dtype)
-        if of_weight is not None:
-            of_weight = of_weight.to(weight.dtype)
-        if of_bias is not None:
-            of_bias = of_bias.to(bias.dtype)
-        return of_hidden, of_weight, of_bias, None, None, None, None
+        sums = (
+            total if total is None else total.to(tensor.dtype)
+            for total, tensor in ((of_weight, weight), (of_bias, bias))
+        )
+        return of_hidden, *sums, None, None, None, None
 
 
 def _dense_gradient(out, sweep, part, factors, temperature, columns, by_d):

@@ -118,7 +118,7 @@ def test_refused(prepared, name):
 ACCEPTED = {
     "off": ([], "verl.workers.config.FSDPActorConfig"),
     "off, Megatron": (MEGATRON, "verl.workers.config.McoreActorConfig"),
-    "FSDP": ([ON], "era.verl.config.FSDPActorConfig"),
+    "FSDP": ([ON, FUSED], "era.verl.config.FSDPActorConfig"),
     "logs only": ([ON, f"{ERA}k=1", *REFUSED["unsound with k > 1"][0]], "era.verl.config.FSDPActorConfig"),
     "Megatron": (
         [ON, *MEGATRON, f"{ERA}scale_advantages=True", f"{ERA}min_advantage=1.0"],

@@ -27,6 +27,7 @@ the bit.
 """
 
 import itertools
+import sys
 from functools import partial
 from typing import Any, Callable, Mapping, Optional, Union
 
