@@ -98,8 +98,8 @@ AGENT_RUNS := $(shell sed -nE 's/^(control-[^:]*): EXPERIMENT = .*/\1/p' $(first
 	$(VISION_RUNS) vision-smoke vision-results \
 	$(CONTROL_RUNS) control-smoke control-results \
 	$(AGENT_RUNS) control-agents-results \
-	agreement bench bench-actor bench-ledger bench-engine bench-vision bench-control bench-ppo bench-plugins \
-	floor-search entropy-search learned-delta vision-models clean
+	agreement bench bench-actor bench-gpu bench-ledger bench-engine bench-vision bench-control bench-ppo bench-plugins \
+	floor-search entropy-search log-prob-search learned-delta vision-models clean
 .PHONY: given-python another-verl another-timm another-fasttd3 \
 	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
@@ -347,6 +347,9 @@ floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an ad
 entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
 	@$(CPU) -m tools.searches.gaussian_entropy
 
+log-prob-search: $(VENV_READY)  ## largest errors of log-probs, entropies and gradients over an adversarial search
+	@$(CPU) -m tools.searches.log_prob_errors
+
 learned-delta: $(READY_FASTTD3)  ## entropy of bounded policies minus the target after training with a learned delta
 	@$(CPU) -m tools.searches.learned_delta $(FASTTD3_CHECKOUT)
 
@@ -375,6 +378,13 @@ bench: patched-verl  ## time and memory of the log-probs with and without ERA, a
 bench-actor: $(or $(READY_$(VERL)),another-verl)  ## time and memory of the actor's two passes as ratios (VERL=0.9.1)
 	@$(if $(filter 0.9.1,$(VERL)),$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(VERL_09_VENV)/bin/python \
 		-m tools.bench.worker,$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl")
+
+bench-gpu: $(GPU_VENV)/installed  ## on a GPU: the log-probs' kernels checked, timed beside others', and the actor's passes
+	@python3 apply.py apply verl --checkouts "$$CHECKOUTS"
+	@mkdir -p results; $(CLEAN) $(GPU_VENV)/bin/python -m tools.bench.gpu_logprobs --checkout "$$CHECKOUTS/verl" \
+		--csv results/bench-gpu-logprobs.csv
+	@$(CLEAN) $(GPU_VENV)/bin/python -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
+		--csv results/bench-gpu-actor.csv
 
 bench-ledger: $(VENV_READY)  ## time and memory of collecting and reporting a full grid of made-up results
 	@$(CPU) -m tools.bench.ledger

@@ -34,6 +34,21 @@ def says(result, *words):
     assert all(word in result.stderr.splitlines()[-1] for word in words), result.stderr
 
 
+# The kernels
+
+
+def test_gpu_benchmark_on_a_cpu(python, patched_verl, tmp_path):
+    """All but the GPU: every arm of ours, and the reason where another's is missing."""
+    tiny = ["--device", "cpu", "--tokens", "16", "--vocabulary", "300", "--width", "16", "--turns", "1"]
+    result = python("-m", "tools.bench.gpu_logprobs", "--checkout", patched_verl, *tiny, "--csv", tmp_path / "gpu.csv")
+    assert result.returncode == 0, result.stderr
+    rows = read(tmp_path / "gpu.csv")
+    assert len(rows) == 2 * 16 and all(
+        row["seconds"] for row in rows if "ERA" in row["arm"] or "upstream" in row["arm"]
+    )
+    assert "flash-attn's cross-entropy: not measured: No module named" in result.stdout
+
+
 # The actor
 
 TINY = ["--vocabulary", "300", "--width", "32", "--layers", "1", "--turns", "2"]

@@ -1,6 +1,6 @@
 """Rows of logits for which era/log_probs.py errs most, against fp64, at the full width of a vocabulary.
 
-    python -m tools.searches.log_prob_errors [--seconds 300] [--vocabulary 151936]
+    python -m tools.searches.log_prob_errors [--seconds 300] [--vocabulary 151936] [--device cuda]
 
 prints the largest errors found, of log-probs relative to 1 + |log-prob|, of entropies in nats and of gradients relative
 to 1 + the largest one of the row, and the row that has each. The search draws rows of random shapes, and then changes
@@ -32,7 +32,7 @@ SPACE = {
 }
 
 
-def make_row(row, vocabulary):
+def make_row(row, vocabulary, device):
     generator = torch.Generator().manual_seed(row["seed"])
     if row["shape"] == "line":
         z = torch.linspace(-1, 1, vocabulary)
@@ -48,13 +48,13 @@ def make_row(row, vocabulary):
     z = (z + row["offset"]).masked_fill(removed, -torch.inf).to(row["dtype"])
     kept = z.masked_fill(removed, torch.inf)
     label = {"largest": z.argmax(), "smallest": kept.argmin(), "random": torch.tensor(1)}[row["label"]]
-    return z[None], label[None]
+    return z[None].to(device), label[None].to(device)
 
 
-def errors(row, vocabulary):
+def errors(row, vocabulary, device):
     """The largest error of each quantity of this row."""
-    logits, labels = make_row(row, vocabulary)
-    factors = torch.tensor([1.0, row["k"], 1 / row["k"]], dtype=torch.double)
+    logits, labels = make_row(row, vocabulary, device)
+    factors = torch.tensor([1.0, row["k"], 1 / row["k"]], dtype=torch.double, device=device)
     scale = factors[row["scale"], None]
     found = branch_log_probs(logits, labels, row["k"], row["temperature"])
     leaf = logits.clone().requires_grad_()
@@ -82,6 +82,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = parser.parse_args()
     chance, worst, count = random.Random(0), {}, 0
     end = time.monotonic() + args.seconds
@@ -93,7 +94,7 @@ def main():
         else:
             row = {name: chance.choice(values) for name, values in SPACE.items()}
         count += 1
-        for quantity, error in errors(row, args.vocabulary).items():
+        for quantity, error in errors(row, args.vocabulary, args.device).items():
             if not error <= worst.get(quantity, (-1.0,))[0]:  # NaN is worse than all
                 worst[quantity] = error, row
     print(f"{count} rows of {args.vocabulary:,} logits; the largest error of each quantity, and its row:")
