@@ -187,8 +187,9 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
             "is not defined, set it to 1"
         )
     ulysses = actor.get("ulysses_sequence_parallel_size", 1)
-    needs_reference = actor["use_kl_loss"] or config["algorithm"].get("use_kl_in_reward")
-    if model.get("use_fused_kernels") and ulysses > 1 and needs_reference:
+    uses_kl = actor["use_kl_loss"] or config["algorithm"].get("use_kl_in_reward")
+    has_reference = uses_kl and not model.get("lora_rank")  # with LoRA the actor makes them
+    if model.get("use_fused_kernels") and ulysses > 1 and has_reference:
         problems.append(
             "actor_rollout_ref.model.use_fused_kernels=True with "
             f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={ulysses} and a KL loss or "

@@ -115,6 +115,7 @@ PATHS = [
     {**LONG, "dynamic": True},
     {**LONG, "remove_padding": True},
     {**LONG, "remove_padding": True, "dynamic": True},
+    {**LONG, "remove_padding": True, "fused": True},
     {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
 ]
 WITHOUT_ERA = {

@@ -106,7 +106,7 @@ SOUND = [
     (f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
     (OWN_LOSS,),
     (FUSED, f"{ACTOR}.ppo_epochs=2", f"{KEY}.top_k=20", f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"),
-    (FUSED, *ULYSSES),
+    (FUSED, *ULYSSES, f"{ACTOR}.use_kl_loss=True", "actor_rollout_ref.model.lora_rank=8"),
     # DAPO's generation batch may be larger than the training batch, which is what the update sees.
     ("+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"),
 ]

@@ -3,8 +3,7 @@
     make bench-actor VERL=0.9.1
 
 Verl's own worker trains GRPO, that of `era.verl` the other arms: those of `tools.bench.actor`, with its model, batch,
-passes and measurement, but without the release's way, which 0.9 does not have, and fused kernels, which it refuses.
-On a CPU.
+passes and measurement, but without the release's way, which 0.9 does not have, and fused kernels. On a CPU.
 """
 
 import argparse
