@@ -50,7 +50,7 @@ TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loads
 
 # A demo's arguments, and for Ray the path of this project, are checked before the long installation.
 CHECK :=
-DEMO_LLM = -m demo.llm --verl "$$VERL" --seed "$${SEED:-1}" --steps "$${STEPS:-150}" --task "$$TASK" \
+DEMO_LLM = -m demo.llm --verl "$$VERL" --seed "$${SEED:-2}" --steps "$${STEPS:-150}" --task "$$TASK" \
 	--checkout $(DEMO_CHECKOUT)
 # What the demo and bench-actor need with each VERL.
 READY_0.4.1 := patched-verl

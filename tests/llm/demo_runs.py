@@ -41,7 +41,7 @@ def steps_of(folder):
 
 
 def check_both_arms_and_their_reuse(printed, verl, checkout, out, gigabytes):
-    folder = out / "chain-seed1-steps2"
+    folder = out / "chain-seed2-steps2"
     grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
     assert grpo == era  # while no response is below omega_low
     assert [row["step"] for row in era] == [1, 2]
@@ -52,7 +52,7 @@ def check_both_arms_and_their_reuse(printed, verl, checkout, out, gigabytes):
     assert "ERA never acted in these 2 steps" in printed
     assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["settings"] == {"task": "chain", "seed": 1, "steps": 2, "verl": verl}
+    assert summary["settings"] == {"task": "chain", "seed": 2, "steps": 2, "verl": verl}
     assert summary["arms"]["era"]["peak memory, GB"] < gigabytes
     again = run_both_arms(verl, checkout, out)
     assert again.count("reused from") == 3 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
