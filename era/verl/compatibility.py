@@ -29,6 +29,7 @@ INSTALL = "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0
 
 # File below verl/ -> symbol -> its parameters, where ERA calls or overrides it; None where only its name matters.
 SYMBOLS = {
+    "models/transformers/dense_common.py": {"forward_base_model": None},
     "trainer/main_ppo.py": {
         "run_ppo": "config, task_runner_class",
         "TaskRunnerV1.run": "self, config",
