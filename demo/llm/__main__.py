@@ -25,7 +25,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.llm", description=__doc__)
     parser.add_argument("--verl", default="0.4.1", choices=VERSIONS, help="patched v0.4.1, or 0.9.1 with era.verl")
     parser.add_argument("--task", default="chain", choices=chain.TASKS, help="docs/llm/demo.md describes them")
-    parser.add_argument("--seed", default=2, type=whole_number(0), help="of the warm-up, the data and the sampling")
+    parser.add_argument("--seed", default=Settings.seed, type=whole_number(0), help="of warm-up, data and sampling")
     parser.add_argument("--steps", default=150, type=whole_number(1), help="training steps of each of the two runs")
     parser.add_argument("--checkout", type=Path, help="verl: v0.4.1 with the ERA overlay, or the source of 0.9.1")
     parser.add_argument("--out", type=Path, help="folder of the results")

@@ -58,7 +58,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
 
     The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed.
     """
-    settings = config.Settings(steps=2)
+    settings = config.Settings(seed=demo_runs.SEED, steps=2)
     warmup.write_data(tmp_path, settings.task, settings.seed)
     model = out / f"warmup-{settings.task}-seed{settings.seed}"
     monkeypatch.setattr(config.Settings, "omega_low", 2.9)

@@ -44,7 +44,7 @@ def test_fresh_trains_again_what_could_be_reused(tmp_path, monkeypatch):
 
 
 def test_settings_have_folders_of_their_own():
-    settings = [config.Settings(), config.Settings(seed=2), config.Settings(steps=50), config.Settings("chain-biased")]
+    settings = [config.Settings(), config.Settings(seed=3), config.Settings(steps=50), config.Settings("chain-biased")]
     assert len({s.name for s in settings}) == len(settings)
 
 
