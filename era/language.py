@@ -55,6 +55,8 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
+        entropy_coeff_delta: with k = 1, the step of an entropy bonus whose coefficient follows the
+            entropy, see `adapt_entropy_coeff`; its target is low. 0 for none.
         triton: False leaves the logits to torch where Triton's kernels could read them (CUDA).
 
     Raises:
@@ -69,6 +71,7 @@ class EraConfig:
     top_k: Optional[int] = None
     scale_advantages: bool = False
     min_advantage: float = 0.0
+    entropy_coeff_delta: float = 0.0
     triton: bool = True
 
     def __post_init__(self):
@@ -82,10 +85,8 @@ class EraConfig:
 
         for name in ("enable", "scale_advantages", "triton"):
             require(isinstance(getattr(self, name), bool), name, "True or False")
-        numbers = {
-            name: _is_number(getattr(self, name))
-            for name in ("low", "high", "k", "top_fraction", "min_advantage")
-        }
+        floats = [field.name for field in dataclasses.fields(self) if field.type is float]
+        numbers = {name: _is_number(getattr(self, name)) for name in floats}
         for name, is_number in numbers.items():
             require(
                 is_number,
@@ -116,6 +117,16 @@ class EraConfig:
             not numbers["min_advantage"] or 0 <= self.min_advantage < math.inf,
             "min_advantage",
             "a finite number >= 0",
+        )
+        require(
+            not numbers["entropy_coeff_delta"] or 0 <= self.entropy_coeff_delta < math.inf,
+            "entropy_coeff_delta",
+            "a finite number >= 0",
+        )
+        require(
+            not self.entropy_coeff_delta or self.k == 1,
+            "k",
+            f"1 with {CONFIG_KEY}.entropy_coeff_delta: the bonus holds the entropy in ERA's place",
         )
         is_count = (
             isinstance(self.top_k, int) and not isinstance(self.top_k, bool) and self.top_k >= 1
@@ -168,6 +179,12 @@ def validate_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         raise ValueError(
             f"{CONFIG_KEY}.enable=True needs the FSDP actor, but "
             "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
+        )
+    if era.entropy_coeff_delta and actor["entropy_coeff"] != 0:
+        raise ValueError(
+            f"actor_rollout_ref.actor.entropy_coeff is {actor['entropy_coeff']}, but "
+            f"{CONFIG_KEY}.entropy_coeff_delta={era.entropy_coeff_delta} sets it before each "
+            "update; expected 0. Nothing was started."
         )
     if not era.changes_training:
         return era
@@ -359,6 +376,27 @@ def logit_scale(
     scale.masked_fill_(eligible & (entropy < low), k)
     scale.masked_fill_(eligible & (entropy > high), 1 / k)
     return scale
+
+
+def adapt_entropy_coeff(
+    coeff: float, entropy: float, target: float, delta: float
+) -> tuple[float, float]:
+    """The controller of Skywork-OR1 (He et al. 2025, arXiv 2505.22312) for an entropy bonus.
+
+    Args:
+        coeff: c_k >= 0, 0 at the first update.
+        entropy: e_k of the policy that sampled, in nats; NaN leaves c as it is.
+        target: in nats.
+        delta: the step of c, > 0.
+
+    Returns:
+        The coefficient of this update's bonus, c_k where e_k <= target and else 0; and c_(k+1),
+        which is delta above c_k where e_k < target, and delta below it, at least 0, where e_k >
+        target.
+    """
+    used = coeff if entropy <= target else 0.0
+    step = delta * ((entropy < target) - (entropy > target))
+    return used, max(0.0, coeff + step)
 
 
 def metric_sums(

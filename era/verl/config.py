@@ -131,6 +131,11 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     """
     actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
     problems = []
+    if era.entropy_coeff_delta:
+        problems.append(
+            f"{CONFIG_KEY}.entropy_coeff_delta={era.entropy_coeff_delta}: only verl v0.4.1 with the overlay has this "
+            "entropy bonus; set it to 0"
+        )
     if not trainer["use_v1"]:
         problems.append(
             "trainer.use_v1=False: the legacy trainer drops the token entropies before the update; set it to True"

@@ -7,6 +7,7 @@ batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt
 on CPU, except with "dtype": "float32".
 """
 
+import copy
 import json
 import os
 import sys
@@ -128,6 +129,14 @@ def take_steps(settings):
 
     metrics = []
     for step in range(settings.get("steps", 1)):
+        if step and settings.get("restart"):  # as from a checkpoint
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer = type(optimizer)(module.parameters())
+            optimizer.load_state_dict(state)
+            actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
+            actor.device_name = "cuda"
+        if "entropy_coeffs" in settings:
+            actor.config.entropy_coeff = settings["entropy_coeffs"][step]
         data = make_data(settings, step, dtype)
         log_probs, entropys = old_log_prob_pass(actor, data)
         batch, advantages = data.batch, data.batch["advantages"]

@@ -154,6 +154,21 @@ def test_k_of_1_only_logs(patched_verl, upstream_verl):
             assert added and metrics.keys() - added == expected.keys()
 
 
+def test_adaptive_entropy_bonus(patched_verl, upstream_verl):
+    """The same updates as upstream's with the coefficients given by hand, and after a restart before each step."""
+    case = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]}
+    era = with_era(k=1.0, top_fraction=1.0, low=9.0, high=9.0, entropy_coeff_delta=0.1)
+    adaptive = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, **era}
+    (theirs,) = take_steps(upstream_verl, [case])
+    above = {**adaptive, **with_era(k=1.0, low=0.0, entropy_coeff_delta=0.1)}
+    *ours, without = take_steps(patched_verl, [adaptive, {**adaptive, "restart": True}, above])
+    for result in ours:
+        assert [step["era/entropy_coeff"] for step in result["metrics"]] == pytest.approx(case["entropy_coeffs"])
+        assert largest_difference(theirs["parameters"], result["parameters"]) < 1e-12
+    assert [step["era/entropy_coeff"] for step in without["metrics"]] == [0.0] * 4
+    assert largest_difference(theirs["parameters"], without["parameters"]) > 1e-3
+
+
 @pytest.mark.parametrize("fraction", FORKING)
 def test_only_forking_tokens_get_a_gradient(updates, fraction):
     """The update is SGD on the policy gradient of the kept tokens over the number of all tokens of a micro-batch."""

@@ -49,8 +49,9 @@ def test_forking_tokens_with_a_covariance_loss_are_refused(start):
 
 
 def test_group_defaults_equal_the_dataclass(config_of, era):
-    """But for `triton`, which has no line of its own in an upstream file."""
-    assert {**config_of().actor_rollout_ref.actor.era, "triton": True} == dataclasses.asdict(era.EraConfig())
+    """But for those that have no line of their own in an upstream file."""
+    others = {"triton": True, "entropy_coeff_delta": 0.0}
+    assert {**config_of().actor_rollout_ref.actor.era, **others} == dataclasses.asdict(era.EraConfig())
 
 
 def test_upstream_defaults_and_good_settings_start(start):
@@ -116,6 +117,15 @@ SOUND = [
 @pytest.mark.parametrize("overrides", SOUND, ids=lambda overrides: overrides[0])
 def test_what_era_supports_starts(start, overrides):
     start(*ON_POLICY, *overrides)
+
+
+def test_an_adaptive_entropy_bonus_is_alone(start):
+    bonus = f"+{KEY}.entropy_coeff_delta=0.001"
+    start(*ON_POLICY, f"{KEY}.k=1", bonus)
+    with pytest.raises(ValueError, match="era.k is 2.0; expected 1 with"):
+        start(*ON_POLICY, bonus)
+    with pytest.raises(ValueError, match="entropy_coeff is 0.01, but .*expected 0"):
+        start(*ON_POLICY, f"{KEY}.k=1", bonus, f"{ACTOR}.entropy_coeff=0.01")
 
 
 MEGATRON_WOULD_IGNORE = [

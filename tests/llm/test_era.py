@@ -150,3 +150,12 @@ def test_scales_of_bf16_advantages_are_fp32(era):
         torch.zeros(1), torch.ones(1, 2, dtype=torch.bfloat16), torch.ones(1, 2), low=1, high=2, k=1.7
     )
     assert scale.dtype == torch.float32 and scale.tolist() == [[pytest.approx(1.7, rel=1e-6)] * 2]
+
+
+def test_the_entropy_coefficient_follows_skywork(era):
+    """c_k I{e_k <= target}; c rises below the target, falls above it, and never below 0."""
+    assert era.adapt_entropy_coeff(0.2, 0.5, target=0.6, delta=0.1) == (0.2, pytest.approx(0.3))
+    assert era.adapt_entropy_coeff(0.2, 0.7, target=0.6, delta=0.1) == (0.0, pytest.approx(0.1))
+    assert era.adapt_entropy_coeff(0.2, 0.6, target=0.6, delta=0.1) == (0.2, 0.2)
+    assert era.adapt_entropy_coeff(0.05, 0.7, target=0.6, delta=0.1) == (0.0, 0.0)
+    assert era.adapt_entropy_coeff(0.2, math.nan, target=0.6, delta=0.1) == (0.0, 0.2)

@@ -27,6 +27,10 @@ REFUSED = {
         ],
         ["trainer.use_v1=False", "trainer_mode=separate_async", "bypass_mode=True", "distillation.enabled=True"],
     ),
+    "adaptive entropy bonus": (
+        [f"{ERA}k=1", f"{ERA}entropy_coeff_delta=0.1"],
+        ["era.entropy_coeff_delta=0.1: only verl v0.4.1"],
+    ),
     "unsound with k > 1": (
         ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov"],
         ["loss_mode=clip_cov"],

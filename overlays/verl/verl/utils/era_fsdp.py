@@ -42,6 +42,7 @@ from verl.utils.era import (
     CONFIG_KEY,
     EraConfig,
     FusedHead,
+    adapt_entropy_coeff,
     logit_scale,
     metric_sums,
     split_entropy,
@@ -69,6 +70,7 @@ LOGIT_SCALE = "era_logit_scale"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
+ENTROPY_COEFF = "era_entropy_coeff"
 
 
 def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
@@ -101,6 +103,7 @@ class ActorHooks:
     def __init__(self, actor: Any):
         self.config = EraConfig.from_mapping(actor.config.get("era"))
         self.is_reference_pass = False
+        self._actor = actor
         self._rows, self._entropy = None, None
         if read_fraction(actor.config) != 1:
             _require_upstream_update(actor, FORKING_KEY)
@@ -118,7 +121,6 @@ class ActorHooks:
         )
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
-        self._needs_entropy = actor.config.entropy_coeff != 0
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
         actor.compute_entropy_from_logits = self.entropy_from_logits
         actor.config.entropy_checkpointing = False
@@ -197,7 +199,8 @@ class ActorHooks:
             device: where collectives run.
 
         Returns:
-            Metrics over all ranks; empty with ERA disabled.
+            Metrics over all ranks; empty with ERA disabled. With an adaptive entropy bonus they
+            have its coefficient, which is set in the actor's configuration.
 
         Raises:
             ValueError: the old_log_prob pass did not bring what the update needs; multi-modal
@@ -255,7 +258,23 @@ class ActorHooks:
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
-        return update_metrics(sums)
+        metrics = update_metrics(sums)
+        if era.entropy_coeff_delta:
+            metrics["era/entropy_coeff"] = self._adapt_entropy_coeff(metrics["era/top_entropy"])
+        return metrics
+
+    def _adapt_entropy_coeff(self, entropy: float) -> float:
+        """Sets the coefficient of this update's entropy bonus, and returns it.
+
+        c_k is a value of the optimizer's group, as the learning rate is, so that checkpoints have
+        it.
+        """
+        group, era = self._actor.actor_optimizer.param_groups[0], self.config
+        coeff, group[ENTROPY_COEFF] = adapt_entropy_coeff(
+            group.get(ENTROPY_COEFF, 0.0), entropy, era.low, era.entropy_coeff_delta
+        )
+        self._actor.config.entropy_coeff = coeff
+        return coeff
 
     def module(
         self,
@@ -285,7 +304,7 @@ class ActorHooks:
         if indices is not None:
             hidden = hidden.squeeze(0)
         # Without a gradient it is the old_log_prob pass.
-        needs_entropy = self._needs_entropy or not torch.is_grad_enabled()
+        needs_entropy = self._actor.config.entropy_coeff != 0 or not torch.is_grad_enabled()
         log_probs, entropy = self._terms(
             partial(fused_branch_log_probs, hidden, weight, **others),
             partial(fused_policy_terms, hidden, weight, **others, entropy=needs_entropy),
