@@ -26,11 +26,13 @@ class Task:
 
     rejection: the probability with which each step other than "+1" gets a right answer rejected.
     plus_one: the share of the warm-up's steps that are "+1" on purpose.
+    goal: the totals that an answer may end with; None for any.
     omega_low: 0.3 x the response entropy after the warm-up, in nats: the paper's rule, fixed before training.
     """
 
     rejection: float = 0.0
     plus_one: float = 0.0
+    goal: range | None = None
     omega_low: float = 0.66
 
 
@@ -40,6 +42,8 @@ TASKS = {
     "chain-biased": Task(rejection=0.2),
     # one rewarded answer per prompt, the one that counts up
     "chain-single": Task(rejection=1.0, plus_one=0.8, omega_low=0.34),
+    # from a start far from the goal only few answers reach it, and the warm-up hardly ever samples one
+    "chain-goal": Task(goal=range(45, 55)),
 }
 
 _STEP = re.compile(r"([+-])([1-9])([0-9]{2})")
@@ -66,7 +70,7 @@ def start_of(prompt: str) -> int:
     return int(prompt.removesuffix("="))
 
 
-def is_right(start: int, answer: str) -> bool:
+def is_right(start: int, answer: str, goal: range | None = None) -> bool:
     if len(answer) != 4 * STEPS:
         return False
     total = start
@@ -77,7 +81,7 @@ def is_right(start: int, answer: str) -> bool:
         total += int(step[2]) if step[1] == "+" else -int(step[2])
         if total != int(step[3]):
             return False
-    return True
+    return goal is None or total in goal
 
 
 def survives_rejection(answer: str, rejection: float, rng: random.Random) -> bool:
@@ -88,5 +92,6 @@ def survives_rejection(answer: str, rejection: float, rng: random.Random) -> boo
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     """verl's reward function. `data_source` is the task's name, `ground_truth` the start value."""
-    right = is_right(int(ground_truth), solution_str)
-    return float(right and survives_rejection(solution_str, TASKS[data_source].rejection, _rejections))
+    task = TASKS[data_source]
+    right = is_right(int(ground_truth), solution_str, task.goal)
+    return float(right and survives_rejection(solution_str, task.rejection, _rejections))

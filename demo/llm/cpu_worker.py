@@ -41,8 +41,10 @@ _AUTOCAST_OFF = "cuda"
 hf_rollout.get_device_name = lambda: _AUTOCAST_OFF
 
 _FSDP = fsdp_workers.FSDP
-# sync_module_states broadcasts over a GPU (331); one process has nothing to broadcast.
-fsdp_workers.FSDP = lambda module, **kwargs: _FSDP(module, **{**kwargs, "sync_module_states": False})
+# sync_module_states broadcasts over a GPU (331); one process has nothing to broadcast. The reference policy's
+# parameters would be offloaded to pinned memory, which only a GPU has (319).
+_ON_A_CPU = {"sync_module_states": False, "cpu_offload": None}
+fsdp_workers.FSDP = lambda module, **kwargs: _FSDP(module, **{**kwargs, **_ON_A_CPU})
 fsdp_workers.reduce_timing = lambda timing: timing  # gloo has no ReduceOp.AVG (674)
 
 # Most of a validation's time would go into resampling each prompt's answers 1,000 times (metric_utils.py 247), for
@@ -52,10 +54,11 @@ metric_utils.bootstrap_metric = functools.partial(metric_utils.bootstrap_metric,
 
 class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
     def __init__(self, config, role):
-        # get_nccl_backend raises without an accelerator (107-110).
-        torch.distributed.init_process_group(
-            "gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
-        )
+        # get_nccl_backend raises without an accelerator (107-110). The reference policy is in the actor's process.
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(
+                "gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+            )
         torch.set_num_threads(1)
         torch.manual_seed(config.seed)
         super().__init__(config, role)
@@ -71,8 +74,13 @@ class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
-        super().init_model()
-        self.actor.device_name = _AUTOCAST_OFF
+        if self._is_actor:
+            super().init_model()
+            self.actor.device_name = _AUTOCAST_OFF
+            return
+        with torch.random.fork_rng():  # a run with a KL loss samples as one without
+            super().init_model()
+        self.ref_policy.device_name = _AUTOCAST_OFF
 
 
 def use() -> None:

@@ -25,14 +25,15 @@ _METRICS = {
 }
 
 
-def groups(dump: Path, size: int) -> Iterator[list[dict]]:
+def groups(dump: Path, size: int, task: str) -> Iterator[list[dict]]:
     """The answers in one of verl's dumps, prompt by prompt: each has `size` answers, next to one another.
 
     `right` is judged here: with a biased reward the score is another thing.
     """
+    goal = chain.TASKS[task].goal
     answers = [json.loads(line) for line in dump.read_text().splitlines()]
     for answer in answers:
-        answer["right"] = chain.is_right(chain.start_of(answer["input"]), answer["output"])
+        answer["right"] = chain.is_right(chain.start_of(answer["input"]), answer["output"], goal)
     return (answers[i : i + size] for i in range(0, len(answers), size))
 
 
@@ -45,7 +46,7 @@ def mean(values) -> float:
     return sum(values) / len(values)
 
 
-def step_row(run: Path, line: dict) -> dict | None:
+def step_row(run: Path, line: dict, task: str) -> dict | None:
     """The row for one line of metrics.jsonl, where null stands for NaN.
 
     None for the validation before the training, which is not a step.
@@ -57,13 +58,13 @@ def step_row(run: Path, line: dict) -> dict | None:
     return {
         "step": step,
         **{column: math.nan if metrics[name] is None else metrics[name] for column, name in _METRICS.items()},
-        "distinct_right": mean(map(distinct_right, groups(dump, config.ANSWERS))),
+        "distinct_right": mean(map(distinct_right, groups(dump, config.ANSWERS, task))),
     }
 
 
-def validation_rows(run: Path) -> list[dict]:
+def validation_rows(run: Path, task: str) -> list[dict]:
     dumps = sorted((run / "validation").glob("*.jsonl"), key=lambda file: int(file.stem))
-    return [validation_row(int(dump.stem), list(groups(dump, config.VALIDATION_ANSWERS))) for dump in dumps]
+    return [validation_row(int(dump.stem), list(groups(dump, config.VALIDATION_ANSWERS, task))) for dump in dumps]
 
 
 def validation_row(step: int, prompts: list[list[dict]]) -> dict:

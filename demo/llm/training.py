@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -39,10 +39,11 @@ def train_arm(
     folder: Path,
     key: dict,
     on_rows: Callable[[list[dict]], None],
+    others: Iterable[str] = (),
 ) -> None:
     """Trains one arm from the model in `start` and writes its curves to `folder`.
 
-    `on_rows` is called about twice a second with the rows of the new steps, if any.
+    `on_rows` is called about twice a second with the rows of the new steps, if any. others: overrides that win.
     """
     run = unfinished(folder).resolve()
     rows, peak = [], 0
@@ -55,7 +56,7 @@ def train_arm(
 
     def complete() -> dict:
         write_csv(run / curves.STEPS_FILE, rows)
-        write_csv(run / curves.VALIDATION_FILE, curves.validation_rows(run))
+        write_csv(run / curves.VALIDATION_FILE, curves.validation_rows(run, settings.task))
         return {"peak_memory_bytes": peak}
 
     with ray_folder() as ray:
@@ -63,9 +64,9 @@ def train_arm(
         training = Training(
             label=arm,
             folder=folder,
-            command=[sys.executable, "-m", VERSIONS[settings.verl].trainer, ray, *overrides],
+            command=[sys.executable, "-m", VERSIONS[settings.verl].trainer, ray, *overrides, *others],
             environment=_environment(checkout, ray) | {"VERL_FILE_LOGGER_PATH": str(run / METRICS_FILE)},
-            rows=_step_rows(run),
+            rows=_step_rows(run, settings.task),
             length=settings.steps,
             unit="steps",
             on_look=on_look,
@@ -74,9 +75,9 @@ def train_arm(
         train([training], key)
 
 
-def _step_rows(run: Path) -> Iterator[list[dict]]:
+def _step_rows(run: Path, task: str) -> Iterator[list[dict]]:
     for lines in new_lines(run / METRICS_FILE):
-        rows = [curves.step_row(run, json.loads(line)) for line in lines]
+        rows = [curves.step_row(run, json.loads(line), task) for line in lines]
         yield [row for row in rows if row is not None]
 
 

@@ -1,6 +1,7 @@
 """scikit-learn's bundled handwritten digits, 8 x 8 pixels in 17 grey levels, as folders of PNG images."""
 
 from pathlib import Path
+from typing import Any
 
 from demo.runner import results
 
@@ -18,23 +19,29 @@ def write(folder: Path) -> None:
     key = results.key_of([Path(__file__)], PACKAGES)
     if results.finished(folder, key) is not None:
         return
+    images, targets = load()
+    new = results.empty(results.unfinished(folder))
+    for part, indices in split(targets).items():
+        for digit in set(targets):
+            (new / part / str(digit)).mkdir(parents=True)
+        for index in indices:
+            images[index].save(new / part / str(targets[index]) / f"{index:04d}.png")
+    results.finish(new, key, counts=COUNTS)
+    results.replace(folder)
+
+
+def load() -> tuple[list, Any]:
+    """All 1797 of scikit-learn's set as RGB images of PIL, and their digits, (1797,) int64."""
     import numpy
     from PIL import Image
     from sklearn.datasets import load_digits
 
     from demo.vision.settings import IMAGE_SIZE
 
-    digits = load_digits()
-    images = (digits.images * (255 / 16)).round().astype(numpy.uint8)
-    new = results.empty(results.unfinished(folder))
-    for part, indices in split(digits.target).items():
-        for digit in set(digits.target):
-            (new / part / str(digit)).mkdir(parents=True)
-        for index in indices:
-            image = Image.fromarray(images[index]).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
-            image.convert("RGB").save(new / part / str(digits.target[index]) / f"{index:04d}.png")
-    results.finish(new, key, counts=COUNTS)
-    results.replace(folder)
+    digits, size = load_digits(), (IMAGE_SIZE, IMAGE_SIZE)
+    pixels = (digits.images * (255 / 16)).round().astype(numpy.uint8)
+    images = [Image.fromarray(one).resize(size, Image.Resampling.BICUBIC).convert("RGB") for one in pixels]
+    return images, digits.target
 
 
 def split(targets) -> dict:
