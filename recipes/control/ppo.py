@@ -18,6 +18,10 @@ CONTROLS = (
     # The paper's listing adds h_0 where its equation subtracts: read literally, -0.3 gives this target.
     Agent("ppo_era_0.3", ("--std", "era", "--era_target", "0.3", *NO_BONUS)),
 )
+# Not the paper's: the noise of a nearly deterministic policy, and two thirds of PPO's at the start.
+MIS_SET = tuple(
+    Agent(f"ppo_era_{target}", ("--std", "era", "--era_target", target, *NO_BONUS)) for target in ("-2.0", "1.0")
+)
 # The paper names no values; these are round ones, and DAPO's 0.28.
 CLIPS = ("0.24", "0.28", "0.4")
 SCOPES = ("0.2", "0.5", "0.8", "1.0")
@@ -37,6 +41,7 @@ class PPO(Host):
     steps_flag, default_steps = "--max_train_steps", 3_000_000
     evaluation = ("--evaluate_freq", 5_000)
     files = ("checkpoint.pt",)
+    apart = ("ppo-targets",)
     continues = True
     experiments = {
         # fig. gym_ppo, and the control arms: HalfCheetah with all arms first
@@ -46,6 +51,8 @@ class PPO(Host):
         ),
         # fig. ablation_llm_tricks
         "ppo-llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
+        # Not in the paper, docs/rivals/control.md: targets far from the paper's, for a third of its steps.
+        "ppo-targets": (Part(MIS_SET, CHEETAH, FIVE_SEEDS, ("--max_train_steps", "1000000")),),
     }
 
     def flags(self, task: str, seed: int) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class SAC(Host):
                 (BASELINE, Agent("sac-alpha_0.01", ("--alpha_init", "0.01")), ERA),
                 GYM[:1],
                 THREE_SEEDS,
-                ("--total_timesteps", "50000", "--eval_every", "1000", "--width", "256"),
+                ("--total_timesteps", "20000", "--eval_every", "1000", "--width", "256"),
             ),
         ),
     }

@@ -175,7 +175,7 @@ def test_slurm_script(launch, tmp_path):
         ("sac-batch", {"GPUS_PER_RUN": "2"}, ["GPUS_PER_RUN=2: a number from 0 to 1"]),
         ("ppo --seed=3 --std head", {}, ["--seed cannot be set here: TASKS, SEED", "--std cannot be set here: ppo"]),
         ("tdmpc2 task=dog-run", {}, ["ARGS: task cannot be set here"]),
-        ("sac", {}, ["no experiment 'sac'. There are: ppo, ppo-llm-techniques, sac-humanoidbench"]),
+        ("sac", {}, ["no experiment 'sac'. There are: ppo, ppo-llm-techniques, ppo-targets, sac-"]),
     ],
 )
 def test_bad_values_are_named_at_start(launch, command, variables, said):

@@ -242,7 +242,7 @@ def test_run_of_a_control_host_as_pandas_reads_it(one, host_run):
 def test_a_shorter_experiment_has_its_folder_in_its_name(one, host_run):
     host_run("alpha/HalfCheetah-v4-sac_era-seed2")
     result, problems = one()
-    assert problems == [] and (result.name, result.total, result.used) == ("alpha/HalfCheetah-v4-sac_era", 50_000, True)
+    assert problems == [] and (result.name, result.total, result.used) == ("alpha/HalfCheetah-v4-sac_era", 20_000, True)
 
 
 def test_flags_of_a_machine_without_gpus_change_nothing(one, host_run):
