@@ -35,7 +35,10 @@ TIMM_SOURCES := .venv/timm-sources
 VERL_09_READY := $(VERL_09_VENV)/installed
 CONTROL_VENV := .venv/control-cpu
 CONTROL_READY := $(CONTROL_VENV)/installed
-VENVS := $(VENV) $(VERL_09_VENV) $(CONTROL_VENV) $(GPU_VENV) $(VERL_09_GPU_VENV) $(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
+RIVALS_VISION_VENV := .venv/rivals-vision
+RIVALS_VISION_READY := $(RIVALS_VISION_VENV)/installed
+VENVS := $(VENV) $(VERL_09_VENV) $(CONTROL_VENV) $(RIVALS_VISION_VENV) $(GPU_VENV) $(VERL_09_GPU_VENV) \
+	$(TIMM_GPU_VENV) $(FASTTD3_GPU_VENV)
 # An environment whose Python is gone (after a system upgrade, say) is set up again.
 $(shell for venv in $(VENVS); do test -x $$venv/bin/python || rm -f $$venv/installed; done)
 VENV_READY := $(VENV)/installed
@@ -98,6 +101,7 @@ AGENT_RUNS := $(shell sed -nE 's/^(control-[^:]*): EXPERIMENT = .*/\1/p' $(first
 	$(VISION_RUNS) vision-smoke vision-results \
 	$(CONTROL_RUNS) control-smoke control-results \
 	$(AGENT_RUNS) control-agents-results \
+	rivals rivals-llm rivals-vision rivals-control test-rivals \
 	agreement bench bench-actor bench-gpu bench-ledger bench-engine bench-vision bench-control bench-ppo bench-plugins \
 	floor-search entropy-search log-prob-search learned-delta vision-models clean
 .PHONY: given-python another-verl another-timm another-fasttd3 \
@@ -126,6 +130,10 @@ $(VERL_09_READY): requirements/verl-0.9-cpu.txt requirements/verl-0.9-sources.tx
 
 $(CONTROL_READY): requirements/control-cpu.txt
 	@$(SHELL) make/environment.sh cpu $(CONTROL_VENV) $< 12 $(CHECK)
+	@touch $@
+
+$(RIVALS_VISION_READY): requirements/rivals-vision.txt
+	@$(SHELL) make/environment.sh cpu $(RIVALS_VISION_VENV) $< 12 $(CHECK)
 	@touch $@
 
 $(TIMM_SOURCES)/installed: requirements/timm-sources.txt $(VENV_READY)
@@ -205,6 +213,9 @@ timm-own-tests: $(READY_TIMM)  ## timm's own tests, patched beside unpatched, ou
 test-fasttd3-229ed59: $(VENV_READY)  ## the tests of FastTD3's scripts, actors, recipe and demo on 229ed59, all of them
 	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
 		run_log.py control_commands.py control_demo.py control_results.py control_runs.py)
+
+test-rivals: $(RIVALS_VISION_READY)  ## the runs of rivals-vision, in their environment
+	@$(CLEAN) $(RIVALS_VISION_VENV)/bin/python -m pytest -q tests/rivals/test_vision.py
 
 test-control: $(CONTROL_READY)  ## era.stable_baselines3, era.sbx, era.rsl_rl and TD-MPC2, in an environment of their own
 	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2
@@ -319,7 +330,9 @@ control-sac-batch: EXPERIMENT = sac-batch  ## SAC-ERA: entropy held per state or
 control-tdmpc2: EXPERIMENT = tdmpc2  ## TD-MPC2 and TD-MPC2-ERA on six tasks of DMC, 3 seeds, on GPUs
 control-alpha: EXPERIMENT = alpha  ## how well ERA and SAC's alpha hold an entropy: short runs, not in the paper
 
-control-ppo control-llm-techniques: HOST := drl-code-pytorch $(VENV)
+control-ppo-targets: EXPERIMENT = ppo-targets  ## PPO-ERA with targets that are too low and too high, not in the paper
+
+control-ppo control-ppo-targets control-llm-techniques: HOST := drl-code-pytorch $(VENV)
 control-sac-% control-alpha: HOST := "" $(CONTROL_VENV)
 control-tdmpc2: HOST := tdmpc2 $(CONTROL_VENV)
 $(AGENT_RUNS):
@@ -339,6 +352,17 @@ $(FASTTD3_GPU_VENV)/installed: requirements/fasttd3-gpu.txt
 $(GPU_VENV)/installed $(VERL_09_GPU_VENV)/installed $(TIMM_GPU_VENV)/installed $(FASTTD3_GPU_VENV)/installed:
 	@$(SHELL) make/environment.sh $(GPU)
 	@touch $@
+
+##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
+rivals: rivals-vision rivals-llm rivals-control  ## all of these, one after the other: days of two cores
+
+rivals-llm: patched-verl  ## in verl's trainer: entropy bonuses, KL, clipping, temperature; 355 runs
+	@$(CPU) -m rivals.launch llm
+
+rivals-vision: $(VENV_READY) $(RIVALS_VISION_READY)  ## on digits: label smoothing, confidence penalty, focal loss
+	@$(CLEAN) $(RIVALS_VISION_VENV)/bin/python -m rivals.launch vision
+
+rivals-control: control-ppo control-ppo-targets control-alpha  ## PPO with low noise, mis-set targets, SAC's alpha
 
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor

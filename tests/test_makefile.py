@@ -88,7 +88,7 @@ def test_every_target_of_the_other_agents_prints_its_commands(make, project_root
         for words in commands:
             assert words[2].startswith(f"{ODD}/") and words[2].endswith("-seed3") and words[:2] == ["mkdir", "-p"]
             (python,) = [word for word in words if word.endswith("/bin/python")]
-            environment = "cpu" if target in ("control-ppo", "control-llm-techniques") else "control-cpu"
+            environment = "cpu" if target.startswith(("control-ppo", "control-llm")) else "control-cpu"
             assert python == f"{project_root}/.venv/{environment}/bin/python" and words[-2:] == ["--a", "1 2"]
 
 

@@ -17,6 +17,7 @@ LOCKS = {
     "cpu": ("cpu",),
     "verl-0.9-cpu": ("verl-0.9-cpu",),
     "control-cpu": ("control-cpu",),
+    "rivals-vision": ("rivals-vision",),
 }
 
 

@@ -1,0 +1,169 @@
+"""python -m rivals.launch llm|vision: trains the runs of docs/rivals/, and chooses settings by the rule written there.
+
+Repeating the command skips finished runs and starts interrupted ones over. Settings come from the environment:
+
+  OUTPUT      folder of the runs: results/rivals
+  JOBS        runs at a time: as many as this machine has cores
+  PYTHON      of the environment that trains: this one
+  CHECKOUTS   folder of apply.py's checkouts, for llm: checkouts
+  DRY_RUN=1   print the commands of the next stage and stop
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path += [str(PROJECT / "overlays/shared/recipes/era"), str(PROJECT / "recipes/control")]
+import grid  # noqa: E402
+import launching  # noqa: E402
+import run_json  # noqa: E402
+from host import commit  # noqa: E402
+
+from results import is_finished, steps_done  # noqa: E402
+from rivals import llm, vision  # noqa: E402
+
+TUNING_SEEDS, FRESH_SEEDS = (1, 2), (11, 12, 13, 14, 15)
+OUTPUT = PROJECT / "results/rivals"
+# The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
+LLM_PARTS = (
+    ("chain", "chain", False),
+    ("chain-goal", "chain-goal", False),
+    ("chain", "chain-biased", False),
+    ("chain", "chain-single", False),
+    ("chain", "chain", True),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    task: str
+    agent: str  # the method
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trainer(grid.Trainer):
+    python: str
+    steps_of_a_run: int
+    files: tuple[str, ...]
+
+    def words(self, run: Run, folder: Path) -> list[str]:
+        return [self.python, "-m", *run.command]
+
+    def variables(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "ERA_COMMIT": commit()}
+
+    def leftovers(self, folder: Path) -> list[Path]:
+        return [path for name in (run_json.FILE, grid.LOG, *self.files) if (path := folder / name).exists()]
+
+    def resumes(self, folder: Path) -> bool:
+        return False
+
+    def is_finished(self, folder: Path) -> bool:
+        return is_finished(folder)
+
+    def steps(self, folder: Path) -> tuple[int, int | None]:
+        return steps_done(folder), self.steps_of_a_run
+
+    def last_return(self, folder: Path) -> float | None:
+        return None
+
+    def planned_steps(self, run: Run) -> int | None:
+        return self.steps_of_a_run
+
+
+Settings = Mapping[str, Sequence[str]]  # of each method
+
+
+def llm_runs(task: str, settings: Settings, seeds: Sequence[int]) -> list[Run]:
+    """Seed by seed, so that the first runs already compare all methods."""
+    return [
+        Run(
+            f"{task}-{method}-{setting}-seed{seed}",
+            task,
+            method,
+            ("rivals.llm_run", "--task", task, "--method", method, "--setting", setting, "--seed", str(seed)),
+        )
+        for seed in seeds
+        for method, values in settings.items()
+        for setting in values
+    ]
+
+
+def llm_stages(output: Path) -> Iterator[list[Run]]:
+    """Each is asked for once the runs of those before it are finished."""
+    for tuned_on, task, off_policy in LLM_PARTS:
+        methods = {name: one.settings for name, one in llm.METHODS.items() if one.off_policy == off_policy}
+        tuning = llm_runs(tuned_on, methods, TUNING_SEEDS)
+        yield tuning
+        found = [llm.read(output / run.name) for run in tuning]
+        chosen = {method: (llm.choose(found, tuned_on, method, TUNING_SEEDS),) for method in methods}
+        yield llm_runs(task, chosen, FRESH_SEEDS)
+
+
+def vision_runs(settings: Settings, seeds: Sequence[int]) -> list[Run]:
+    return [
+        Run(
+            f"{vision.TASK}-{method}-{setting}-seed{seed}",
+            vision.TASK,
+            method,
+            ("rivals.vision_run", *vision.METHODS[method][setting], "--seed", str(seed)),
+        )
+        for seed in seeds
+        for method, values in settings.items()
+        for setting in values
+    ]
+
+
+def vision_stages(output: Path) -> Iterator[list[Run]]:
+    tuning = vision_runs(vision.METHODS, TUNING_SEEDS)
+    yield tuning
+    rows = [row for run in tuning for row in vision.read(output / run.name)]
+    chosen = {}
+    for (method, _), setting in vision.choose(rows, TUNING_SEEDS).items():
+        chosen.setdefault(method, {})[setting] = None
+    yield vision_runs(chosen, FRESH_SEEDS)
+
+
+# stages; steps of a run; files that it writes
+DOMAINS = {
+    "llm": (llm_stages, llm.STEPS, (llm.CURVES, llm.SAMPLES, "verl.new", "verl")),
+    "vision": (vision_stages, vision.EPOCHS, ("train.csv", vision.MEASURES)),
+}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def launch(domain: str, added: list[str]) -> None:
+    launching.refuse_if_any([f"{word}: the protocol's runs take no flags." for word in added])
+    jobs_rule = launching.checked(int, lambda jobs: jobs > 0), "a number of runs, above 0,"
+    given, problems = launching.read_variables({"JOBS": jobs_rule})
+    checkout = Path(os.environ.get("CHECKOUTS") or PROJECT / "checkouts", "verl")
+    if domain == "llm" and not (checkout / "verl/utils/era.py").is_file():
+        problems.append(f"checkout: {checkout} is not verl with the overlay. Run: python3 apply.py apply verl")
+    launching.refuse_if_any(problems)
+    output = Path(os.path.abspath(os.environ.get("OUTPUT") or OUTPUT))
+    stages, steps, files = DOMAINS[domain]
+    trainer = Trainer(grid.python_that_trains(sys.executable), steps, files)
+    for runs in stages(output):
+        jobs = [(run, output / run.name) for run in runs]
+        if all(trainer.is_finished(folder) for _, folder in jobs):
+            continue
+        repeated = "Repeating the command skips finished runs and starts these over."
+        at_once = given.get("JOBS", cores())
+        plan = grid.Grid(domain, [], jobs, trainer, trainer.python, 0, at_once, "here", output, repeated)
+        grid.launch(plan, lambda python: ([], None), lambda folders: [f"{len(folders)} finished"], "train.csv")
+        if launching.is_on("DRY_RUN"):
+            return
+    print(f"All runs of docs/rivals/{domain}.md are finished, in {output}.")
+
+
+if __name__ == "__main__":
+    after_stop = "; nothing is left running. Repeating the command skips finished runs and goes on with the others."
+    sys.exit(launching.main(__doc__, DOMAINS, launch, after_stop))

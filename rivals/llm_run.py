@@ -1,0 +1,155 @@
+"""python -m rivals.llm_run --task chain --method era --setting 0.3 --seed 1: one run of verl's trainer on a CPU.
+
+Writes into the folder that it is started in: train.csv, a row per step; samples.csv, a row for each temperature at
+which answers were sampled from the final weights; run.json. The model that a seed's runs start from is made once, in
+../start.
+"""
+
+import argparse
+import csv
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from demo.llm import chain, config, training, warmup
+from demo.llm.models import EOS
+from demo.runner.tables import write_csv
+from rivals import llm
+from rivals.llm import CURVES, SAMPLES, STEPS
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that all recipes share
+import run_json  # noqa: E402
+
+PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
+# Sampled per prompt at each temperature.
+ANSWERS = {0.4: 64, 0.55: 64, 0.7: 64, 0.85: 64, 1.0: 256, 1.15: 64, 1.3: 64, 1.5: 64, 2.0: 64}
+BLOCK = 32  # answers, of which distinct ones are counted
+# verl writes the final weights as a model of transformers.
+SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,hf_model]")
+
+
+def start_model(task: str, seed: int) -> Path:
+    """Two runs at a time may make it: both make the same, and the second is dropped."""
+    folder = Path(f"../start/plus_one{chain.TASKS[task].plus_one:g}-seed{seed}")  # on which the warm-up depends
+    if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=folder.parent))
+        warmup.write_model(new, chain.TASKS[task], seed, lambda update, accuracy: None)
+        try:
+            new.rename(folder)
+        except OSError:
+            shutil.rmtree(new)
+    return folder
+
+
+def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
+    """Of `size` answers to each validation prompt; means over prompts, and over blocks of BLOCK answers."""
+    import torch
+
+    starts = [start for start in chain.VALIDATION_STARTS for _ in range(size)]
+    prompts = torch.tensor([tokenizer.encode(chain.prompt(start)) for start in starts])
+    sequences = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        do_sample=True,
+        top_k=0,
+        top_p=1.0,
+        temperature=temperature,
+        max_new_tokens=chain.RESPONSE_LENGTH,
+    )
+    responses = sequences[:, prompts.shape[1] :]
+    answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
+    goal = chain.TASKS[task].goal
+    right = [answer if chain.is_right(start, answer, goal) else None for start, answer in zip(starts, answers)]
+    blocks = [len(set(right[i : i + BLOCK]) - {None}) for i in range(0, len(right), BLOCK)]
+    whole = [len(set(right[i : i + size]) - {None}) for i in range(0, len(right), size)]
+    row = {
+        "temperature": temperature,
+        "answers": size,
+        "pass_at_1": 1 - right.count(None) / len(right),
+        "pass_at_32": sum(map(bool, blocks)) / len(blocks),
+        "distinct_32": sum(blocks) / len(blocks),
+        "distinct_all": sum(whole) / len(whole),
+        "response_entropy": "",
+        "answer_entropy": "",
+    }
+    if temperature == 1.0:
+        logits = model(sequences).logits[:, prompts.shape[1] - 1 : -1]
+        ended = (responses == EOS).cumsum(-1) - (responses == EOS).int()  # 0 up to the first end of sequence
+        entropy = torch.distributions.Categorical(logits=logits).entropy() * (ended == 0)
+        row["response_entropy"] = entropy.topk(3, -1).values.mean().item()
+        row["answer_entropy"] = entropy.sum(-1).mean().item()
+    return row
+
+
+def sample(weights: Path, task: str) -> list[dict]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    model = AutoModelForCausalLM.from_pretrained(weights, torch_dtype=torch.float32).eval()
+    with torch.inference_mode():
+        return [sampled(model, tokenizer, task, temperature, size) for temperature, size in ANSWERS.items()]
+
+
+def train(arguments: argparse.Namespace) -> Path:
+    """The folder of the final weights."""
+    settings = config.Settings(arguments.task, arguments.seed, arguments.steps)
+    start = start_model(arguments.task, arguments.seed)
+    folder = Path("verl").resolve()
+    warmup.write_data(folder.parent, arguments.task, arguments.seed)
+    with open(CURVES, "w", newline="") as file:
+        writer = None
+
+        def on_rows(rows: list[dict]) -> None:
+            nonlocal writer
+            for row in rows:
+                row = {"global_step": row.pop("step"), **row}
+                writer = writer or csv.DictWriter(file, row)
+                if file.tell() == 0:
+                    writer.writeheader()
+                writer.writerow(row)
+            file.flush()
+
+        others = [setting.format(steps=arguments.steps) for setting in SAVE]
+        others += llm.overrides(arguments.method, arguments.setting, arguments.task)
+        key = training.key(arguments.checkout)
+        training.train_arm(settings, "grpo", arguments.checkout, start, folder, key, on_rows, others)
+    return folder / f"global_step_{arguments.steps}/actor/huggingface"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="rivals.llm_run", description=__doc__)
+    parser.add_argument("--task", required=True, choices=llm.START)
+    parser.add_argument("--method", required=True, choices=llm.METHODS)
+    parser.add_argument("--setting", required=True)
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--steps", default=STEPS, type=int)
+    checkouts = os.environ.get("CHECKOUTS") or PROJECT / "checkouts"
+    parser.add_argument("--checkout", default=Path(checkouts, "verl"), type=Path, help="v0.4.1 with the overlay")
+    arguments = parser.parse_args()
+    known = llm.METHODS[arguments.method].settings
+    if arguments.setting not in known:
+        parser.error(f"--setting {arguments.setting}: {arguments.method} has {', '.join(known)}.")
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    record = run_json.begin("verl", arguments.task, arguments.seed, arguments.steps, PACKAGES)
+    del record["cpu_seconds"]  # most of it is used by Ray's processes, and nobody counts theirs
+    record |= {"method": arguments.method, "setting": arguments.setting}
+    run_json.write(Path(), record)
+    weights = train(arguments)
+    write_csv(Path(SAMPLES), sample(weights, arguments.task))
+    shutil.rmtree("verl")
+    run_json.write(Path(), {**record, "finished": True, "ended": run_json.now()})
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

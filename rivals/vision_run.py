@@ -1,0 +1,195 @@
+"""Trains timm's test_resnet on scikit-learn's digits by one of the methods and evaluates it, in the current folder.
+
+Writes train.csv, with a row per evaluation while training; measures.csv, with a row per variant of the last evaluation
+and set of images; and run.json. An interrupted run starts over. Settings and protocol: docs/rivals/vision.md.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import torch
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.utils import random_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch_uncertainty.losses import ConfidencePenaltyLoss, FocalLoss
+from torch_uncertainty.metrics.classification import CalibrationError, CategoricalNLL
+from torch_uncertainty.post_processing import TemperatureScaler
+from torch_uncertainty.transforms import corruption
+from torchvision.transforms.functional import normalize, to_tensor
+
+import era.timm
+from demo.runner import tables
+from demo.vision import data
+from demo.vision.settings import CLASSES, MODEL
+from era.discrete import raw_logits
+from rivals import vision
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "overlays/shared/recipes/era"))
+import run_json  # noqa: E402
+
+PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")
+EVALUATED_EVERY, BATCH_SIZE = 8, 20
+PER_CLASS = 10  # training images
+LEARNING_RATE = vision.VALUES["baseline"][2]
+ECE_BINS = 15
+SHIFT_SEED = 0
+LOSSES = {
+    "label_smoothing": lambda smoothing: nn.CrossEntropyLoss(label_smoothing=smoothing),
+    "confidence_penalty": ConfidencePenaltyLoss,
+    "focal": FocalLoss,
+}
+Images = tuple[torch.Tensor, torch.Tensor]  # (images, 3, 32, 32) fp32 in [0, 1], and their digits (images,) int64
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("vision_run.py", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--method", required=True, choices=vision.METHODS)
+    parser.add_argument("--setting", required=True, help="one of the method's five")
+    parser.add_argument("--seed", required=True, type=int)
+    arguments = parser.parse_args(words)
+    settings = vision.METHODS[arguments.method]
+    if arguments.setting not in settings:
+        parser.error(f"--setting {arguments.setting}: {arguments.method} has {', '.join(settings)}.")
+    return arguments
+
+
+def image_sets() -> dict[str, Images]:
+    """Training images, which are some of the demo's; held-out ones, its validation images; and test ones, the rest."""
+    pictures, digits = data.load()
+    images, targets = torch.stack([to_tensor(picture) for picture in pictures]), torch.from_numpy(digits)
+    parts = {name: numpy.array(indices) for name, indices in data.split(digits).items()}
+    known = parts["train"]
+    indices = {
+        "train": numpy.concatenate([known[digits[known] == digit][:PER_CLASS] for digit in range(CLASSES)]),
+        vision.HELD_OUT: parts["validation"],
+        vision.TEST: numpy.setdiff1d(range(len(digits)), numpy.concatenate(list(parts.values()))),
+    }
+    return {name: (images[found], targets[found]) for name, found in indices.items()}
+
+
+def corrupted(images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The images in every shifted set, the same in all runs. Seeds torch's generator."""
+    torch.manual_seed(SHIFT_SEED)
+    made = {}
+    for name, (kind, severity) in vision.SHIFTS.items():
+        seed = {"seed": SHIFT_SEED} if kind == "Snow" else {}  # it has a generator of its own
+        transform = getattr(corruption, kind)(severity, **seed)
+        made[name] = torch.stack([transform(image).float() for image in images])
+    return made
+
+
+def scaled_to(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return normalize(images, model.pretrained_cfg["mean"], model.pretrained_cfg["std"])
+
+
+@torch.no_grad()
+def predict(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits before and after ERA, both (images, classes) in fp64; without ERA they are the same."""
+    model.eval()
+    with raw_logits(model) as activation:
+        logits = torch.cat([model(part) for part in scaled_to(model, images).split(100)]).double()
+        return logits, activation(logits)
+
+
+def entropies(logits: torch.Tensor) -> torch.Tensor:
+    """(images, classes) -> (images,), in nats."""
+    return torch.special.entr(logits.softmax(-1)).sum(-1)
+
+
+def top1(logits: torch.Tensor, targets: torch.Tensor) -> float:
+    return 100 * (logits.argmax(-1) == targets).double().mean().item()
+
+
+def train(method: str, value: float, seed: int, sets: dict[str, Images]) -> tuple[nn.Module, list[dict]]:
+    """The model after its last epoch, and rows of train.csv; their entropies are those with ERA on."""
+    random_seed(seed)
+    model = era.timm.create_model(MODEL, num_classes=CLASSES, era_min_entropy=value if method == "era" else None)
+    loss_fn = LOSSES[method](value) if method in LOSSES else nn.CrossEntropyLoss()
+    rate = value if method == "baseline" else LEARNING_RATE
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=rate, weight_decay=2e-5)
+    scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=vision.EPOCHS, warmup_epochs=2, warmup_lr=1e-5)
+    images, targets = sets["train"]
+    loader = DataLoader(TensorDataset(scaled_to(model, images), targets), batch_size=BATCH_SIZE, shuffle=True)
+    held_out, rows = sets[vision.HELD_OUT], []
+    for epoch in range(1, vision.EPOCHS + 1):
+        scheduler.step(epoch - 1)
+        model.train()
+        total = 0.0
+        for batch, classes in loader:
+            loss = loss_fn(model(batch), classes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        if epoch % EVALUATED_EVERY == 0:
+            _, logits = predict(model, held_out[0])
+            found = entropies(logits)
+            row = {"global_step": epoch, "train_loss": total / len(loader), "eval_top1": top1(logits, held_out[1])}
+            rows.append({**row, "eval_entropy_mean": found.mean().item(), "eval_entropy_min": found.min().item()})
+    return model, rows
+
+
+def measures(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """top-1 and ECE in percent, NLL and entropies in nats. logits: (images, classes) fp64; targets: (images,) int64."""
+    probabilities, found = logits.softmax(-1), entropies(logits)
+    calibration = CalibrationError(task="multiclass", num_classes=CLASSES, num_bins=ECE_BINS)
+    return {
+        "top1": top1(logits, targets),
+        "ece": 100 * calibration(probabilities, targets).item(),
+        "nll": CategoricalNLL()(probabilities, targets).item(),
+        "entropy_mean": found.mean().item(),
+        "entropy_min": found.min().item(),
+    }
+
+
+def temperature(logits: torch.Tensor, targets: torch.Tensor) -> float:
+    """That by which the logits are divided for the smallest NLL."""
+    scaler = TemperatureScaler(nn.Identity())
+    scaler.fit(DataLoader(TensorDataset(logits, targets), batch_size=len(targets)), progress=False)
+    return scaler.temperature[0].item()
+
+
+def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dict]:
+    """A row per variant and set. The temperatures are fitted on the held-out images."""
+    predicted = {name: predict(model, images) for name, (images, _) in sets.items()}
+    rows = []
+    for variant in vision.VARIANTS[method]:
+        after_era = not variant.startswith("off")  # without ERA they are the same
+        by = 1.0
+        if variant.endswith("scaled"):
+            by = temperature(predicted[vision.HELD_OUT][after_era], sets[vision.HELD_OUT][1])
+        for name, (_, targets) in sets.items():
+            found = measures(predicted[name][after_era] / by, targets)
+            rows.append({"variant": variant, "set": name, "temperature": by, **found})
+    return rows
+
+
+def write_csv(file: Path, rows: list[dict]) -> None:
+    """Six digits of every number."""
+    tables.write_csv(file, [{k: f"{x:.6g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows])
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> None:
+    if run_json.read(folder).get("finished"):
+        sys.exit(f"vision_run.py: error: {folder} holds a finished run. Start this one in another folder.")
+    torch.set_num_threads(1)
+    record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES)
+    record |= {"method": arguments.method, "setting": arguments.setting}
+    run_json.write(folder, record)
+    sets = image_sets()
+    model, rows = train(arguments.method, float(arguments.setting), arguments.seed, sets)
+    write_csv(folder / "train.csv", rows)
+    del sets["train"]
+    images, targets = sets[vision.TEST]
+    sets |= {name: (shifted, targets) for name, shifted in corrupted(images).items()}
+    write_csv(folder / vision.MEASURES, evaluate(model, arguments.method, sets))
+    run_json.finish(folder, record, time.process_time())
+
+
+if __name__ == "__main__":
+    run(parse_arguments(sys.argv[1:]), Path.cwd())

@@ -1,0 +1,80 @@
+"""The LLM rivals: the rule on runs made by hand, and every setting through verl's own configuration and check."""
+
+import subprocess
+import sys
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from demo.llm import config
+from rivals import launch, llm
+
+
+def samples(*points):
+    """From (temperature, accuracy, distinct of 32)."""
+    return [dict(zip(("temperature", "pass_at_1", "distinct_32"), point)) for point in points]
+
+
+@pytest.mark.parametrize(
+    "points, expected",
+    [
+        ([(0.4, 1.0, 2), (1.0, 0.97, 10), (1.3, 0.93, 20)], 15),  # half-way between 1 and 1.3
+        ([(0.4, 1.0, 2), (1.0, 0.9, 10), (1.3, 0.96, 20)], 20),  # the hottest counts
+        ([(0.4, 0.9, 2), (1.0, 0.95, 10), (1.3, 0.0, 20)], 10),
+        ([(0.4, 0.94, 2), (1.0, 0.9, 10)], None),
+    ],
+)
+def test_distinct_answers_at_equal_accuracy(points, expected):
+    assert llm.distinct_at(samples(*points)) == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_rule():
+    """The largest mean over the tuning seeds, a missed accuracy counting as 0; of equal ones the first."""
+    distinct = {"0.15": (9, 9), "0.2": (12, 12), "0.3": (30, None), "0.45": (16, 8), "0.7": (None, None)}
+    runs = [
+        {"task": "chain", "method": "era", "setting": setting, "seed": seed, "samples": samples((1.0, accuracy, found))}
+        for setting, pair in distinct.items()
+        for seed, found in enumerate(pair, start=1)
+        for accuracy in [0.9 if found is None else 0.96]
+    ]
+    runs += [{**run, "seed": 11, "samples": samples((1.0, 1.0, 32))} for run in runs]  # no tuning seed
+    assert llm.choose(runs, "chain", "era", (1, 2)) == "0.3"
+    runs[4]["samples"] = samples((1.0, 0.96, 24))
+    assert llm.choose(runs, "chain", "era", (1, 2)) == "0.2"
+    goal = [{**run, "task": "chain-goal"} for run in runs]
+    assert llm.choose(goal, "chain-goal", "era", (1, 2)) == "0.15"  # accuracy .96 on both seeds
+
+
+def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, monkeypatch, tmp_path):
+    monkeypatch.chdir(patched_verl)  # verl's recipes find its configuration relative to the checkout
+    monkeypatch.syspath_prepend(patched_verl)
+    from verl.utils import era_checks
+
+    grpo = config.overrides(config.Settings(), "grpo", tmp_path, tmp_path, tmp_path)
+    with initialize_config_dir(str(patched_verl / "verl/trainer/config"), version_base=None):
+        for method, one in llm.METHODS.items():
+            for task in llm.START:
+                found = [llm.overrides(method, setting, task) for setting in one.settings]
+                assert len(set(map(tuple, found))) == 5
+            composed = compose("ppo_trainer", overrides=[*grpo, *found[-1]])
+            era_checks.validate_trainer_config(composed)
+
+
+def test_stages_follow_the_protocol(tmp_path, monkeypatch):
+    """Tuning before fresh seeds, the settings chosen on one task carried to others."""
+    monkeypatch.setattr(llm, "read", lambda folder: folder.name)
+    monkeypatch.setattr(llm, "choose", lambda runs, task, method, seeds: llm.METHODS[method].settings[len(task) % 5])
+    stages = list(launch.llm_stages(tmp_path))
+    assert [len(stage) for stage in stages] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25]
+    assert len({run.name for stage in stages for run in stage}) == 355
+    assert "chain-single-bonus-0.003-seed11" in {run.name for run in stages[7]}
+
+
+def test_a_setting_outside_the_protocol_is_refused(tmp_path):
+    words = ["--task", "chain", "--method", "era", "--setting", "0.66", "--seed", "1"]
+    command = [sys.executable, "-m", "rivals.llm_run", *words]
+    result = subprocess.run(
+        command, env={"PYTHONPATH": str(launch.PROJECT)}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 2 and "--setting 0.66: era has 0.15, 0.2, 0.3, 0.45, 0.7." in result.stderr
+    assert not any(tmp_path.iterdir())
