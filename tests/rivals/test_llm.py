@@ -1,5 +1,6 @@
 """The LLM rivals: the rule on runs made by hand, and every setting through verl's own configuration and check."""
 
+import os
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from demo.llm import config
-from rivals import launch, llm
+from rivals import launch, llm, llm_report, records
 
 
 def samples(*points):
@@ -68,6 +69,26 @@ def test_stages_follow_the_protocol(tmp_path, monkeypatch):
     assert [len(stage) for stage in stages] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25]
     assert len({run.name for stage in stages for run in stage}) == 355
     assert "chain-single-bonus-0.003-seed11" in {run.name for run in stages[7]}
+
+
+@pytest.mark.slow
+def test_a_run(patched_verl, tmp_path):
+    """By its command, with the KL loss, whose reference policy the worker has to make too."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    words = ["--task", "chain", "--method", "kl", "--setting", "0.01", "--seed", "1", "--steps", "2"]
+    command = [sys.executable, "-m", "rivals.llm_run", *words, "--checkout", patched_verl]
+    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT)}
+    result = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in folder.iterdir()} >= {"run.json", llm.CURVES, llm.SAMPLES}
+    assert records.collect(tmp_path, tmp_path / "records") == 1
+    (run,) = llm_report.read(tmp_path / "records/llm")
+    assert (run["method"], run["setting"], run["seed"], len(run["curves"])) == ("kl", "0.01", 1, 1)
+    accuracies = [row["pass_at_1"] for row in run["samples"]]
+    # the warm-up had 0.4, which the first steps lower; random weights have 0
+    assert min(accuracies) == llm_report.at(run, "pass_at_1", 2.0) and 0.05 < llm_report.at(run, "pass_at_1") < 0.7
+    assert 1.5 < llm_report.at(run, "response_entropy") < 2.5 < llm_report.at(run, "answer_entropy") < 17 * 2.5
 
 
 def test_a_setting_outside_the_protocol_is_refused(tmp_path):

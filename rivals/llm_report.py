@@ -1,0 +1,249 @@
+"""Tables and pictures of docs/rivals/llm.md, from records/rivals/llm.
+
+A run is a dictionary: a row of runs.csv, with the rows of samples.csv under `samples` and those of curves.csv under
+`curves`. A part is a task and whether updates are off-policy.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+
+from demo.runner.tables import interval
+from rivals import llm, records
+from rivals.llm import METHODS, distinct_at
+
+TUNING_SEEDS, FRESH_SEEDS = (1, 2), (11, 12, 13, 14, 15)
+PARTS = [("chain", False), ("chain-goal", False), ("chain-biased", False), ("chain-single", False), ("chain", True)]
+TUNED = [part for part in PARTS if part[0] in ("chain", "chain-goal")]
+HELD = 0.1  # nats from the setpoint
+
+
+def read(folder: Path) -> list[dict]:
+    tables = {name: records.read(folder / f"{name}.csv") for name in ("runs", "samples", "curves")}
+    found = {records.key(row): {**row, "samples": [], "curves": []} for row in tables["runs"]}
+    for name in ("samples", "curves"):
+        for row in tables[name]:
+            found[records.key(row)][name].append(row)
+    return list(found.values())
+
+
+def methods(off_policy: bool) -> list[str]:
+    return [name for name, one in METHODS.items() if one.off_policy == off_policy]
+
+
+def chosen(runs: list[dict], task: str, off_policy: bool) -> dict[str, str]:
+    """The setting of each method whose tuning is complete; on the tasks without a tuning, that of `chain`."""
+    tuned_on = task if (task, off_policy) in TUNED else "chain"
+    found = {}
+    for method in methods(off_policy):
+        try:
+            found[method] = llm.choose(runs, tuned_on, method, TUNING_SEEDS)
+        except KeyError:
+            continue
+    return found
+
+
+def of(runs: list[dict], task: str, method: str, setting: str, seeds: Sequence[int]) -> list[dict]:
+    """In the order of the seeds, as far as they are there."""
+    known = {records.key(run): run for run in runs}
+    wanted = [(task, method, setting, seed) for seed in seeds]
+    return [known[one] for one in wanted if one in known]
+
+
+def complete(runs: list[dict], task: str, off_policy: bool) -> dict[str, list[dict]]:
+    """The fresh runs of each method that has all of them, with its chosen setting."""
+    found = {
+        method: of(runs, task, method, setting, FRESH_SEEDS)
+        for method, setting in chosen(runs, task, off_policy).items()
+    }
+    return {method: fresh for method, fresh in found.items() if len(fresh) == len(FRESH_SEEDS)}
+
+
+def at(run: dict, column: str, temperature: float = 1.0) -> float:
+    (row,) = (row for row in run["samples"] if row["temperature"] == temperature)
+    return row[column]
+
+
+def markdown(lines: list[list[str]]) -> str:
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
+
+
+def spread(values: list[float], digits: int) -> str:
+    return f"{mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
+    """Of every setting the mean score over the tuning seeds, and H_resp at the end for each of them; chosen: bold."""
+    best, lines = chosen(runs, task, off_policy), [["method", *("setting: score (H_resp, each seed)",) * 5]]
+    for method in methods(off_policy):
+        line = [METHODS[method].title]
+        for setting in METHODS[method].settings:
+            found = of(runs, task, method, setting, TUNING_SEEDS)
+            if len(found) < len(TUNING_SEEDS):
+                line.append(f"{setting}: -")
+                continue
+            score = mean(map(llm.score, found))
+            entropies = ", ".join(f"{run['response_entropy']:.2f}" for run in found)
+            cell = f"{setting}: {score:.{2 if task == 'chain-goal' else 1}f} ({entropies})"
+            line.append(f"**{cell}**" if best.get(method) == setting else cell)
+        lines.append(line)
+    return markdown(lines)
+
+
+def distinct(run: dict) -> float:
+    """d@.95, 0 where no temperature has that accuracy."""
+    return distinct_at(run["samples"]) or 0.0
+
+
+# label: measure of a run, decimals
+MEASURES = {
+    "H_resp, last 10 steps": (lambda run: run["response_entropy"], 2),
+    "lowest step": (lambda run: run["lowest_entropy"], 2),
+    "reward, last 10": (lambda run: run["reward"], 2),
+    "accuracy": (lambda run: at(run, "pass_at_1"), 2),
+    "pass@32": (lambda run: at(run, "pass_at_32"), 2),
+    "distinct of 256": (lambda run: at(run, "distinct_all"), 0),
+    "entropy of an answer": (lambda run: at(run, "answer_entropy"), 1),
+    "d@.95": (distinct, 1),
+}
+
+
+def results_table(runs: list[dict], task: str, off_policy: bool) -> str:
+    """Mean (smallest to largest) over the fresh seeds, at temperature 1 where none is said."""
+    settings = chosen(runs, task, off_policy)
+    lines = [["method", "setting", *MEASURES]]
+    for method, found in complete(runs, task, off_policy).items():
+        cells = [spread([measure(run) for run in found], digits) for measure, digits in MEASURES.values()]
+        lines.append([METHODS[method].title.partition(",")[0], settings[method], *cells])
+    return markdown(lines)
+
+
+def compared(task: str) -> dict:
+    """Label: measure of a run, decimals; fixed in the protocol."""
+    if task == "chain-goal":
+        return {
+            "accuracy": (lambda run: max(row["pass_at_1"] for row in run["samples"]), 2),
+            "pass@32": MEASURES["pass@32"],
+        }
+    return {name: MEASURES[name] for name in (("d@.95",) if task == "chain" else ("reward, last 10",))}
+
+
+def differences(runs: list[dict], task: str, off_policy: bool) -> Iterator[tuple[str, str, list[float], int]]:
+    """Of ERA to each other method: its name, a measure's label, the differences by seed, and decimals."""
+    found = complete(runs, task, off_policy)
+    era = found.pop("off-era" if off_policy else "era", None)
+    for method, others in found.items():
+        for label, (measure, digits) in compared(task).items():
+            if era:
+                yield method, label, [measure(one) - measure(other) for one, other in zip(era, others)], digits
+
+
+def differences_table(runs: list[dict], task: str, off_policy: bool) -> str:
+    lines = {}
+    for method, _, values, digits in differences(runs, task, off_policy):
+        low, high = interval(values)
+        cell = f"{mean(values):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+        line = lines.setdefault(method, [METHODS[method].title.partition(",")[0]])
+        line.append(cell if low <= 0 <= high else f"**{cell}**")
+    return markdown([["ERA minus", *compared(task)], *lines.values()])
+
+
+def setpoints_table(runs: list[dict]) -> str:
+    """On `chain`, of ERA and the adaptive bonus on H_resp: H_resp at the end for each seed, and whether it was held."""
+    lines = [["setpoint, nats", "ERA", "adaptive bonus on H_resp"]]
+    for share in llm.SHARES:
+        target = float(share) * llm.START["chain"][0]
+        line = [f"{target:.2f}"]
+        for method in ("era", "adaptive"):
+            found = of(runs, "chain", method, share, (*TUNING_SEEDS, *FRESH_SEEDS))
+            values = [run["response_entropy"] for run in found]
+            held = all(abs(value - target) <= HELD for value in values)
+            each = ", ".join(f"{value:.2f}" for value in values)
+            line.append(f"{each}: {'held' if held else 'not held'}" if values else "-")
+        lines.append(line)
+    return markdown(lines)
+
+
+def tables(runs: list[dict]) -> dict[str, str]:
+    """By the name that marks their place in the page."""
+    found = {"setpoints": setpoints_table(runs)}
+    for task, off_policy in PARTS:
+        name = f"{task}{'-off-policy' if off_policy else ''}"
+        if (task, off_policy) in TUNED:
+            found[f"tuning {name}"] = tuning_table(runs, task, off_policy)
+        found[f"results {name}"] = results_table(runs, task, off_policy)
+        found[f"differences {name}"] = differences_table(runs, task, off_policy)
+    return found
+
+
+# Dark to light; ERA and GRPO stand out in black and white too.
+STYLES = {
+    "grpo": dict(color="black", linestyle=(0, (4, 3))),
+    "era": dict(color="#2b7bba", linewidth=2.5, marker="o"),
+    "adaptive": dict(color="#d1611a", marker="s"),
+    "adaptive-mean": dict(color="#e8a06b", marker="D"),
+    "bonus": dict(color="#5f8f3e", marker="^"),
+    "kl": dict(color="#8b5fa8", marker="v"),
+    "hotter": dict(color="0.6", marker="x"),
+    "clip-higher": dict(color="#5f8f3e", marker="^"),
+    "clip-cov": dict(color="#8b5fa8", marker="v"),
+    "kl-cov": dict(color="#d1611a", marker="s"),
+}
+
+
+def style(method: str) -> dict:
+    return {"linewidth": 1.2, "markersize": 4, **STYLES[method.removeprefix("off-")]}
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def draw_frontiers(runs: list[dict], file: Path) -> None:
+    """Accuracy against distinct answers over the temperatures, means over the fresh seeds."""
+    pyplot = _pyplot()
+    parts = [part for part in TUNED if complete(runs, *part)]
+    figure, axes = pyplot.subplots(1, len(parts), figsize=(5.2 * len(parts), 4), squeeze=False, layout="constrained")
+    for (task, off_policy), axis in zip(parts, axes[0]):
+        for method, found in complete(runs, task, off_policy).items():
+            points = [
+                [mean(at(run, column, row["temperature"]) for run in found) for column in ("pass_at_1", "distinct_32")]
+                for row in found[0]["samples"]
+            ]
+            axis.plot(*zip(*points), label=METHODS[method].title.partition(",")[0], **style(method))
+        axis.set(xlabel="accuracy", ylabel="distinct right answers of 32", xlim=(0.5 if task == "chain" else 0, 1.005))
+        axis.set_title(f"{task}{', off-policy' if off_policy else ''}", fontsize=10)
+        axis.legend(fontsize=7, frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_settings(runs: list[dict], file: Path) -> None:
+    """H_resp at the end over the five settings of each method on `chain`, a dot for every seed."""
+    pyplot = _pyplot()
+    names = [name for name in methods(False) if name != "adaptive-mean"]
+    figure, axes = pyplot.subplots(1, len(names), figsize=(2.1 * len(names), 2.9), sharey=True, layout="constrained")
+    for method, axis in zip(names, axes):
+        settings = METHODS[method].settings
+        for place, setting in enumerate(settings):
+            found = of(runs, "chain", method, setting, (*TUNING_SEEDS, *FRESH_SEEDS))
+            axis.plot([place] * len(found), [run["response_entropy"] for run in found], "o", color="black", alpha=0.5)
+            if method in ("era", "adaptive"):
+                target = float(setting) * llm.START["chain"][0]
+                axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
+        axis.set_xticks(range(len(settings)), settings, fontsize=7)
+        axis.set_title(METHODS[method].title.replace(", ", "\n"), fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("response entropy at the end, nats")
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+PICTURES = {"rivals-frontiers.png": draw_frontiers, "rivals-settings.png": draw_settings}

@@ -1,0 +1,54 @@
+"""python -m rivals.report: writes the tables and pictures of docs/rivals/ anew, from records/rivals/ alone.
+
+A page has its tables between <!-- table NAME --> and <!-- end -->.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from rivals import llm_report, records, vision
+
+DOCS = records.PROJECT / "docs"
+PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def vision_tables(folder: Path) -> dict[str, str]:
+    rows = records.read(folder / "measures.csv")
+    if not rows:
+        return {}
+    settings = vision.choose(rows, llm_report.TUNING_SEEDS)
+    return {
+        "tuning": vision.tuning_table(rows, settings, llm_report.TUNING_SEEDS),
+        "results": vision.table(rows, settings, llm_report.FRESH_SEEDS),
+        "differences": vision.differences_table(rows, settings, llm_report.FRESH_SEEDS),
+    }
+
+
+def filled(page: str, tables: dict[str, str]) -> str:
+    """The page with its tables; a table that it does not have a place for is an error of the page's."""
+    places = [name for _, name, _ in PLACE.findall(page)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
+    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
+
+
+def main() -> None:
+    runs = llm_report.read(records.RECORDS / "llm")
+    pages = {"llm": llm_report.tables(runs), "vision": vision_tables(records.RECORDS / "vision")}
+    for name, tables in pages.items():
+        page = DOCS / f"rivals/{name}.md"
+        if tables:
+            page.write_text(filled(page.read_text(), tables))
+    for name, draw in llm_report.PICTURES.items():
+        if runs:
+            draw(runs, DOCS / "img" / name)
+    rows = records.read(records.RECORDS / "vision/measures.csv")
+    if rows:
+        settings = vision.choose(rows, llm_report.TUNING_SEEDS)
+        vision.picture(rows, settings, llm_report.FRESH_SEEDS, DOCS / "img/rivals-vision.png")
+    print(f"{len(runs)} runs of verl; tables in {DOCS}/rivals, pictures in {DOCS}/img")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
