@@ -11,10 +11,10 @@ from statistics import mean
 from demo.runner.tables import interval
 from rivals import llm, records
 from rivals.llm import METHODS, distinct_at
+from rivals.stages import FRESH_SEEDS, LLM_PARTS, TUNING_SEEDS
 
-TUNING_SEEDS, FRESH_SEEDS = (1, 2), (11, 12, 13, 14, 15)
-PARTS = [("chain", False), ("chain-goal", False), ("chain-biased", False), ("chain-single", False), ("chain", True)]
-TUNED = [part for part in PARTS if part[0] in ("chain", "chain-goal")]
+PARTS = [(task, off_policy) for _, task, off_policy in LLM_PARTS]
+TUNED = [(task, off_policy) for tuned_on, task, off_policy in LLM_PARTS if tuned_on == task]
 HELD = 0.1  # nats from the setpoint
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from rivals import llm_report, records, vision
+from rivals.stages import FRESH_SEEDS, TUNING_SEEDS
 
 DOCS = records.PROJECT / "docs"
 PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -17,11 +18,11 @@ def vision_tables(folder: Path) -> dict[str, str]:
     rows = records.read(folder / "measures.csv")
     if not rows:
         return {}
-    settings = vision.choose(rows, llm_report.TUNING_SEEDS)
+    settings = vision.choose(rows, TUNING_SEEDS)
     return {
-        "tuning": vision.tuning_table(rows, settings, llm_report.TUNING_SEEDS),
-        "results": vision.table(rows, settings, llm_report.FRESH_SEEDS),
-        "differences": vision.differences_table(rows, settings, llm_report.FRESH_SEEDS),
+        "tuning": vision.tuning_table(rows, settings, TUNING_SEEDS),
+        "results": vision.table(rows, settings, FRESH_SEEDS),
+        "differences": vision.differences_table(rows, settings, FRESH_SEEDS),
     }
 
 
@@ -45,8 +46,8 @@ def main() -> None:
             draw(runs, DOCS / "img" / name)
     rows = records.read(records.RECORDS / "vision/measures.csv")
     if rows:
-        settings = vision.choose(rows, llm_report.TUNING_SEEDS)
-        vision.picture(rows, settings, llm_report.FRESH_SEEDS, DOCS / "img/rivals-vision.png")
+        settings = vision.choose(rows, TUNING_SEEDS)
+        vision.picture(rows, settings, FRESH_SEEDS, DOCS / "img/rivals-vision.png")
     print(f"{len(runs)} runs of verl; tables in {DOCS}/rivals, pictures in {DOCS}/img")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from demo.llm import config
-from rivals import launch, llm, llm_report, records
+from rivals import llm, llm_report, records, stages
 
 
 def samples(*points):
@@ -65,10 +65,10 @@ def test_stages_follow_the_protocol(tmp_path, monkeypatch):
     """Tuning before fresh seeds, the settings chosen on one task carried to others."""
     monkeypatch.setattr(llm, "read", lambda folder: folder.name)
     monkeypatch.setattr(llm, "choose", lambda runs, task, method, seeds: llm.METHODS[method].settings[len(task) % 5])
-    stages = list(launch.llm_stages(tmp_path))
-    assert [len(stage) for stage in stages] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25]
-    assert len({run.name for stage in stages for run in stage}) == 355
-    assert "chain-single-bonus-0.003-seed11" in {run.name for run in stages[7]}
+    found = list(stages.llm_stages(tmp_path))
+    assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25]
+    assert len({run.name for stage in found for run in stage}) == 355
+    assert "chain-single-bonus-0.003-seed11" in {run.name for run in found[7]}
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_run(patched_verl, tmp_path):
     folder.mkdir()
     words = ["--task", "chain", "--method", "kl", "--setting", "0.01", "--seed", "1", "--steps", "2"]
     command = [sys.executable, "-m", "rivals.llm_run", *words, "--checkout", patched_verl]
-    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT)}
+    environment = {**os.environ, "PYTHONPATH": str(records.PROJECT)}
     result = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert {path.name for path in folder.iterdir()} >= {"run.json", llm.CURVES, llm.SAMPLES}
@@ -95,7 +95,7 @@ def test_a_setting_outside_the_protocol_is_refused(tmp_path):
     words = ["--task", "chain", "--method", "era", "--setting", "0.66", "--seed", "1"]
     command = [sys.executable, "-m", "rivals.llm_run", *words]
     result = subprocess.run(
-        command, env={"PYTHONPATH": str(launch.PROJECT)}, cwd=tmp_path, capture_output=True, text=True
+        command, env={"PYTHONPATH": str(records.PROJECT)}, cwd=tmp_path, capture_output=True, text=True
     )
     assert result.returncode == 2 and "--setting 0.66: era has 0.15, 0.2, 0.3, 0.45, 0.7." in result.stderr
     assert not any(tmp_path.iterdir())

@@ -71,7 +71,7 @@ def vision_run():
 
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vision_run, "EPOCHS", 2)
+        patch.setattr(vision, "EPOCHS", 2)
         patch.setattr(vision_run, "EVALUATED_EVERY", 1)
         patch.setattr(vision, "SHIFTS", {name: vision.SHIFTS[name] for name in ("Snow-1", "GaussianNoise-2")})
         yield vision_run

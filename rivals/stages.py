@@ -1,0 +1,78 @@
+"""The runs of docs/rivals/ in their order: each stage's settings are chosen from the runs before it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rivals import llm, vision
+
+TUNING_SEEDS, FRESH_SEEDS = (1, 2), (11, 12, 13, 14, 15)
+# The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
+LLM_PARTS = (
+    ("chain", "chain", False),
+    ("chain-goal", "chain-goal", False),
+    ("chain", "chain-biased", False),
+    ("chain", "chain-single", False),
+    ("chain", "chain", True),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    task: str
+    agent: str  # the method
+    command: tuple[str, ...]
+
+
+Settings = Mapping[str, Sequence[str]]  # of each method
+
+
+def llm_runs(task: str, settings: Settings, seeds: Sequence[int]) -> list[Run]:
+    """Seed by seed, so that the first runs already compare all methods."""
+    return [
+        Run(
+            f"{task}-{method}-{setting}-seed{seed}",
+            task,
+            method,
+            ("rivals.llm_run", "--task", task, "--method", method, "--setting", setting, "--seed", str(seed)),
+        )
+        for seed in seeds
+        for method, values in settings.items()
+        for setting in values
+    ]
+
+
+def llm_stages(output: Path) -> Iterator[list[Run]]:
+    """Each is asked for once the runs of those before it are finished."""
+    for tuned_on, task, off_policy in LLM_PARTS:
+        methods = {name: one.settings for name, one in llm.METHODS.items() if one.off_policy == off_policy}
+        tuning = llm_runs(tuned_on, methods, TUNING_SEEDS)
+        yield tuning
+        found = [llm.read(output / run.name) for run in tuning]
+        chosen = {method: (llm.choose(found, tuned_on, method, TUNING_SEEDS),) for method in methods}
+        yield llm_runs(task, chosen, FRESH_SEEDS)
+
+
+def vision_runs(settings: Settings, seeds: Sequence[int]) -> list[Run]:
+    return [
+        Run(
+            f"{vision.TASK}-{method}-{setting}-seed{seed}",
+            vision.TASK,
+            method,
+            ("rivals.vision_run", *vision.METHODS[method][setting], "--seed", str(seed)),
+        )
+        for seed in seeds
+        for method, values in settings.items()
+        for setting in values
+    ]
+
+
+def vision_stages(output: Path) -> Iterator[list[Run]]:
+    tuning = vision_runs(vision.METHODS, TUNING_SEEDS)
+    yield tuning
+    rows = [row for run in tuning for row in vision.read(output / run.name)]
+    chosen = {}
+    for (method, _), setting in vision.choose(rows, TUNING_SEEDS).items():
+        chosen.setdefault(method, {})[setting] = None
+    yield vision_runs(chosen, FRESH_SEEDS)
