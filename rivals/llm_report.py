@@ -75,7 +75,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
     """Of every setting the mean score over the tuning seeds, and H_resp at the end for each of them; chosen: bold."""
-    best, lines = chosen(runs, task, off_policy), [["method", *("setting: score (H_resp, each seed)",) * 5]]
+    best, lines = chosen(runs, task, off_policy), [["method", *("setting: score (H_resp)",) * 5]]
     for method in methods(off_policy):
         line = [METHODS[method].title]
         for setting in METHODS[method].settings:
@@ -84,7 +84,7 @@ def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
                 line.append(f"{setting}: -")
                 continue
             score = mean(map(llm.score, found))
-            entropies = ", ".join(f"{run['response_entropy']:.2f}" for run in found)
+            entropies = ", ".join(f"{at(run, 'response_entropy'):.2f}" for run in found)
             cell = f"{setting}: {score:.{2 if task == 'chain-goal' else 1}f} ({entropies})"
             line.append(f"**{cell}**" if best.get(method) == setting else cell)
         lines.append(line)
@@ -98,6 +98,7 @@ def distinct(run: dict) -> float:
 
 # label: measure of a run, decimals
 MEASURES = {
+    "H_resp": (lambda run: at(run, "response_entropy"), 2),
     "H_resp, last 10 steps": (lambda run: run["response_entropy"], 2),
     "lowest step": (lambda run: run["lowest_entropy"], 2),
     "reward, last 10": (lambda run: run["reward"], 2),
@@ -109,12 +110,18 @@ MEASURES = {
 }
 
 
+OF_STEPS = ("H_resp, last 10 steps", "lowest step")  # with top_fraction=1 these are means over all tokens
+
+
 def results_table(runs: list[dict], task: str, off_policy: bool) -> str:
     """Mean (smallest to largest) over the fresh seeds, at temperature 1 where none is said."""
     settings = chosen(runs, task, off_policy)
     lines = [["method", "setting", *MEASURES]]
     for method, found in complete(runs, task, off_policy).items():
-        cells = [spread([measure(run) for run in found], digits) for measure, digits in MEASURES.values()]
+        cells = [
+            "-" if method == "adaptive-mean" and label in OF_STEPS else spread([measure(run) for run in found], digits)
+            for label, (measure, digits) in MEASURES.items()
+        ]
         lines.append([METHODS[method].title.partition(",")[0], settings[method], *cells])
     return markdown(lines)
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from hydra import compose, initialize_config_dir
+from scipy import stats
 
 from demo.llm import config
 from rivals import llm, llm_report, records, stages
@@ -99,3 +100,34 @@ def test_a_setting_outside_the_protocol_is_refused(tmp_path):
     )
     assert result.returncode == 2 and "--setting 0.66: era has 0.15, 0.2, 0.3, 0.45, 0.7." in result.stderr
     assert not any(tmp_path.iterdir())
+
+
+def finished(run: stages.Run, distinct: float) -> dict:
+    """A run as records have it, with .96 right at temperature 1 and `distinct` right answers of 32."""
+    words = dict(zip(run.command[1::2], run.command[2::2]))
+    known = {"task": run.task, "method": run.agent, "setting": words["--setting"], "seed": int(words["--seed"])}
+    row = {"pass_at_1": 0.96, "pass_at_32": 1.0, "distinct_32": distinct, "distinct_all": 9, "answer_entropy": 3}
+    sampled = [{"temperature": 1.0, "response_entropy": 0.7, **row}, {"temperature": 2.0, **row, "pass_at_1": 0.0}]
+    return {**known, "samples": sampled, "curves": [], "reward": 0.9, "response_entropy": 0.7, "lowest_entropy": 0.6}
+
+
+def test_tables_and_pictures(tmp_path):
+    """The chosen settings on fresh seeds: ERA 2 answers above the rest, but for one seed on which it is 9 below."""
+    settings = {name: one.settings for name, one in llm.METHODS.items() if not one.off_policy}
+    tuning = stages.llm_runs("chain", settings, stages.TUNING_SEEDS)
+    runs = [finished(run, 20 if run.name.startswith("chain-era-0.45") else 10) for run in tuning]
+    first = {name: values[:1] for name, values in settings.items()} | {"era": ["0.45"]}
+    fresh = stages.llm_runs("chain", first, stages.FRESH_SEEDS)
+    runs += [
+        finished(run, 12 if run.agent == "era" else 21 if run.name == "chain-kl-0.005-seed11" else 10) for run in fresh
+    ]
+    tables = llm_report.tables(runs)
+    assert "| ERA, omega_low | 0.15: 10.0 (0.70, 0.70) |" in tables["tuning chain"]
+    assert "| **0.45: 20.0 (0.70, 0.70)** |" in tables["tuning chain"]
+    assert "| ERA | 0.45 |" in tables["results chain"] and tables["results chain"].count("\n") == 8
+    assert "| entropy bonus | **+2.0 (+2.0 to +2.0)** |" in tables["differences chain"]
+    low, high = stats.ttest_1samp([-9, 2, 2, 2, 2], 0).confidence_interval()
+    assert f"| KL loss | -0.2 ({low:+.1f} to {high:+.1f}) |" in tables["differences chain"]
+    assert tables["results chain-goal"].count("\n") == 1, "no run yet: the heading alone"
+    for name, draw in llm_report.PICTURES.items():
+        draw(runs, tmp_path / name)
