@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+from demo.llm import chain
+
 ACTOR = "actor_rollout_ref.actor."
 ERA = f"{ACTOR}era."
 LOSS = f"{ACTOR}policy_loss."
@@ -23,10 +25,12 @@ START = {
     "chain-single": (1.039, 0.368),
 }
 DELTA = 0.005  # of the adaptive coefficient
-LEARNING_RATE = {"chain-goal": 2.5e-4}  # of a task, where it is not
-USUAL_RATE = 5e-4
 OFF_POLICY_RATE = 2e-4  # with four updates per batch of answers
-OFF_POLICY = {f"{ACTOR}ppo_mini_batch_size": 4, f"{ACTOR}ppo_micro_batch_size_per_gpu": 32}
+OFF_POLICY = {
+    f"{ACTOR}ppo_mini_batch_size": 4,
+    f"{ACTOR}ppo_micro_batch_size_per_gpu": 32,
+    f"{ACTOR}optim.lr": OFF_POLICY_RATE,
+}
 STEPS = 150
 CURVES, SAMPLES = "train.csv", "samples.csv"
 ACCURACY = 0.95  # at which distinct right answers are compared
@@ -43,7 +47,7 @@ class Method:
 
 
 def _learning_rate(value: str, task: str) -> dict:
-    return {f"{ACTOR}optim.lr": float(value) * LEARNING_RATE.get(task, USUAL_RATE)}
+    return {f"{ACTOR}optim.lr": float(value) * chain.TASKS[task].learning_rate}
 
 
 def _off_policy_rate(value: str, task: str) -> dict:
@@ -117,8 +121,7 @@ METHODS = {
 def overrides(method: str, setting: str, task: str) -> list[str]:
     """What differs from the demo's GRPO."""
     chosen = METHODS[method]
-    rate = OFF_POLICY_RATE if chosen.off_policy else LEARNING_RATE.get(task, USUAL_RATE)
-    values = {f"{ACTOR}optim.lr": rate, **(OFF_POLICY if chosen.off_policy else {}), **chosen.overrides(setting, task)}
+    values = (OFF_POLICY if chosen.off_policy else {}) | chosen.overrides(setting, task)
     return [f"{key}={value}" for key, value in values.items()]
 
 

@@ -27,12 +27,14 @@ class Task:
     rejection: the probability with which each step other than "+1" gets a right answer rejected.
     plus_one: the share of the warm-up's steps that are "+1" on purpose.
     goal: the totals that an answer may end with; None for any.
+    learning_rate: of the demo; where few answers are rewarded at first, 5e-4 unlearns the format.
     omega_low: 0.3 x the response entropy after the warm-up, in nats: the paper's rule, fixed before training.
     """
 
     rejection: float = 0.0
     plus_one: float = 0.0
     goal: range | None = None
+    learning_rate: float = 5e-4
     omega_low: float = 0.66
 
 
@@ -43,7 +45,7 @@ TASKS = {
     # one rewarded answer per prompt, the one that counts up
     "chain-single": Task(rejection=1.0, plus_one=0.8, omega_low=0.34),
     # from a start far from the goal only few answers reach it, and the warm-up hardly ever samples one
-    "chain-goal": Task(goal=range(45, 55)),
+    "chain-goal": Task(goal=range(45, 55), learning_rate=2.5e-4),
 }
 
 _STEP = re.compile(r"([+-])([1-9])([0-9]{2})")

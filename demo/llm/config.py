@@ -48,7 +48,7 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
         "actor_rollout_ref.model.path": model,
         "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": PROMPTS * ANSWERS,
-        "actor_rollout_ref.actor.optim.lr": 5e-4,
+        "actor_rollout_ref.actor.optim.lr": chain.TASKS[settings.task].learning_rate,
         "actor_rollout_ref.actor.optim.weight_decay": 0.0,
         "actor_rollout_ref.actor.era.enable": True,
         "actor_rollout_ref.actor.era.low": settings.omega_low,

@@ -11,6 +11,7 @@ CHOICE = {
     "chain": ", chosen because GRPO collapses on it and many answers are equally good",
     "chain-biased": ", in which the reward itself asks for low entropy",
     "chain-single": ", in which a single answer per prompt is rewarded",
+    "chain-goal": ", in which from some starts hardly an answer is rewarded",
 }
 LAST = 10  # steps that a "last" value is averaged over
 
