@@ -11,6 +11,7 @@ Repeating the command skips finished runs and starts interrupted ones over. Sett
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ OUTPUT = PROJECT / "results/rivals"
 @dataclass(frozen=True)
 class Trainer(grid.Trainer):
     python: str
-    steps_of_a_run: int
+    steps_of: Mapping[str, int]  # a task's runs
     files: tuple[str, ...]
 
     def words(self, run: Run, folder: Path) -> list[str]:
@@ -50,19 +51,19 @@ class Trainer(grid.Trainer):
         return is_finished(folder)
 
     def steps(self, folder: Path) -> tuple[int, int | None]:
-        return steps_done(folder), self.steps_of_a_run
+        return steps_done(folder), run_json.read(folder).get("total_steps")
 
     def last_return(self, folder: Path) -> float | None:
         return None
 
     def planned_steps(self, run: Run) -> int | None:
-        return self.steps_of_a_run
+        return self.steps_of[run.task]
 
 
-# stages; steps of a run; files that it writes
+# stages; steps of a task's runs; files that they write
 DOMAINS = {
     "llm": (llm_stages, llm.STEPS, (llm.CURVES, llm.SAMPLES, "verl.new", "verl")),
-    "vision": (vision_stages, vision.EPOCHS, ("train.csv", vision.MEASURES)),
+    "vision": (vision_stages, {vision.TASK: vision.EPOCHS}, ("train.csv", vision.MEASURES)),
 }
 
 

@@ -31,7 +31,7 @@ OFF_POLICY = {
     f"{ACTOR}ppo_micro_batch_size_per_gpu": 32,
     f"{ACTOR}optim.lr": OFF_POLICY_RATE,
 }
-STEPS = 150
+STEPS = dict.fromkeys(START, 150) | {"chain-goal": 300}
 CURVES, SAMPLES = "train.csv", "samples.csv"
 ACCURACY = 0.95  # at which distinct right answers are compared
 
@@ -67,12 +67,12 @@ def _era(value: str, task: str) -> dict:
 
 
 def _adaptive(value: str, task: str) -> dict:
-    return {f"{ERA}low": _share(value, START[task][0]), f"+{ERA}entropy_coeff_delta": DELTA}
+    return {f"{ERA}low": _share(value, START[task][0]), f"++{ERA}entropy_coeff_delta": DELTA}
 
 
 def _adaptive_mean(value: str, task: str) -> dict:
     low = _share(value, START[task][1])
-    return {f"{ERA}low": low, f"{ERA}top_fraction": 1.0, f"+{ERA}entropy_coeff_delta": DELTA}
+    return {f"{ERA}low": low, f"{ERA}top_fraction": 1.0, f"++{ERA}entropy_coeff_delta": DELTA}
 
 
 def _bonus(value: str, task: str) -> dict:
@@ -108,13 +108,13 @@ METHODS = {
     "era": Method("ERA, omega_low", SHARES, _era),
     "adaptive": Method("adaptive bonus on H_resp, target", SHARES, _adaptive),
     "adaptive-mean": Method("adaptive bonus on the mean entropy, target", SHARES, _adaptive_mean),
-    "bonus": Method("entropy bonus, coefficient", ("0.003", "0.01", "0.02", "0.03", "0.05"), _bonus),
-    "kl": Method("KL loss, coefficient", ("0.005", "0.01", "0.02", "0.05", "0.1"), _kl),
+    "bonus": Method("entropy bonus, coefficient", ("0.01", "0.02", "0.03", "0.05", "0.08"), _bonus),
+    "kl": Method("KL loss, coefficient", ("0.01", "0.02", "0.03", "0.05", "0.1"), _kl),
     "off-grpo": Method("GRPO, learning rate", ("0.25", "0.5", "1", "1.5", "2"), _off_policy_rate, True),
     "off-era": Method("ERA, omega_low", SHARES, _era, True),
-    "clip-higher": Method("clip-higher, upper clip", ("0.24", "0.28", "0.34", "0.4", "0.6"), _clip_higher, True),
-    "clip-cov": Method("Clip-Cov, share", ("0.0002", "0.002", "0.01", "0.02", "0.05"), _clip_cov, True),
-    "kl-cov": Method("KL-Cov, share", ("0.0002", "0.002", "0.02", "0.1", "0.2"), _kl_cov, True),
+    "clip-higher": Method("clip-higher, upper clip", ("0.24", "0.28", "0.4", "0.6", "1.0"), _clip_higher, True),
+    "clip-cov": Method("Clip-Cov, share", ("0.002", "0.01", "0.02", "0.05", "0.1"), _clip_cov, True),
+    "kl-cov": Method("KL-Cov, share", ("0.002", "0.02", "0.1", "0.2", "0.5"), _kl_cov, True),
 }
 
 

@@ -12,10 +12,12 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from statistics import mean
 
 from demo.llm import chain, config, training, warmup
 from demo.llm.models import EOS
 from demo.runner.tables import write_csv
+from era.language import response_entropy
 from rivals import llm
 from rivals.llm import CURVES, SAMPLES, STEPS
 
@@ -24,8 +26,10 @@ sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that 
 import run_json  # noqa: E402
 
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
-# Sampled per prompt at each temperature.
-ANSWERS = {0.4: 64, 0.55: 64, 0.7: 64, 0.85: 64, 1.0: 256, 1.15: 64, 1.3: 64, 1.5: 64, 2.0: 64}
+TEMPERATURES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 2.0, 3.0, 4.0)
+ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
+# A policy that has given up some starts has given them up entirely, so a share of 16 would be coarse.
+STARTS = dict.fromkeys(llm.START, chain.VALIDATION_STARTS) | {"chain-goal": range(10, 90, 2)}
 BLOCK = 32  # answers, of which distinct ones are counted
 # verl writes the final weights as a model of transformers.
 SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,hf_model]")
@@ -46,10 +50,10 @@ def start_model(task: str, seed: int) -> Path:
 
 
 def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
-    """Of `size` answers to each validation prompt; means over prompts, and over blocks of BLOCK answers."""
+    """Of `size` answers to each prompt; means over prompts, and over blocks of BLOCK answers."""
     import torch
 
-    starts = [start for start in chain.VALIDATION_STARTS for _ in range(size)]
+    starts = [start for start in STARTS[task] for _ in range(size)]
     prompts = torch.tensor([tokenizer.encode(chain.prompt(start)) for start in starts])
     sequences = model.generate(
         prompts,
@@ -62,8 +66,8 @@ def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
     )
     responses = sequences[:, prompts.shape[1] :]
     answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
-    goal = chain.TASKS[task].goal
-    right = [answer if chain.is_right(start, answer, goal) else None for start, answer in zip(starts, answers)]
+    kind = chain.TASKS[task]
+    right = [answer if chain.is_right(start, answer, kind.goal) else None for start, answer in zip(starts, answers)]
     blocks = [len(set(right[i : i + BLOCK]) - {None}) for i in range(0, len(right), BLOCK)]
     whole = [len(set(right[i : i + size]) - {None}) for i in range(0, len(right), size)]
     row = {
@@ -73,15 +77,16 @@ def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
         "pass_at_32": sum(map(bool, blocks)) / len(blocks),
         "distinct_32": sum(blocks) / len(blocks),
         "distinct_all": sum(whole) / len(whole),
+        "reward": mean(chain.expected_reward(start, answer, kind) for start, answer in zip(starts, answers)),
         "response_entropy": "",
         "answer_entropy": "",
     }
     if temperature == 1.0:
         logits = model(sequences).logits[:, prompts.shape[1] - 1 : -1]
         ended = (responses == EOS).cumsum(-1) - (responses == EOS).int()  # 0 up to the first end of sequence
-        entropy = torch.distributions.Categorical(logits=logits).entropy() * (ended == 0)
-        row["response_entropy"] = entropy.topk(3, -1).values.mean().item()
-        row["answer_entropy"] = entropy.sum(-1).mean().item()
+        entropy = torch.distributions.Categorical(logits=logits).entropy()
+        row["response_entropy"] = response_entropy(entropy, ended == 0).mean().item()
+        row["answer_entropy"] = (entropy * (ended == 0)).sum(-1).mean().item()
     return row
 
 
@@ -93,7 +98,10 @@ def sample(weights: Path, task: str) -> list[dict]:
     tokenizer = AutoTokenizer.from_pretrained(weights)
     model = AutoModelForCausalLM.from_pretrained(weights, torch_dtype=torch.float32).eval()
     with torch.inference_mode():
-        return [sampled(model, tokenizer, task, temperature, size) for temperature, size in ANSWERS.items()]
+        return [
+            sampled(model, tokenizer, task, temperature, ANSWERS_AT_1 if temperature == 1.0 else ANSWERS)
+            for temperature in TEMPERATURES
+        ]
 
 
 def train(arguments: argparse.Namespace) -> Path:
@@ -128,13 +136,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--method", required=True, choices=llm.METHODS)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
-    parser.add_argument("--steps", default=STEPS, type=int)
+    parser.add_argument("--steps", type=int, help="those of the task's protocol")
     checkouts = os.environ.get("CHECKOUTS") or PROJECT / "checkouts"
     parser.add_argument("--checkout", default=Path(checkouts, "verl"), type=Path, help="v0.4.1 with the overlay")
     arguments = parser.parse_args()
     known = llm.METHODS[arguments.method].settings
     if arguments.setting not in known:
         parser.error(f"--setting {arguments.setting}: {arguments.method} has {', '.join(known)}.")
+    arguments.steps = arguments.steps or STEPS[arguments.task]
     return arguments
 
 

@@ -23,6 +23,7 @@ def vision_tables(folder: Path) -> dict[str, str]:
         "tuning": vision.tuning_table(rows, settings, TUNING_SEEDS),
         "results": vision.table(rows, settings, FRESH_SEEDS),
         "differences": vision.differences_table(rows, settings, FRESH_SEEDS),
+        "best": vision.best_table(rows, settings, vision.best_arms(rows, settings, TUNING_SEEDS), FRESH_SEEDS),
     }
 
 

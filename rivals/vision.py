@@ -109,6 +109,17 @@ def table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> str
     return _markdown(lines)
 
 
+def _difference(
+    rows: list[dict], chosen: dict[Arm, str], arm: Arm, other: Arm, images: str, measure: str, seeds: Sequence[int]
+) -> str:
+    """A cell: mean and 95 % interval of the paired differences; bold where 0 is outside."""
+    pair = [values(rows, one, chosen[one], images, measure, seeds) for one in (arm, other)]
+    found = [value - against for value, against in zip(*pair)]
+    (low, high), digits = interval(found), COLUMNS[measure][1]
+    cell = f"{mean(found):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    return cell if low <= 0 <= high else f"**{cell}**"
+
+
 def differences_table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> str:
     """Markdown: mean and 95 % interval of each arm's paired differences to REFERENCE; bold where 0 is outside."""
     heads = [f"{images}: {label}" for images in (TEST, SHIFTED) for label, _ in COLUMNS.values()]
@@ -116,15 +127,34 @@ def differences_table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[
     for arm in ARMS:
         if arm == REFERENCE:
             continue
-        line = [_name(arm)]
-        for images in (TEST, SHIFTED):
-            for measure, (_, digits) in COLUMNS.items():
-                pair = [values(rows, one, chosen[one], images, measure, seeds) for one in (arm, REFERENCE)]
-                found = [value - other for value, other in zip(*pair)]
-                low, high = interval(found)
-                cell = f"{mean(found):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-                line.append(cell if low <= 0 <= high else f"**{cell}**")
-        lines.append(line)
+        cells = [
+            _difference(rows, chosen, arm, REFERENCE, images, measure, seeds)
+            for images in (TEST, SHIFTED)
+            for measure in COLUMNS
+        ]
+        lines.append([_name(arm), *cells])
+    return _markdown(lines)
+
+
+def best_arms(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> dict[str, Arm]:
+    """Each method's arm with the smallest held-out NLL over the tuning seeds."""
+    return {
+        method: min(
+            ((method, variant) for variant in variants),
+            key=lambda arm: held_out_nll(rows, arm, chosen[arm], seeds),
+        )
+        for method, variants in VARIANTS.items()
+    }
+
+
+def best_table(rows: list[dict], chosen: dict[Arm, str], best: dict[str, Arm], seeds: Sequence[int]) -> str:
+    """Markdown: of ERA's best arm minus each other method's, the paired differences in NLL; bold as above."""
+    lines = [[f"{_name(best['era'])} minus", f"{TEST}: NLL, nats", f"{SHIFTED}: NLL, nats"]]
+    for method, arm in best.items():
+        if method == "era":
+            continue
+        cells = [_difference(rows, chosen, best["era"], arm, images, "nll", seeds) for images in (TEST, SHIFTED)]
+        lines.append([_name(arm), *cells])
     return _markdown(lines)
 
 

@@ -86,10 +86,19 @@ def is_right(start: int, answer: str, goal: range | None = None) -> bool:
     return goal is None or total in goal
 
 
+def other_steps(answer: str) -> int:
+    """Than "+1", of a right answer."""
+    return sum(answer[i : i + 2] != "+1" for i in range(0, len(answer), 4))
+
+
 def survives_rejection(answer: str, rejection: float, rng: random.Random) -> bool:
     """Whether none of the steps other than "+1" draws a rejection."""
-    others = sum(answer[i : i + 2] != "+1" for i in range(0, len(answer), 4))
-    return all(rng.random() >= rejection for _ in range(others))
+    return all(rng.random() >= rejection for _ in range(other_steps(answer)))
+
+
+def expected_reward(start: int, answer: str, task: Task) -> float:
+    """The mean of `compute_score` over its rejections."""
+    return (1 - task.rejection) ** other_steps(answer) if is_right(start, answer, task.goal) else 0.0
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

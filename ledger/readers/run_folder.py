@@ -15,7 +15,7 @@ from ledger.results import Problem, Result
 TRAINING, EVALUATION = "training", "evaluation"
 # Trainings that are compared by their time are in a folder of this name, and have this metric.
 TIMED, SECONDS = "time/", "seconds of a step"
-APART = (TIMED, "alpha/", "ppo-targets/")  # folders of runs that are part of their names
+APART = (TIMED, "alpha/")  # folders of runs that are part of their names
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 MOST_OF_A_KIND = 3  # problems of one kind in one file that are listed one by one
 _SEED = re.compile(r"(.+)-seed(\d+)")
