@@ -65,6 +65,9 @@ def at(run: dict, column: str, temperature: float = 1.0) -> float:
 
 
 def markdown(lines: list[list[str]]) -> str:
+    """Nothing where there is a heading alone."""
+    if len(lines) == 1:
+        return ""
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
 
@@ -87,7 +90,8 @@ def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
             entropies = ", ".join(f"{at(run, 'response_entropy'):.2f}" for run in found)
             cell = f"{setting}: {score:.{2 if task == 'chain-goal' else 1}f} ({entropies})"
             line.append(f"**{cell}**" if best.get(method) == setting else cell)
-        lines.append(line)
+        if of(runs, task, method, METHODS[method].settings[0], TUNING_SEEDS):
+            lines.append(line)
     return markdown(lines)
 
 
@@ -178,7 +182,8 @@ def setpoints_table(runs: list[dict]) -> str:
             each = ", ".join(f"{value:.2f}" for value in values)
             word = "reached" if reached else "kept" if kept else "not kept"
             line.append(f"{each}: {word}" if values else "-")
-        lines.append(line)
+        if set(line[1:]) != {"-"}:
+            lines.append(line)
     return markdown(lines)
 
 

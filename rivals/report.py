@@ -4,7 +4,6 @@ A page has its tables between <!-- table NAME --> and <!-- end -->.
 """
 
 import re
-import sys
 from pathlib import Path
 
 from rivals import llm_report, records, vision
@@ -32,25 +31,30 @@ def filled(page: str, tables: dict[str, str]) -> str:
     places = [name for _, name, _ in PLACE.findall(page)]
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
-    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
+    return PLACE.sub(lambda found: found[1] + (tables[found[2]] + "\n" if tables[found[2]] else "") + found[3], page)
+
+
+def pages() -> dict[Path, str]:
+    """The pages with their tables, as the records have them; without records a page stays as it is."""
+    tables = {
+        "llm": llm_report.tables(llm_report.read(records.RECORDS / "llm")),
+        "vision": vision_tables(records.RECORDS / "vision"),
+    }
+    files = {DOCS / f"rivals/{name}.md": found for name, found in tables.items() if found}
+    return {file: filled(file.read_text(), found) for file, found in files.items()}
 
 
 def main() -> None:
-    runs = llm_report.read(records.RECORDS / "llm")
-    pages = {"llm": llm_report.tables(runs), "vision": vision_tables(records.RECORDS / "vision")}
-    for name, tables in pages.items():
-        page = DOCS / f"rivals/{name}.md"
-        if tables:
-            page.write_text(filled(page.read_text(), tables))
-    for name, draw in llm_report.PICTURES.items():
-        if runs:
+    for file, text in pages().items():
+        file.write_text(text)
+    if runs := llm_report.read(records.RECORDS / "llm"):
+        for name, draw in llm_report.PICTURES.items():
             draw(runs, DOCS / "img" / name)
-    rows = records.read(records.RECORDS / "vision/measures.csv")
-    if rows:
+    if rows := records.read(records.RECORDS / "vision/measures.csv"):
         settings = vision.choose(rows, TUNING_SEEDS)
         vision.picture(rows, settings, FRESH_SEEDS, DOCS / "img/rivals-vision.png")
-    print(f"{len(runs)} runs of verl; tables in {DOCS}/rivals, pictures in {DOCS}/img")
+    print(f"Tables in {DOCS}/rivals, pictures in {DOCS}/img")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
