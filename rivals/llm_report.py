@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from demo.runner.tables import interval
-from rivals import llm, records
+from rivals import llm, markdown, records
 from rivals.llm import METHODS, distinct_at
 from rivals.stages import FRESH_SEEDS, LLM_PARTS, TUNING_SEEDS
 
@@ -64,18 +63,6 @@ def at(run: dict, column: str, temperature: float = 1.0) -> float:
     return row[column]
 
 
-def markdown(lines: list[list[str]]) -> str:
-    """Nothing where there is a heading alone."""
-    if len(lines) == 1:
-        return ""
-    rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
-
-
-def spread(values: list[float], digits: int) -> str:
-    return f"{mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
     """Of every setting the mean score over the tuning seeds, and H_resp at the end for each of them; chosen: bold."""
     best, lines = chosen(runs, task, off_policy), [["method", *("setting: score (H_resp)",) * 5]]
@@ -92,7 +79,7 @@ def tuning_table(runs: list[dict], task: str, off_policy: bool) -> str:
             line.append(f"**{cell}**" if best.get(method) == setting else cell)
         if of(runs, task, method, METHODS[method].settings[0], TUNING_SEEDS):
             lines.append(line)
-    return markdown(lines)
+    return markdown.table(lines)
 
 
 def distinct(run: dict, accuracy: float = llm.ACCURACY) -> float:
@@ -127,11 +114,11 @@ def results_table(runs: list[dict], task: str, off_policy: bool) -> str:
     lines = [["method", "setting", *MEASURES]]
     for method, found in complete(runs, task, off_policy).items():
         cells = [
-            "-" if label in NOT_COMPARABLE.get(method, ()) else spread([measure(run) for run in found], digits)
+            "-" if label in NOT_COMPARABLE.get(method, ()) else markdown.spread([measure(run) for run in found], digits)
             for label, (measure, digits) in MEASURES.items()
         ]
         lines.append([METHODS[method].title.partition(",")[0], settings[method], *cells])
-    return markdown(lines)
+    return markdown.table(lines)
 
 
 def compared(task: str) -> dict:
@@ -144,25 +131,22 @@ def compared(task: str) -> dict:
     return {name: MEASURES[name] for name in (("d@.95",) if task == "chain" else ("reward",))}
 
 
-def differences(runs: list[dict], task: str, off_policy: bool) -> Iterator[tuple[str, str, list[float], int]]:
-    """Of ERA to each other method: its name, a measure's label, the differences by seed, and decimals."""
+def differences(runs: list[dict], task: str, off_policy: bool) -> Iterator[tuple[str, list[float], int]]:
+    """Of ERA to each other method: its name, the differences by seed in a measure, and that one's decimals."""
     found = complete(runs, task, off_policy)
     era = found.pop("off-era" if off_policy else "era", None)
     for method, others in found.items():
-        for label, (measure, digits) in compared(task).items():
+        for measure, digits in compared(task).values():
             if era:
-                yield method, label, [measure(one) - measure(other) for one, other in zip(era, others)], digits
+                yield method, [measure(one) - measure(other) for one, other in zip(era, others)], digits
 
 
 def differences_table(runs: list[dict], task: str, off_policy: bool) -> str:
     lines = {}
-    for method, _, values, digits in differences(runs, task, off_policy):
-        low, high = interval(values)
-        each = ", ".join(f"{value:+.{digits}f}" for value in values)
-        cell = f"{mean(values):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}; {each})"
+    for method, values, digits in differences(runs, task, off_policy):
         line = lines.setdefault(method, [METHODS[method].title.partition(",")[0]])
-        line.append(cell if low <= 0 <= high else f"**{cell}**")
-    return markdown([["ERA minus", *compared(task)], *lines.values()])
+        line.append(markdown.difference(values, digits, each=True))
+    return markdown.table([["ERA minus", *compared(task)], *lines.values()])
 
 
 def setpoints_table(runs: list[dict]) -> str:
@@ -184,7 +168,7 @@ def setpoints_table(runs: list[dict]) -> str:
             line.append(f"{each}: {word}" if values else "-")
         if set(line[1:]) != {"-"}:
             lines.append(line)
-    return markdown(lines)
+    return markdown.table(lines)
 
 
 def tables(runs: list[dict]) -> dict[str, str]:

@@ -54,18 +54,7 @@ def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
     import torch
 
     starts = [start for start in STARTS[task] for _ in range(size)]
-    prompts = torch.tensor([tokenizer.encode(chain.prompt(start)) for start in starts])
-    sequences = model.generate(
-        prompts,
-        attention_mask=torch.ones_like(prompts),
-        do_sample=True,
-        top_k=0,
-        top_p=1.0,
-        temperature=temperature,
-        max_new_tokens=chain.RESPONSE_LENGTH,
-    )
-    responses = sequences[:, prompts.shape[1] :]
-    answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
+    sequences, answers = warmup.sample(model, tokenizer, starts, top_p=1.0, temperature=temperature)
     kind = chain.TASKS[task]
     right = [answer if chain.is_right(start, answer, kind.goal) else None for start, answer in zip(starts, answers)]
     blocks = [len(set(right[i : i + BLOCK]) - {None}) for i in range(0, len(right), BLOCK)]
@@ -82,7 +71,8 @@ def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
         "answer_entropy": "",
     }
     if temperature == 1.0:
-        logits = model(sequences).logits[:, prompts.shape[1] - 1 : -1]
+        responses = sequences[:, chain.PROMPT_LENGTH :]
+        logits = model(sequences).logits[:, chain.PROMPT_LENGTH - 1 : -1]
         ended = (responses == EOS).cumsum(-1) - (responses == EOS).int()  # 0 up to the first end of sequence
         entropy = torch.distributions.Categorical(logits=logits).entropy()
         row["response_entropy"] = response_entropy(entropy, ended == 0).mean().item()

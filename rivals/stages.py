@@ -28,19 +28,23 @@ class Run:
 Settings = Mapping[str, Sequence[str]]  # of each method
 
 
-def llm_runs(task: str, settings: Settings, seeds: Sequence[int]) -> list[Run]:
+def runs(module: str, task: str, settings: Settings, seeds: Sequence[int], *flags: str) -> list[Run]:
     """Seed by seed, so that the first runs already compare all methods."""
     return [
         Run(
             f"{task}-{method}-{setting}-seed{seed}",
             task,
             method,
-            ("rivals.llm_run", "--task", task, "--method", method, "--setting", setting, "--seed", str(seed)),
+            (module, *flags, "--method", method, "--setting", setting, "--seed", str(seed)),
         )
         for seed in seeds
         for method, values in settings.items()
         for setting in values
     ]
+
+
+def llm_runs(task: str, settings: Settings, seeds: Sequence[int]) -> list[Run]:
+    return runs("rivals.llm_run", task, settings, seeds, "--task", task)
 
 
 def llm_stages(output: Path) -> Iterator[list[Run]]:
@@ -55,17 +59,7 @@ def llm_stages(output: Path) -> Iterator[list[Run]]:
 
 
 def vision_runs(settings: Settings, seeds: Sequence[int]) -> list[Run]:
-    return [
-        Run(
-            f"{vision.TASK}-{method}-{setting}-seed{seed}",
-            vision.TASK,
-            method,
-            ("rivals.vision_run", *vision.METHODS[method][setting], "--seed", str(seed)),
-        )
-        for seed in seeds
-        for method, values in settings.items()
-        for setting in values
-    ]
+    return runs("rivals.vision_run", vision.TASK, settings, seeds)
 
 
 def vision_stages(output: Path) -> Iterator[list[Run]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from demo.runner.tables import interval
+from rivals import markdown
 
 TASK, MEASURES, EPOCHS = "digits", "measures.csv", 40
 VALUES = {
@@ -76,11 +76,6 @@ def choose(rows: list[dict], seeds: Sequence[int]) -> dict[Arm, str]:
     return {arm: min(METHODS[arm[0]], key=lambda setting: held_out_nll(rows, arm, setting, seeds)) for arm in ARMS}
 
 
-def _markdown(lines: list[list[str]]) -> str:
-    rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
-
-
 def _name(arm: Arm) -> str:
     return ", ".join(arm).replace("_", " ").replace("era", "ERA")
 
@@ -92,7 +87,7 @@ def tuning_table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int])
         cells = [f"{setting}: {held_out_nll(rows, arm, setting, seeds):.4f}" for setting in METHODS[arm[0]]]
         bold = [f"**{cell}**" if cell.startswith(f"{chosen[arm]}:") else cell for cell in cells]
         lines.append([_name(arm), *bold])
-    return _markdown(lines)
+    return markdown.table(lines)
 
 
 def table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> str:
@@ -104,9 +99,9 @@ def table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> str
         for images in (TEST, SHIFTED):
             for measure, (_, digits) in COLUMNS.items():
                 found = values(rows, arm, setting, images, measure, seeds)
-                line.append(f"{mean(found):.{digits}f} ({min(found):.{digits}f} to {max(found):.{digits}f})")
+                line.append(markdown.spread(found, digits))
         lines.append(line)
-    return _markdown(lines)
+    return markdown.table(lines)
 
 
 def _difference(
@@ -115,9 +110,7 @@ def _difference(
     """A cell: mean and 95 % interval of the paired differences; bold where 0 is outside."""
     pair = [values(rows, one, chosen[one], images, measure, seeds) for one in (arm, other)]
     found = [value - against for value, against in zip(*pair)]
-    (low, high), digits = interval(found), COLUMNS[measure][1]
-    cell = f"{mean(found):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-    return cell if low <= 0 <= high else f"**{cell}**"
+    return markdown.difference(found, COLUMNS[measure][1])
 
 
 def differences_table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> str:
@@ -133,7 +126,7 @@ def differences_table(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[
             for measure in COLUMNS
         ]
         lines.append([_name(arm), *cells])
-    return _markdown(lines)
+    return markdown.table(lines)
 
 
 def best_arms(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int]) -> dict[str, Arm]:
@@ -155,7 +148,7 @@ def best_table(rows: list[dict], chosen: dict[Arm, str], best: dict[str, Arm], s
             continue
         cells = [_difference(rows, chosen, best["era"], arm, images, "nll", seeds) for images in (TEST, SHIFTED)]
         lines.append([_name(arm), *cells])
-    return _markdown(lines)
+    return markdown.table(lines)
 
 
 def picture(rows: list[dict], chosen: dict[Arm, str], seeds: Sequence[int], file: Path) -> None:

@@ -31,8 +31,8 @@ def make_model(vocabulary: int) -> Qwen2ForCausalLM:
     return models.two_layer_qwen2(vocabulary, width=128, intermediate=256, positions=64)
 
 
-def sampled_accuracy(model, tokenizer, starts: list[int]) -> float:
-    """The share of right answers, one sampled per start value."""
+def sample(model, tokenizer, starts: list[int], **how) -> tuple[torch.Tensor, list[str]]:
+    """Token ids (starts, prompt + response), and texts of an answer to each start value. how: of `generate`."""
     prompts = torch.tensor([tokenizer.encode(chain.prompt(start)) for start in starts])
     sequences = model.generate(
         prompts,
@@ -40,8 +40,14 @@ def sampled_accuracy(model, tokenizer, starts: list[int]) -> float:
         do_sample=True,
         top_k=0,
         max_new_tokens=chain.RESPONSE_LENGTH,
+        **how,
     )
-    answers = tokenizer.batch_decode(sequences[:, prompts.shape[1] :], skip_special_tokens=True)
+    return sequences, tokenizer.batch_decode(sequences[:, prompts.shape[1] :], skip_special_tokens=True)
+
+
+def sampled_accuracy(model, tokenizer, starts: list[int]) -> float:
+    """The share of right answers, one sampled per start value."""
+    _, answers = sample(model, tokenizer, starts)
     return sum(map(chain.is_right, starts, answers)) / len(starts)
 
 
