@@ -38,8 +38,7 @@ def main(ray_folder: str, overrides: list[str]) -> None:
     with hydra.initialize_config_dir(str(Path(main_ppo.__file__).parent / "config"), version_base=None):
         config = hydra.compose("ppo_trainer", overrides)
     ray.init(**ray_settings(ray_folder))
-    main_ppo.TaskRunner = ray.remote(num_cpus=1)(CPUTaskRunner)
-    main_ppo.run_ppo(config)
+    CPUTaskRunner().run(config)  # in this process: the one that run_ppo starts would first import all of this again
 
 
 if __name__ == "__main__":
