@@ -178,7 +178,8 @@ def leave_out_unknown(folders: Sequence[RunFolder], needs: Needs) -> None:
         kind, name = folder.result.kind, folder.result.name
         if (kind, name) in needs.of:
             continue
-        if name.startswith("demo/"):  # another length or task, which the pages of the demos suggest: no problem
+        # Demos of another length or task are no problem: their pages suggest them. rivals' reader names its own.
+        if name.startswith(("demo/", "rivals/")):
             folder.result = replace(folder.result, used=False)
         else:
             folder.leave_out(f"the {kind} {name!r} is not in the ledger, so it is not used")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ledger.errors import LedgerError
 from ledger.ledger import CONTROL_HOSTS, ROOT, Entry, Experiment, Ledger, Run
+from rivals.stages import llm_stages, vision_stages
 
 LARGEST_SEED = 2**31 - 1  # the demos'; timm's and FastTD3's are twice as large
 TRACKER = "latest_checkpointed_iteration.txt"  # verl writes the number of a complete checkpoint into it
@@ -28,6 +29,7 @@ REFUSED = {
     "vision": {"SEED": _SEEDS, **dict.fromkeys(("H0", "AUG", "NUM_CLASSES"), _LEDGERS)},
     "control": {"SEED": _SEEDS, **dict.fromkeys(("TASKS", "AGENT", "RUN_INDEX"), _LEDGERS), "SLURM": _ARRAY},
     "demo": {"SEED": _SEEDS, "TASK": _LEDGERS},
+    "rivals": {},
 }
 # For one training alone: several would write to one place.
 OF_ONE_TRAINING = ("CKPTS_DIR", "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR")
@@ -37,7 +39,7 @@ OF_ONE_TRAINING = ("CKPTS_DIR", "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR")
 class Step:
     """One command, started in the folder `at`.
 
-    kind: "llm", "evaluation", "vision", "control" or "demo". variables: what it adds to the environment.
+    kind: "llm", "evaluation", "vision", "control", "demo" or "rivals". variables: what it adds to the environment.
     base, folders: its results are the folders base/<...>, and its records are in base/records. seeds: () without any.
     goal: the checkpoint with which it is finished (LLM). waits: for the Slurm job of the step before.
     """
@@ -63,7 +65,7 @@ class Step:
     @property
     def applies(self) -> bool:
         """Whether the command patches the checkout itself."""
-        return self.kind == "demo" or self.upstream in CONTROL_HOSTS
+        return self.kind in ("demo", "rivals") or self.upstream in CONTROL_HOSTS
 
     @property
     def finished(self) -> bool:
@@ -151,6 +153,8 @@ def _refuse(found: list[Step], environment: Mapping[str, str]) -> None:
 
 def _steps_of(request: Request) -> list[Step]:
     run = request.ledger.runs.get(request.experiment.run)
+    if run and run.group == "rivals":
+        return [_rivals(request, run)]
     if run is None or run.domain == "llm" and run.group != "demo":
         return _llm(request)
     if run.group == "demo":
@@ -336,3 +340,18 @@ def _demo_folder(demo: str, arm: str, length: str, seed: int) -> str:
         task, _, arm = arm.rpartition("-")
         return f"{task}-seed{seed}-{length}/{arm}"
     return f"{arm}-{length}-seed{seed}"
+
+
+# -------------------------------------------------------------------------------------------------------------- rivals
+
+
+def _rivals(request: Request, run: Run) -> Step:
+    """All runs of the protocol. Which follow those of the first stage, the rule decides."""
+    if request.seeds or request.slurm:
+        why = "trains the runs of a protocol, with its seeds, on this machine's CPU: leave out --seeds and --slurm"
+        raise LedgerError(f"{run.command} {why}. Nothing was started.")
+    base = ROOT / (request.given("OUTPUT") or "results/rivals")
+    stages = llm_stages if run.domain == "llm" else vision_stages
+    folders = [first.name for first in next(stages(base))]
+    note = "It trains all runs of docs/rivals/. They count once `python -m rivals.records` has made tables of them."
+    return request.step(run, "rivals", {}, base, folders, seeds=run.seeds, note=note)

@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
 HERE = "this project"  # the place of what is not in the paper
 CONTROL_HOSTS = ("drl-code-pytorch", "sbx", "tdmpc2")  # of recipes/control
-UPSTREAMS = {"verl": "llm", "timm": "vision", "fasttd3": "control", **dict.fromkeys(CONTROL_HOSTS, "control")}
+UPSTREAMS = {
+    "verl": "llm", "timm": "vision", "torch-uncertainty": "vision", "fasttd3": "control",
+    **dict.fromkeys(CONTROL_HOSTS, "control"),
+}  # fmt: skip
 DOMAINS = tuple(dict.fromkeys(UPSTREAMS.values()))
 
 

@@ -292,6 +292,11 @@ def not_higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence
         yield replace(part, passed=not part.passed)
 
 
+def lower(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
+    for part in higher(ledger, claim, of, than):
+        yield replace(part, passed=part.value < -(part.interval or 0))
+
+
 def _gain_of_average(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
     pairs = list(_pairs(claim, of, than))
     if len(pairs) == len(of):
@@ -373,6 +378,7 @@ TESTS = {
     ("higher", False): higher,
     ("higher", True): higher_aggregate,
     ("not_higher", False): not_higher,
+    ("lower", False): lower,
     ("above", False): above,
     ("overhead", False): overhead,
     ("at_least", False): bounds,

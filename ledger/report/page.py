@@ -26,6 +26,8 @@ DOCS = {
     "docs/llm/demo.md": "the LLM demo",
     "docs/vision/demo.md": "the vision demo",
     "docs/control/demo.md": "the control demo",
+    "docs/rivals/llm.md": "ERA beside other methods in verl",
+    "docs/rivals/vision.md": "ERA beside other methods on digits",
 }
 NAMES = {"llm": "LLM", "vision": "vision", "control": "control"}  # of the domains
 
@@ -272,8 +274,8 @@ def _from_repository(collected: Collected) -> list[str]:
     commits = _unique(result.commit[:10] for result in came if result.commit)
     made = ", ".join(filter(None, (", ".join(commits), text.days([result.ended for result in came]))))
     own = "" if has_own(collected) else " Nothing was run here yet."
-    trainings = text.counted(len(came), "training")
-    return [f"{trainings} came with the repository, in records/{f' (commit {made})' if made else ''}.{own}"]
+    counted = text.counted(len(came), "result")
+    return [f"{counted} came with the repository, in records/{f' (commit {made})' if made else ''}.{own}"]
 
 
 def _unique(values: Iterable[str]) -> list[str]:
@@ -425,12 +427,15 @@ def tested(ledger: Ledger, claim: Claim) -> str:
             paper = f": {_percent(claim.value)}, and {_percent(claim.tolerance)} of tolerance"
         return f"{of.row} takes at most {_percent((claim.value or 0) + claim.tolerance)} longer than {than}{paper}."
     share = f"from {_percent(claim.after)} of the steps on" if claim.after else "at every step"
+    share = "at the end" if claim.after == 1 else share
     share += f", as a running mean over {claim.window} rows" if claim.window > 1 else ""
     less = f" (less {claim.tolerance:g} of tolerance)" if claim.tolerance else ""
     if claim.test == "higher":
         return f"{of.row} ends above {than} in {what}{each}."
     if claim.test == "not_higher":
         return f"{of.row} does not end above {than} in {what}{each}."
+    if claim.test == "lower":
+        return f"{of.row} ends below {than} in {what}{each}."
     if claim.test == "above":
         return f"{of.row} is nowhere below {than} in {what}, and above on average{each}."
     if claim.test == "spread":

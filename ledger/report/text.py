@@ -53,6 +53,14 @@ _METRICS = {
     "distinct_right": "distinct right answers",
     "eval_top1": "top-1 (%)",
     "eval_entropy_min": "smallest entropy (nats)",
+    "d@.95": "distinct right answers of 32 at accuracy .95",
+    "H_resp": "H_resp at the end (nats)",
+    "H_resp, last 10 steps, minus omega_low": "H_resp of the last 10 steps, minus omega_low (nats)",
+    "nll test": "NLL on test images (nats)",
+    "nll shifted": "NLL on shifted images (nats)",
+    "top1 test": "top-1 on test images (%)",
+    "ece test": "ECE on test images (%)",
+    "off_scaled": "off scaled",
 }
 _QUOTES = {"``": "“", "''": "”", "~": " ", "$": "", "{": "", "}": ""}
 

@@ -120,6 +120,8 @@ def test_folders_named_relatively_are_those_that_run_writes(places, monkeypatch)
     for name, folder in folders.items():
         monkeypatch.setenv(name, folder.partition("/")[0])
         (places / folder).mkdir(parents=True)
+    folders["rivals"] = "results/rivals"
+    (places / "results/rivals").mkdir(parents=True)
     elsewhere = places / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

@@ -46,8 +46,10 @@ def test_every_row_of_the_ledger_is_found_in_the_recipes_folders(ledger, tmp_pat
         for name, steps in needs.steps.items()
         if needs.metrics("training", name)
     ]
-    synthetic.grid(tmp_path, llm, [name for kind, name in needs.of if kind == EVALUATION], seeds=1)
-    collected = collect(ledger, [tmp_path])
+    found = tmp_path / "found"
+    synthetic.grid(found, llm, [name for kind, name in needs.of if kind == EVALUATION], seeds=1)
+    synthetic.rivals(tmp_path / "rivals", found / "rivals")
+    collected = collect(ledger, [found])
     for entry in ledger.entries.values():
         if not entry.folder:
             continue

@@ -16,7 +16,7 @@ from demo.control import settings as control_settings
 from demo.llm import config
 from demo.vision import __main__ as demo_vision
 from demo.vision import settings as vision_settings
-from ledger import commands
+from ledger import commands, run_record
 from ledger.errors import LedgerError
 from ledger.ledger import CONTROL_HOSTS
 from tools.bench import synthetic
@@ -52,6 +52,7 @@ def test_every_run_of_the_makefile_is_in_the_ledger(project_root, ledger):
     assert len(targets) > 25
     commands_of_runs = {run.command for run in ledger.runs.values()}
     others = {"make llm-merge llm-eval", "make llm-eval", "make demo", "make demo-vision", "make demo-control"}
+    others |= {f"make {name}" for name in re.findall(r"^(rivals-(?:llm|vision)):", text, re.MULTILINE)}
     assert commands_of_runs == others | {f"make {target}" for target in targets}
     used = {name for each in ledger.experiments.values() for name in (each.run, each.evaluation)}
     assert set(ledger.runs) <= used
@@ -156,6 +157,25 @@ def test_demos_have_the_folders_that_the_demos_write(project_root, ledger):
     assert all(f"steps{default}/" in folder for folder in steps_of(ledger, "demo-grpo")[0].folders)
 
 
+def test_rivals_have_the_folders_that_the_launcher_writes(ledger, project_root, tmp_path, monkeypatch):
+    """And their records the packages of the environment that trains them."""
+    monkeypatch.setattr(run_record, "ROOT", tmp_path)
+    for id, domain, first in (("rivals-kl/chain", "llm", 70), ("rivals-digits-era", "vision", 50)):
+        (step,) = steps_of(ledger, id)
+        words = [sys.executable, "-m", "rivals.launch", domain]
+        given = {"DRY_RUN": "1", "OUTPUT": str(tmp_path), "CHECKOUTS": str(tmp_path), "PYTHONPATH": str(project_root)}
+        (tmp_path / "verl/verl/utils").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "verl/verl/utils/era.py").touch()
+        printed = subprocess.run(words, env={**os.environ, **given}, capture_output=True, text=True, check=True).stdout
+        assert len(step.folders) == first and all(f"{tmp_path}/{name} " in printed for name in step.folders), printed
+        assert step.seeds == (11, 12, 13, 14, 15) and step.command == ("make", f"rivals-{domain}")
+    assert run_record.training_python(step, {}) is None
+    python = tmp_path / ".venv/rivals-vision/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert run_record.training_python(step, {}) == str(python)
+
+
 def test_two_stages_and_their_evaluation_come_in_order_and_with_one_seed(ledger):
     found = steps_of(ledger, "main-era", [7, 8])
     assert [step.run.id for step in found] == 2 * ["llm-stage1", "llm-stage2", "llm-eval"]
@@ -240,6 +260,8 @@ def test_what_cannot_be_run_is_refused_with_the_reason(ledger):
         ("cifar10", None, False, {"DRY_RUN": "1"}, "DRY_RUN=1: --dry-run"),
         ("cifar10", None, True, {}, "one node .*docs/vision/recipes.md"),
         ("demo-era", None, True, {}, "nothing to submit"),
+        ("rivals-chain-era", [1], False, {}, "leave out --seeds"),
+        ("rivals-digits-era", None, True, {}, "leave out --seeds and --slurm"),
         ("main-qwen", None, True, {}, "nothing to submit"),
         ("main-qwen", [1], False, {}, "there is no seed"),
         ("cifar10", [-1], False, {}, "seed -1: a whole number from 0"),

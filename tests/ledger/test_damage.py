@@ -258,6 +258,9 @@ def one_of_each(tmp_path_factory, command_of):
     synthetic.llm_demo(out, "era", steps=20)
     synthetic.vision_demo(out, "baseline")
     synthetic.control_demo(out, "era", steps=600)
+    synthetic.rivals(out / "rivals", out / "tables", llm_parts=1)
+    for folder in sorted((out / "rivals").iterdir())[1:]:
+        shutil.rmtree(folder)
     synthetic.record(out, ["h1hand-run-v0-fasttd3-seed1"])
     return out
 

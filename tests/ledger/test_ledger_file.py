@@ -41,6 +41,8 @@ def test_every_value_is_of_its_fields_type(ledger):
 def test_runs_are_of_the_pinned_upstreams(ledger):
     pinned = {name: entry["default"] for name, entry in json.loads((ROOT / "upstreams.json").read_text()).items()}
     pinned["sbx"] = re.search(r"^sbx-rl==(\S+)", (ROOT / "requirements/control-cpu.txt").read_text(), re.MULTILINE)[1]
+    rivals = (ROOT / "requirements/rivals-vision.in").read_text()
+    pinned["torch-uncertainty"] = re.search(r"^torch-uncertainty==(\S+)", rivals, re.MULTILINE)[1]
     for run in ledger.runs.values():
         name, _, version = run.upstream.partition(" ")
         assert pinned[name] == version, run.id
@@ -69,7 +71,7 @@ def test_every_experiment_can_be_run_compared_or_not_at_all(ledger):
 def test_every_claim_is_tested_on_what_there_is(ledger):
     for claim in ledger.claims.values():
         assert (claim.test, claim.aggregate) in verdicts.TESTS and claim.place in ledger.places, claim.id
-        assert bool(claim.than) == (claim.test in ("higher", "not_higher", "above", "overhead")), claim.id
+        assert bool(claim.than) == (claim.test in ("higher", "not_higher", "lower", "above", "overhead")), claim.id
         of, than = ledger.experiments[claim.of], ledger.experiments[claim.than or claim.of]
         assert not than.over or [entry.value for entry in of.entries] == [entry.value for entry in than.entries], (
             claim.id

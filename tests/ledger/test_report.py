@@ -172,7 +172,7 @@ def test_with_nothing_collected_it_says_how_to_begin(read, ledger):
 
 def test_what_was_run_and_what_not(read):
     said = read["demos"].texts("header")[0]
-    assert "none was run; beside the paper 8 of 35 (demo: chain; demo: digits; demo: HalfCheetah)." in said
+    assert "none was run; beside the paper 8 of 80 (demo: chain; demo: digits; demo: HalfCheetah)." in said
     assert "Hardware: 2 cores of AMD EPYC." in said and "Nothing was run yet" not in said
 
 
@@ -185,7 +185,7 @@ def test_what_came_with_the_repository(ledger):
     ]
     shown = page_of(ledger, synthetic.judged(ledger, items[1:]))
     assert shown.summary[1] == (
-        "9 trainings came with the repository, in records/ (commit cccccccccc, 2026-11-21 to 2026-11-25)."
+        "9 results came with the repository, in records/ (commit cccccccccc, 2026-11-21 to 2026-11-25)."
         " Nothing was run here yet."
     )
     assert not shown.begun and "2 cores of AMD EPYC" in shown.summary[0]

@@ -13,8 +13,8 @@ import pytest
 
 from ledger import commands, run_record
 
-PARTS = """engine era ledger overlays patches requirements apply.py reproduce.py upstreams.json experiments.toml
-Makefile"""
+PARTS = """demo engine era ledger overlays patches requirements rivals apply.py reproduce.py upstreams.json
+experiments.toml Makefile"""
 # What `make test` or the user's shell may have set for a run.
 OURS = {*run_record.KEPT, *(name for names in commands.REFUSED.values() for name in names), "CHECK_ONLY", "DRY_RUN"}
 # Writes its call to $CALLS, then does what $STUB says.

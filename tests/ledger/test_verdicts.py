@@ -174,6 +174,19 @@ def test_not_higher_is_the_opposite_of_higher(ledger, entropy, state):
     assert claims["tricks-clip-0_28"].parts[0].passed == (state == "reproduced")
 
 
+@pytest.mark.parametrize("nll, holds", [(0.1, True), (0.199, False), (0.3, False)])
+def test_lower_is_a_difference_below_its_interval(ledger, nll, holds):
+    def around(name, middle):
+        return [
+            result(entry, seed, {"nll test": middle + 0.004 * (seed - 13)})
+            for entry in ledger.find(name)
+            for seed in ledger.seeds_of(entry.experiment)
+        ]
+
+    _, claims = judge(ledger, around("rivals-digits-scaled", 0.2) + around("rivals-digits-era", nll))
+    assert [part.passed for part in claims["rivals-digits"].parts] == [holds] * 4
+
+
 def test_one_row_is_compared_with_each_entry_of_another(ledger):
     level = curves_of(ledger, "targets-no-entropy-dog-run", "eval_avg_return", 100)
     points = curves_of(ledger, "targets-sac-era-dog-run", "eval_avg_return", 200)

@@ -3,7 +3,7 @@
 
     python -m tools.bench.ledger [--times 1 10] [--csv FILE]
 
-A grid is all runs of the ledger x 10 seeds x 100,000 steps of log: verl writes a line a step (60 metrics), FastTD3 a
+A grid is all runs of the recipes x 10 seeds x 100,000 steps of log: verl writes a line a step (60 metrics), FastTD3 a
 row for 100 steps, timm a row an epoch. `--times 10` is 100 seeds. Then come 10 verl logs of 100,000 lines and 100
 FastTD3 logs of 100,000 rows. The folders are temporary; the files are read once before, so the time is not the disk's.
 Each of the two verbs has a process of its own; seconds and memory are of all that it starts.

@@ -1,11 +1,12 @@
-"""Made-up results: folders as verl, its evaluation, timm, FastTD3, recipes/control, the demos and `reproduce.py run`
-write them, and what `collect` would find for the rows of the ledger.
+"""Made-up results: folders as verl, its evaluation, timm, FastTD3, recipes/control, the demos, rivals and `reproduce.py
+run` write them, and what `collect` would find for the rows of the ledger.
 
 tests/ledger and tools/bench/ledger.py use it. Commands, names and protocols of the folders come from the recipes of the
 overlays, and not from the ledger."""
 
 import csv
 import importlib.util
+import itertools
 import json
 import math
 import shlex
@@ -23,6 +24,8 @@ import numpy as np
 from ledger import verdicts
 from ledger.ledger import Entry, Ledger
 from ledger.results import Collected, Curve, Problem, Result
+from rivals import llm, records, vision
+from rivals.stages import Run, llm_stages, vision_stages
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the ledger reads of verl's logs, and as many more as a run of the patched v0.4.1 logs.
@@ -283,6 +286,52 @@ def control_demo(out: Path, arm: str, seed: int = 1, steps: int = 6000, **info) 
     return finish(folder, flags=[f"--agent={arm}", f"--seed={seed}", f"--total_timesteps={steps + 1}"], **info)
 
 
+# -------------------------------------------------------------------------------------------------------------- rivals
+
+
+def rivals_run(out: Path, run: Run) -> Path:
+    """A finished run of rivals.launch."""
+    folder, rng = out / run.name, np.random.default_rng(zlib.crc32(run.name.encode()))
+    folder.mkdir(parents=True)
+    words = dict(zip(run.command[1::2], run.command[2::2]))
+    known = {"method": words["--method"], "setting": words["--setting"], "seed": int(words["--seed"])}
+    of_vision = run.task == vision.TASK
+    info = {
+        "host": "rivals-vision" if of_vision else "verl", "task": run.task, **known, "finished": True, "started": START,
+        "ended": "2026-11-20T09:30:59+00:00", "commit": "c" * 40, "versions": {"torch": "2.6.0"},
+        "hardware": {"cpu": "AMD EPYC", "cores": 2},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(info, indent=2) + "\n")
+    if of_vision:
+        keys = [
+            (variant, images)
+            for variant in vision.VARIANTS[known["method"]]
+            for images in (vision.HELD_OUT, vision.TEST, *vision.SHIFTS)
+        ]
+        columns = ("temperature", "top1", "ece", "nll", "entropy_mean", "entropy_min")
+        rows = [(*key, *rng.random(len(columns)).tolist()) for key in keys]
+        write_csv(folder / vision.MEASURES, ("variant", "set", *columns), rows)
+        write_csv(folder / "train.csv", ("global_step", "eval_top1"), [(vision.EPOCHS, 93.0)])
+        return folder
+    columns = ("pass_at_1", "pass_at_32", "distinct_32", "distinct_all", "reward", "response_entropy", "answer_entropy")
+    rows = [(temperature, *(0.9 + rng.random(len(columns)) / 10).tolist()) for temperature in (0.5, 1.0, 2.0)]
+    write_csv(folder / llm.SAMPLES, ("temperature", *columns), rows)
+    columns = (*records.CURVES, "seconds")
+    rows = [(step, *rng.random(len(columns)).tolist()) for step in range(1, 21)]
+    write_csv(folder / llm.CURVES, ("global_step", *columns), rows)
+    return folder
+
+
+def rivals(out: Path, tables: Path, llm_parts: int = 5, with_vision: bool = True) -> None:
+    """All runs of docs/rivals/ in the folder `out`, and their tables; of llm.md's parts the first ones."""
+    stages = itertools.islice(llm_stages(out), 2 * llm_parts)  # of each part the tuning and the fresh seeds
+    for runs in itertools.chain(stages, vision_stages(out) if with_vision else ()):
+        for run in runs:
+            if not (out / run.name).exists():  # parts share their tuning
+                rivals_run(out, run)
+    records.collect(out, tables)
+
+
 # ----------------------------------------------------------------------------------------------- records, and all of it
 
 START = "2026-11-20T08:00:01+00:00"
@@ -399,12 +448,14 @@ def result(entry: Entry, seed: int | None) -> Result:
             curves[metric] = pass_curve([30 + 8 * better + 4 * k + number for k in range(9)])
         elif metric in ("arc_c", "gpqa_diamond", "mmlu_pro", "top1", "top5"):
             values[metric] = 93.5 + 0.3 * better + 0.04 * number % 0.3 + 0.05 * place
+        elif experiment.run.startswith("rivals"):
+            values[metric] = 0.6 + 0.1 * better + 0.01 * (number % 5) + 0.02 * place
         elif metric.startswith(("seconds", "timing")):
             values[metric] = 0.0314 * (1.05 if better else 1) * (1.2 if "delay" in experiment.id else 1)
         else:
             start, *ends = ENDS[metric]
             curves[metric] = curve(number + place, start, ends[0] if better else ends[-1], steps)
-    hardware = HARDWARE["demo" if experiment.id.startswith("demo") else experiment.domain]
+    hardware = HARDWARE["demo" if experiment.id.startswith(("demo", "rivals")) else experiment.domain]
     kind = "evaluation" if experiment.evaluation else "training"
     interval_of = "images" if experiment.domain == "vision" else "problems"
     folder = f"results/{entry.folder}-seed{seed}"
@@ -440,7 +491,7 @@ def demos(ledger: Ledger) -> Collected:
 def mixed(ledger: Ledger) -> Collected:
     """Some of everything: failed, unfinished, unused, modified, one seed, some panels alone, hostile words."""
     whole = ("main-", "hb-", "truncated", "tanh", "cifar10", "time-")
-    some = ("demo-era", "demo-digits", "sweep-cifar10", "entropy", "other-tokens", "pass-era")
+    some = ("demo-era", "demo-digits", "sweep-cifar10", "entropy", "other-tokens", "pass-era", "rivals")
 
     def is_there(entry: Entry) -> bool:
         left_out = entry.id in ("main-kl-cov", "main-oat-zero") or "pole" in str(entry.value)
