@@ -380,7 +380,7 @@ def _ratio(found: Findings, entry: Entry, cell: Cell, baseline: Experiment | Non
 
 def _missing(found: Findings, experiments: Sequence[Experiment]) -> list[Missing]:
     cannot: dict[str, list[str]] = {}
-    names, commands = [], []
+    names, commands = [], {}
     for experiment in experiments:
         missing = [entry for entry in experiment.entries if not found.has_results(entry)]
         if not missing:
@@ -391,9 +391,11 @@ def _missing(found: Findings, experiments: Sequence[Experiment]) -> list[Missing
             cannot.setdefault(experiment.cannot, []).append(name)
         else:
             names.append(name)
-            ids = [experiment.id] if whole else [entry.id for entry in missing]
-            commands += [_command(experiment, id) for id in ids]
-    not_run = [Missing(NOT_RUN, names, commands)] if names else []
+            run = found.ledger.runs.get(experiment.run)
+            for id in [experiment.id] if whole else [entry.id for entry in missing]:
+                # One command trains all rows of a demo, or of rivals' pages.
+                commands.setdefault(run.id if run and run.group in ("demo", "rivals") else id, _command(experiment, id))
+    not_run = [Missing(NOT_RUN, names, list(commands.values()))] if names else []
     return not_run + [Missing(CANNOT, rows, reason=reason) for reason, rows in cannot.items()]
 
 
