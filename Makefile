@@ -356,7 +356,7 @@ $(GPU_VENV)/installed $(VERL_09_GPU_VENV)/installed $(TIMM_GPU_VENV)/installed $
 ##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 rivals: rivals-vision rivals-llm rivals-control  ## all of these, one after the other: days of two cores
 
-rivals-llm: patched-verl  ## in verl's trainer: entropy bonuses, KL, clipping, temperature; 355 runs
+rivals-llm: patched-verl  ## in verl's trainer: entropy bonuses, KL, clipping, temperature; 357 runs
 	@$(CPU) -m rivals.launch llm
 
 rivals-vision: $(VENV_READY) $(RIVALS_VISION_READY)  ## on digits: label smoothing, confidence penalty, focal loss

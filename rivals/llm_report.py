@@ -254,4 +254,44 @@ def draw_settings(runs: list[dict], file: Path) -> None:
     pyplot.close(figure)
 
 
-PICTURES = {"rivals-frontiers.png": draw_frontiers, "rivals-settings.png": draw_settings}
+# title: task, setting of ERA
+EXAMPLES = {
+    "healthy": ("chain", "0.3"),
+    "bound too high": ("chain", "0.7"),
+    "useless: one right answer": ("chain-single", "0.3"),
+}
+
+
+def draw_examples(runs: list[dict], file: Path) -> None:
+    """For docs/when-to-use.md: how ERA's metrics look when it helps, and when not; with GRPO, tuning seed 1."""
+    pyplot = _pyplot()
+    known = {records.key(run): run for run in runs}
+    figure, axes = pyplot.subplots(3, len(EXAMPLES), figsize=(10, 6.4), sharex=True, sharey="row", layout="constrained")
+    for (title, (task, share)), column in zip(EXAMPLES.items(), axes.T):
+        bound = float(share) * llm.START[task][0]
+        for method, setting in (("grpo", "1"), ("era", share)):
+            curves = known[task, method, setting, 1]["curves"]
+            steps = [row["step"] for row in curves]
+            look = {**style(method), "marker": None, "label": METHODS[method].title.partition(",")[0]}
+            column[0].plot(steps, [row["response_entropy"] for row in curves], **look)
+            column[2].plot(steps, [row["reward"] for row in curves], **look)
+        column[0].axhline(bound, color="0.5", linewidth=0.8)
+        column[0].text(steps[-1], bound + 0.04, "omega_low", fontsize=7, color="0.4", ha="right")
+        for name, color in (("low_fraction", "#d1611a"), ("scaled_token_fraction", "#5f8f3e")):
+            column[1].plot(steps, [row[name] for row in curves], color=color, label=f"era/{name}")
+        column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
+        column[2].set_xlabel("step")
+    for axis, label in zip(axes[:, 0], ("era/response_entropy, nats", "share, ERA's run", "reward")):
+        axis.set_ylabel(label)
+        axis.legend(fontsize=7, frameon=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+PICTURES = {
+    "rivals-frontiers.png": draw_frontiers,
+    "rivals-settings.png": draw_settings,
+    "rivals-examples.png": draw_examples,
+}

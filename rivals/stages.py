@@ -56,6 +56,8 @@ def llm_stages(output: Path) -> Iterator[list[Run]]:
         found = [llm.read(output / run.name) for run in tuning]
         chosen = {method: (llm.choose(found, tuned_on, method, TUNING_SEEDS),) for method in methods}
         yield llm_runs(task, chosen, FRESH_SEEDS)
+    # Beside the protocol, for a picture in docs/when-to-use.md.
+    yield llm_runs("chain-single", {"grpo": ("1",), "era": ("0.3",)}, (1,))
 
 
 def vision_runs(settings: Settings, seeds: Sequence[int]) -> list[Run]:

@@ -67,8 +67,8 @@ def test_stages_follow_the_protocol(tmp_path, monkeypatch):
     monkeypatch.setattr(llm, "read", lambda folder: folder.name)
     monkeypatch.setattr(llm, "choose", lambda runs, task, method, seeds: llm.METHODS[method].settings[len(task) % 5])
     found = list(stages.llm_stages(tmp_path))
-    assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25]
-    assert len({run.name for stage in found for run in stage}) == 355
+    assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25, 2]
+    assert len({run.name for stage in found for run in stage}) == 357
     assert "chain-single-bonus-0.01-seed11" in {run.name for run in found[7]}
 
 
@@ -118,7 +118,7 @@ def finished(run: stages.Run, distinct: float) -> dict:
     return {
         **known,
         "samples": sampled,
-        "curves": [],
+        "curves": [dict.fromkeys(records.CURVES, 0.7) | {"step": 5}],
         "reward": 0.9,
         "response_entropy": 0.7,
         "lowest_entropy": 0.6,
@@ -130,7 +130,8 @@ def test_tables_and_pictures(tmp_path):
     """The chosen settings on fresh seeds: ERA 2 answers above the rest, but for one seed on which it is 9 below."""
     settings = {name: one.settings for name, one in llm.METHODS.items() if not one.off_policy}
     tuning = stages.llm_runs("chain", settings, stages.TUNING_SEEDS)
-    runs = [finished(run, 20 if run.name.startswith("chain-era-0.45") else 10) for run in tuning]
+    examples = stages.llm_runs("chain-single", {"grpo": ["1"], "era": ["0.3"]}, [1])
+    runs = [finished(run, 20 if run.name.startswith("chain-era-0.45") else 10) for run in [*tuning, *examples]]
     first = {name: values[:1] for name, values in settings.items()} | {"era": ["0.45"]}
     fresh = stages.llm_runs("chain", first, stages.FRESH_SEEDS)
     runs += [
