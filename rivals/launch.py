@@ -20,7 +20,7 @@ sys.path += [str(PROJECT / "overlays/shared/recipes/era"), str(PROJECT / "recipe
 import grid  # noqa: E402
 import launching  # noqa: E402
 import run_json  # noqa: E402
-from host import commit  # noqa: E402
+from host import JOBS, commit, cores  # noqa: E402
 
 from results import is_finished, steps_done  # noqa: E402
 from rivals import llm, vision  # noqa: E402
@@ -67,14 +67,9 @@ DOMAINS = {
 }
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def launch(domain: str, added: list[str]) -> None:
     launching.refuse_if_any([f"{word}: the protocol's runs take no flags." for word in added])
-    jobs_rule = launching.checked(int, lambda jobs: jobs > 0), "a number of runs, above 0,"
-    given, problems = launching.read_variables({"JOBS": jobs_rule})
+    given, problems = launching.read_variables({"JOBS": JOBS})
     checkout = Path(os.environ.get("CHECKOUTS") or PROJECT / "checkouts", "verl")
     if domain == "llm" and not (checkout / "verl/utils/era.py").is_file():
         problems.append(f"checkout: {checkout} is not verl with the overlay. Run: python3 apply.py apply verl")

@@ -15,6 +15,9 @@ from results import CURVES, PROJECT  # first: it puts the shared files on the pa
 # isort: split
 import grid
 import run_json
+from launching import checked
+
+JOBS = (checked(int, lambda jobs: jobs > 0), "a number of runs, above 0,")  # for launching.read_variables
 
 
 @dataclass(frozen=True)
@@ -170,3 +173,8 @@ def commit() -> str:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except OSError:
         return ""
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,7 +23,7 @@ import re
 import sys
 from pathlib import Path
 
-from host import CURVES, PROJECT, Host, Settings  # first: it puts the shared launcher on the path
+from host import CURVES, JOBS, PROJECT, Host, Settings, cores  # first: it puts the shared launcher on the path
 
 # isort: split
 import grid
@@ -39,14 +39,9 @@ import results
 HOSTS = (PPO, SAC, TDMPC2)
 EXPERIMENTS = {name: host for host in HOSTS for name in host.experiments}
 OTHERS = {
-    "JOBS": (checked(int, lambda jobs: jobs > 0), "a number of runs, above 0,"),
+    "JOBS": JOBS,
     "GPUS_PER_RUN": (checked(float, lambda share: 0 <= share <= 1), "a number from 0 to 1"),
 }
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def engine(gpus: float, index: int | None) -> str:
