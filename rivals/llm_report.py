@@ -275,8 +275,7 @@ def draw_examples(runs: list[dict], file: Path) -> None:
             look = {**style(method), "marker": None, "label": METHODS[method].title.partition(",")[0]}
             column[0].plot(steps, [row["response_entropy"] for row in curves], **look)
             column[2].plot(steps, [row["reward"] for row in curves], **look)
-        column[0].axhline(bound, color="0.5", linewidth=0.8)
-        column[0].text(steps[-1], bound + 0.04, "omega_low", fontsize=7, color="0.4", ha="right")
+        column[0].axhline(bound, color="0.5", linewidth=0.8, label="omega_low")
         for name, color in (("low_fraction", "#d1611a"), ("scaled_token_fraction", "#5f8f3e")):
             column[1].plot(steps, [row[name] for row in curves], color=color, label=f"era/{name}")
         column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
