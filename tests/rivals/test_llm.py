@@ -67,9 +67,9 @@ def test_stages_follow_the_protocol(tmp_path, monkeypatch):
     monkeypatch.setattr(llm, "read", lambda folder: folder.name)
     monkeypatch.setattr(llm, "choose", lambda runs, task, method, seeds: llm.METHODS[method].settings[len(task) % 5])
     found = list(stages.llm_stages(tmp_path))
-    assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 70, 35, 50, 25, 2]
+    assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 50, 25, 70, 35, 2]
     assert len({run.name for stage in found for run in stage}) == 357
-    assert "chain-single-bonus-0.01-seed11" in {run.name for run in found[7]}
+    assert "chain-single-bonus-0.01-seed11" in {run.name for run in found[5]}
 
 
 @pytest.mark.slow
