@@ -37,7 +37,6 @@ def llm_rows(folder: Path, run: dict) -> dict[str, list[dict]]:
     curves, last = found["curves"], found["curves"][-LAST:]
     ends = {
         "reward": mean(row["reward"] for row in last),
-        "reward_all": mean(row["reward"] for row in curves),
         "response_entropy": mean(row["response_entropy"] for row in last),
         "lowest_entropy": min(row["response_entropy"] for row in curves),
         "step_seconds": median(row["seconds"] for row in curves),
