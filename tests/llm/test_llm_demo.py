@@ -56,7 +56,8 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
 ):
     """The demo's GRPO beside ERA with an omega_low above the entropies at the start.
 
-    The answers of step 1 are drawn before any update, those of step 2 after one that ERA has changed.
+    ERA shows in the gradient of step 1. The entropy of step 2 says little: Adam's first update has the size of its
+    learning rate whatever the gradient's, so that both arms move by nearly the same.
     """
     settings = config.Settings(seed=demo_runs.SEED, steps=2)
     warmup.write_data(tmp_path, settings.task, settings.seed)
@@ -72,9 +73,8 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
     for column in ("response_entropy", "reward", "distinct_right"):
         assert era[0][column] == grpo[0][column]
     plain, acting = map(metrics, arms)
-    # far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
+    # 18 %, far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
     assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
-    assert era[1]["response_entropy"] != pytest.approx(grpo[1]["response_entropy"], abs=2e-3)
     assert len(acting) == 2
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
     assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
