@@ -234,8 +234,8 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
 def draw_settings(runs: list[dict], file: Path) -> None:
     """H_resp at the end over the five settings of each method on `chain`, a dot for every seed."""
     pyplot = _pyplot()
-    names = [name for name in methods(False) if name != "adaptive-mean"]
-    figure, axes = pyplot.subplots(1, len(names), figsize=(2.1 * len(names), 2.9), sharey=True, layout="constrained")
+    names = methods(False)
+    figure, axes = pyplot.subplots(1, len(names), figsize=(2 * len(names), 3.1), sharey=True, layout="constrained")
     for method, axis in zip(names, axes):
         settings = METHODS[method].settings
         for place, setting in enumerate(settings):
@@ -243,11 +243,13 @@ def draw_settings(runs: list[dict], file: Path) -> None:
             axis.plot(
                 [place] * len(found), [at(run, "response_entropy") for run in found], "o", color="black", alpha=0.5
             )
-            if method in ("era", "adaptive"):
+            if method in ("era", "adaptive"):  # adaptive-mean's is of another entropy
                 target = float(setting) * llm.START["chain"][0]
                 axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
         axis.set_xticks(range(len(settings)), settings, fontsize=7)
-        axis.set_title(METHODS[method].title.replace(", ", "\n"), fontsize=8)
+        title, label = METHODS[method].title.split(", ")
+        axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
+        axis.set_xlabel(f"{label}, x start" if method in ("era", "adaptive", "adaptive-mean") else label, fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("response entropy at the end, nats")
     figure.savefig(file, dpi=110)
