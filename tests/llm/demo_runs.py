@@ -12,7 +12,7 @@ from helpers import processes_with
 from demo.llm import __main__ as cli
 from demo.llm import config, curves, ray_folder, training
 
-SEED = 1  # with it an update of ERA is far from GRPO's after one step
+SEED = 1
 
 
 def arguments(verl, checkout, out, steps):

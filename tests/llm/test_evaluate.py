@@ -323,6 +323,7 @@ def test_the_models_own_sampling_defaults_are_not_used(recipe, model, tmp_path):
 # pass@k and the summary
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.integers(1, 12) | st.integers(13, 3000), st.data())
 def test_pass_at_k_is_exact_for_any_n(recipe, n, more):
     from evaluation.scores import pass_at_k
@@ -527,6 +528,7 @@ def test_multiple_choice(grading, outcome):
     assert grading.grade(r"\boxed{E}", "E", 5, False).correct and not grading.grade(r"\boxed{D}", "C", 4, False).correct
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.text(alphabet="{}\\boxedC5 ()$,answeri:\n", max_size=60))
 def test_reading_an_answer_never_fails(grading, text):
     for read in (grading.math_answer, grading.choice_answer):

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_helpers import ROOT, load
 
@@ -211,6 +211,7 @@ braced = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(before=st.text("a}{$\\", max_size=8), content=braced, after=st.text("a}{$ ", max_size=8))
 def test_boxed_is_what_was_boxed_last(boxed, before, content, after):
     assert boxed(f"{before}\\boxed{{1}} {before}\\boxed{{{content}}}{after}") == content
