@@ -188,8 +188,8 @@ test: lint  ## lint, and every contract on every real upstream once: seven minut
 test-all: lint  ## the same and the slow rest: kills, every script: twenty minutes
 	@$(TESTS) tests --dist loadfile -m "not grid"
 
-test-grids: $(VENV_READY)  ## FastTD3's grids of real trainings: failed, killed, resumed, in Slurm: two minutes
-	@$(CPU) -m pytest -q tests/control/test_control_runs.py
+test-grids: $(VENV_READY)  ## grids of real trainings: failed, killed, resumed, in Slurm; a run of the rivals: four minutes
+	@$(CPU) -m pytest -q tests -m grid
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof
 	@rm -rf results/engine-proof; mkdir -p results/engine-proof

@@ -304,7 +304,7 @@ def wait_for(condition, process):
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 def test_interrupted_runs_of_ppo_go_on(start, patched_ppo, tmp_path):
     """With another grid in the same folder meanwhile; what is finished stays as it is."""
     given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1", "TASKS": "Hopper-v4", "JOBS": "2"}

@@ -72,7 +72,7 @@ def test_stages_follow_the_protocol(tmp_path, monkeypatch):
     assert "chain-single-bonus-0.01-seed11" in {run.name for run in found[5]}
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 def test_a_run(patched_verl, tmp_path):
     """By its command, with the KL loss, whose reference policy the worker has to make too."""
     folder = tmp_path / "run"
