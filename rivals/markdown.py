@@ -19,7 +19,10 @@ def spread(values: list[float], digits: int) -> str:
 
 def difference(values: list[float], digits: int, each: bool = False) -> str:
     """Mean of paired differences and its 95 % interval, bold where that excludes 0. each: with the differences."""
-    low, high = interval(values)
     all_of_them = "; " + ", ".join(f"{value:+.{digits}f}" for value in values) if each else ""
-    cell = f"{mean(values):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}{all_of_them})"
+    return interval_cell(mean(values), *interval(values), digits, all_of_them)
+
+
+def interval_cell(middle: float, low: float, high: float, digits: int, more: str = "") -> str:
+    cell = f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f}{more})"
     return cell if low <= 0 <= high else f"**{cell}**"

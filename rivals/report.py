@@ -1,4 +1,4 @@
-"""python -m rivals.report: writes the tables and pictures of docs/rivals/ anew, from records/rivals/ alone.
+"""python -m rivals.report: writes the tables and pictures of docs/rivals/ and of PPO and SAC anew, from records/ alone.
 
 A page has its tables between <!-- table NAME --> and <!-- end -->.
 """
@@ -6,7 +6,7 @@ A page has its tables between <!-- table NAME --> and <!-- end -->.
 import re
 from pathlib import Path
 
-from rivals import llm_report, records, vision
+from rivals import control, llm_report, records, vision
 from rivals.stages import FRESH_SEEDS, TUNING_SEEDS
 
 DOCS = records.PROJECT / "docs"
@@ -37,10 +37,13 @@ def filled(page: str, tables: dict[str, str]) -> str:
 def pages() -> dict[Path, str]:
     """The pages with their tables, as the records have them; without records a page stays as it is."""
     tables = {
-        "llm": llm_report.tables(llm_report.read(records.RECORDS / "llm")),
-        "vision": vision_tables(records.RECORDS / "vision"),
+        "rivals/llm": llm_report.tables(llm_report.read(records.RECORDS / "llm")),
+        "rivals/vision": vision_tables(records.RECORDS / "vision"),
+        "rivals/control": {"targets": control.ppo_table("H0 (sigma)", control.TARGETS)},
+        "control/ppo": {"arms": control.ppo_table("sigma", control.ARMS)},
+        "control/sac": {"alpha": control.alpha_table()},
     }
-    files = {DOCS / f"rivals/{name}.md": found for name, found in tables.items() if found}
+    files = {DOCS / f"{name}.md": found for name, found in tables.items() if found}
     return {file: filled(file.read_text(), found) for file, found in files.items()}
 
 
@@ -53,7 +56,7 @@ def main() -> None:
     if rows := records.read(records.RECORDS / "vision/measures.csv"):
         settings = vision.choose(rows, TUNING_SEEDS)
         vision.picture(rows, settings, FRESH_SEEDS, DOCS / "img/rivals-vision.png")
-    print(f"Tables in {DOCS}/rivals, pictures in {DOCS}/img")
+    print(f"Tables in {DOCS}/rivals and {DOCS}/control, pictures in {DOCS}/img")
 
 
 if __name__ == "__main__":
