@@ -188,7 +188,7 @@ test: lint  ## lint, and every contract on every real upstream once: seven minut
 test-all: lint  ## the same and the slow rest: kills, every script: twenty minutes
 	@$(TESTS) tests --dist loadfile -m "not grid"
 
-test-grids: $(VENV_READY)  ## grids of real trainings (failed, killed, resumed, in Slurm), one run of the rivals
+test-grids: $(VENV_READY)  ## grids of real trainings (killed, resumed, in Slurm), benchmarks, a run of the rivals
 	@$(CPU) -m pytest -q tests -m grid
 
 test-engine: $(VENV_READY)  ## the engine's long proof: faults, inputs, sequences; counts in results/engine-proof

@@ -80,7 +80,12 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
     assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number, stage", [(signal.SIGINT, "ray::WorkerDict"), (signal.SIGKILL, "raylet")])
+@pytest.mark.parametrize(
+    "number, stage",
+    [
+        pytest.param(signal.SIGINT, "ray::WorkerDict", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, "raylet", marks=pytest.mark.grid),
+    ],
+)
 def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, out, temporary, place):
     demo_runs.stopped(number, stage, VERL, patched_verl, out, temporary)

@@ -90,7 +90,7 @@ def arguments(checkout, out):
     return "tools.smoke.llm", "--checkout", checkout, "--out", out, GRPO
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 def test_command_prints_the_table(patched_verl, tmp_path, temporary):
     result = run(*arguments(patched_verl, tmp_path), TMPDIR=temporary, **{MARK: temporary})
     assert result.returncode == 0, result.stdout + result.stderr
