@@ -215,7 +215,8 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
     """Accuracy against distinct answers over the temperatures, means over the fresh seeds."""
     pyplot = _pyplot()
     parts = [part for part in TUNED if complete(runs, *part)]
-    figure, axes = pyplot.subplots(1, len(parts), figsize=(5.2 * len(parts), 4), squeeze=False, layout="constrained")
+    size = (4.2 * len(parts), 4)
+    figure, axes = pyplot.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for (task, off_policy), axis in zip(parts, axes[0]):
         for method, found in complete(runs, task, off_policy).items():
             points = [
@@ -223,10 +224,11 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
                 for row in found[0]["samples"]
             ]
             axis.plot(*zip(*points), label=METHODS[method].title.partition(",")[0], **style(method))
-        axis.set(xlabel="accuracy", ylabel="distinct right answers of 32", xlim=(0.5 if task == "chain" else 0, 1.005))
+        axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(f"{task}{', off-policy' if off_policy else ''}", fontsize=10)
         axis.legend(fontsize=7, frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("distinct right answers of 32")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
