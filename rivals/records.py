@@ -17,9 +17,9 @@ from rivals import llm, vision
 PROJECT = Path(__file__).resolve().parent.parent
 RECORDS = PROJECT / "records/rivals"
 KNOWN = ("task", "method", "setting", "seed")
-WINDOW = 5  # steps of a row of curves.csv
+WINDOW = 5  # steps of a row of curves.csv: short enough for what the pages say of the way to a collapse
 LAST = 10  # steps at the end of the training
-CURVES = ("reward", "response_entropy", "token_entropy", "distinct_right", "low_fraction", "scaled_token_fraction")
+CURVES = ("reward", "response_entropy", "low_fraction", "scaled_token_fraction")
 
 
 def about(run: dict) -> dict:
