@@ -226,7 +226,7 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
             axis.plot(*zip(*points), label=METHODS[method].title.partition(",")[0], **style(method))
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(f"{task}{', off-policy' if off_policy else ''}", fontsize=10)
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend(fontsize=7, framealpha=1, edgecolor="none")  # over the curve that has no room beside it
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("distinct right answers of 32")
     figure.savefig(file, dpi=110)
