@@ -192,9 +192,9 @@ STYLES = {
     "bonus": dict(color="#5f8f3e", marker="^"),
     "kl": dict(color="#8b5fa8", marker="v"),
     "hotter": dict(color="0.6", marker="x"),
-    "clip-higher": dict(color="#5f8f3e", marker="^"),
-    "clip-cov": dict(color="#8b5fa8", marker="v"),
-    "kl-cov": dict(color="#d1611a", marker="s"),
+    "clip-higher": dict(color="#a33b3b", marker="P"),
+    "clip-cov": dict(color="#2f9c95", marker="*"),
+    "kl-cov": dict(color="#b59a1f", marker="h"),
 }
 
 
@@ -215,7 +215,7 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
     """Accuracy against distinct answers over the temperatures, means over the fresh seeds."""
     pyplot = _pyplot()
     parts = [part for part in TUNED if complete(runs, *part)]
-    size = (4.2 * len(parts), 4)
+    size = (4.2 * len(parts), 4.6)
     figure, axes = pyplot.subplots(1, len(parts), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for (task, off_policy), axis in zip(parts, axes[0]):
         for method, found in complete(runs, task, off_policy).items():
@@ -226,7 +226,7 @@ def draw_frontiers(runs: list[dict], file: Path) -> None:
             axis.plot(*zip(*points), label=METHODS[method].title.partition(",")[0], **style(method))
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(f"{task}{', off-policy' if off_policy else ''}", fontsize=10)
-        axis.legend(fontsize=7, framealpha=1, edgecolor="none")  # over the curve that has no room beside it
+        axis.legend(fontsize=7, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("distinct right answers of 32")
     figure.savefig(file, dpi=110)
@@ -251,7 +251,8 @@ def draw_settings(runs: list[dict], file: Path) -> None:
         axis.set_xticks(range(len(settings)), settings, fontsize=7)
         title, label = METHODS[method].title.split(", ")
         axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
-        axis.set_xlabel(f"{label}, x start" if method in ("era", "adaptive", "adaptive-mean") else label, fontsize=8)
+        share = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
+        axis.set_xlabel(label + share.get(method, ""), fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("response entropy at the end, nats")
     figure.savefig(file, dpi=110)
