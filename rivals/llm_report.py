@@ -237,6 +237,7 @@ def draw_settings(runs: list[dict], file: Path) -> None:
     """H_resp at the end over the five settings of each method on `chain`, a dot for every seed."""
     pyplot = _pyplot()
     names = methods(False)
+    unit = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
     figure, axes = pyplot.subplots(1, len(names), figsize=(2 * len(names), 3.1), sharey=True, layout="constrained")
     for method, axis in zip(names, axes):
         settings = METHODS[method].settings
@@ -251,8 +252,7 @@ def draw_settings(runs: list[dict], file: Path) -> None:
         axis.set_xticks(range(len(settings)), settings, fontsize=7)
         title, label = METHODS[method].title.split(", ")
         axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
-        share = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
-        axis.set_xlabel(label + share.get(method, ""), fontsize=8)
+        axis.set_xlabel(label + unit.get(method, ""), fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("response entropy at the end, nats")
     figure.savefig(file, dpi=110)
