@@ -20,7 +20,6 @@ from engine.run import Run
 from engine.source import Cache, requested_kind
 from engine.verbs.apply import verb_apply
 from engine.verbs.diff import verb_diff
-from engine.verbs.drift import verb_drift
 from engine.verbs.export import verb_export
 from engine.verbs.fetch import verb_fetch
 from engine.verbs.port import verb_port
@@ -35,7 +34,6 @@ VERBS = {
     "revert": verb_revert,
     "export": verb_export,
     "port": verb_port,
-    "drift": verb_drift,
 }
 # Options that only some verbs have; all others go with every verb.
 ONLY = {
@@ -45,8 +43,7 @@ ONLY = {
     "check": ("export",),
     "onto": ("port",),
     "write": ("port",),
-    "out": ("drift",),
-    "source": ("fetch", "apply", "port", "drift"),
+    "source": ("fetch", "apply", "port"),
     "version": ("fetch", "apply", "status", "port"),
     "dry_run": ("fetch", "apply", "revert", "export"),
 }
@@ -62,7 +59,6 @@ on request only where they have a checkout):
   export   write patches and overlay files from an edited checkout
   port     try every patch on another upstream revision: port NAME --onto REF;
            with --write, carry them there in a worktree of their own
-  drift    try every patch on every release since the pinned one
 
 exit codes:
   0 done, or nothing to do      4 conflict
@@ -100,7 +96,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="export: change nothing, exit 1 when patches or overlay files differ")
     add("--onto", metavar="REF", help="port: a version, tag, branch or commit (default with --checkout: its HEAD)")
     add("--write", action="store_true", help="port: make a worktree with the patches on a branch of its own")
-    add("--out", metavar="FOLDER", help="drift: leave drift.json and the patched releases there")
     return parser
 
 
@@ -158,7 +153,7 @@ def read_arguments(context: Context, argv: list[str]) -> Run:
 
 def refuse_empty(options: argparse.Namespace) -> None:
     """An empty value is an unset variable in somebody's script, not a request for the default."""
-    for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto", "out"):
+    for option in ("version", "source", "checkouts", "checkout", "cache", "keep_edits", "onto"):
         if getattr(options, option) == "":
             advice = "give a value, or leave the option out; nothing was changed"
             raise Stop(USAGE, f"--{option.replace('_', '-')} is empty", advice)

@@ -23,7 +23,6 @@ from kit import APPLY, ENGINE, hinted, interrupt
         (["revert", "--keep-edits", "x"], "exactly one upstream"),
         (["status", "--onto", "main"], "--onto does not go with status"),
         (["apply", "--write"], "--write does not go with apply"),
-        (["apply", "alpha", "--out", "x"], "--out does not go with apply"),
         (["apply", "alpha", "--checkout", "x", "--source", "pypi"], "does not go with --checkout"),
         (["port", "alpha"], "--onto REF"),
         (["apply", "--nonsense"], "--nonsense"),

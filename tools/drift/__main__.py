@@ -1,8 +1,7 @@
-"""python -m tools.drift: what `apply.py drift` says merges is started on this CPU; writes docs/engine/drift.md.
+"""python -m tools.drift: what merges of the patches is started on this CPU; writes docs/engine/drift.md.
 
 Beside the page is drift.json, with each hunk and each outcome. Exits 1 if a pinned version fails, or a plug-in on a
-release that it is for; otherwise as `apply.py drift`, with 6 if a repository or release is unavailable, 3 if one was
-refused.
+release that it is for; otherwise 6 if a repository or release is unavailable, 3 if one was refused.
 """
 
 from demo.runner import environment
@@ -27,9 +26,12 @@ from demo.runner.command import exit_code, only_one
 from demo.runner.environment import ROOT, cleaned
 from demo.runner.errors import DemoError
 from demo.runner.processes import process_group
+from engine.cli import read_arguments
+from engine.context import Context
+from engine.errors import Stop
 from engine.files import write_file
-from engine.verbs.drift import order
 from tools.drift.page import page
+from tools.drift.textual import order, textual_drift
 
 SECONDS = 600  # for a probe, which takes some seconds
 TRAINS, STARTS, FAILS, NOT_TRIED = "trains", "starts", "fails", "not tried"
@@ -223,11 +225,13 @@ def drift(arguments: argparse.Namespace) -> int:
     with only_one(work):
         for folder in (trees, logs):
             shutil.rmtree(folder, ignore_errors=True)
-        status = subprocess.run([sys.executable, ROOT / "apply.py", "drift", *CHECKS, "--out", trees]).returncode
-        if status not in (0, 3, 6):
-            raise DemoError(f"apply.py drift ended with {status}; docs/engine/drift.md is as it was")
+        run = read_arguments(Context(), ["fetch", *CHECKS])
+        try:
+            status = textual_drift(run, trees)
+        except Stop as stop:
+            raise DemoError(f"{stop}\ndocs/engine/drift.md is as it was") from None
         print(f"\nStarted on this CPU; what each prints is in {logs}.", flush=True)
-        result = json.loads((trees / "drift.json").read_text())
+        result = run.result
         good = start_all(result, trees, logs)
         result["environment"] = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
         write_file(out / "drift.json", (json.dumps(result, indent=1) + "\n").encode())

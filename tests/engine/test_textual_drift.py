@@ -1,18 +1,34 @@
-"""drift: every patch on every release since the pinned one, read from git; ../test_drift_tool.py is of what starts."""
+"""tools/drift/textual.py: every patch on every release since the pinned one, read from git."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import shutil
+import sys
 
-import pytest
-from kit import branch, content, git, git_state, make_upstream, replace_in
+from kit import branch, content, git, git_state, replace_in
 from packaging.version import Version
 
 
-def drift(project, name: str, code: int, *more: str) -> dict:
+def textual(project):
+    """tools/drift/textual.py on the engine of a project."""
+    sys.modules.pop("tools.drift.textual", None)
+    return importlib.import_module("tools.drift.textual")
+
+
+def drift(project, code: int, *names: str) -> dict:
+    """The result for all names, of the folder out beside the cache."""
+    run = project.engine.cli.read_arguments(
+        project.engine.context.Context(), ["fetch", *names, "--cache", str(project.cache)]
+    )
+    project.write_lists()
+    assert textual(project).textual_drift(run, project.cache.with_name("out")) == code
+    return run.result["upstreams"]
+
+
+def oldest(found: dict, name: str = "alpha") -> dict:
     """Of the oldest pinned version."""
-    return next(iter(project.run("drift", name, "--json", *more, code=code).json["upstreams"][name].values()))
+    return next(iter(found[name].values()))
 
 
 def results(found: dict) -> dict[str, list[str]]:
@@ -25,7 +41,7 @@ def tagged(project, tag: str, edit) -> None:
 
 
 def test_releases_are_ordered_as_pep_440_says(project):
-    order = project.engine.verbs.drift.order
+    order = textual(project).order
     labels = [
         "0.2",
         "0.2.0.post1",
@@ -56,13 +72,13 @@ def tag_releases(project):
     tagged(project, "v3rc1", replace_in("README.md", "alpha", "candidate"))
 
 
-def test_results_and_what_is_left_of_the_releases(project, tmp_path):
+def test_results_and_what_is_left_of_the_releases(project, tmp_path, capsys):
     tag_releases(project)
     project.run("apply", "alpha")
     before, state = content(project.root), git_state(project.checkout())
-    out = tmp_path / "out"
-    said = project.run("drift", "--out", str(out)).out
-    found, newer = json.loads((out / "drift.json").read_text())["upstreams"]["alpha"].values()
+    out = project.cache.with_name("out")
+    found, newer = drift(project, 0)["alpha"].values()
+    said = capsys.readouterr().out
     assert list(results(found).items()) == [
         ("v1", ["clean", "clean"]),
         ("v1.0.post1", ["clean", "clean"]),
@@ -93,9 +109,9 @@ def test_results_and_what_is_left_of_the_releases(project, tmp_path):
 
 
 def test_the_shape_of_the_json(project):
-    found = project.run("drift", "--json").json
-    assert set(found) == {"date", "upstreams"} and set(found["upstreams"]) == {"alpha", "beta"}
-    for upstream in (version for versions in found["upstreams"].values() for version in versions.values()):
+    found = drift(project, 0)
+    assert set(found) == {"alpha", "beta"}
+    for upstream in (version for versions in found.values() for version in versions.values()):
         assert {"commit", "patches", "problems", "releases"} <= upstream.keys()
         assert upstream["problems"] == [] and upstream["releases"]
         for row in upstream["releases"]:
@@ -106,40 +122,27 @@ def test_the_shape_of_the_json(project):
 def test_a_pin_that_is_no_release_is_tried_there_and_on_the_default_branch(project):
     up = project.up / "beta"
     pinned = git(up, "rev-parse", "HEAD")
-    (row,) = drift(project, "beta", 0)["releases"]
+    (row,) = oldest(drift(project, 0, "beta"), "beta")["releases"]
     assert (row["release"], row["commit"], row["result"]) == ("main", pinned, "clean")
     replace_in("main.py", "print(3)", "print(3)\nprint(4)")(up)
     git(up, "commit", "-q", "-a", "-m", "later")
     git(up, "tag", "v9")
-    rows = drift(project, "beta", 0)["releases"]
+    rows = oldest(drift(project, 0, "beta"), "beta")["releases"]
     head = git(up, "rev-parse", "HEAD")
     assert [row["commit"] for row in rows] == [pinned, head] and [row["result"] for row in rows] == ["clean"] * 2
-    assert rows[1]["release"] == "main" and drift(project, "beta", 0, "--offline")["releases"] == rows
+    assert rows[1]["release"] == "main"
 
 
 def test_a_repository_that_cannot_be_reached_is_told_and_the_others_are_done(project):
     shutil.move(project.up / "alpha", project.up / "away")
-    result = project.run("drift", "--json", code=6)
-    alpha, beta = (next(iter(result.json["upstreams"][name].values())) for name in ("alpha", "beta"))
-    assert "cannot be reached" in alpha["problems"][0] and beta["releases"]
+    found = drift(project, 6)
+    alpha, beta = oldest(found), oldest(found, "beta")
+    assert "cannot be" in alpha["problems"][0] and beta["releases"]
 
 
 def test_another_commit_under_the_pinned_tag(project):
     project.run("fetch", "alpha")
     git(project.up / "alpha", "tag", "v1.0.1", "v1")
     git(project.up / "alpha", "tag", "-f", "v1", "v2")
-    rows = drift(project, "alpha", 3)["releases"]
+    rows = oldest(drift(project, 3, "alpha"))["releases"]
     assert project.ids["v1"] in rows[0]["problem"] and rows[1]["result"] == "clean"
-
-
-def test_sources(project, tmp_path):
-    assert set(results(drift(project, "alpha", 0, "--source", str(project.up / "alpha")))) == {"v1"}
-    make_upstream(tmp_path / "mirror", [("v0", {"a.py": "1\n"})])
-    (problem,) = drift(project, "alpha", 6, "--source", str(tmp_path / "mirror"))["problems"]
-    assert "no release from the pinned one on" in problem
-
-
-@pytest.mark.parametrize("source", ["pypi", "index/alpha-1.0.tar.gz"])
-def test_packages_are_refused(project, tmp_path, source):
-    source = source if source == "pypi" else str(tmp_path / source)
-    assert "--source" in project.run("drift", "alpha", "--source", source, code=2).err

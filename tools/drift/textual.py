@@ -1,23 +1,21 @@
-"""The verb drift: the patches of every pinned version, tried on every release from it to the next pinned one.
+"""The patches of every pinned version, tried on every release from it to the next pinned one.
 
-Releases are only read: none of their code is run. tools/drift starts what --out leaves of them.
+Releases are only read here: none of their code is run. __main__.py starts what this leaves of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import re
 import shutil
 from pathlib import Path
 
-from engine.errors import OK, SOURCE, USAGE, WRONG_BASE, Stop
-from engine.files import absolute, parents, write_file
+from engine.errors import OK, SOURCE, WRONG_BASE, Stop
+from engine.files import parents
 from engine.git import Git, store_files
 from engine.project import Upstream, read_overlay
 from engine.run import Run
-from engine.source import requested_path
 from engine.source.git import fetch_revision, network_git, quarantine
 from engine.verbs.port import RELEASE, RESULTS, pinned, trial, try_patches
 
@@ -41,24 +39,21 @@ def order(label: str) -> tuple | None:
     return tuple(parts), int(found[2]) if found[2] else -1
 
 
-def verb_drift(run: Run) -> int:
-    path = requested_path(run.options.source)
-    if run.options.source == "pypi" or (path and not path.is_dir()):
-        raise Stop(USAGE, f"--source {run.options.source}: drift looks for releases in a git repository")
+def textual_drift(run: Run, out: Path) -> int:
+    """Fills run.result, and leaves each release in out/NAME/VERSION/RELEASE: as it is, and with what merges.
+
+    Returns an exit code: 0 whatever the results, 6 if a repository or release is unavailable, 3 if one was refused.
+    """
     codes = {OK}
     found = {name: {label: {} for label in run.upstreams[name].versions} for name in run.names}
     run.result = {"date": datetime.date.today().isoformat(), "upstreams": found}
     for name, versions in found.items():
         for label in versions:
-            versions[label] = drift_of(run, run.upstreams[name], label, codes)
-    if run.options.out:
-        file = absolute(run.options.out) / "drift.json"
-        write_file(file, (json.dumps(run.result, indent=1) + "\n").encode())
-        run.context.say(f"written: {file}, and beside it the releases, patched and as they are")
+            versions[label] = drift_of(run, run.upstreams[name], label, out, codes)
     return WRONG_BASE if WRONG_BASE in codes else max(codes)
 
 
-def drift_of(run: Run, up: Upstream, label: str, codes: set[int]) -> dict:
+def drift_of(run: Run, up: Upstream, label: str, out: Path, codes: set[int]) -> dict:
     """One version's patches on its releases. A release that is unavailable or refused is reported as such."""
     overlay = read_overlay(up, label)
     found = {"commit": up.version(label).commit, "patches": [patch.file for patch in overlay.patches]}
@@ -74,12 +69,11 @@ def drift_of(run: Run, up: Upstream, label: str, codes: set[int]) -> dict:
         run.context.say(f"  {stop.lines[0]}")
         return stop.lines[0]
 
-    path = requested_path(run.options.source)
     try:
         overlay, base = pinned(run, up, label)
         with run.cache.lock(up.name):
             git = run.cache.repository(up.name)
-            releases = find_releases(run, git, up, label, base.base, str(path or up.url))
+            releases = find_releases(run, git, up, label, base.base, up.url)
     except Stop as stop:
         found["problems"].append(note(stop))
         return found
@@ -88,18 +82,17 @@ def drift_of(run: Run, up: Upstream, label: str, codes: set[int]) -> dict:
             row = {"release": release.label, "commit": release.commit, "result": None, "problem": None, "patches": []}
             try:
                 with run.cache.lock(up.name):
-                    read_release(run, git, up, release, str(path or up.url))
+                    read_release(run, git, up, release, up.url)
                 row["patches"] = try_patches(scratch, up, overlay, release.commit)
                 row["result"] = max((item["result"] for item in row["patches"]), key=RESULTS.index, default="clean")
                 run.context.say(f"  {release.label:10} {release.date}  {summary(row)}")
-                if run.options.out:
-                    folder = absolute(run.options.out) / up.name / label / release.label
-                    # verl's recipe/ is a submodule since v0.7.1: our files in it are left out.
-                    there = scratch.tree("HEAD")
-                    files = {path: one for path, one in overlay.files.items() if there.keys().isdisjoint(parents(path))}
-                    patched = store_files(scratch, files, "HEAD", "New files of the overlay\n")
-                    leave_tree(scratch, patched, folder / "patched")
-                    leave_tree(scratch, release.commit, folder / "upstream")
+                folder = out / up.name / label / release.label
+                # verl's recipe/ is a submodule since v0.7.1: our files in it are left out.
+                there = scratch.tree("HEAD")
+                files = {path: one for path, one in overlay.files.items() if there.keys().isdisjoint(parents(path))}
+                patched = store_files(scratch, files, "HEAD", "New files of the overlay\n")
+                leave_tree(scratch, patched, folder / "patched")
+                leave_tree(scratch, release.commit, folder / "upstream")
             except Stop as stop:
                 row["problem"] = note(stop)
             found["releases"].append({**row, "commit": release.commit, "date": release.date})
@@ -122,10 +115,7 @@ def find_releases(run: Run, git: Git, up: Upstream, label: str, base: str, url: 
 
     If the pin is not a release: the pin and, for the last one in upstreams.json, the head of the default branch.
     """
-    if run.cache.offline and not requested_path(run.options.source):
-        refs = {name.replace("refs/drift/", "refs/", 1): git.commit(name) for name in git.refs("refs/drift")}
-    else:
-        refs = list_refs(git, url)
+    refs = list_refs(git, url)
     keys = {version.label: order(version.tag or version.label) for version in up.versions.values()}
     first = keys.pop(label)
     later = [key for key in keys.values() if key and first and key > first]
@@ -139,7 +129,7 @@ def find_releases(run: Run, git: Git, up: Upstream, label: str, base: str, url: 
         elif kind == "heads" and not first and not any(keys[other] is None for other in others):
             found[((), int(commit != base))] = Release(name, commit, ref)
     if not found:
-        raise Stop(SOURCE, f"{'the cache' if run.cache.offline else url} has no release from the pinned one on")
+        raise Stop(SOURCE, f"{url} has no release from the pinned one on")
     return found
 
 
