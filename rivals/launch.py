@@ -20,7 +20,7 @@ sys.path += [str(PROJECT / "overlays/shared/recipes/era"), str(PROJECT / "recipe
 import grid  # noqa: E402
 import launching  # noqa: E402
 import run_json  # noqa: E402
-from host import JOBS, commit, cores  # noqa: E402
+from host import JOBS, code_of, cores  # noqa: E402
 
 from results import is_finished, steps_done  # noqa: E402
 from rivals import llm, vision  # noqa: E402
@@ -39,7 +39,10 @@ class Trainer(grid.Trainer):
         return [self.python, "-m", *run.command]
 
     def variables(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "ERA_COMMIT": commit()}
+        return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+
+    def about(self, run: Run) -> dict:
+        return {"added": [], "as_paper": False, **code_of()}
 
     def leftovers(self, folder: Path) -> list[Path]:
         return [path for name in (run_json.FILE, grid.LOG, *self.files) if (path := folder / name).exists()]

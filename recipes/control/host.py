@@ -4,10 +4,9 @@ import abc
 import functools
 import math
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import results
 from results import CURVES, PROJECT  # first: it puts the shared files on the path
@@ -69,11 +68,13 @@ class Host(grid.Trainer):
         python: of the environment that trains.
         checkouts: the folder of apply.py's checkouts.
         gpus: of each run; 0 for the CPU.
+        added: the user's flags of the script.
     """
 
     python: str = "python3"
     checkouts: Path = PROJECT / "checkouts"
     gpus: float = 0
+    added: tuple[str, ...] = ()
 
     experiments: ClassVar[dict[str, Experiment]]
     script: ClassVar[str]  # in `root`
@@ -89,6 +90,7 @@ class Host(grid.Trainer):
     files: ClassVar[tuple[str, ...]] = ()  # that it writes beside train.csv, run.json and log.txt
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
     continues: ClassVar[bool] = False  # an interrupted run, when the command is repeated
+    harmless: ClassVar[tuple[str, ...]] = ()  # flags that change nothing in what is trained
 
     @abc.abstractmethod
     def flags(self, task: str, seed: int) -> tuple[str, ...]:
@@ -126,12 +128,17 @@ class Host(grid.Trainer):
         found = {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "disable",
-            "ERA_COMMIT": commit(),
         }
         if not self.gpus:
             threads = os.environ.get("OMP_NUM_THREADS") or "1"
             found |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": threads}
         return found
+
+    def about(self, run: Run) -> dict[str, Any]:
+        upstreams = (self.upstream, "humanoid-bench") if self.upstream else ("humanoid-bench",)
+        code = code_of(*(self.checkouts / name for name in upstreams))
+        is_as_paper = run_json.is_as_paper(self.added, self.harmless)
+        return {"agent": run.agent, "added": list(self.added), "as_paper": is_as_paper, **code}
 
     def leftovers(self, folder: Path) -> list[Path]:
         paths = [folder / name for name in (CURVES, run_json.FILE, grid.LOG, *self.files)]
@@ -166,13 +173,9 @@ def number(run: Run, flag: str, default: float) -> float | None:
 
 
 @functools.cache
-def commit() -> str:
-    """Of this project; empty without git."""
-    command = ["git", "-C", str(PROJECT), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
+def code_of(*checkouts: Path) -> dict[str, Any]:
+    """This project's commit, and whether its code or that of the checkouts is modified."""
+    return run_json.code(PROJECT, *checkouts)
 
 
 def cores() -> int:

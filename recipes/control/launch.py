@@ -64,7 +64,7 @@ def launch(name: str, added: list[str]) -> None:
     gpus, index = given.get("GPUS_PER_RUN", kind.default_gpus), given.get("RUN_INDEX")
     python = grid.python_that_trains()
     checkouts = Path(os.path.abspath(os.environ.get("CHECKOUTS") or PROJECT / "checkouts"))
-    host = kind(python, checkouts, gpus)
+    host = kind(python, checkouts, gpus, tuple(added))
     output = Path(os.path.abspath(os.environ.get("OUTPUT") or results.OUTPUT))
     settings = Settings(given.get("TASKS"), given.get("SEED"), given.get("AGENT"))
     folder = output / name if name in kind.apart else output

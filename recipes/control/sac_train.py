@@ -222,9 +222,9 @@ class Recorder:
 
 
 def train(arguments: argparse.Namespace, folder: Path) -> None:
-    record = run_json.begin("sac", arguments.task, arguments.seed, arguments.total_timesteps, PACKAGES)
-    record["agent"] = record["agent"] or ("sac_era" if arguments.era else "sac")
-    run_json.write(folder, record)
+    agent = "sac_era" if arguments.era else "sac"
+    record = run_json.begin("sac", arguments.task, arguments.seed, arguments.total_timesteps, PACKAGES, agent=agent)
+    run_json.start(folder, record)
     model = make_model(arguments)
     recorder = Recorder(arguments, model, folder)
     model.learn(arguments.total_timesteps, callback=recorder)

@@ -20,6 +20,7 @@ class TDMPC2(Host):
     evaluation = ("eval_freq", 50_000)
     default_gpus = 1
     files = ("logs", ".hydra", "train.log")
+    harmless = ("device", "compile")
     experiments = {
         # fig. dmc_tdmpc2, and the TD-MPC2 of fig. preview_results
         "tdmpc2": (Part((TD_MPC2, ERA), DMC, (1, 2, 3), (f"steps={default_steps}", "enable_wandb=false")),),

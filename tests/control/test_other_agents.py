@@ -154,8 +154,13 @@ def test_the_users_flags_win(control, launch):
     run, *_ = host.runs("ppo", control.host.Settings(), ["--max_train_steps", "3e2", "--max_train_steps=500"])
     assert host.planned_steps(run) == 500 and run.command[-1] == "--max_train_steps=500"
     printed = launch("ppo", "--lr_a", "1e-3", DRY_RUN="1", TASKS="Ant-v4", SEED="7", AGENT="ppo_era").stdout
-    for variable in ("PYTHONPATH=", "MUJOCO_GL=", "ERA_COMMIT=", "CUDA_VISIBLE_DEVICES='' ", "ERA_AGENT=ppo_era "):
-        assert f" {variable}" in printed.partition(" --env")[0]
+    before_flags = printed.partition(" --env Ant")[0]
+    for variable in ("PYTHONPATH=", "MUJOCO_GL=", "CUDA_VISIBLE_DEVICES='' ", "ERA_RUN="):
+        assert f" {variable}" in before_flags
+    about = json.loads(
+        next(word for word in shlex.split(before_flags) if word.startswith("ERA_RUN=")).partition("=")[2]
+    )
+    assert about["agent"] == "ppo_era" and about["added"] == ["--lr_a", "1e-3"] and about["as_paper"] is False
     assert printed.splitlines()[0].endswith("--entropy_coef 0 --lr_a 1e-3") and "Ant-v4 --seed 7" in printed
 
 
@@ -337,5 +342,6 @@ def test_interrupted_runs_of_ppo_go_on(start, patched_ppo, tmp_path):
     resumed.send_signal(signal.SIGTERM)
     assert resumed.wait(900) == 128 + signal.SIGTERM
     record = json.loads((folder / "run.json").read_text())
-    assert record["agent"] == "ppo_era" and record["finished"] is False
+    assert record["agent"] == "ppo_era" and record["finished"] is False and record["as_paper"] is False
+    assert record["added"][-2:] == ["--max_train_steps", "90000"] and {"commit", "modified"} <= record.keys()
     assert (output / names[0] / "log.txt").stat().st_mtime == modified

@@ -133,7 +133,7 @@ class TrainingRun:
         if total_steps == 0:
             if (self.folder / CHECKPOINT).exists():
                 total_steps = self.resume()
-            run_json.write(self.folder, self.record)
+            run_json.start(self.folder, self.record)
         if self.stopped_by or time.time() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self.save(total_steps)
         if self.stopped_by:

@@ -42,7 +42,7 @@ def start(folder, *words, **variables):
 def test_short_run(flags, tmp_path):
     folder = tmp_path / "Hopper-v4-some-seed3"
     folder.mkdir()
-    result = start(folder, *flags, ERA_AGENT="some")
+    result = start(folder, *flags, ERA_RUN=json.dumps({"agent": "some", "commit": "0123"}))
     assert result.returncode == 0, result.stderr
     found = list(csv.DictReader((folder / "train.csv").open()))
     assert [row["global_step"] for row in found] == ["60", "100"] and (folder / "model.zip").is_file()
@@ -51,6 +51,7 @@ def test_short_run(flags, tmp_path):
     assert (float(found[-1]["alpha"]) > 0.9) == (not flags) and (float(found[-1]["delta"]) > 0) == (len(flags) > 1)
     record = json.loads((folder / "run.json").read_text())
     assert record["finished"] and record["total_steps"] == 100 and record["agent"] == "some"
+    assert record["commit"] == "0123" and record["as_paper"] is None  # nobody said
     assert record["host"] == "sac" and record["seed"] == 3 and record["versions"]["sbx-rl"]
     if not flags:
         again = start(folder)

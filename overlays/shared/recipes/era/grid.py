@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import launching
+import run_json
 from launching import Refused, checked, is_on, refuse_if_any, several
 
 LOG = "log.txt"
@@ -103,9 +104,13 @@ class Trainer(abc.ABC):
         """In all, before the run has started; None if unknown: then no time left is said."""
         return None
 
+    def about(self, run: Run) -> dict[str, Any]:
+        """What the launch knows of a run, for run.json."""
+        return {"agent": run.agent}
+
     def environment(self, run: Run) -> dict[str, str]:
         """Environment variables of the run's process, beside those of this one."""
-        return {**self.variables(), "ERA_AGENT": run.agent}
+        return {**self.variables(), **run_json.for_script(**self.about(run))}
 
     def train(self, run: Run, folder: Path, stopped: Callable[[], bool] = never) -> str:
         """Trains the run to its end, unless it is finished or `stopped` says so.

@@ -1,42 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
-"""run.json: what a run was trained with, and whether it is finished."""
+"""run.json: what a run was trained with, and whether it is finished.
+
+A script that trains calls begin, start and finish. A launcher of such a script gives it what the
+script cannot know in the variable ERA_RUN (see `for_script`). A launcher of a script that writes no
+run.json calls the three functions itself, and asks the Python that trains for its packages and its
+machine: `python run_json.py torch timm`. The fields:
+
+    host, task, agent, seed   what was trained; host is the upstream, or the demo
+    command                   the script and its flags, without the folders that it is in
+    added                     of these what the user added to the recipe's; null: unknown
+    as_paper                  whether it trains as the recipe does: nothing was added that changes
+                              it; null: unknown
+    commit, modified          of the code, and whether it has changes that are not committed; null:
+                              unknown
+    total_steps, finished, started, ended, cpu_seconds
+    versions, hardware, threads   of Python and packages; of the machine; variables that are set
+                              and that choose kernels and numbers of threads
+
+Needs Python 3.8 and its standard library.
+"""
 
 import datetime
+import importlib.util
 import json
 import os
 import platform
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any, Collection, Dict, List, Optional, Sequence
 
 FILE = "run.json"
+VARIABLE = "ERA_RUN"
+TRAINS = ("era", "overlays", "patches", "recipes", "demo", "rivals", "upstreams.json")
+THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "KMP_", "GOMP_", "ATEN_", "XLA_FLAGS")
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+def begin(
+    host: str, task: str, seed: int, total_steps: int, packages: Sequence[str], **known: Any
+) -> Dict[str, Any]:
+    """The record of a run that starts now, by the process that trains.
+
+    Args:
+        packages: whose versions matter.
+        known: further fields, or other values of those above: agent, added, as_paper, **code(...).
+    """
+    return {
+        "host": host,
+        "task": task,
+        "agent": None,
+        "seed": seed,
+        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+        "added": None,
+        "as_paper": None,
+        "total_steps": total_steps,
+        "finished": False,
+        "started": now(),
+        "ended": None,
+        "cpu_seconds": 0.0,
+        "commit": None,
+        "modified": None,
+        **describe(packages),
+        **known,
+        **json.loads(os.environ.get(VARIABLE) or "{}"),
+    }
 
 
-def processor() -> str:
-    """The CPU's name as the kernel has it."""
+def start(folder: Path, record: Dict[str, Any]) -> None:
+    """Writes the record of a run that starts or goes on.
+
+    A run that goes on keeps the time of its first start, and stays modified or unlike the paper's
+    if it once was: `record` gets these.
+    """
+    before = read(folder)
+    if before and not before.get("finished"):
+        record["started"] = before.get("started") or record["started"]
+        if before.get("modified"):
+            record["modified"] = True
+        if before.get("as_paper") is False:
+            record["as_paper"] = False
+    write(folder, record)
+
+
+def finish(folder: Path, record: Dict[str, Any], cpu_seconds: Optional[float] = None) -> None:
+    """Writes the record of a run that has reached its last step. cpu_seconds: if they are known."""
+    seconds = None if cpu_seconds is None else round(cpu_seconds, 1)
+    write(folder, {**record, "finished": True, "ended": now(), "cpu_seconds": seconds})
+
+
+def write(folder: Path, record: Dict[str, Any]) -> None:
+    """Replaces run.json as a whole: a kill or a full disk leaves the earlier one."""
+    new = folder / f"{FILE}.new"
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        new.write_text(json.dumps(record, indent=2) + "\n")
+        os.replace(new, folder / FILE)
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        new.unlink(missing_ok=True)
+        raise
+
+
+def read(folder: Path) -> Dict[str, Any]:
+    """{} without run.json, or with one that cannot be read."""
+    try:
+        record = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+# What a launcher knows
+
+
+def for_script(**known: Any) -> Dict[str, str]:
+    """The variable that gives a script's `begin` these fields."""
+    return {VARIABLE: json.dumps(known)}
+
+
+def is_as_paper(added: Sequence[str], harmless: Collection[str]) -> bool:
+    """Whether words that were added to a recipe's command change nothing in what is trained.
+
+    Args:
+        harmless: flags that may be added, or the keys of hydra's overrides.
+    """
+    words = list(added)
+    while words:
+        flag, equals, _ = words.pop(0).partition("=")
+        if flag.lstrip("+") not in harmless:
+            return False
+        if not equals and words and not words[0].startswith("-"):
+            words.pop(0)  # the flag's value
+    return True
+
+
+def code(*folders: Path) -> Dict[str, Any]:
+    """commit and modified of the git repositories that these folders are the tops of.
+
+    The commit is the first one's. They are modified if a file that git tracks and that trains is
+    not as committed, or if a checkout of apply.py has a commit on top of apply.py's.
+    """
+    states = [_state(folder) for folder in folders if folder.exists()]
+    modified = [state["modified"] for state in states] or [None]
+    is_modified = True if True in modified else None if None in modified else False
+    return {"commit": states[0]["commit"] if states else None, "modified": is_modified}
+
+
+def _state(folder: Path) -> Dict[str, Any]:
+    git = ("git", "-C", str(folder))
+    top = _ask(*git, "rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()).resolve() != folder.resolve():
+        return {"commit": None, "modified": None}
+    is_project = (folder / "apply.py").exists()
+    paths = [name for name in TRAINS if (folder / name).exists()] if is_project else []
+    changed = _ask(*git, "status", "--porcelain", "--untracked-files=no", "--", *paths)
+    commit, branch, author = (
+        (_ask(*git, *words) or "").strip()
+        for words in (
+            ("rev-parse", "HEAD"),
+            ("branch", "--show-current"),
+            ("log", "-1", "--format=%ae"),
+        )
+    )
+    on_top = branch == "era" and not author.startswith("era-overlays@")
+    return {
+        "commit": commit or None,
+        "modified": None if changed is None else bool(changed) or on_top,
+    }
+
+
+def _ask(*command: str) -> Optional[str]:
+    """What a command prints; None if it does not exist or fails."""
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
+
+
+# The environment and the machine
+
+
+def describe(packages: Sequence[str]) -> Dict[str, Any]:
+    """versions, hardware and threads, of this Python on this machine."""
+    threads = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(THREADS)}
+    return {"versions": versions(packages), "hardware": hardware(), "threads": threads}
+
+
+def described_by(python: str, packages: Sequence[str]) -> Dict[str, Any]:
+    """As `describe`, of the Python that trains; without versions where that does not answer."""
+    answer = _ask(python, os.path.abspath(__file__), *packages)
+    try:
+        return json.loads(answer or "")
+    except ValueError:
+        return {**describe(()), "versions": {}}
 
 
 def versions(packages: Sequence[str]) -> Dict[str, str]:
@@ -50,45 +207,44 @@ def versions(packages: Sequence[str]) -> Dict[str, str]:
     return found
 
 
-def begin(host: str, task: str, seed: int, total_steps: int, packages: Sequence[str]) -> Dict:
-    """The record of a run that starts now.
+def hardware() -> Dict[str, Any]:
+    """What the bits of a result depend on: two CPUs of one name may have other instructions.
 
-    The launcher sets ERA_AGENT, its name of the agent, and ERA_COMMIT, this project's commit.
+    cpu, family, model, stepping: as the kernel names them. capability: the instructions that torch
+    chooses its kernels for, where torch is installed. cores: that this process may use.
     """
-    return {
-        "host": host,
-        "task": task,
-        "agent": os.environ.get("ERA_AGENT"),
-        "seed": seed,
-        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
-        "total_steps": total_steps,
-        "finished": False,
-        "started": now(),
-        "ended": None,
-        "cpu_seconds": 0.0,
-        "commit": os.environ.get("ERA_COMMIT"),
-        "versions": versions(packages),
-        "hardware": {"cpu": processor(), "cores": os.cpu_count()},
-    }
+    named = {"cpu": "model name", "family": "cpu family", "model": "model", "stepping": "stepping"}
+    values = _first_cpu()
+    found: Dict[str, Any] = {key: values[name] for key, name in named.items() if name in values}
+    found.setdefault("cpu", platform.processor() or platform.machine())
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found["capability"] = torch.backends.cpu.get_cpu_capability()
+    has_affinity = hasattr(os, "sched_getaffinity")
+    found["cores"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    return {**found, "gpus": gpus()}
 
 
-def write(folder: Path, record: Dict[str, Any]) -> None:
-    """Replaces run.json as a whole: a kill or a full disk leaves the earlier one."""
-    new = folder / f"{FILE}.new"
-    new.write_text(json.dumps(record, indent=2) + "\n")
-    os.replace(new, folder / FILE)
-
-
-def finish(folder: Path, record: Dict[str, Any], cpu_seconds: float) -> None:
-    """Writes the record of a run that has reached its last step."""
-    ended = {"finished": True, "ended": now(), "cpu_seconds": round(cpu_seconds, 1)}
-    write(folder, {**record, **ended})
-
-
-def read(folder: Path) -> Dict[str, Any]:
-    """{} without run.json, or with one that cannot be read."""
+def _first_cpu() -> Dict[str, str]:
+    """The lines of /proc/cpuinfo about the first CPU."""
     try:
-        record = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
         return {}
-    return record if isinstance(record, dict) else {}
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def gpus() -> List[str]:
+    """Their names."""
+    names = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+    return [line.strip() for line in names.splitlines() if line.strip()]
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe(sys.argv[1:])))

@@ -67,10 +67,11 @@ class Logger(logger.Logger):
         try:
             with open(self.csv_path, "x", newline="") as file:
                 csv.writer(file).writerow(COLUMNS)
-            self.record = run_json.begin("tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES)
             agent = "tdmpc2" if cfg.era_target is None else "tdmpc2_era"
-            self.record["agent"] = self.record["agent"] or agent
-            run_json.write(self.csv_path.parent, self.record)
+            self.record = run_json.begin(
+                "tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES, agent=agent
+            )
+            run_json.start(self.csv_path.parent, self.record)
         except OSError as error:
             refuse(
                 f"csv_path: the curves cannot be written to {self.csv_path}: {error.strerror}. "
