@@ -22,11 +22,10 @@ MOST_PROBLEMS = 20  # that are printed
 
 
 def default_sources() -> list[Path]:
-    """Where the recipes, demos and rivals write by default, as far as it exists."""
+    """Where the recipes write by default, as far as it exists."""
     home, grids = commands.data_home(os.environ), ("timm", "fasttd3", CONTROL_HOSTS[0])
     places = [home / "ckpts/ERA", home / "eval", *(commands.default_output(name, os.environ) for name in grids)]
     places += [ROOT / os.environ["OUTPUT"]] if os.environ.get("OUTPUT") else []
-    places += [ROOT / "results" / name for name in (*commands.DEMO_LENGTHS, "rivals")]
     return [place for place in places if place.is_dir()]
 
 

@@ -178,11 +178,10 @@ def leave_out_unknown(folders: Sequence[RunFolder], needs: Needs) -> None:
         kind, name = folder.result.kind, folder.result.name
         if (kind, name) in needs.of:
             continue
-        # Demos of another length or task are no problem: their pages suggest them. rivals' reader names its own.
-        if name.startswith(("demo/", "rivals/")):
+        if folder.result.from_repository:  # an arm of docs/control/, say
             folder.result = replace(folder.result, used=False)
-        else:
-            folder.leave_out(f"the {kind} {name!r} is not in the ledger, so it is not used")
+            continue
+        folder.leave_out(f"the {kind} {name!r} is not in the ledger, so it is not used")
 
 
 def _groups(folders: Sequence[RunFolder], key) -> Iterator[list[RunFolder]]:

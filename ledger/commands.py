@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ledger.errors import LedgerError
 from ledger.ledger import CONTROL_HOSTS, ROOT, Entry, Experiment, Ledger, Run
-from rivals.stages import llm_stages, vision_stages
 
 LARGEST_SEED = 2**31 - 1  # the demos'; timm's and FastTD3's are twice as large
 TRACKER = "latest_checkpointed_iteration.txt"  # verl writes the number of a complete checkpoint into it
@@ -16,8 +15,6 @@ SLURM_SCRIPT = "recipe/era/slurm_ray.sbatch"
 # can be seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set:
 # vLLM takes it as the seed of each request, so that all responses to a prompt would be the same.
 SEED_OVERRIDE = "+data.seed={}"
-# What sets a demo's length, and its length without that.
-DEMO_LENGTHS = {"demo": ("STEPS", 150), "demo-vision": ("EPOCHS", 15), "demo-control": ("STEPS", 6000)}
 
 _LEDGERS = "the ledger chooses it. Leave it out, or use make alone for other runs than the ledger's"
 _SEEDS = "--seeds chooses the seeds. Leave it out"
@@ -28,8 +25,6 @@ REFUSED = {
     "evaluation": dict.fromkeys(("CKPT", "OUT", "SETS"), _LEDGERS),
     "vision": {"SEED": _SEEDS, **dict.fromkeys(("H0", "AUG", "NUM_CLASSES"), _LEDGERS)},
     "control": {"SEED": _SEEDS, **dict.fromkeys(("TASKS", "AGENT", "RUN_INDEX"), _LEDGERS), "SLURM": _ARRAY},
-    "demo": {"SEED": _SEEDS, "TASK": _LEDGERS},
-    "rivals": {},
 }
 # For one training alone: several would write to one place.
 OF_ONE_TRAINING = ("CKPTS_DIR", "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR")
@@ -39,7 +34,7 @@ OF_ONE_TRAINING = ("CKPTS_DIR", "VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR")
 class Step:
     """One command, started in the folder `at`.
 
-    kind: "llm", "evaluation", "vision", "control", "demo" or "rivals". variables: what it adds to the environment.
+    kind: "llm", "evaluation", "vision", or "control". variables: what it adds to the environment.
     base, folders: its results are the folders base/<...>, and its records are in base/records. seeds: () without any.
     goal: the checkpoint with which it is finished (LLM). waits: for the Slurm job of the step before.
     """
@@ -65,7 +60,7 @@ class Step:
     @property
     def applies(self) -> bool:
         """Whether the command patches the checkout itself."""
-        return self.kind in ("demo", "rivals") or self.upstream in CONTROL_HOSTS
+        return self.upstream in CONTROL_HOSTS
 
     @property
     def finished(self) -> bool:
@@ -153,12 +148,8 @@ def _refuse(found: list[Step], environment: Mapping[str, str]) -> None:
 
 def _steps_of(request: Request) -> list[Step]:
     run = request.ledger.runs.get(request.experiment.run)
-    if run and run.group == "rivals":
-        return [_rivals(request, run)]
-    if run is None or run.domain == "llm" and run.group != "demo":
+    if run is None or run.domain == "llm":
         return _llm(request)
-    if run.group == "demo":
-        return _demo(request, run)
     return [_grid(request, run)]
 
 
@@ -312,46 +303,3 @@ def _joined(words: Iterable[str]) -> str:
 def _all_folders(ledger: Ledger, run: Run) -> list[str]:
     experiments = [experiment for experiment in ledger.experiments.values() if experiment.run == run.id]
     return list(dict.fromkeys(entry.folder for experiment in experiments for entry in experiment.entries))
-
-
-# --------------------------------------------------------------------------------------------------------------- demos
-
-
-def _demo(request: Request, run: Run) -> list[Step]:
-    """`make demo` takes one seed, the others several."""
-    if request.slurm:
-        raise LedgerError(f"{run.command} runs on this machine's CPU: there is nothing to submit. Nothing was started.")
-    variable, default = DEMO_LENGTHS[run.id]
-    length = variable.lower() + (request.given(variable) or str(default))
-    arms = [name.removeprefix("demo/") for name in _all_folders(request.ledger, run)]
-    seeds = request.seeds or run.seeds
-    found = []
-    for group in [(seed,) for seed in seeds] if run.id == "demo" else [seeds]:
-        variables = {"SEED": " ".join(map(str, group))} if request.seeds else {}
-        folders = [_demo_folder(run.id, arm, length, seed) for seed in group for arm in arms]
-        note = f"{run.command} trains all of its runs: {', '.join(arms)}."
-        base = ROOT / "results" / run.id
-        found.append(request.step(run, "demo", variables, base, folders, seeds=group, note=note))
-    return found
-
-
-def _demo_folder(demo: str, arm: str, length: str, seed: int) -> str:
-    if demo == "demo":
-        task, _, arm = arm.rpartition("-")
-        return f"{task}-seed{seed}-{length}/{arm}"
-    return f"{arm}-{length}-seed{seed}"
-
-
-# -------------------------------------------------------------------------------------------------------------- rivals
-
-
-def _rivals(request: Request, run: Run) -> Step:
-    """All runs of the protocol. Which follow those of the first stage, the rule decides."""
-    if request.seeds or request.slurm:
-        why = "trains the runs of a protocol, with its seeds, on this machine's CPU: leave out --seeds and --slurm"
-        raise LedgerError(f"{run.command} {why}. Nothing was started.")
-    base = ROOT / (request.given("OUTPUT") or "results/rivals")
-    stages = llm_stages if run.domain == "llm" else vision_stages
-    folders = [first.name for first in next(stages(base))]
-    note = "It trains all runs of docs/rivals/. They count once `python -m rivals.records` has made tables of them."
-    return request.step(run, "rivals", {}, base, folders, seeds=run.seeds, note=note)

@@ -92,7 +92,7 @@ def _check_only(planned: list[Step], environment: Mapping[str, str]) -> int:
         print(f"== {shlex.join(step.command)}", flush=True)
         if step.finished:
             print(f"{step.goal} is there: this run is finished.", flush=True)
-        elif step.kind in ("evaluation", "demo", "rivals") or step.command[0] == "sbatch":
+        elif step.kind == "evaluation" or step.command[0] == "sbatch":
             print("It has no check of its own.", flush=True)
         else:
             fine &= subprocess.run(step.command, cwd=step.at, env={**environment, **step.variables}).returncode == 0

@@ -161,9 +161,6 @@ def is_modified(step: Step, repository: Mapping, states: Mapping[str, Mapping]) 
 
 def training_python(step: Step, environment: Mapping[str, str]) -> str | None:
     """The Python that the Makefile chooses; None where it is yet to make the environment."""
-    if step.kind in ("demo", "rivals"):
-        made = ROOT / ".venv/rivals-vision/bin/python" if step.upstream == "torch-uncertainty" else CPU_PYTHON
-        return str(made) if made.is_file() else None
     if environment.get("PYTHON"):
         return shutil.which(environment["PYTHON"])
     if step.upstream in CONTROL_HOSTS:

@@ -11,7 +11,6 @@ the result as a whole, so that no average takes it in; the other metrics stay. A
 or that was not trained or sampled as the recipe says, is not used at all.
 """
 
-from ledger.readers import control, demos, evaluation, fasttd3, rivals, timm, verl
+from ledger.readers import control, evaluation, fasttd3, timm, verl
 
-# The folders of the demos and of rivals also hold files of the others.
-READERS = (demos, rivals, evaluation, timm, fasttd3, control, verl)
+READERS = (evaluation, timm, fasttd3, control, verl)

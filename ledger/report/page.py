@@ -391,10 +391,8 @@ def _missing(found: Findings, experiments: Sequence[Experiment]) -> list[Missing
             cannot.setdefault(experiment.cannot, []).append(name)
         else:
             names.append(name)
-            run = found.ledger.runs.get(experiment.run)
             for id in [experiment.id] if whole else [entry.id for entry in missing]:
-                # One command trains all rows of a demo, or of rivals' pages.
-                commands.setdefault(run.id if run and run.group in ("demo", "rivals") else id, _command(experiment, id))
+                commands.setdefault(id, _command(experiment, id))
     not_run = [Missing(NOT_RUN, names, list(commands.values()))] if names else []
     return not_run + [Missing(CANNOT, rows, reason=reason) for reason, rows in cannot.items()]
 

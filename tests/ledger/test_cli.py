@@ -115,19 +115,6 @@ def test_results_that_cannot_be_written(places, capsys):
 # -------------------------------------------------------------------------------------------------------------- places
 
 
-def test_folders_named_relatively_are_those_that_run_writes(places, monkeypatch):
-    folders = {"RAY_DATA_HOME": "home/ckpts/ERA", "CHECKOUTS": "made/timm/output/era", "OUTPUT": "out"}
-    for name, folder in folders.items():
-        monkeypatch.setenv(name, folder.partition("/")[0])
-        (places / folder).mkdir(parents=True)
-    folders["rivals"] = "results/rivals"
-    (places / "results/rivals").mkdir(parents=True)
-    elsewhere = places / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert set(cli.default_sources()) == {places / folder for folder in folders.values()}
-
-
 def reproduce(*arguments, **more):
     more["env"] = {**os.environ, **more.get("env", {})}
     return subprocess.run(

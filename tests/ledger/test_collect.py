@@ -10,21 +10,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from demo.control import __main__ as demo_control
-from demo.control import settings as control_settings
-from demo.llm.config import Settings
-from demo.vision import __main__ as demo_vision
-from demo.vision import settings as vision_settings
 from ledger import collect as collecting
 from ledger import results, verdicts
 from ledger.collect import collect
-from ledger.commands import DEMO_LENGTHS
 from ledger.errors import LedgerError
-from ledger.readers import demos, tables
-from ledger.readers.run_folder import EVALUATION, needs_of
+from ledger.readers import tables
 from tools.bench import synthetic
 
 SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
@@ -37,30 +29,6 @@ def used(collected):
 
 
 # ---------------------------------------------------------------------------------------------------------- the formats
-
-
-def test_every_row_of_the_ledger_is_found_in_the_recipes_folders(ledger, tmp_path):
-    needs = needs_of(ledger)
-    llm = [
-        (name, range(needs.first[name], steps + 1))
-        for name, steps in needs.steps.items()
-        if needs.metrics("training", name)
-    ]
-    found = tmp_path / "found"
-    synthetic.grid(found, llm, [name for kind, name in needs.of if kind == EVALUATION], seeds=1)
-    synthetic.rivals(tmp_path / "rivals", found / "rivals")
-    collected = collect(ledger, [found])
-    for entry in ledger.entries.values():
-        if not entry.folder:
-            continue
-        found = collected.of(entry.folder, "evaluation" if entry.experiment.evaluation else "training")
-        assert found and all(result.used and result.finished for result in found), entry.id
-        columns = {"top1": "eval_top1", "top5": "eval_top5"} if entry.experiment.until else {}
-        metrics = {columns.get(metric, metric) for metric in entry.metrics}
-        assert all(metrics <= {*result.values, *result.curves} for result in found), entry.id
-    assert not collected.problems
-    results.write(tmp_path / "collected.json", collected)
-    assert results.read(tmp_path / "collected.json") == collected
 
 
 def test_verl_log_of_its_own_logger(one, tmp_path, monkeypatch):
@@ -210,16 +178,6 @@ def test_time_of_a_step_is_that_of_the_recipes_tables(one, timm_run, control_run
     assert problems == [] and result.finished and result.values == {"seconds of a step": pytest.approx(expected / 1000)}
 
 
-def test_fasttd3_run_as_pandas_reads_it(one, control_run):
-    frame = pd.read_csv(control_run(total=20_001) / "train.csv", float_precision="round_trip")
-    result, problems = one()
-    assert problems == [] and (result.steps, result.total, result.finished) == (20_000, 20_001, True)
-    evaluated, curve = frame.dropna(subset="eval_avg_return"), result.curves["eval_avg_return"]
-    assert curve.x == evaluated.global_step.tolist() and curve.y == evaluated.eval_avg_return.tolist()
-    curve = result.curves["policy_entropy"]
-    assert np.mean(curve.y) == pytest.approx(frame.policy_entropy.mean()) and curve.rows == 200
-
-
 @pytest.mark.parametrize("total, models, finished", [(1000, True, True), (1000, False, True), (1001, True, False)])
 def test_fasttd3_is_finished_at_its_last_logged_step(one, control_run, total, models, finished):
     folder = control_run(total=1000, models=models)
@@ -229,22 +187,6 @@ def test_fasttd3_is_finished_at_its_last_logged_step(one, control_run, total, mo
     if models:
         (folder / "models/run_final.pt").write_bytes(b"PK\x03\x04 and no end")
         assert not one()[0].finished
-
-
-def test_run_of_a_control_host_as_pandas_reads_it(one, host_run):
-    frame = pd.read_csv(host_run() / "train.csv", float_precision="round_trip")
-    result, problems = one()
-    assert problems == [] and (result.name, result.seed, result.used) == ("HalfCheetah-v4-ppo_era", 1, True)
-    assert (result.steps, result.total, result.finished) == (3_000_000, 3_000_000, True)
-    assert (result.commit, result.ended[:10], result.hardware) == ("c" * 40, "2026-11-20", "2 cores of AMD EPYC")
-    for name in ("eval_avg_return", "entropy_per_dim", "clipped"):
-        assert (result.curves[name].x, result.curves[name].y) == (frame.global_step.tolist(), frame[name].tolist())
-
-
-def test_a_shorter_experiment_has_its_folder_in_its_name(one, host_run):
-    host_run("alpha/HalfCheetah-v4-sac_era-seed2")
-    result, problems = one()
-    assert problems == [] and (result.name, result.total, result.used) == ("alpha/HalfCheetah-v4-sac_era", 20_000, True)
 
 
 def test_flags_of_a_machine_without_gpus_change_nothing(one, host_run):
@@ -263,61 +205,6 @@ def test_a_resumed_run_of_ppo_counts_its_later_rows(one, host_run):
     result, problems = one()
     assert problems == [] and result.used and result.finished
     assert result.curves["eval_avg_return"].y == [float(line.split(",")[1]) for line in lines]
-
-
-def test_demos_and_their_own_numbers(ledger, tmp_path):
-    """Other tasks, steps and epochs have names of their own, and are no problem."""
-    llm, vision, control = (tmp_path / name for name in DEMO_LENGTHS)
-    expected = {
-        synthetic.llm_demo(llm, "grpo"): ("demo/chain-grpo", 1, True, 150),
-        synthetic.llm_demo(llm, "era", steps=20): ("demo/chain-era, 20 steps", 1, False, 20),
-        synthetic.llm_demo(llm, "era", task="chain-biased"): ("demo/chain-biased-era", 1, False, 150),
-        synthetic.vision_demo(vision, "era0.6", seed=2): ("demo/era0.6", 2, True, 15),
-        synthetic.vision_demo(vision, "era0.3"): ("demo/era0.3", 1, False, 15),
-        synthetic.vision_demo(vision, "baseline", epochs=3): ("demo/baseline, 3 epochs", 1, False, 3),
-        synthetic.control_demo(control, "era-learned", seed=7): ("demo/era-learned", 7, True, 6000),
-        synthetic.control_demo(control, "fasttd3", steps=300): ("demo/fasttd3, 300 steps", 1, False, 300),
-    }
-    other = synthetic.llm_demo(tmp_path / "demo-verl-0.9.1", "grpo")
-    info = json.loads((other / "run.json").read_text())
-    info["key"]["versions"]["verl"] = "0.9.1"
-    (other / "run.json").write_text(json.dumps(info))
-    expected[other] = ("demo/chain-grpo, verl 0.9.1", 1, False, 150)
-    digits = vision / "era0.6-epochs15-seed2"
-    (vision / "summary.json").write_text('{"settings": {}}')
-    shutil.copytree(digits, vision / "data/train" / digits.name)
-    (vision / "data/run.json").write_text("{}")
-    synthetic.vision_demo(vision, "baseline").rename(vision / "baseline-epochs15-seed1.new")
-    collected = collect(ledger, [tmp_path])
-    found = {Path(item.folder): (item.name, item.seed, item.used, item.steps) for item in collected.results}
-    assert found == expected
-    assert all(result.finished and result.hardware == "2 cores of AMD EPYC" for result in collected.results)
-    assert collected.problems == []
-    (result,) = collected.of("demo/era0.6", "training")
-    curve = result.curves["eval_top1"]
-    frame = pd.read_csv(digits / "summary.csv", float_precision="round_trip")
-    assert curve.x == list(range(1, 16)) and curve.y == frame.eval_top1.tolist()
-
-
-@pytest.mark.parametrize("text", [None, "", "{}", '{"key": {"code"'])
-def test_demo_without_its_last_file_is_not_used(ledger, tmp_path, text):
-    make = (synthetic.llm_demo, synthetic.vision_demo, synthetic.control_demo)
-    for folder in (demo(tmp_path, arm) for demo, arm in zip(make, ("era", "baseline", "era"))):
-        (folder / "run.json").unlink() if text is None else (folder / "run.json").write_text(text)
-    collected = collect(ledger, [tmp_path])
-    assert [(result.used, result.finished) for result in collected.results] == [(False, False)] * 3
-    assert [Path(problem.file).name for problem in collected.problems] == ["run.json"] * 3
-    assert all("is missing or incomplete" in problem.text for problem in collected.problems)
-
-
-def test_the_demos_own_numbers_are_theirs():
-    llm, vision, control = Settings(), demo_vision.parse([]), demo_control.parse([])
-    own = {"demo": ("STEPS", llm.steps), "demo-vision": ("EPOCHS", vision.epochs)}
-    assert own | {"demo-control": ("STEPS", control.steps)} == DEMO_LENGTHS
-    digits = [vision_settings.Run(h0, 1, 15).folder for h0 in (None, 0.6, -1e-05)]
-    assert all(demos.recognises(Path(folder), {"run.json", "summary.csv"}) for folder in digits)
-    assert demos.recognises(Path(control_settings.Run("era-learned", 1, 6000).folder), {"run.json", "curves.csv"})
-    assert demos.recognises(Path(llm.name) / "era", {"run.json", "steps.csv"})
 
 
 # ------------------------------------------------------------------------------------------- results beside one another
@@ -427,15 +314,6 @@ def test_seeds_of_other_lengths_are_not_averaged(ledger, control_run, tmp_path):
         said = f"seed {seed} of {name} was trained otherwise ({total} steps) than seed {others}: none of them is used"
         assert any(text.startswith(said) for text in texts), texts
     assert sum("nothing says that this was trained as the recipe says" in text for text in texts) == 3
-
-
-def test_demos_of_other_code_are_not_averaged(ledger, tmp_path):
-    synthetic.vision_demo(tmp_path, "baseline", 1)
-    synthetic.vision_demo(tmp_path, "baseline", 2, code="b2" * 32)
-    synthetic.vision_demo(tmp_path, "era0.6", 1)
-    collected = collect(ledger, [tmp_path])
-    assert [result.name for result in collected.results if result.used] == ["demo/era0.6"]
-    assert "code b2b2" in collected.problems[1].text
 
 
 def test_unknown_names_are_listed(one, tmp_path):

@@ -11,15 +11,8 @@ import sys
 import hydra
 import pytest
 
-from demo.control import __main__ as demo_control
-from demo.control import settings as control_settings
-from demo.llm import config
-from demo.vision import __main__ as demo_vision
-from demo.vision import settings as vision_settings
-from ledger import commands, run_record
+from ledger import commands
 from ledger.errors import LedgerError
-from ledger.ledger import CONTROL_HOSTS
-from tools.bench import synthetic
 
 HOME = {"HOME": "/home/me", "CHECKOUTS": "/checkouts"}
 
@@ -44,21 +37,6 @@ def runnable(ledger, *upstreams):
         for each in ledger.experiments.values()
         if each.run and ledger.runs[each.run].upstream.split()[0] in upstreams and ledger.runs[each.run].group != "demo"
     ]
-
-
-def test_every_run_of_the_makefile_is_in_the_ledger(project_root, ledger):
-    text = (project_root / "Makefile").read_text()
-    targets = dict(re.findall(r"^((?:llm|vision|control)-[^:]+): (?:RUN|EXPERIMENT) = (\S+)", text, re.MULTILINE))
-    assert len(targets) > 25
-    commands_of_runs = {run.command for run in ledger.runs.values()}
-    others = {"make llm-merge llm-eval", "make llm-eval", "make demo", "make demo-vision", "make demo-control"}
-    others |= {f"make {name}" for name in re.findall(r"^(rivals-(?:llm|vision)):", text, re.MULTILINE)}
-    assert commands_of_runs == others | {f"make {target}" for target in targets}
-    used = {name for each in ledger.experiments.values() for name in (each.run, each.evaluation)}
-    assert set(ledger.runs) <= used
-    for run in ledger.runs.values():
-        if run.folder:
-            assert targets[run.command.split()[1]] == f"run_{run.folder}.sh"
 
 
 def test_llm_folders_and_steps_are_those_of_the_scripts(project_root, ledger):
@@ -97,83 +75,12 @@ def test_vision_steps_train_what_the_recipe_trains(project_root, ledger):
     assert trained == set(itertools.chain(*every))
 
 
-def test_control_steps_train_what_the_recipe_trains(project_root, ledger):
-    fasttd3, trained = recipe(project_root, "fasttd3"), set()
-    for each, seeds in itertools.product(runnable(ledger, "fasttd3"), (None, [5, 6])):
-        (step,) = steps_of(ledger, each.id, seeds)
-        experiment = fasttd3.EXPERIMENTS[step.command[1].removeprefix("control-")]
-        words = {name: tuple(value.split()) for name, value in step.variables.items()}
-        chosen_seeds = tuple(map(int, words["SEED"])) if seeds else None
-        settings = fasttd3.Settings(words.get("TASKS"), chosen_seeds, words.get("AGENT"))
-        assert sorted(step.folders) == folders_of(fasttd3, experiment, settings), each.id
-        assert step.seeds == (tuple(seeds) if seeds else experiment.seeds)
-        trained |= set(step.folders) if not seeds else set()
-    every = [folders_of(fasttd3, experiment, fasttd3.Settings()) for experiment in fasttd3.EXPERIMENTS.values()]
-    assert trained == set(itertools.chain(*every))
-
-
-def test_steps_of_control_hosts_train_what_their_recipe_trains(ledger):
-    in_recipe, trained = set(), set()
-    for seeds in ((), (11, 12)):
-        in_recipe |= set(synthetic.control_runs(seeds))
-        for each in runnable(ledger, *CONTROL_HOSTS):
-            (step,) = steps_of(ledger, each.id, seeds)
-            tasks, agents = step.variables["TASKS"].split(), step.variables["AGENT"].split()
-            chosen = {f"{task}-{agent}-seed{seed}" for task in tasks for agent in agents for seed in step.seeds}
-            assert {name.rpartition("/")[2] for name in step.folders} == chosen, each.id
-            trained |= set(step.folders)
-    assert trained == in_recipe
-    (step,) = steps_of(ledger, "alpha-sac", [3])
-    assert str(step.base).endswith("results/control") and step.folders == ("alpha/HalfCheetah-v4-sac-seed3",)
-
-
 def test_one_entry_is_run_alone(ledger):
     (step,) = steps_of(ledger, "hb-fastsac-era/h1hand-run-v0", [3])
     assert step.variables == {"AGENT": "fastsac_era", "TASKS": "h1hand-run-v0", "SEED": "3"}
     assert step.folders == ("h1hand-run-v0-fastsac_era-seed3",)
     (step,) = steps_of(ledger, "sweep-imagenet/1.2")
     assert step.variables == {"H0": "1.2"} and step.folders == ("imagenet-era1.2-seed42",)
-
-
-def test_demos_have_the_folders_that_the_demos_write(project_root, ledger):
-    vision, control = demo_vision.parse([]), demo_control.parse([])
-
-    def vision_folders(seeds, epochs):
-        arms = (None, vision.min_entropy)
-        return {vision_settings.Run(h0, seed, epochs).folder for h0 in arms for seed in seeds}
-
-    (step,) = steps_of(ledger, "demo-digits", [4, 5])
-    assert set(step.folders) == vision_folders((4, 5), vision.epochs)
-    (step,) = steps_of(ledger, "demo-digits", EPOCHS="2")
-    assert set(step.folders) == vision_folders(vision.seeds, 2)
-    (step,) = steps_of(ledger, "demo-fastsac-era")
-    runs = [control_settings.Run(arm, seed, control.steps) for arm in control_settings.ARMS for seed in control.seeds]
-    assert set(step.folders) == {run.folder for run in runs}
-    both = steps_of(ledger, "demo-era", [1, 2], STEPS="7")
-    assert [step.variables for step in both] == [{"SEED": "1"}, {"SEED": "2"}]
-    for seed, step in zip((1, 2), both):
-        assert set(step.folders) == {f"{config.Settings(seed=seed, steps=7).name}/{arm}" for arm in config.ARMS}
-    default = re.search(r'--steps "\$\$\{STEPS:-(\d+)\}"', (project_root / "Makefile").read_text())[1]
-    assert all(f"steps{default}/" in folder for folder in steps_of(ledger, "demo-grpo")[0].folders)
-
-
-def test_rivals_have_the_folders_that_the_launcher_writes(ledger, project_root, tmp_path, monkeypatch):
-    """And their records the packages of the environment that trains them."""
-    monkeypatch.setattr(run_record, "ROOT", tmp_path)
-    for id, domain, first in (("rivals-kl/chain", "llm", 70), ("rivals-digits-era", "vision", 50)):
-        (step,) = steps_of(ledger, id)
-        words = [sys.executable, "-m", "rivals.launch", domain]
-        given = {"DRY_RUN": "1", "OUTPUT": str(tmp_path), "CHECKOUTS": str(tmp_path), "PYTHONPATH": str(project_root)}
-        (tmp_path / "verl/verl/utils").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "verl/verl/utils/era.py").touch()
-        printed = subprocess.run(words, env={**os.environ, **given}, capture_output=True, text=True, check=True).stdout
-        assert len(step.folders) == first and all(f"{tmp_path}/{name} " in printed for name in step.folders), printed
-        assert step.seeds == (11, 12, 13, 14, 15) and step.command == ("make", f"rivals-{domain}")
-    assert run_record.training_python(step, {}) is None
-    python = tmp_path / ".venv/rivals-vision/bin/python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    assert run_record.training_python(step, {}) == str(python)
 
 
 def test_two_stages_and_their_evaluation_come_in_order_and_with_one_seed(ledger):
@@ -246,33 +153,6 @@ def test_what_cannot_be_run_is_refused_with_the_reason(ledger):
     assert all(steps_of(ledger, each.id) for each in others)
 
 
-@pytest.mark.parametrize(
-    "id, seeds, slurm, given, message",
-    [
-        ("main-era", None, False, {"CKPTS_DIR": "/c"}, r"CKPTS_DIR=/c: .* these are 2 \(llm-stage1, llm-stage2\)"),
-        ("entropy-grpo", [1, 2], False, {"CKPTS_DIR": "/c"}, r"llm-grpo-seed1, llm-grpo-seed2"),
-        ("main-era", None, False, {"VERL_FILE_LOGGER_PATH": "/m"}, "VERL_FILE_LOGGER_PATH=/m"),
-        ("entropy-grpo", None, False, {"TOTAL_STEPS": "3"}, "TOTAL_STEPS=3: the ledger"),
-        ("cifar10", None, False, {"SEED": "3", "AUG": "1"}, "SEED=3: --seeds(.|\n)*AUG=1: the ledger"),
-        ("hb-fasttd3", None, False, {"TASKS": "x", "SLURM": "1"}, "TASKS=x(.|\n)*SLURM=1: --slurm"),
-        ("main-qwen", None, False, {"OUT": "/o"}, "OUT=/o"),
-        ("demo-era", None, False, {"TASK": "chain-single"}, "TASK=chain-single"),
-        ("cifar10", None, False, {"DRY_RUN": "1"}, "DRY_RUN=1: --dry-run"),
-        ("cifar10", None, True, {}, "one node .*docs/vision/recipes.md"),
-        ("demo-era", None, True, {}, "nothing to submit"),
-        ("rivals-chain-era", [1], False, {}, "leave out --seeds"),
-        ("rivals-digits-era", None, True, {}, "leave out --seeds and --slurm"),
-        ("main-qwen", None, True, {}, "nothing to submit"),
-        ("main-qwen", [1], False, {}, "there is no seed"),
-        ("cifar10", [-1], False, {}, "seed -1: a whole number from 0"),
-        ("entropy-grpo", None, True, {"ARGS": "it's"}, "ARGS=it's cannot be split"),
-    ],
-)
-def test_what_would_be_another_run_is_refused(ledger, id, seeds, slurm, given, message):
-    with pytest.raises(LedgerError, match=message):
-        steps_of(ledger, id, seeds, slurm, **given)
-
-
 def test_variables_that_change_nothing_are_not_refused(ledger):
     given = {"CKPTS_DIR": "/mine/here", "DRY_RUN": "0", "SEED": "9", "TASK": "chain", "OUT": "/o", "H0": ""}
     (step,) = steps_of(ledger, "entropy-grpo", [4, 4], **given)
@@ -313,20 +193,6 @@ def printed(tmp_path):
         return [shlex.split(line, comments=True) for line in answer.stdout.splitlines()]
 
     return run
-
-
-def test_make_prints_the_same_runs(patched_timm, patched_fasttd3, ledger, printed, tmp_path):
-    (tmp_path / "checkouts").mkdir()
-    for checkout in (patched_timm, patched_fasttd3):
-        (tmp_path / "checkouts" / checkout.name).symlink_to(checkout)
-    given = {"HOME": str(tmp_path), "CHECKOUTS": f"{tmp_path}/checkouts", "OUTPUT": f"{tmp_path}/my runs"}
-    for id in ("sweep-cifar10/0.3", "time-resnet"):
-        (step,) = commands.steps(ledger, ledger.find(id), [4, 5], given)
-        lines = printed(step, **given)
-        written = [f"{line[line.index('--output') + 1]}/{line[line.index('--experiment') + 1]}" for line in lines]
-        assert written == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
-    (step,) = commands.steps(ledger, ledger.find("fast-batch-batch"), [4], given)
-    assert [line[2] for line in printed(step, **given)] == [f"{tmp_path}/my runs/{folder}" for folder in step.folders]
 
 
 def test_make_prints_the_same_training_and_evaluation(ledger, printed, patched_verl, tmp_path):

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger import results
-from ledger.collect import collect
 from ledger.readers import tables
 from ledger.readers.run_folder import Problems
 from tools.bench import synthetic
@@ -190,22 +188,6 @@ def change_lines(file, change):
     file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
 
 
-@pytest.mark.parametrize("case", LINES_LEFT_OUT)
-def test_a_damaged_line_is_left_out_and_the_others_count(damaged, case):
-    *damage, rows = LINES_LEFT_OUT[case]
-    before, after, problems = damaged(*damage)
-    assert after.used and set(after.curves) == set(before.curves)
-    assert after.curves[ENTROPY[damage[0]]].rows == rows
-    assert len(problems) == (2 if "beginning" in case else 1)  # without its first step too
-
-
-@pytest.mark.parametrize("case", METRIC_LEFT_OUT)
-def test_a_metric_with_a_bad_number_is_left_out_and_the_others_count(damaged, case):
-    *damage, left_out = METRIC_LEFT_OUT[case]
-    before, after, _ = damaged(*damage)
-    assert after.used and set(before.curves) - set(after.curves) == {left_out}
-
-
 @pytest.mark.parametrize("case", NOT_USED)
 def test_a_log_that_cannot_be_trusted_is_not_used(damaged, case):
     assert not damaged(*NOT_USED[case])[1].used
@@ -266,25 +248,6 @@ def one_of_each(tmp_path_factory, command_of):
 
 
 PIECES = (b"", b"nan", b"1e999", b"-1", b'"', b"\n", b"\0\0", b"\xff", b"99999999999999999999", b"null", b"[]")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_bytes_are_there_is_no_traceback_and_no_nan(ledger, one_of_each, tmp_path, seed):
-    """Every file of every kind with bytes changed, taken out and put in, ten times over."""
-    rng, results_file = np.random.default_rng(seed), tmp_path / "collected.json"
-    shutil.copytree(one_of_each, tmp_path / "runs")
-    suffixes = (".jsonl", ".csv", ".json", ".txt")
-    files = [file for file in sorted((tmp_path / "runs").rglob("*")) if file.is_file() and file.suffix in suffixes]
-    whole = {file: file.read_bytes() for file in files}
-    assert len(files) > 15
-    for _ in range(10):
-        for file, data in whole.items():
-            at, end = sorted(rng.integers(0, len(data) + 1, 2).tolist())
-            piece = (*PIECES, data[at:end])[rng.integers(12)]
-            file.write_bytes(data[:at] + piece + data[end if rng.random() < 0.5 else at :])
-        collected = collect(ledger, [tmp_path / "runs"])
-        results.write(results_file, collected)  # refuses NaN
-        assert results.read(results_file) == collected and collected.problems
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluations

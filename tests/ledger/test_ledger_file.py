@@ -12,7 +12,7 @@ import pytest
 
 from ledger import verdicts
 from ledger.errors import LedgerError
-from ledger.ledger import DOMAINS, FILE, HERE, ROOT, load
+from ledger.ledger import DOMAINS, HERE, ROOT, load
 
 
 def fits(value, kind) -> bool:
@@ -106,41 +106,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_named(tmp_path, case):
-    old, new, message = MISTAKES[case]
-    text = FILE.read_text()
-    assert old in text
-    (tmp_path / "experiments.toml").write_text(text.replace(old, new, 1))
-    with pytest.raises(LedgerError, match=message):
-        load(tmp_path / "experiments.toml")
-
-
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(LedgerError, match="experiments.toml: .*No such file"):
         load(tmp_path / "experiments.toml")
-
-
-def test_the_docs_count_what_the_ledger_holds(ledger):
-    page = (ROOT / "docs/reproduce.md").read_text()
-    cannot = sum(bool(entry.experiment.cannot) for entry in ledger.entries.values())
-    beside = sum(entry.experiment.place == HERE for entry in ledger.entries.values())
-    words = " ".join(page.split())
-    assert f"{len(ledger.experiments)} experiments with {len(ledger.entries)} rows and curves" in words
-    assert f"{beside} of them" in words and f" {cannot} " in words
-    for domain, title in (("llm", "LLM"), ("vision", "vision"), ("control", "control")):
-        places = {place.id for place in ledger.places.values() if place.domain == domain and ledger.at(place.id)}
-        entries = [entry for entry in ledger.entries.values() if entry.experiment.place in places]
-        runnable = [entry for entry in entries if not entry.experiment.cannot]
-        claims = sum(claim.place in places for claim in ledger.claims.values())
-        counts = (
-            len(places),
-            len({entry.experiment.place for entry in runnable}),
-            len(entries),
-            len(runnable),
-            claims,
-        )
-        assert f"| {title} | {' | '.join(map(str, counts))} |" in page
 
 
 @pytest.mark.parametrize(

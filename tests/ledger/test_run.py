@@ -117,15 +117,6 @@ def test_a_finished_run_and_its_record(bench, patched_timm):
     assert sorted(file.suffix for file in (bench.output / "records").iterdir()) == [".json", ".lock", ".log"]
 
 
-def test_a_host_that_is_not_patched_needs_no_checkout(bench):
-    bench.run("alpha-sac", "--seeds", "2", JOBS="3")
-    variables = {"SEED": "2", "TASKS": "HalfCheetah-v4", "AGENT": "sac", "PYTHON": sys.executable}
-    assert bench.calls == [["make", "control-alpha", variables, str(bench.project)]]
-    (record,) = bench.records()
-    assert record["folders"] == ["alpha/HalfCheetah-v4-sac-seed2"] and record["variables"]["JOBS"] == "3"
-    assert "sbx" not in record["checkouts"] and not record["modified"]
-
-
 def test_a_failure_ends_the_sequence_and_keeps_the_end_of_the_log(bench):
     stub = "print(*range(50), sep='\\n'); print('\\x1b[31m10 %\\r20 %\\x1b[0m'); sys.exit(3)"
     begins = "os.makedirs(os.environ['OUTPUT'] + '/cifar10-era0.6-seed42'); "

@@ -1,12 +1,11 @@
-"""Made-up results: folders as verl, its evaluation, timm, FastTD3, recipes/control, the demos, rivals and `reproduce.py
-run` write them, and what `collect` would find for the rows of the ledger.
+"""Made-up results: folders as verl, its evaluation, timm, FastTD3, recipes/control and `reproduce.py run` write
+them, and what `collect` would find for the rows of the ledger.
 
 tests/ledger and tools/bench/ledger.py use it. Commands, names and protocols of the folders come from the recipes of the
 overlays, and not from the ledger."""
 
 import csv
 import importlib.util
-import itertools
 import json
 import math
 import shlex
@@ -24,8 +23,6 @@ import numpy as np
 from ledger import verdicts
 from ledger.ledger import Entry, Ledger
 from ledger.results import Collected, Curve, Problem, Result
-from rivals import llm, records, vision
-from rivals.stages import Run, llm_stages, vision_stages
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the ledger reads of verl's logs, and as many more as a run of the patched v0.4.1 logs.
@@ -38,10 +35,6 @@ FASTTD3_COLUMNS = (
     "global_step", "frame", "seconds", "speed", "eval_avg_return", "eval_avg_length", "actor_loss", "qf_loss", "qf_max",
     "qf_min", "actor_grad_norm", "critic_grad_norm", "env_rewards", "buffer_rewards", "policy_entropy",
     "gaussian_entropy", "target_entropy", "delta", "min_std", "clipped_states",
-)  # fmt: skip
-LLM_DEMO_COLUMNS = (
-    "step", "reward", "response_entropy", "low_fraction", "high_fraction", "scaled_token_fraction", "top_entropy",
-    "rest_entropy", "token_entropy", "seconds", "distinct_right",
 )  # fmt: skip
 MODEL = "0f" * 32  # a checksum
 
@@ -249,89 +242,6 @@ def control_run(folder: Path, run: Sequence, rows: int = 20, finished: bool = Tr
     return folder
 
 
-# --------------------------------------------------------------------------------------------------------------- demos
-
-
-def finish(folder: Path, code: str = "a1" * 32, **more) -> Path:
-    key = {"code": code, "versions": {"torch": "2.6.0"}}
-    info = {"key": key, **more, "seconds": 70.5, "machine": {"cpu": "AMD EPYC", "cores": 2, "system": "Linux"}}
-    (folder / "run.json").write_text(json.dumps(info, indent=2) + "\n")
-    return folder
-
-
-def llm_demo(out: Path, arm: str, seed: int = 1, steps: int = 150, task: str = "chain", **info) -> Path:
-    folder = out / f"{task}-seed{seed}-steps{steps}" / arm
-    (folder / "rollouts").mkdir(parents=True)
-    rng = np.random.default_rng(seed)
-    rows = [[step, *rng.random(len(LLM_DEMO_COLUMNS) - 1).tolist()] for step in range(1, steps + 1)]
-    write_csv(folder / "steps.csv", LLM_DEMO_COLUMNS, rows)
-    (folder / "metrics.jsonl").write_text('{"step": 1, "data": {"actor/entropy": 0.79}}\n')
-    return finish(folder, **info)
-
-
-def vision_demo(out: Path, arm: str, seed: int = 1, epochs: int = 15, **info) -> Path:
-    folder = out / f"{arm}-epochs{epochs}-seed{seed}"
-    folder.mkdir(parents=True)
-    rng, columns = np.random.default_rng(seed), timm_columns(era=True)  # the demo logs entropies of both arms
-    write_csv(folder / "summary.csv", columns, [timm_row(columns, epoch, epochs, rng) for epoch in range(epochs)])
-    h0 = [f"--era-min-entropy={arm.removeprefix('era')}"] if arm.startswith("era") else []
-    return finish(folder, flags=["--model=test_resnet", f"--epochs={epochs}", f"--seed={seed}", *h0], **info)
-
-
-def control_demo(out: Path, arm: str, seed: int = 1, steps: int = 6000, **info) -> Path:
-    folder = out / f"{arm}-steps{steps}-seed{seed}"
-    folder.mkdir(parents=True)
-    rows = fasttd3_rows(steps + 1, arm.startswith("era"), seed, eval_every=500)
-    write_csv(folder / "curves.csv", FASTTD3_COLUMNS, rows)
-    return finish(folder, flags=[f"--agent={arm}", f"--seed={seed}", f"--total_timesteps={steps + 1}"], **info)
-
-
-# -------------------------------------------------------------------------------------------------------------- rivals
-
-
-def rivals_run(out: Path, run: Run) -> Path:
-    """A finished run of rivals.launch."""
-    folder, rng = out / run.name, np.random.default_rng(zlib.crc32(run.name.encode()))
-    folder.mkdir(parents=True)
-    words = dict(zip(run.command[1::2], run.command[2::2]))
-    known = {"method": words["--method"], "setting": words["--setting"], "seed": int(words["--seed"])}
-    of_vision = run.task == vision.TASK
-    info = {
-        "host": "rivals-vision" if of_vision else "verl", "task": run.task, **known, "finished": True, "started": START,
-        "ended": "2026-11-20T09:30:59+00:00", "commit": "c" * 40, "versions": {"torch": "2.6.0"},
-        "hardware": {"cpu": "AMD EPYC", "cores": 2},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(info, indent=2) + "\n")
-    if of_vision:
-        keys = [
-            (variant, images)
-            for variant in vision.VARIANTS[known["method"]]
-            for images in (vision.HELD_OUT, vision.TEST, *vision.SHIFTS)
-        ]
-        columns = ("temperature", "top1", "ece", "nll", "entropy_mean", "entropy_min")
-        rows = [(*key, *rng.random(len(columns)).tolist()) for key in keys]
-        write_csv(folder / vision.MEASURES, ("variant", "set", *columns), rows)
-        write_csv(folder / "train.csv", ("global_step", "eval_top1"), [(vision.EPOCHS, 93.0)])
-        return folder
-    columns = ("pass_at_1", "pass_at_32", "distinct_32", "distinct_all", "reward", "response_entropy", "answer_entropy")
-    rows = [(temperature, *(0.9 + rng.random(len(columns)) / 10).tolist()) for temperature in (0.5, 1.0, 2.0)]
-    write_csv(folder / llm.SAMPLES, ("temperature", *columns), rows)
-    columns = (*records.CURVES, "seconds")
-    rows = [(step, *rng.random(len(columns)).tolist()) for step in range(1, 21)]
-    write_csv(folder / llm.CURVES, ("global_step", *columns), rows)
-    return folder
-
-
-def rivals(out: Path, tables: Path, llm_parts: int = 5, with_vision: bool = True) -> None:
-    """All runs of docs/rivals/ in the folder `out`, and their tables; of llm.md's parts the first ones."""
-    stages = itertools.islice(llm_stages(out), 2 * llm_parts)  # of each part the tuning and the fresh seeds
-    for runs in itertools.chain(stages, vision_stages(out) if with_vision else ()):
-        for run in runs:
-            if not (out / run.name).exists():  # parts share their tuning
-                rivals_run(out, run)
-    records.collect(out, tables)
-
-
 # ----------------------------------------------------------------------------------------------- records, and all of it
 
 START = "2026-11-20T08:00:01+00:00"
@@ -396,20 +306,12 @@ def grid(
     say("recipes/control")
     for name, run in control_runs(tuple(range(1, 1 + seeds))).items():
         control_run(out / "control" / name, run)
-    say("demos")
-    for seed in range(1, seeds + 1):
-        for arm in ("grpo", "era"):
-            llm_demo(out / "demo", arm, seed)
-        for arm in ("baseline", "era0.6"):
-            vision_demo(out / "demo-vision", arm, seed)
-        for arm in ("fasttd3", "fasttd3-no-delay", "era", "era-learned"):
-            control_demo(out / "demo-control", arm, seed)
 
 
 # ------------------------------------------------------------------------------------ what `collect` would find of them
 
 NASTY = "<b>&\"'µ</script>|`*_日本 "
-HARDWARE = {"llm": "32 NVIDIA H20", "vision": "4 NVIDIA A40", "control": "1 NVIDIA H200", "demo": "2 cores of AMD EPYC"}
+HARDWARE = {"llm": "32 NVIDIA H20", "vision": "4 NVIDIA A40", "control": "1 NVIDIA H200"}
 STEPS = {"llm": 1100, "vision": 200, "control": 100_000}
 # Where a metric's curve begins and where it ends: with ERA and without, or the same.
 ENDS = {
@@ -448,14 +350,12 @@ def result(entry: Entry, seed: int | None) -> Result:
             curves[metric] = pass_curve([30 + 8 * better + 4 * k + number for k in range(9)])
         elif metric in ("arc_c", "gpqa_diamond", "mmlu_pro", "top1", "top5"):
             values[metric] = 93.5 + 0.3 * better + 0.04 * number % 0.3 + 0.05 * place
-        elif experiment.run.startswith("rivals"):
-            values[metric] = 0.6 + 0.1 * better + 0.01 * (number % 5) + 0.02 * place
         elif metric.startswith(("seconds", "timing")):
             values[metric] = 0.0314 * (1.05 if better else 1) * (1.2 if "delay" in experiment.id else 1)
         else:
             start, *ends = ENDS[metric]
             curves[metric] = curve(number + place, start, ends[0] if better else ends[-1], steps)
-    hardware = HARDWARE["demo" if experiment.id.startswith(("demo", "rivals")) else experiment.domain]
+    hardware = HARDWARE[experiment.domain]
     kind = "evaluation" if experiment.evaluation else "training"
     interval_of = "images" if experiment.domain == "vision" else "problems"
     folder = f"results/{entry.folder}-seed{seed}"
@@ -484,14 +384,10 @@ def judged(ledger: Ledger, found: list[Result], records: Sequence = (), problems
     return verdicts.judge(ledger, made)
 
 
-def demos(ledger: Ledger) -> Collected:
-    return judged(ledger, results(ledger, only=lambda entry: entry.id.startswith("demo")))
-
-
 def mixed(ledger: Ledger) -> Collected:
     """Some of everything: failed, unfinished, unused, modified, one seed, some panels alone, hostile words."""
     whole = ("main-", "hb-", "truncated", "tanh", "cifar10", "time-")
-    some = ("demo-era", "demo-digits", "sweep-cifar10", "entropy", "other-tokens", "pass-era", "rivals")
+    some = ("sweep-cifar10", "entropy", "other-tokens", "pass-era")
 
     def is_there(entry: Entry) -> bool:
         left_out = entry.id in ("main-kl-cov", "main-oat-zero") or "pole" in str(entry.value)
