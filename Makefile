@@ -183,10 +183,10 @@ lint: $(VENV_READY)  ## ruff's checks of our files
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 
 test: lint  ## lint, and every contract on every real upstream once: seven minutes
-	@$(TESTS) tests --dist loadfile -m "not slow and not grid"
+	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
 
-test-all: lint  ## the same and the slow rest: kills, every script: twenty minutes
-	@$(TESTS) tests --dist loadfile -m "not grid"
+test-all: lint  ## the same and the slow rest: kills, stages of the LLM recipe: twelve minutes
+	@$(TESTS) tests --dist loadfile -m "not grid and not search and (slow or not smoke)"
 
 test-grids: $(VENV_READY)  ## grids of real trainings (killed, resumed, in Slurm), benchmarks, a run of the rivals
 	@$(CPU) -m pytest -q tests -m grid
@@ -266,9 +266,8 @@ llm-merge:  ## merge a run's checkpoint into a model (CKPT=.../global_step_600, 
 llm-eval:  ## evaluate a model as the paper does (MODEL_PATH, SETS="aime24", DATA, OUT, EVAL="flags")
 	@$(PAPER) evaluate $(VERL_GPU)
 
-llm-smoke: patched-verl  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
-	@read -ra scripts <<< "$$SCRIPTS"; \
-		$(CPU) -m tools.smoke.llm --checkout "$$CHECKOUTS/verl" --out results/smoke "$${scripts[@]}"
+llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
+	@$(CPU) -m pytest -q -m smoke tests/llm/test_scripts.py
 
 ##@ A current model on verl 0.9.1, on GPUs (DRY_RUN=1, ARGS; docs/llm/verl-0.9.md)
 llm-qwen3-8b-era:  ## GRPO + ERA, Qwen3-8B, FSDP
@@ -297,9 +296,8 @@ $(VISION_RUNS):
 vision-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
 	@$(PAPER) results $(TIMM_GPU)
 
-vision-smoke: $(READY_TIMM)  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
-	@read -ra names <<< "$$RUNS"; \
-		$(CPU) -m tools.smoke.vision --checkout $(TIMM_CHECKOUT) --out results/smoke-vision "$${names[@]}"
+vision-smoke: $(VENV_READY)  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
+	@$(CPU) -m pytest -q -m smoke tests/vision/test_vision_runs.py
 
 ##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, SLURM; docs/control/recipes.md)
 control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
@@ -313,9 +311,8 @@ $(CONTROL_RUNS):
 control-results:  ## table of the runs in OUTPUT (default: output/era of the checkout)
 	@$(PAPER) results $(FASTTD3_GPU)
 
-control-smoke: $(READY_FASTTD3)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
-	@read -ra names <<< "$$RUNS"; \
-		$(CPU) -m tools.smoke.control --checkout $(FASTTD3_CHECKOUT) --out results/smoke-control "$${names[@]}"
+control-smoke: $(VENV_READY)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
+	@$(CPU) -m pytest -q -m smoke tests/control/test_control_runs.py
 
 ##@ The paper's other control agents, on CPU cores (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
 control-ppo: EXPERIMENT = ppo  ## PPO and PPO-ERA on four tasks of MuJoCo, 5 seeds, and control arms on HalfCheetah
@@ -366,19 +363,19 @@ rivals-control: control-ppo control-ppo-targets control-alpha  ## PPO with low n
 
 ##@ Measurements and cleaning
 floor-search: $(VENV_READY)  ## smallest entropy of ERA's classifiers over an adversarial search, minus the floor
-	@$(CPU) -m tools.searches.entropy_floor
+	@$(CPU) -m pytest -q tests/vision/test_activation.py -k no_attack
 
 entropy-search: $(VENV_READY)  ## entropy of ERA's Gaussians over an adversarial search, minus the target
-	@$(CPU) -m tools.searches.gaussian_entropy
+	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k no_attack
 
 log-prob-search: $(VENV_READY)  ## largest errors of log-probs, entropies and gradients over an adversarial search
-	@$(CPU) -m tools.searches.log_prob_errors
+	@$(CPU) -m pytest -q tests/llm/test_log_probs.py -m search
 
-learned-delta: $(READY_FASTTD3)  ## entropy of bounded policies minus the target after training with a learned delta
-	@$(CPU) -m tools.searches.learned_delta $(FASTTD3_CHECKOUT)
+learned-delta: $(VENV_READY)  ## entropy of bounded policies minus the target after training with a learned delta
+	@$(CPU) -m pytest -q tests/control/test_fastsac_era_actor.py -k closes_the_gap_in_training
 
-vision-models: $(READY_TIMM)  ## ERA on one model of each timm family: passes, or the reason why not
-	@$(CPU) -m tools.searches.timm_families $(TIMM_CHECKOUT) --out docs/vision/models.md
+vision-models: $(VENV_READY)  ## ERA on one model of each timm family: passes, or the reason why not
+	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
 
 bench-vision: $(READY_TIMM)  ## time of ERA in a classifier beside plain cross-entropy
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)

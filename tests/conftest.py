@@ -36,6 +36,19 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def say(pytestconfig):
+    """say(line): a line on the terminal, for what a search or a smoke run found, whether it passes or not."""
+
+    def write(line: str) -> None:
+        reporter = pytestconfig.pluginmanager.getplugin("terminalreporter")
+        if reporter and not hasattr(pytestconfig, "workerinput"):  # not beside other tests
+            with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+                reporter.write_line(("\n" if reporter._tw.width_of_current_line else "") + line)  # not behind a dot
+
+    return write
+
+
 def patched(name: str, checkouts: Path, *version: str) -> Path:
     """The checkout that apply.py makes, in a folder of the tests' own: never the user's checkouts/."""
     command = [sys.executable, ROOT / "apply.py", "apply", name, "--checkouts", checkouts, *version]

@@ -1,4 +1,4 @@
-"""Starts the demos and smoke runs as a user does, and finds the processes they leave behind."""
+"""Starts the demos as a user does, and finds the processes they leave behind."""
 
 import os
 import subprocess

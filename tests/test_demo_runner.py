@@ -56,7 +56,6 @@ def test_bad_arguments_end_with_exit_code_2(demo, arguments, says, capsys):
         ("demo.llm", "verl", "verl/trainer/main_ppo.py"),
         ("demo.vision", "timm", "timm/__init__.py"),
         ("demo.control", "fasttd3", "fast_td3/train.py"),
-        ("tools.smoke.control", "fasttd3", "recipes/era/launch.py"),
     ],
 )
 def test_checkout_without_the_overlay_is_one_clear_error(module, upstream, file, tmp_path):

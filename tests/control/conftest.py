@@ -6,9 +6,8 @@ import sys
 
 import pytest
 from helpers import FASTTD3, command_line, importable, processes_with
+from reacher_runs import FLAGS, TASK
 from script_runs import Scripts
-
-from tools.smoke import control as smoke_control
 
 MARK = "ERA_CONTROL_TEST"
 SETTINGS = ("TASKS", "SEED", "AGENT", "OUTPUT", "GPUS_PER_RUN", "RAY_ADDRESS", "RESUME", "WANDB", "RUN_INDEX")
@@ -81,9 +80,9 @@ def start(patched_fasttd3, clean_environment, tmp_path):
     """start(experiment, flags..., VARIABLE=...): the launcher's process, with tiny networks and this test's folder."""
 
     def run(experiment, *added, **variables):
-        given = {"TASKS": "Gym-Reacher-v4", "SEED": "1", "OUTPUT": str(tmp_path / "runs"), MARK: str(tmp_path)}
+        given = {"TASKS": TASK, "SEED": "1", "OUTPUT": str(tmp_path / "runs"), MARK: str(tmp_path)}
         return subprocess.Popen(
-            [sys.executable, patched_fasttd3 / "recipes/era/launch.py", experiment, *smoke_control.FLAGS, *added],
+            [sys.executable, patched_fasttd3 / "recipes/era/launch.py", experiment, *FLAGS, *added],
             env={**clean_environment, **given, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

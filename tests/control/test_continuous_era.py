@@ -3,14 +3,13 @@
 import itertools
 import math
 
+import entropy_attacks
 import mpmath
 import pytest
 import torch
 from control_helpers import ERA, HIGH, LOW, C
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tools.searches import gaussian_entropy
 
 RANGES = ((-8.0, 0.0), (-10.0, 2.0), (-5.0, -0.7), (-20.0, 2.0))
 ROUNDING = torch.finfo(torch.float32).eps / 2
@@ -79,7 +78,7 @@ def test_the_papers_example_as_the_listings_h_0_gives_another_entropy():
     """-action_dim / 2, "e.g.": k > 0 from three dimensions on, so every sigma is sigma_max."""
     for dim in (3, 6, 61):
         assert (listing(states(dim), -dim / 2, LOW, HIGH) == HIGH).all()
-    with_two = gaussian_entropy.entropy(listing(torch.zeros(1, 2, dtype=torch.float64), -1.0, LOW, HIGH))
+    with_two = entropy_attacks.entropy(listing(torch.zeros(1, 2, dtype=torch.float64), -1.0, LOW, HIGH))
     assert float(with_two) == pytest.approx(2 * 1.0)  # 1 nat per dimension, not -0.5
 
 
@@ -170,7 +169,7 @@ def test_entropy_is_at_least_the_target_and_equal_without_clipping(problem):
         log_std = ERA.era_log_std(pre_std.to(dtype), target, low, high)
         k = abs(target - dim * (C + high))
         allowed = rounding * (k * (dim + 4) + 2 * dim * abs(high)) + 2**-50 * dim * 20  # the latter: sums in fp64 here
-        margin = float(gaussian_entropy.entropy(log_std)) - target
+        margin = float(entropy_attacks.entropy(log_std)) - target
         assert margin >= -allowed
         if float(log_std.min()) > low:
             assert margin <= allowed
@@ -298,13 +297,22 @@ def test_other_ranges_are_refused(low, high):
 # Adversarial
 
 
-@pytest.mark.parametrize("dim", [2, 3, 19, 61])
-def test_no_attack_gets_below_the_target_or_above_it_without_clipping(dim):
-    for target in (-0.3, -1.0):
-        for (level, dtype), margins in gaussian_entropy.search(ERA, dim, target).items():
+@pytest.mark.parametrize(
+    "dim", [pytest.param(dim, marks=() if dim in (2, 3, 19, 61) else pytest.mark.search) for dim in range(2, 62)]
+)
+def test_no_attack_gets_below_the_target_or_above_it_without_clipping(dim, say):
+    """`make entropy-search` runs and prints all of them."""
+    found = {"state": [], "batch": []}
+    for target in (-0.3, -0.5, -0.75, -1.0):
+        for (level, dtype), margins in entropy_attacks.search(ERA, dim, target).items():
             assert [m for m in margins if m.broken()] == [], (level, dtype)
             # With two or three dimensions k is above ln sigma_min: nothing can be clipped per state.
             assert {m.clipped for m in margins} == ({False} if dim <= 3 and level == "state" else {False, True})
+            found[level] += margins
+    for level, margins in found.items():
+        low = min(m.margin for m in margins)
+        high = max(m.margin for m in margins if not m.clipped)
+        say(f"D {dim:2}, {level}: {low:8.1e} to {high:7.1e} nats off H0' where no sigma is clipped")
 
 
 class OffTarget:
@@ -326,7 +334,7 @@ class OffTarget:
 def test_the_search_finds_an_activation_that_is_off(sign):
     """By twice the tolerance, either way."""
     target = 19 * -0.5
-    state, batch = gaussian_entropy.state_tolerance(19, target), gaussian_entropy.batch_tolerance(64, 19, target, 0.0)
+    state, batch = entropy_attacks.state_tolerance(19, target), entropy_attacks.batch_tolerance(64, 19, target, 0.0)
     for level, allowed in (("state", state), ("batch", batch)):
-        found = gaussian_entropy.search(OffTarget(2 * sign * allowed), 19, -0.5)
+        found = entropy_attacks.search(OffTarget(2 * sign * allowed), 19, -0.5)
         assert any(m.broken() for m in found[level, "fp32"])

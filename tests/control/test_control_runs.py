@@ -6,8 +6,9 @@ import signal
 import time
 
 import pytest
+from reacher_runs import EXPERIMENTS, FLAGS, TASK, chosen
 
-pytestmark = pytest.mark.grid
+grid = pytest.mark.grid
 NAME = "Gym-Reacher-v4-fastsac_era-seed1"
 FAILS = "Gym-InvertedPendulum-v4-fastsac_era-seed1"  # has one action dimension
 
@@ -16,6 +17,7 @@ def steps(folder):
     return [int(row["global_step"]) for row in csv.DictReader((folder / "train.csv").open())]
 
 
+@grid
 def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     """And what is finished is not trained again."""
     grid = start("humanoidbench", AGENT="fastsac_era", TASKS="Gym-InvertedPendulum-v4 Gym-Reacher-v4")
@@ -42,6 +44,7 @@ def wait_for(condition, process):
         time.sleep(0.2)
 
 
+@grid
 def test_interrupted_run_begins_anew_or_goes_on(start, training_processes, tmp_path):
     folder = tmp_path / "runs" / NAME
     long = ("--total_timesteps", "100000")
@@ -85,6 +88,7 @@ echo Submitted batch job 7
 """
 
 
+@grid
 def test_slurm_array_trains_a_run_by_its_index(start, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sbatch").write_text(SBATCH)
@@ -97,3 +101,24 @@ def test_slurm_array_trains_a_run_by_its_index(start, tmp_path):
     assert sorted(os.listdir(tmp_path / "runs/time")) == [name, "time.sbatch"]
     assert steps(tmp_path / "runs/time" / name) == [100]
     assert "#SBATCH --array=0,1%1\n" in (tmp_path / "bin/submitted").read_text()
+
+
+# make control-smoke
+
+
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory):
+    """The folder of all experiments' runs: one that two of them share is trained once."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("experiment", chosen())
+def test_every_run_of_an_experiment_trains(experiment, launch, smoke_runs, say):
+    """Through the recipe's own check, Ray and train.py."""
+    given = {"TASKS": TASK, "SEED": "1", "OUTPUT": str(smoke_runs)}
+    result = launch(experiment, *FLAGS, *EXPERIMENTS[experiment], **given)
+    assert result.returncode == 0, result.stdout + result.stderr
+    *_, table = result.stdout.split("\n\n")
+    say(f"== {experiment}\n{table.strip()}")
+    assert table.count(TASK) >= 2

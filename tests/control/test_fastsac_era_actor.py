@@ -1,16 +1,14 @@
 """FastSAC-ERA's actor beside FastTD3's, and what the training scripts do with it."""
 
-import argparse
 import importlib.util
 import math
 
+import learned_delta
 import numpy as np
 import pytest
 import torch
 from control_helpers import C
 from scipy import stats
-
-from tools.searches import learned_delta
 
 SIZES = {"n_obs": 6, "n_act": 3, "num_envs": 4, "init_scale": 0.5, "hidden_dim": 32}
 SIZES |= {"std_min": 0.1, "std_max": 0.4, "device": "cpu"}
@@ -291,16 +289,30 @@ def test_learned_delta_closes_the_gap(modules, make, obs):
     assert first["policy_entropy"] < -1.51 and logs["policy_entropy"].item() == pytest.approx(-1.5, abs=0.002)
 
 
-@pytest.mark.slow
-def test_learned_delta_closes_the_gap_in_training(modules):
-    """The actor is trained on the search's toy, whose best action is at the bound."""
-    options = argparse.Namespace(
-        target=-0.75, log_std_min=-8.0, log_std_max=0.0, updates=900, learning_rate=3e-3, seed=0
+TOYS = [(distribution, value) for distribution in ("truncated", "tanh", "clipped") for value in learned_delta.values()]
+
+
+@pytest.mark.parametrize(
+    "distribution, value",
+    [
+        pytest.param(*toy, marks=pytest.mark.slow if toy == ("truncated", "mean") else pytest.mark.search)
+        for toy in TOYS
+    ],
+)
+def test_learned_delta_closes_the_gap_in_training(modules, distribution, value, say):
+    """`make learned-delta`. A mean and a linear value are best at the bounds, where tanh's delta diverges."""
+    learned, constant = (
+        learned_delta.train(distribution, learned_delta.values()[value], flag) for flag in (True, False)
     )
-    value = learned_delta.values()["mean"]
-    learned, constant = (learned_delta.train("truncated", value, flag, options) for flag in (True, False))
-    assert abs(learned["policy_entropy"] + 0.75) < learned_delta.TOLERANCE  # nats per dimension
-    assert constant["policy_entropy"] < -0.75 - 0.2
+    for name, found in (("0", constant), ("learned", learned)):
+        off = found["policy_entropy"] - learned_delta.TARGET
+        outcome = learned_delta.outcome(found)
+        say(f"{distribution:10} {value:9} delta {name:8} {found['delta']:6.3f}, H - H0 {off:8.3f}: {outcome}")
+    inside = value == "interior"
+    expected = {"truncated": "H = H0", "tanh": "H = H0" if inside else "diverged: delta at its limit"}
+    assert learned_delta.outcome(learned) == expected.get(distribution, learned_delta.outcome(constant))
+    if not inside:  # without the learned delta it is below H0, and clipped above it
+        assert learned_delta.outcome(constant) == ("H above H0" if distribution == "clipped" else "H below H0")
 
 
 def test_evaluation_is_deterministic_and_training_goes_on(modules, make, obs):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_prob_rows import BOUNDS, EQUAL, described, errors, search, within
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from era import log_probs
@@ -361,3 +362,21 @@ def test_sharpening_raises_the_entropy_of_a_sampled_update():
             loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
             drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
         assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
+
+
+# Against fp64 at the width of a vocabulary
+
+
+@pytest.mark.parametrize("row", EQUAL, ids=lambda row: f"T {row['temperature']:.3g}, scale {row['scale']}")
+def test_rows_of_many_equal_logits(row):
+    for quantity, found in errors(row, 151_936).items():
+        assert found <= BOUNDS["torch"][quantity], quantity
+
+
+@pytest.mark.search
+def test_largest_errors_of_a_search(say):
+    """`make log-prob-search`."""
+    count, worst = search(120, 151_936)
+    for line in described(count, worst, BOUNDS["torch"]):
+        say(line)
+    assert within(worst, BOUNDS["torch"])

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from log_prob_rows import BOUNDS, EQUAL, errors
 from test_log_probs import error, plain_terms, rows
 
 from era import log_probs
@@ -133,3 +134,12 @@ def test_compiles_for_nvidia(capability, dtype, monkeypatch, tmp_path):
 def test_which_logits_triton_reads():
     assert log_probs._kernels(torch.zeros(2, 3), True) is None
     assert log_probs.backend("cpu") == log_probs.backend("cuda", triton=False) == "torch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", EQUAL, ids=lambda row: f"T {row['temperature']:.3g}, scale {row['scale']}")
+def test_rows_of_many_equal_logits(kernels, monkeypatch, row):
+    """At the width of a vocabulary, a second of the interpreter each."""
+    monkeypatch.setattr(log_probs, "_kernels", lambda logits, triton: kernels)
+    for quantity, found in errors(row, 151_936).items():
+        assert found <= BOUNDS["triton"][quantity], quantity

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import bigram
 import pytest
 import torch
 import torch.distributed
@@ -12,8 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from demo.llm import bigram
 
 RANKS = 2
 

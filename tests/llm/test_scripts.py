@@ -1,6 +1,7 @@
-"""The real run scripts on a CPU, with the real trainer and a tiny model: stages, kill and resumption, baselines.
+"""The real run scripts on a CPU, with the real trainer and a tiny model: stages, kill and resumption, every method.
 
-The runs are started two at a time, by the first test that needs one; each test waits for its own.
+`make llm-smoke` runs all of it, or the scripts that SCRIPTS names. The runs are started two at a time, by the first
+test that needs one; each test waits for its own.
 """
 
 import itertools
@@ -8,27 +9,49 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import bands
+import bigram
 import pytest
+import recipe_scripts
 import torch
 from helpers import processes_with
-
-from demo.llm import bands, bigram
-from tools.smoke import llm as smoke
-
-pytestmark = pytest.mark.slow
+from recipe_scripts import SCRIPTS, STAGE1, STAGE2
 
 MARK = "ERA_SMOKE_TEST"  # environment variable by which processes are found again, whoever their parent is
 FORKING, KL_COV, CLIP_COV, GSPO = (
     f"run_{name}_qwen2.5_math_7b.sh" for name in ("forking_tokens", "kl_cov", "clip_cov", "gspo")
 )
 BASELINES = (KL_COV, CLIP_COV, FORKING, GSPO)
-LAST = smoke.STAGE1_STEPS
-PROMPTS = smoke.PAPER_BATCH // smoke.SHRINK
+CHOSEN = os.environ.get("SCRIPTS", "").split() or SCRIPTS
+if {STAGE1, STAGE2} & {*CHOSEN}:  # stage 2 goes on from stage 1
+    CHOSEN = [STAGE1, STAGE2, *(script for script in CHOSEN if script not in (STAGE1, STAGE2))]
+if unknown := [script for script in CHOSEN if script not in SCRIPTS]:
+    pytest.exit(f"SCRIPTS: no script {', '.join(unknown)}. There are:\n    " + "\n    ".join(SCRIPTS), returncode=2)
+LAST = recipe_scripts.STAGE1_STEPS
+PROMPTS = recipe_scripts.PAPER_BATCH // recipe_scripts.SHRINK
 LEARNING_RATE, BETA1, BETA2, EPSILON = 1e-6, 0.9, 0.999, 1e-8  # of the recipe; of verl's optimizer
+ROW = "{:<43} {:>6} {:>7} {:>7} {:>7} {:>7}"
+
+
+def of(*scripts):
+    """The mark of tests that need the runs of these scripts."""
+    return pytest.mark.skipif(not {*scripts} <= {*CHOSEN}, reason="SCRIPTS names others")
+
+
+def stages(test):
+    """The stages, with a kill between them, are what `make test-all` runs too."""
+    return pytest.mark.slow(pytest.mark.smoke(of(STAGE1, STAGE2)(test)))
+
+
+def others(*scripts):
+    """These scripts beside stage 1."""
+    return lambda test: pytest.mark.smoke(of(STAGE1, *scripts)(test))
 
 
 @pytest.fixture(scope="module")
@@ -51,42 +74,82 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tree(patched_verl, tmp_path_factory):
-    return smoke.tree(patched_verl, tmp_path_factory.mktemp("tree"))
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("checkpoints, = and more")
 
 
 @pytest.fixture(scope="module")
-def runs(tree, inputs, folder, temporary):
-    """runs(name): the outcome of the run, once it is there."""
+def runs(patched_verl, inputs, folder, temporary, say):
+    """runs(name): the outcome of the run, once it is there; it and what it needs start when a test asks first."""
+
+    say(ROW.format("script", "steps", "seconds", "loss", "grad", "H_resp"))
 
     def run(script, name, *added, **settings):
-        return smoke.run_script(tree, script, inputs, folder / name, *added, **settings)
+        return recipe_scripts.run_script(patched_verl, script, inputs, folder / name, *added, **settings)
 
-    def stages():
-        killed = run(smoke.STAGE1, "stage1", steps=LAST, kill_after=smoke.KILL_AFTER)
-        resumed = run(smoke.STAGE1, "stage1", steps=LAST)
+    def train_stages():
+        killed = run(STAGE1, "stage1", steps=LAST, kill_after=recipe_scripts.KILL_AFTER)
+        resumed = run(STAGE1, "stage1", steps=LAST)
         # it saves after its first step too, for the arithmetic of that step
-        stage2 = run(
-            smoke.STAGE2, "stage2", "trainer.save_freq=1", steps=LAST + 2, stage1=folder / f"stage1/global_step_{LAST}"
-        )
+        checkpoint = folder / f"stage1/global_step_{LAST}"
+        stage2 = run(STAGE2, "stage2", "trainer.save_freq=1", steps=LAST + 2, stage1=checkpoint)
         return {"killed": killed, "resumed": resumed, "stage2": stage2}
 
     with ThreadPoolExecutor(2) as pool:
-        stages_to_come = pool.submit(stages)
-        others = {"uninterrupted": pool.submit(run, smoke.STAGE1, "uninterrupted", steps=LAST)}
-        others |= {script: pool.submit(run, script, script) for script in BASELINES}
-        yield lambda name: succeeded(others[name].result() if name in others else stages_to_come.result()[name])
+        futures = {}
+
+        def start(name, train, *given, **settings):
+            if name not in futures:
+                futures[name] = pool.submit(train, *given, **settings)
+            return futures[name]
+
+        def outcome(name):
+            if STAGE1 in CHOSEN:
+                start("stages", train_stages)
+                start("uninterrupted", run, STAGE1, "uninterrupted", steps=LAST)
+            if name == "uninterrupted":
+                return succeeded(futures[name].result())
+            if name in ("killed", "resumed", "stage2"):
+                return succeeded(futures["stages"].result()[name])
+            for script in CHOSEN:
+                if script not in (STAGE1, STAGE2):
+                    start(script, run, script, script)
+            return succeeded(futures[name].result())
+
+        yield outcome
         pool.shutdown(cancel_futures=True)
 
 
 def succeeded(outcome):
     assert not outcome.failed, f"{outcome.script} ended with exit code {outcome.exit_code}:\n{outcome.log[-5000:]}"
     return outcome
+
+
+def row(outcome):
+    """Steps, seconds and, of the last step, loss (on-policy minus the mean advantage), gradient and H_resp in nats."""
+    first, last = outcome.steps[0], outcome.steps[-1]
+    numbers = ("actor/pg_loss", "actor/grad_norm", "era/response_entropy")
+    numbers = (f"{outcome.metrics[last][name]:z.3f}" for name in numbers)
+    return ROW.format(outcome.script, f"{first}-{last}", f"{outcome.seconds:.0f}", *numbers)
+
+
+def test_bands_lie_on_both_sides_of_the_recipes_omegas():
+    a, b, c, d = bands.ENTROPIES.values()
+    assert a < 0.2 < b < 0.45 < c < 3.0 < d
+    assert all(math.isclose(sum(tokens.values()), 1) for tokens in bands.BANDS.values())
+
+
+@pytest.mark.slow
+def test_workers_use_the_cpu_where_there_is_a_gpu(patched_verl):
+    """Ray may unpickle a class of verl's, which asks for CUDA, before it imports the changes for the CPU."""
+    code = (
+        "import torch; torch.cuda.is_available = lambda: True; import verl; from demo.llm import cpu_worker; "
+        "from verl.utils import device; import verl.workers.actor; print(device.get_device_name())"
+    )
+    path = os.pathsep.join((str(patched_verl), str(recipe_scripts.ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
+    assert result.stdout.strip() == "cpu", result.stderr
 
 
 def checkpoint(folder, step, kind="model"):
@@ -101,16 +164,20 @@ def learned(metrics):
 # Kill and resumption
 
 
-def test_killed_run_left_no_process_and_all_metrics_of_its_steps(runs):
+@stages
+def test_killed_run_left_no_process_and_all_metrics_of_its_steps(runs, say):
     killed = runs("killed")
+    say(f"{row(killed)}  killed")
     assert killed.exit_code == -9 and killed.resumed is None
-    assert killed.steps == list(range(1, killed.steps[-1] + 1)) and smoke.KILL_AFTER <= killed.steps[-1] < LAST
+    assert killed.steps == list(range(1, killed.steps[-1] + 1)) and recipe_scripts.KILL_AFTER <= killed.steps[-1] < LAST
     assert list(killed.metrics) == killed.steps
 
 
-def test_resumed_run_goes_on_from_the_last_checkpoint_and_ends(runs, folder):
+@stages
+def test_resumed_run_goes_on_from_the_last_checkpoint_and_ends(runs, folder, say):
     killed, resumed = runs("killed"), runs("resumed")
-    saved = killed.steps[-1] // smoke.SAVE_FREQ * smoke.SAVE_FREQ
+    say(row(resumed))
+    saved = killed.steps[-1] // recipe_scripts.SAVE_FREQ * recipe_scripts.SAVE_FREQ
     assert resumed.exit_code == 0 and resumed.resumed == str(folder / f"stage1/global_step_{saved}")
     assert resumed.steps == list(range(saved + 1, LAST + 1))
     assert list(resumed.metrics) == list(range(1, LAST + 1))
@@ -118,6 +185,7 @@ def test_resumed_run_goes_on_from_the_last_checkpoint_and_ends(runs, folder):
     assert lines == killed.steps + resumed.steps  # so the steps after the checkpoint are there twice
 
 
+@stages
 def test_resumed_run_equals_the_uninterrupted_one_in_every_digit(runs, folder):
     """verl saves the state of the optimizer, of the data loader and, of each worker, of the random numbers."""
     resumed, uninterrupted = runs("resumed"), runs("uninterrupted")
@@ -146,6 +214,7 @@ def prompts_per_band(metrics):
     return dict(zip(bands.BANDS, found[0]))
 
 
+@stages
 def test_omegas_of_each_stage_are_in_effect(runs):
     """Bands "a" and "b" are below stage 1's omega_low, only "a" is below stage 2's; "d" is above omega_high."""
     first_stage, second_stage = runs("uninterrupted").metrics, runs("stage2").metrics
@@ -163,8 +232,10 @@ def test_omegas_of_each_stage_are_in_effect(runs):
     assert any(of_step["b"] for of_step in counts) and any(of_step["d"] for of_step in counts)
 
 
-def test_stage_2_counts_on_from_stage_1(runs, folder):
+@stages
+def test_stage_2_counts_on_from_stage_1(runs, folder, say):
     stage2 = runs("stage2")
+    say(row(stage2))
     assert stage2.resumed == str(folder / f"stage1/global_step_{LAST}")
     assert stage2.steps == list(stage2.metrics) == [LAST + 1, LAST + 2]
     assert (folder / "stage2/latest_checkpointed_iteration.txt").read_text() == str(LAST + 2)
@@ -181,6 +252,7 @@ def adam(folder, step):
     )
 
 
+@stages
 def test_stage_2_starts_from_stage_1s_weights_and_optimizer(runs, folder):
     """Its first step is Adam's from there: the first moments give the gradient, and that all else."""
     runs("stage2")
@@ -195,25 +267,34 @@ def test_stage_2_starts_from_stage_1s_weights_and_optimizer(runs, folder):
     assert (step.abs() > 1e-7).sum() > 1000  # most of which are far above the tolerance
 
 
-def test_stage_2_without_its_checkpoint_refuses_by_name(tree, inputs, tmp_path, temporary):
+@pytest.mark.slow
+def test_stage_2_without_its_checkpoint_refuses_by_name(patched_verl, inputs, tmp_path, temporary):
     missing = tmp_path / "global_step_600"
-    outcome = smoke.run_script(tree, smoke.STAGE2, inputs, tmp_path / "stage2", stage1=missing)
+    outcome = recipe_scripts.run_script(patched_verl, STAGE2, inputs, tmp_path / "stage2", stage1=missing)
     assert outcome.exit_code == 1 and outcome.steps == []
-    assert f"no {missing}" in outcome.log and smoke.STAGE1 in outcome.log and "Traceback" not in outcome.log
-    assert os.listdir(tmp_path / "stage2") == [smoke.LOG_FILE]
+    assert f"no {missing}" in outcome.log and STAGE1 in outcome.log and "Traceback" not in outcome.log
+    assert os.listdir(tmp_path / "stage2") == [recipe_scripts.LOG_FILE]
 
 
-# The baselines
+# Every method
 
 
-@pytest.mark.parametrize("script", BASELINES)
-def test_baseline_trains_and_logs_era_without_scaling(script, runs):
-    outcome, stage1 = runs(script), runs("uninterrupted")
+@pytest.mark.smoke
+@pytest.mark.parametrize("script", [script for script in CHOSEN if script not in (STAGE1, STAGE2)])
+def test_script_trains(script, runs, say):
+    outcome = runs(script)
+    say(row(outcome))
     assert outcome.steps == [1, 2] and outcome.resumed is None
+    for values in outcome.metrics.values():
+        assert all(math.isfinite(value) for value in values.values()) and values["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.smoke, of(STAGE1, s)]) for s in BASELINES])
+def test_baseline_logs_era_without_scaling(script, runs):
+    outcome, stage1 = runs(script), runs("uninterrupted")
     for step in outcome.steps:
         values = outcome.metrics[step]
-        assert all(math.isfinite(value) for value in values.values())
-        assert values["actor/grad_norm"] > 0 and values["era/scaled_token_fraction"] == 0
+        assert values["era/scaled_token_fraction"] == 0
         assert {name for name in values if name.startswith("era/")} == {
             name for name in stage1.metrics[1] if name.startswith("era/")
         }
@@ -223,10 +304,12 @@ def test_baseline_trains_and_logs_era_without_scaling(script, runs):
     assert outcome.metrics[1]["actor/grad_norm"] != stage1.metrics[1]["actor/grad_norm"]
 
 
+@stages
 def test_era_scales_tokens_where_the_baselines_do_not(runs):
     assert all(values["era/scaled_token_fraction"] > 0 for values in runs("uninterrupted").metrics.values())
 
 
+@others(KL_COV, CLIP_COV)
 @pytest.mark.parametrize("script", (KL_COV, CLIP_COV))
 def test_covariance_losses_take_several_mini_batches_a_step(script, runs):
     """From the second mini-batch on the policy is no longer the one that sampled; stage 1 has one mini-batch."""
@@ -234,6 +317,7 @@ def test_covariance_losses_take_several_mini_batches_a_step(script, runs):
     assert all(values["actor/ppo_kl"] == 0 for values in runs("uninterrupted").metrics.values())
 
 
+@others(KL_COV, CLIP_COV)
 def test_covariance_losses_log_their_own_metrics(runs):
     """Clip-Cov logs the share of tokens that it detached; KL-Cov detaches none; its KL is a mean of absolute values."""
     clip_cov, kl_cov = runs(CLIP_COV).metrics, runs(KL_COV).metrics
@@ -245,6 +329,7 @@ def test_covariance_losses_log_their_own_metrics(runs):
         assert kl_cov[step]["actor/ppo_kl"] > 5 * abs(clip_cov[step]["actor/ppo_kl"])
 
 
+@others(FORKING)
 def test_forking_tokens_are_a_fifth_of_the_batch(runs):
     """The 20 % of highest entropy; equal entropies at the threshold, of which a band has many, all belong to them."""
     for values in runs(FORKING).metrics.values():
@@ -254,6 +339,7 @@ def test_forking_tokens_are_a_fifth_of_the_batch(runs):
         )
 
 
+@others(GSPO)
 def test_gspo_weighs_responses_equally(runs):
     """The advantages of each group sum to 0 over the responses, and over the tokens only where all are equally long."""
     gspo, stage1 = runs(GSPO).metrics, runs("uninterrupted").metrics
@@ -264,7 +350,8 @@ def test_gspo_weighs_responses_equally(runs):
 # Whatever has run
 
 
+@stages
 def test_nothing_is_left_running_or_lying_about(runs, temporary):
-    for name in ("resumed", "stage2", "uninterrupted", *BASELINES):
+    for name in ("resumed", "stage2", "uninterrupted"):
         runs(name)
     assert processes_with(**{MARK: temporary}) == os.listdir(temporary) == []

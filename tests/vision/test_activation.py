@@ -7,11 +7,10 @@ import math
 import mpmath
 import pytest
 import torch
+from floor_attacks import attacks, margins, one_hot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vision_helpers import entropy_range, equation
-
-from tools.searches import entropy_floor
 
 INVERSES = ("approx", "exact")
 TAUS = (math.e, 3.0, 4.0, 10.0, 100.0, 1000.0)
@@ -315,7 +314,7 @@ def test_floor_and_cap_in_many_digits_are_reached(era, inverse):
         rel = 5e-8 if tau == math.e else 1e-10
         assert (activation.floor, activation.max_probability) == pytest.approx(want, rel=rel)
         assert activation.floor > min_entropy
-        entropy, probability, _ = entropy_floor.margins(activation, entropy_floor.one_hot(classes))
+        entropy, probability, _ = margins(activation, one_hot(classes))
         assert abs(entropy) < 1e-9 and abs(probability) < 1e-9
 
 
@@ -333,17 +332,23 @@ def test_calibration_inverts_the_floor(era, inverse):
 
 
 @pytest.mark.parametrize(
-    "classes", [pytest.param(n, marks=() if n in (10, 1000) else pytest.mark.slow) for n in CLASSES]
+    "classes", [pytest.param(n, marks=() if n in (10, 1000) else pytest.mark.search) for n in CLASSES]
 )
-def test_no_attack_gets_below_the_floor(era, classes):
+def test_no_attack_gets_below_the_floor(era, classes, say):
+    """`make floor-search` runs and prints all of them."""
+    lowest, highest = (math.inf, ""), (-math.inf, "")
     fractions = (1e-6, 0.05, 0.5, 0.99) if classes <= 1000 else (0.05, 0.9)
     for tau, inverse, fraction in itertools.product(TAUS if classes <= 100 else (4.0, 1000.0), INVERSES, fractions):
         activation = era.EntropyRegularizingActivation(classes, inside(classes, tau, fraction), tau, inverse)
-        for attack, logits in entropy_floor.attacks(activation, classes).items():
+        for attack, logits in attacks(activation, classes).items():
             for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-                entropy, probability, allowed = entropy_floor.margins(activation, logits.to(dtype))
+                entropy, probability, allowed = margins(activation, logits.to(dtype))
                 where = f"{attack} {dtype} n={classes} tau={tau} {inverse} H0={activation.min_entropy}"
                 assert entropy >= -allowed and probability <= allowed, (where, entropy, probability, allowed)
+                lowest, highest = min(lowest, (entropy, where)), max(highest, (probability, where))
+    say(f"{classes} classes: smallest entropy - floor in nats, largest probability - max_probability:")
+    for margin, where in (lowest, highest):
+        say(f"  {margin:8.1e}  {where}")
 
 
 @both_inverses
@@ -363,5 +368,5 @@ def test_rows_of_four_levels_stay_above_the_floor(era, inverse, counts, gaps, ta
     classes = 1 + sum(counts)
     activation = era.EntropyRegularizingActivation(classes, inside(classes, tau, fraction), tau, inverse)
     levels = [torch.zeros(1)] + [torch.full((count,), -gap) for count, gap in zip(counts, itertools.accumulate(gaps))]
-    entropy, probability, allowed = entropy_floor.margins(activation, torch.cat(levels).double()[None])
+    entropy, probability, allowed = margins(activation, torch.cat(levels).double()[None])
     assert entropy >= -allowed and probability <= allowed

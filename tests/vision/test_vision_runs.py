@@ -12,9 +12,7 @@ import time
 
 import pytest
 from helpers import processes_with
-
-from demo.runner.errors import DemoError
-from tools.smoke import vision as smoke_vision
+from tiny_runs import EXPERIMENTS, FLAGS, chosen, write_images
 
 MARK = "ERA_VISION_TEST"
 NAME = "cifar10-aug-era0.6-seed42"
@@ -23,7 +21,7 @@ NAME = "cifar10-aug-era0.6-seed42"
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("my images")
-    smoke_vision.write_images(folder)
+    write_images(folder)
     return folder
 
 
@@ -38,7 +36,7 @@ def start(images, tmp_path):
     def run(checkout, *added, before=(), **variables):
         given = {"PYTHON": sys.executable, "GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(tmp_path)}
         environment = {**os.environ, **given, "OMP_NUM_THREADS": "1", MARK: str(tmp_path), **variables}
-        launcher = [sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *smoke_vision.FLAGS, *added]
+        launcher = [sys.executable, checkout / "recipes/era/launch.py", "cifar10-aug-era", *FLAGS, *added]
         return subprocess.Popen(
             [*before, *launcher], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -204,36 +202,35 @@ def test_table_is_that_after_the_wanted_epochs(stand_in, tmp_path):
 # make vision-smoke
 
 
-def test_smoke_has_every_experiment(recipe, patched_timm):
-    assert smoke_vision.choose(patched_timm, []) == list(recipe.runs.EXPERIMENTS)
-    assert smoke_vision.choose(patched_timm, ["imagenet", "cifar10"]) == ["cifar10", "imagenet"]
-    with pytest.raises(DemoError, match=r"no experiment mnist(.|\n)*cifar10-aug-era"):
-        smoke_vision.choose(patched_timm, ["mnist"])
+def test_smoke_has_every_experiment(recipe):
+    assert list(recipe.runs.EXPERIMENTS) == EXPERIMENTS
 
 
-def test_smoke_needs_train_py(project_root, tmp_path):
-    with pytest.raises(DemoError, match="source package"):
-        smoke_vision.check(project_root / "overlays/timm")
-    with pytest.raises(DemoError, match="apply.py apply timm"):
-        smoke_vision.check(tmp_path)
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory):
+    """The folder of all experiments' runs: one that two of them share is trained once."""
+    return tmp_path_factory.mktemp("runs")
 
 
-def test_smoke_prints_the_table(timm_scripts, project_root, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "tools.smoke.vision",
-        "--checkout",
-        timm_scripts,
-        "--out",
-        tmp_path,
-        "imagenet-era",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "H0": "7", "EPOCHS": "x"}
-    result = subprocess.run(command, cwd=project_root, env=environment, capture_output=True, text=True, timeout=900)
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=pytest.mark.slow if name == "imagenet-era" else ()) for name in chosen()]
+)
+def test_experiment_trains_an_epoch(experiment, timm_scripts, launch, images, smoke_runs, recipe, say):
+    """Every run of an experiment through the recipe's own check, distributed_train.sh and train.py."""
+    given = {"GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(smoke_runs), "PYTHON": sys.executable}
+    if experiment.startswith("imagenet"):
+        given["NUM_CLASSES"] = "10"  # the recipe's check wants 1,000 classes without it
+    began = time.monotonic()
+    result = launch(experiment, *FLAGS, OMP_NUM_THREADS="1", **given)
+    say(f"{experiment:<26}{result.stdout.count('== '):>3} trained{time.monotonic() - began:>6.0f} s")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert re.search(r"^imagenet-era +1 trained", result.stdout, re.MULTILINE)
-    name = "imagenet-10classes-era1.2-seed42"
-    assert re.search(rf"^{name} +1 ", result.stdout, re.MULTILINE)
-    assert "±" not in result.stdout  # the images are not ImageNet's
-    assert (tmp_path / "runs" / name / "summary.csv").is_file()
+    table = result.stdout.split("\n\n")[-1]
+    assert table.strip(), result.stdout
+    for summary in smoke_runs.glob("*/summary.csv"):
+        (row,) = csv.DictReader(summary.open())
+        assert math.isfinite(float(row["train_loss"])) and math.isfinite(float(row["eval_loss"]))
+    if experiment == "imagenet-era":
+        name = "imagenet-10classes-era1.2-seed42"
+        assert re.search(rf"^{name} +1 ", result.stdout, re.MULTILINE), result.stdout
+        assert "±" not in result.stdout  # the images are not ImageNet's

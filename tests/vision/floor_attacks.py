@@ -1,21 +1,15 @@
-"""Search for logits with less entropy than the activation's `floor`, or a probability above its `max_probability`.
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Attacks on the entropy floor of ERA's classifiers: logits that might fall below the activation's `floor`, or get a
+probability above its `max_probability`.
 
-    python -m tools.searches.entropy_floor [--classes 10 1000] [--tau 4] [--fractions 0.01 0.5 0.99] [--seed 0]
-
-For each number of classes, inverse and dtype of the logits it prints the H0 (at the given fractions of the feasible
-range) and the attack with the smallest margin. Entropy and probability are those of the activation's fp32 output,
-summed in fp64. The exit code is 1 if a margin is worse than rounding explains (`tolerance`).
+Entropy and probability are those of the activation's fp32 output, summed in fp64.
 """
 
-import argparse
 import math
-import sys
 
 import torch
 
-from era import discrete
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 GAPS = (1e-3, 0.1, 1.0, 3.0, 6.0, 10.0, 20.0, 50.0, 1e2, 1e3, 3e4, math.inf)  # fp16 ends at 65504
 
 
@@ -106,46 +100,3 @@ def margins(activation: torch.nn.Module, logits: torch.Tensor) -> tuple[float, f
         outputs = activation(logits)
     entropy, top = entropy_and_top(outputs)
     return float(entropy.amin()) - activation.floor, float(top.amax()) - activation.max_probability, tolerance(outputs)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--classes", type=int, nargs="+", default=[2, 3, 10, 100, 1000, 21841])
-    parser.add_argument("--tau", type=float, default=4.0)
-    parser.add_argument(
-        "--fractions", type=float, nargs="+", default=[0.01, 0.5, 0.99], help="of the feasible range of H0"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    top = math.e * math.log(options.tau) / options.tau
-    broken = 0
-    print(
-        f"{'n':>6} {'inverse':8}{'logits':7}{'H0':>8} {'floor':>8}  "
-        f"{'entropy - floor':>16} by {'':8}{'p - max_probability':>20} by"
-    )
-    for classes in options.classes:
-        settings = [math.log(top) + fraction * math.log(classes) for fraction in options.fractions]
-        for inverse in ("approx", "exact"):
-            found = {dtype: [] for dtype in DTYPES}
-            for min_entropy in settings:
-                activation = discrete.EntropyRegularizingActivation(classes, min_entropy, options.tau, inverse)
-                for attack, logits in attacks(activation, classes, options.seed).items():
-                    for name, dtype in DTYPES.items():
-                        entropy, probability, allowed = margins(activation, logits.to(dtype))
-                        broken += not (entropy >= -allowed and probability <= allowed)  # also for nan
-                        found[name].append((entropy, probability, attack, activation))
-            for name, rows in found.items():
-                entropy, _, by, activation = min(rows, key=lambda row: row[0])
-                _, probability, by_probability, _ = max(rows, key=lambda row: row[1])
-                print(
-                    f"{classes:6} {inverse:8}{name:7}{activation.min_entropy:8.4f} {activation.floor:8.4f}  "
-                    f"{entropy:16.1e} by {by:8}{probability:20.1e} by {by_probability}",
-                    flush=True,
-                )
-    print(f"{broken} margins beyond rounding" if broken else "The floor and the cap held everywhere, up to rounding.")
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Errors of FastSAC-ERA's bounded policies against mpmath in 30 digits, above all in the tails.
 
-    python -m tools.searches.policy_errors
-
-prints the worst errors of log-probabilities, entropies and their gradients, for each distribution and dtype. The
-functions in many digits take and return numbers of mpmath; loc and ln sigma are those of the tensor, in its own
+The functions in many digits take and return numbers of mpmath; loc and ln sigma are those of the tensor, in its own
 precision.
 """
 
 import itertools
 import math
-import sys
 
 import mpmath
 import torch
@@ -181,19 +179,3 @@ def errors(quantity: str, name: str, dtype: str) -> list[tuple]:
     """(error, what rounding explains of it, where) for all settings of a comparison."""
     with mpmath.workdps(30):
         return list(QUANTITIES[quantity](name, DTYPES[dtype]))
-
-
-def main() -> int:
-    torch.set_num_threads(1)
-    print(f"{'':24} {'policy':10} {'type':5} {'worst error':>12} at loc, ln sigma, action; and of rounding's bound")
-    for quantity, name, dtype in comparisons():
-        found = errors(quantity, name, dtype)
-        error, _, where = max(found, key=lambda row: row[0])
-        share = max(error / allowed for error, allowed, _ in found)
-        place = ", ".join(f"{x:.7g}" for x in where)
-        print(f"{quantity:24} {name:10} {dtype:5} {float(error):12.1e} at {place}; {float(share):.0%}", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

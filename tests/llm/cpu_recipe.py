@@ -1,4 +1,4 @@
-"""python -m demo.llm.cpu_recipe MODULE [ITS ARGUMENTS]: MODULE.main(), with recipe.dapo's trainer on a CPU.
+"""python tests/llm/cpu_recipe.py MODULE [ITS ARGUMENTS]: MODULE.main(), with recipe.dapo's trainer on a CPU.
 
 Ray is a new instance in TMPDIR. The process ends with its process group when stdin closes.
 """

@@ -8,10 +8,11 @@ import itertools
 import math
 from pathlib import Path
 
+import bands
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from demo.llm import bands, models
+from demo.llm import models
 
 VOCABULARY = [
     *models.SPECIAL,

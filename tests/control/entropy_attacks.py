@@ -1,25 +1,19 @@
-"""Search for states where ERA's Gaussian has less entropy than H0', or more although no sigma is clipped.
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Attacks on the entropy of ERA's Gaussian: states where it might lie below H0', or above it although no sigma is
+clipped.
 
-    python -m tools.searches.gaussian_entropy [--dims 2 6 61] [--targets -0.5] [--seed 0]
-
-State level: Gaussian entropy of a state minus H0'. Batch level: its mean over a batch minus H0'. For each target,
-level and dtype of the network's output it prints the smallest margin, the largest without a clipped sigma, where
-equality holds, and the largest with one. ln sigma is the activation's fp32 output, summed in fp64. The exit code is 1
-if a margin is beyond what rounding explains (`state_tolerance`, `batch_tolerance`).
+State level: the Gaussian entropy of a state minus H0'. Batch level: its mean over a batch minus H0'. ln sigma is the
+activation's fp32 output, summed in fp64. `state_tolerance` and `batch_tolerance` are what rounding explains.
 """
 
-import argparse
 import math
-import sys
 from typing import NamedTuple
 
 import torch
 
-from era import continuous
-
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LOG_STD_MIN, LOG_STD_MAX = -8.0, 0.0
-TARGETS = (-0.3, -0.5, -0.75, -1.0)  # per action dimension
 GAPS = (1e-4, 1e-2, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 20.0, 88.0, 104.0, 1e3, 1e4)  # fp32's exp ends at 104
 C = 0.5 * math.log(2 * math.pi * math.e)
 
@@ -171,51 +165,3 @@ def search(era, dim: int, target_per_dim: float, seed: int = 0) -> dict[tuple[st
             found["state", name] += state_margins(era, states.to(dtype), target, attack)
             found["batch", name].append(batch_margin(era, states.to(dtype), target, attack))
     return found
-
-
-def described(margins: list[Margin], choose) -> str:
-    if not margins:
-        return f"{'none':>31}"
-    chosen = choose(margins, key=lambda m: m.margin)
-    return f"{chosen.margin:10.1e} D {chosen.dim:2} {chosen.attack:>15}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--dims", type=int, nargs="+", default=range(2, 62), help="action dimensions (default: 2 to 61)"
-    )
-    parser.add_argument("--targets", type=float, nargs="+", default=TARGETS, help="H0' per action dimension, in nats")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    broken = 0
-    print(
-        "Gaussian entropy - H0' in nats (of the action, not per dimension); "
-        f"ln sigma in [{LOG_STD_MIN:g}, {LOG_STD_MAX:g}]"
-    )
-    print(
-        f"{'H0/D':>6} {'level':6}{'states':7}{'smallest':>31}{'largest, none clipped':>31}{'largest, clipped':>31}"
-        "   of rounding's bound"
-    )
-    for target in options.targets:
-        rows = {}
-        for dim in options.dims:
-            for key, margins in search(continuous, dim, target, options.seed).items():
-                rows.setdefault(key, []).extend(margins)
-        for (level, name), margins in rows.items():
-            free, clipped = [m for m in margins if not m.clipped], [m for m in margins if m.clipped]
-            broken += sum(m.broken() for m in margins)
-            share = max(max(-m.margin, 0 if m.clipped else m.margin) / m.allowed for m in margins)
-            print(
-                f"{target:6.2f} {level:6}{name:7}"
-                f"{described(margins, min)}{described(free, max)}{described(clipped, max)}{share:14.0%}",
-                flush=True,
-            )
-    held = "No entropy below H0', and none above it without a clipped sigma, up to rounding."
-    print(f"{broken} margins beyond rounding" if broken else held)
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

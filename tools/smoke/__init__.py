@@ -1,1 +1,0 @@
-"""The recipes' run scripts on a CPU, a few steps each, with tiny models."""
