@@ -267,7 +267,7 @@ llm-eval:  ## evaluate a model as the paper does (MODEL_PATH, SETS="aime24", DAT
 	@$(PAPER) evaluate $(VERL_GPU)
 
 llm-smoke: $(VENV_READY)  ## every run script for a few steps on this CPU, with a tiny model (SCRIPTS="run_... ...")
-	@$(CPU) -m pytest -q -m smoke tests/llm/test_scripts.py
+	@$(CPU) -m pytest -q -rfE -m smoke tests/llm/test_scripts.py
 
 ##@ A current model on verl 0.9.1, on GPUs (DRY_RUN=1, ARGS; docs/llm/verl-0.9.md)
 llm-qwen3-8b-era:  ## GRPO + ERA, Qwen3-8B, FSDP
@@ -297,7 +297,7 @@ vision-results:  ## table of the runs in OUTPUT (default: output/era of the chec
 	@$(PAPER) results $(TIMM_GPU)
 
 vision-smoke: $(VENV_READY)  ## each of these runs for one epoch on this CPU, with a tiny model (RUNS="cifar10 ...")
-	@$(CPU) -m pytest -q -m smoke tests/vision/test_vision_runs.py
+	@$(CPU) -m pytest -q -rfE -m smoke tests/vision/test_vision_runs.py
 
 ##@ The paper's FastTD3 and FastSAC-ERA on GPUs (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, SLURM; docs/control/recipes.md)
 control-humanoidbench: RUN = humanoidbench  ## both agents on 8 tasks of HumanoidBench, 10 seeds (main results)
@@ -312,7 +312,7 @@ control-results:  ## table of the runs in OUTPUT (default: output/era of the che
 	@$(PAPER) results $(FASTTD3_GPU)
 
 control-smoke: $(VENV_READY)  ## each of these experiments on this CPU, with tiny networks (RUNS="batch ...")
-	@$(CPU) -m pytest -q -m smoke tests/control/test_control_runs.py
+	@$(CPU) -m pytest -q -rfE -m smoke tests/control/test_control_runs.py
 
 ##@ The paper's other control agents, on CPU cores (DRY_RUN=1, ARGS, TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
 control-ppo: EXPERIMENT = ppo  ## PPO and PPO-ERA on four tasks of MuJoCo, 5 seeds, and control arms on HalfCheetah

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The paper's control runs in seconds on a CPU: flags of the recipe's launcher, for tiny networks on Gymnasium's Reacher."""
+"""The paper's control runs in seconds on a CPU: flags of the recipe's launcher, tiny networks, Gymnasium's Reacher."""
 
 import os
 

@@ -102,8 +102,8 @@ PLUGINS = {
 def start(probe: str, tree: Path, python: Path, folder: Path) -> str:
     """An empty string, or the last line of the error. What it prints is in folder/<probe>.txt."""
     folder.mkdir(parents=True, exist_ok=True)
-    tests = ROOT / "tests/llm"
-    variables = cleaned(dict(os.environ), tree, ROOT, tests, tests / "current") | {
+    tests = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]
+    variables = cleaned(dict(os.environ), tree, ROOT, *tests) | {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

@@ -25,7 +25,7 @@ def run(script: Path, *arguments: str) -> None:
 
 
 def images(*flags: str) -> list[str]:
-    from tools.smoke.vision import write_images
+    from tiny_runs import write_images
 
     if not Path("images").exists():
         write_images(Path("images"))
@@ -90,7 +90,7 @@ def era_timm(tree: Path) -> None:
 
 
 def fasttd3_train(tree: Path) -> None:
-    from tools.smoke.control import FLAGS
+    from reacher_runs import FLAGS
 
     flags = ["--env_name=Gym-Reacher-v4", "--agent=fastsac_era", "--no_use_wandb", "--render_interval=0"]
     run(tree / "fast_td3/train.py", *flags, *FLAGS)
