@@ -28,6 +28,7 @@ is in verl/utils/era_fsdp.py of a patched checkout.
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import Any, Callable, Mapping, Optional
 
 import torch
@@ -300,8 +301,14 @@ class FusedHead:
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
-    """How many tokens H_resp averages: max(1, floor(top_fraction x length)), 0 of 0."""
-    return (top_fraction * length.double()).floor().long().clamp(min=1).minimum(length)
+    """How many tokens H_resp averages: max(1, floor(top_fraction x length)), 0 of 0.
+
+    Exact: in floating point 0.29 x 100 is 28.999..., whose floor is one too low. The fraction is
+    the one of at most nine digits that is nearest, so that 0.29 is 29 / 100.
+    """
+    exact = Fraction(top_fraction).limit_denominator(10**9)
+    count = length.long() * exact.numerator // exact.denominator
+    return count.clamp(min=1).minimum(length)
 
 
 def split_entropy(

@@ -103,11 +103,11 @@ def policy_terms(
 
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
-        labels: (...) int64.
+        labels: (...) int64; any value outside the mask.
         scale: (...) positive factors, constants for the gradient; None for 1.
         temperature: a positive number, or (...) of them, constants for the gradient.
-        top_k: normalise the scaled log-probs over this many largest logits; more than the
-            vocabulary means all, None too.
+        top_k: normalise the scaled log-probs over this many largest logits; the size of the
+            vocabulary or more is the same as None: over all.
         original, entropy: also return these.
         mask: (...) bool or 0/1; None for all.
         inplace_backward: the gradient takes the place of the logits: nothing else may need them
@@ -122,6 +122,7 @@ def policy_terms(
     Raises:
         ValueError: a shape that does not fit the logits; top_k < 1; inplace_backward with logits
             that are a leaf of the graph.
+        RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
     if inplace_backward and logits.is_leaf and logits.requires_grad:
         raise ValueError(
@@ -460,8 +461,8 @@ class _PolicyTerms(torch.autograd.Function):
         )
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):
+        _refuse_second_derivatives()
         (logits,) = ctx.saved_tensors
         rows, top = ctx.rows, ctx.top
         scaled, original, entropy = (
@@ -491,6 +492,20 @@ class _PolicyTerms(torch.autograd.Function):
         else:
             _write_gradient(result, logits, rows, gradient)
         return result, None, None, None, None, None, None
+
+
+def _refuse_second_derivatives() -> None:
+    """For a backward pass, in which gradients are on where create_graph=True.
+
+    torch's `once_differentiable` is not enough: where the incoming gradients are constants, as
+    those of a sum are, it leaves the term out of a second derivative without a word.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "era.log_probs has no second derivatives, and backward was called with "
+            "create_graph=True. Take the gradient without it, or make the log-probs with "
+            "torch.log_softmax."
+        )
 
 
 class _Gradient(NamedTuple):
@@ -579,8 +594,8 @@ class _FusedPolicyTerms(torch.autograd.Function):
         return tuple(terms)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):
+        _refuse_second_derivatives()
         hidden, weight, bias = ctx.saved_tensors
         head = _Head.of(hidden, weight, bias, ctx.softcap, ctx.dtype)
         of_hidden, of_weight, of_bias = (
@@ -683,7 +698,9 @@ def _as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, _R
 
     active = column("mask", 1 if mask is None else mask) != 0
     scale = column("logit_scale", 1 if scale is None else scale)
-    rows = _Rows(labels.reshape(-1, 1), scale, column("temperature", temperature), active)
+    # Outside the mask labels may be padding, such as -100, which is no index.
+    labels = torch.where(active, labels.reshape(-1, 1), 0)
+    rows = _Rows(labels, scale, column("temperature", temperature), active)
     return logits.reshape(-1, logits.size(-1)), rows
 
 
@@ -708,7 +725,7 @@ def _rows_at_a_time(logits: torch.Tensor) -> int:
 def _checked_top_k(top_k: Optional[int], logits: torch.Tensor) -> Optional[int]:
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
-    return None if top_k is None else min(top_k, logits.size(-1))
+    return None if top_k is None or top_k >= logits.size(-1) else top_k
 
 
 def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:

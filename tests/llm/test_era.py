@@ -1,6 +1,7 @@
 """era/language.py against independent computations in plain Python and fp64."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ def plain_response_entropy(entropies, mask, fraction):
     tokens = sorted((h for h, m in zip(entropies, mask) if m), reverse=True)
     if not tokens:
         return math.nan
-    top = tokens[: max(1, math.floor(fraction * len(tokens)))]
+    top = tokens[: max(1, math.floor(Fraction(str(fraction)) * len(tokens)))]
     return math.fsum(top) / len(top)
 
 
@@ -51,11 +52,13 @@ def test_response_entropy_equals_its_definition(era, rows, fraction, mask_dtype)
     )
 
 
-@pytest.mark.parametrize("fraction", [0.2, 0.28, 0.29, 0.07])
-def test_the_count_of_forking_tokens_for_every_length(era, fraction):
-    """0.28 x 100 is 28.000000000000004 in doubles, 27.999999 in floats: the listing's floor must not lose a token."""
-    expected = [min(n, max(1, math.floor(fraction * n))) for n in range(10_001)]
-    assert era.forking_count(torch.arange(10_001), fraction).tolist() == expected
+def test_the_count_of_forking_tokens_for_every_length(era):
+    """In floating point 0.29 x 100 is 28.999999999999996: the listing's floor must not lose a token."""
+    length = torch.arange(10_001)
+    for fraction in ("0.2", "0.29", "0.001", "0.123456789", "1", "1/3", *(f"{n / 100}" for n in range(1, 100))):
+        exact = Fraction(fraction)
+        expected = [min(n, max(1, math.floor(exact * n))) for n in range(10_001)]
+        assert era.forking_count(length, float(exact)).tolist() == expected
 
 
 def test_top_and_rest_partition_the_response(era):
