@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m rivals.launch llm|vision: trains the runs of docs/rivals/, and chooses settings by the rule written there.
 
 Repeating the command skips finished runs and starts interrupted ones over. Settings come from the environment:
@@ -11,7 +13,7 @@ Repeating the command skips finished runs and starts interrupted ones over. Sett
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +25,60 @@ import run_json  # noqa: E402
 from host import JOBS, code_of, cores  # noqa: E402
 
 from results import is_finished, steps_done  # noqa: E402
-from rivals import llm, vision  # noqa: E402
-from rivals.stages import Run, llm_stages, vision_stages  # noqa: E402
+from rivals import llm, records, vision  # noqa: E402
+from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose  # noqa: E402
 
 OUTPUT = PROJECT / "results/rivals"
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    task: str
+    agent: str  # the method
+    command: tuple[str, ...]
+
+
+def runs(
+    module: str, task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int], flags: tuple[str, ...] = ()
+) -> list[Run]:
+    """Seed by seed, so that the first runs already compare all methods."""
+    return [
+        Run(
+            f"{task}-{method}-{setting}-seed{seed}",
+            task,
+            method,
+            (module, *flags, "--method", method, "--setting", setting, "--seed", str(seed)),
+        )
+        for seed in seeds
+        for method, values in settings.items()
+        for setting in values
+    ]
+
+
+def llm_runs(task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> list[Run]:
+    return runs("rivals.llm_run", task, settings, seeds, ("--task", task))
+
+
+def llm_stages(output: Path) -> Iterator[list[Run]]:
+    """Each is asked for once the runs of those before it are finished."""
+    for tuned_on, task, off_policy in llm.PARTS:
+        settings = llm.settings(off_policy)
+        yield llm_runs(tuned_on, settings, TUNING_SEEDS)
+        scores = llm.measures(records.gather(output)["llm/samples"]).score
+        chosen = choose(scores[tuned_on], settings)
+        yield llm_runs(task, {method: [setting] for method, setting in chosen.items()}, FRESH_SEEDS)
+    # Beside the protocol, for a picture in docs/when-to-use.md.
+    yield llm_runs("chain-single", {"grpo": ["1"], "era": ["0.3"]}, [1])
+
+
+def vision_stages(output: Path) -> Iterator[list[Run]]:
+    yield runs("rivals.vision_run", vision.TASK, vision.METHODS, TUNING_SEEDS)
+    scores = vision.scores(vision.measures(records.gather(output)["vision/measures"]))
+    settings = {}  # those of a method's arms may be the same
+    for arm, setting in choose(scores, vision.settings()).items():
+        settings.setdefault(vision.ARMS[arm], {})[setting] = None
+    yield runs("rivals.vision_run", vision.TASK, settings, FRESH_SEEDS)
 
 
 @dataclass(frozen=True)
@@ -80,8 +132,8 @@ def launch(domain: str, added: list[str]) -> None:
     output = Path(os.path.abspath(os.environ.get("OUTPUT") or OUTPUT))
     stages, steps, files = DOMAINS[domain]
     trainer = Trainer(grid.python_that_trains(sys.executable), steps, files)
-    for runs in stages(output):
-        jobs = [(run, output / run.name) for run in runs]
+    for runs_of_stage in stages(output):
+        jobs = [(run, output / run.name) for run in runs_of_stage]
         if all(trainer.is_finished(folder) for _, folder in jobs):
             continue
         repeated = "Repeating the command skips finished runs and starts these over."

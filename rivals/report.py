@@ -1,61 +1,349 @@
-"""python -m rivals.report: writes the tables and pictures of docs/rivals/ and of PPO and SAC anew, from records/ alone.
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Writes the tables and pictures of docs/rivals/, of PPO and of SAC anew, from records/ alone.
 
 A page has its tables between <!-- table NAME --> and <!-- end -->.
 """
 
+import argparse
 import re
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
 
-from rivals import control, llm_report, records, vision
-from rivals.stages import FRESH_SEEDS, TUNING_SEEDS
+import pandas as pd
+from scipy import stats
+
+from rivals import llm, pictures, records, vision
+from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 
 DOCS = records.PROJECT / "docs"
 PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def vision_tables(folder: Path) -> dict[str, str]:
-    rows = records.read(folder / "measures.csv")
-    if not rows:
-        return {}
-    settings = vision.choose(rows, TUNING_SEEDS)
-    return {
-        "tuning": vision.tuning_table(rows, settings, TUNING_SEEDS),
-        "results": vision.table(rows, settings, FRESH_SEEDS),
-        "differences": vision.differences_table(rows, settings, FRESH_SEEDS),
-        "best": vision.best_table(rows, settings, vision.best_arms(rows, settings, TUNING_SEEDS), FRESH_SEEDS),
+def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    first, *others = (f"| {' | '.join(line)} |" for line in (heading, *lines))
+    return "\n".join([first, f"|{'---|' * len(heading)}", *others])
+
+
+# --------------------------------------------------------------------------------------------------------------- cells
+
+
+def spread(values: pd.Series, digits: int) -> str:
+    """Mean (smallest to largest)."""
+    return f"{mean(values):.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
+
+
+def interval(middle: float, half: float, digits: int, more: str = "") -> str:
+    """Bold where the interval excludes 0."""
+    low, high = middle - half, middle + half
+    cell = f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f}{more})"
+    return cell if low <= 0 <= high else f"**{cell}**"
+
+
+def paired(differences: pd.Series, digits: int, each: bool = False) -> str:
+    """Mean of the differences by seed and its 95 % interval by Student's t. each: with the differences."""
+    half = stats.t.ppf(0.975, len(differences) - 1) * differences.sem()
+    more = "; " + joined(differences, f"+.{digits}f") if each else ""
+    return interval(differences.mean(), half, digits, more)
+
+
+def unpaired(one: pd.Series, other: pd.Series, digits: int) -> str:
+    """Difference of the means and its 95 % interval by Welch's t-test."""
+    found = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    return interval(one.mean() - other.mean(), (found.high - found.low) / 2, digits)
+
+
+def joined(values: Iterable[float], form: str) -> str:
+    return ", ".join(format(value, form) for value in values)
+
+
+# ----------------------------------------------------------------------------------------------------------- LLM, verl
+
+HELD = 0.1  # nats from the setpoint
+OF_TRAINING = {
+    "response_entropy": "H_resp, last 10 steps",
+    "lowest_entropy": "lowest step",
+    "reward": "reward, last 10",
+    "step_seconds": "seconds of a step",
+}
+DIGITS = {
+    "H_resp": 2,
+    "H_resp, last 10 steps": 2,
+    "lowest step": 2,
+    "reward, last 10": 2,
+    "accuracy": 2,
+    "reward": 2,
+    "pass@32": 2,
+    "distinct of 256": 0,
+    "entropy of an answer": 1,
+    "d@.95": 1,
+    "d@.90": 1,
+    "d@.80": 1,
+    "seconds of a step": 2,
+}
+# With top_fraction=1 these entropies are means over all tokens; sampled hotter, they are those of another policy.
+ENTROPIES = ["H_resp, last 10 steps", "lowest step"]
+NOT_COMPARABLE = {"adaptive-mean": ENTROPIES, "hotter": [*ENTROPIES, "reward, last 10"]}
+# What ERA is compared in; fixed in the protocol.
+COMPARED = {"chain": ["d@.95"], "chain-goal": ["best accuracy", "pass@32"]}
+
+
+class Part(NamedTuple):
+    """A task and kind of updates: the chosen setting of each method, and its fresh runs. tuned: on this task."""
+
+    task: str
+    tuned: bool
+    chosen: dict[str, str]
+    fresh: dict[str, pd.DataFrame]
+
+
+def llm_numbers(runs: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """A row per run, by KEY."""
+    return llm.measures(samples).join(runs.set_index(KEY)[list(OF_TRAINING)].rename(columns=OF_TRAINING))
+
+
+def llm_parts(numbers: pd.DataFrame) -> dict[str, Part]:
+    parts = {}
+    for tuned_on, task, off_policy in llm.PARTS:
+        chosen = choose(numbers.score[tuned_on], llm.settings(off_policy))
+        fresh = {method: of(numbers, (task, method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
+        parts[f"{task}{', off-policy' if off_policy else ''}"] = Part(task, tuned_on == task, chosen, fresh)
+    return parts
+
+
+def setpoints_table(numbers: pd.DataFrame) -> str:
+    """On `chain`, of ERA and the adaptive bonus on H_resp: H_resp at the end for each seed, tuning and fresh ones.
+
+    Both only push upwards, so a floor is kept where the entropy ends above it, too.
+    """
+    lines = []
+    for share in llm.SHARES:
+        target = float(share) * llm.START["chain"][0]
+        lines.append([f"{target:.2f}"])
+        for method in ("era", "adaptive"):
+            seeds = [seed for seed in (*TUNING_SEEDS, *FRESH_SEEDS) if ("chain", method, share, seed) in numbers.index]
+            found = of(numbers, ("chain", method, share), seeds)["H_resp, last 10 steps"]
+            below, reached = (found < target - HELD).any(), ((found - target).abs() <= HELD).all()
+            lines[-1].append(f"{joined(found, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
+    return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
+
+
+def llm_tuning_table(numbers: pd.DataFrame, part: Part) -> str:
+    """Of every setting the mean score over the tuning seeds, and H_resp at the end for each of them; chosen: bold."""
+    lines, digits = [], 2 if part.task == "chain-goal" else 1
+    for method, best in part.chosen.items():
+        lines.append([llm.METHODS[method].title])
+        for setting in llm.METHODS[method].settings:
+            found = of(numbers, (part.task, method, setting), TUNING_SEEDS)
+            cell = f"{setting}: {found.score.mean():.{digits}f} ({joined(found.H_resp, '.2f')})"
+            lines[-1].append(f"**{cell}**" if setting == best else cell)
+    return table(["method", *["setting: score (H_resp)"] * 5], lines)
+
+
+def llm_results_table(part: Part) -> str:
+    """Mean (smallest to largest) over the fresh seeds, at temperature 1 where none is said."""
+    lines = []
+    for method, found in part.fresh.items():
+        cells = {label: spread(found[label], digits) for label, digits in DIGITS.items()}
+        cells |= dict.fromkeys(NOT_COMPARABLE.get(method, ()), "-")
+        lines.append([llm.METHODS[method].name, part.chosen[method], *cells.values()])
+    return table(["method", "setting", *DIGITS], lines)
+
+
+def llm_differences_table(part: Part) -> str:
+    """Of ERA to each other method, seed by seed."""
+    era, *_ = (found for method, found in part.fresh.items() if method in ("era", "off-era"))
+    columns = COMPARED.get(part.task, ["reward"])
+    lines = [
+        [llm.METHODS[method].name]
+        + [paired(era[column] - found[column], DIGITS.get(column, 2), each=True) for column in columns]
+        for method, found in part.fresh.items()
+        if found is not era
+    ]
+    return table(["ERA minus", *(column.removeprefix("best ") for column in columns)], lines)
+
+
+def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
+    """By the name that marks their place in the page."""
+    tables = {"setpoints": setpoints_table(numbers)}
+    for title, part in llm_parts(numbers).items():
+        name = title.replace(", ", "-")
+        if part.tuned:
+            tables[f"tuning {name}"] = llm_tuning_table(numbers, part)
+        tables[f"results {name}"] = llm_results_table(part)
+        tables[f"differences {name}"] = llm_differences_table(part)
+    return tables
+
+
+# -------------------------------------------------------------------------------------------------------------- vision
+
+REFERENCE = "baseline, scaled"
+MEASURES = {"top1": ("top-1, %", 2), "ece": ("ECE, %", 2), "nll": ("NLL, nats", 3)}  # label and decimals
+COLUMNS = {
+    (measure, images): (f"{images}: {label}", digits)
+    for images in (vision.TEST, vision.SHIFTED)
+    for measure, (label, digits) in MEASURES.items()
+}
+
+
+def name_of(arm: str) -> str:
+    return arm.replace("_", " ").replace("era", "ERA")
+
+
+def vision_runs(numbers: pd.DataFrame) -> tuple[dict[str, str], dict[str, pd.DataFrame]]:
+    """Of each arm the chosen setting, and its fresh runs."""
+    chosen = choose(vision.scores(numbers), vision.settings())
+    return chosen, {arm: of(numbers, (arm, setting), FRESH_SEEDS) for arm, setting in chosen.items()}
+
+
+def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
+    """By the name that marks their place in the page."""
+    scores, (chosen, fresh) = vision.scores(numbers), vision_runs(numbers)
+
+    def nll(arm: str, setting: str) -> float:
+        return -of(scores, (arm, setting), TUNING_SEEDS).mean()
+
+    def difference(arm: str, other: str, column: tuple[str, str]) -> str:
+        return paired(fresh[arm][column] - fresh[other][column], COLUMNS[column][1])
+
+    tuning = []
+    for arm, best in chosen.items():
+        cells = {setting: f"{setting}: {nll(arm, setting):.4f}" for setting in vision.settings()[arm]}
+        tuning.append([name_of(arm), *(cells | {best: f"**{cells[best]}**"}).values()])
+    results = [
+        [name_of(arm), chosen[arm], f"{found['temperature', vision.TEST].mean():.2f}"]
+        + [spread(found[column], digits) for column, (_, digits) in COLUMNS.items()]
+        for arm, found in fresh.items()
+    ]
+    differences = [
+        [name_of(arm), *(difference(arm, REFERENCE, column) for column in COLUMNS)] for arm in fresh if arm != REFERENCE
+    ]
+    best = {  # of each method
+        method: min((arm for arm in fresh if vision.ARMS[arm] == method), key=lambda arm: nll(arm, chosen[arm]))
+        for method in vision.METHODS
     }
+    era = best.pop("era")
+    questions = [("nll", vision.TEST), ("nll", vision.SHIFTED)]
+    beside_best = [[name_of(arm), *(difference(era, arm, column) for column in questions)] for arm in best.values()]
+    heads = [label for label, _ in COLUMNS.values()]
+    return {
+        "tuning": table(["arm", *(f"setting {number}" for number in range(1, 6))], tuning),
+        "results": table(["arm", "setting", "temperature", *heads], results),
+        "differences": table([f"arm minus {REFERENCE}", *heads], differences),
+        "best": table([f"{name_of(era)} minus", *(COLUMNS[column][0] for column in questions)], beside_best),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- control
+
+WINDOW = 10  # evaluations at the end of PPO's trainings
+ARMS = {
+    "ppo": "upstream's parameter, from 1, with the entropy bonus (PPO)",
+    "ppo_era": "ERA, H0 = -0.3 (PPO-ERA)",
+    "ppo_era_0.3": "ERA, H0 = +0.3",
+    "ppo_constant": "the constant that has -0.3",
+    "ppo_parameter": "upstream's parameter, from that constant, without bonus",
+    "ppo_head": "ERA's layer without ERA, from that constant",
+}
+TARGETS = {
+    "ppo_era_-2.0": "-2.0 (0.03)",
+    "ppo_era": "-0.3 (0.18), the paper's",
+    "ppo_era_0.3": "+0.3 (0.33)",
+    "ppo_era_1.0": "+1.0 (0.66)",
+    "ppo": "none: PPO, from 1.4 (1) on",
+}
+ALPHA = {"sac": "SAC, alpha from 1", "sac-alpha_0.01": "SAC, alpha from 0.01", "sac_era": "SAC-ERA, delta = 0"}
+ALPHA_TARGET = -0.5  # nats per dimension, of all three
+
+
+def curves(group: str, agent: str) -> list[pd.DataFrame]:
+    """The rows of train.csv of each recorded seed."""
+    folders = sorted((records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*"))
+    return [pd.read_csv(folder / "train.csv") for folder in folders]
+
+
+def ppo_table(first: str, arms: dict[str, str]) -> str:
+    """A line per arm, means over the last WINDOW evaluations of each seed. first: what distinguishes the arms."""
+    columns = ["eval_avg_return", "entropy_per_dim", "clipped"]
+    ends = {
+        agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent)])
+        for agent in arms
+    }
+    lines = []
+    for agent, label in arms.items():
+        returns, entropies, clipped = (ends[agent][column] for column in columns)
+        compared = "-" if agent == "ppo_era" else unpaired(ends["ppo_era"].eval_avg_return, returns, 0)
+        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", compared]
+        lines.append([label, *cells, joined(entropies, ".2f"), joined(clipped, ".0%").replace("%", " %")])
+    heading = ["return, each seed", "mean", "PPO-ERA minus it", "entropy per dimension", "actions at a bound"]
+    return table([first, *heading], lines)
+
+
+def alpha_table() -> str:
+    """Of the last third of the steps."""
+    lines = []
+    for agent, label in ALPHA.items():
+        runs = curves("alpha", agent)
+        thirds = [rows[rows.global_step > rows.global_step.iloc[-1] * 2 / 3] for rows in runs]
+        entropies = ["buffer_entropy_per_dim", "entropy_per_dim"]
+        farthest = [max((rows[name] - ALPHA_TARGET).abs().max() for rows in thirds) for name in entropies]
+        cells = [joined((rows[name].mean() for rows in thirds), ".2f") for name in entropies]
+        cells.append("; ".join(f"{value:.2f}" for value in farthest))
+        cells.append(joined((rows.min_entropy_per_dim.min() for rows in thirds), ".1f"))
+        lines.append([label, *cells, joined((rows.eval_avg_return.tail(3).mean() for rows in runs), ",.0f")])
+    heading = ["mean over the buffer's states", "over the newest states", "farthest from the target (buffer; newest)"]
+    return table(["", *heading, "smallest of any state", "return, last 3 evaluations"], lines)
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
 
 
 def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with its tables; a table that it does not have a place for is an error of the page's."""
+    """The page with its tables. Raises ValueError unless it has a place for each of them."""
     places = [name for _, name, _ in PLACE.findall(page)]
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
-    return PLACE.sub(lambda found: found[1] + (tables[found[2]] + "\n" if tables[found[2]] else "") + found[3], page)
+    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
 
 
 def pages() -> dict[Path, str]:
-    """The pages with their tables, as the records have them; without records a page stays as it is."""
+    """The pages with their tables, as the records have them."""
     tables = {
-        "rivals/llm": llm_report.tables(llm_report.read(records.RECORDS / "llm")),
-        "rivals/vision": vision_tables(records.RECORDS / "vision"),
-        "rivals/control": {"targets": control.ppo_table("H0 (sigma)", control.TARGETS)},
-        "control/ppo": {"arms": control.ppo_table("sigma", control.ARMS)},
-        "control/sac": {"alpha": control.alpha_table()},
+        "rivals/llm": llm_tables(llm_numbers(records.read("llm/runs"), records.read("llm/samples"))),
+        "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
+        "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
+        "control/ppo": {"arms": ppo_table("sigma", ARMS)},
+        "control/sac": {"alpha": alpha_table()},
     }
-    files = {DOCS / f"{name}.md": found for name, found in tables.items() if found}
+    files = {DOCS / f"{name}.md": found for name, found in tables.items()}
     return {file: filled(file.read_text(), found) for file, found in files.items()}
 
 
+def draw(folder: Path) -> None:
+    samples = records.read("llm/samples")
+    numbers = llm_numbers(records.read("llm/runs"), samples)
+    parts = {title: (part.task, part.chosen) for title, part in llm_parts(numbers).items() if part.tuned}
+    pictures.frontiers(samples, parts, folder / "rivals-frontiers.png")
+    pictures.settings(numbers, folder / "rivals-settings.png")
+    pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
+    chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
+    labels = {arm: f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()}
+    measures = {measure: label for measure, (label, _) in MEASURES.items()}
+    pictures.arms(fresh, labels, measures, REFERENCE, folder / "rivals-vision.png")
+
+
 def main() -> None:
-    for file, text in pages().items():
-        file.write_text(text)
-    if runs := llm_report.read(records.RECORDS / "llm"):
-        for name, draw in llm_report.PICTURES.items():
-            draw(runs, DOCS / "img" / name)
-    if rows := records.read(records.RECORDS / "vision/measures.csv"):
-        settings = vision.choose(rows, TUNING_SEEDS)
-        vision.picture(rows, settings, FRESH_SEEDS, DOCS / "img/rivals-vision.png")
+    argparse.ArgumentParser("python -m rivals.report", description=__doc__).parse_args()
+    try:
+        for file, text in pages().items():
+            file.write_text(text)
+        draw(DOCS / "img")
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
     print(f"Tables in {DOCS}/rivals and {DOCS}/control, pictures in {DOCS}/img")
 
 

@@ -35,7 +35,7 @@ import run_json  # noqa: E402
 PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")
 EVALUATED_EVERY, BATCH_SIZE = 8, 20
 PER_CLASS = 10  # training images
-LEARNING_RATE = vision.VALUES["baseline"][2]
+LEARNING_RATE = float(vision.METHODS["baseline"][2])
 ECE_BINS = 15
 SHIFT_SEED = 0
 LOSSES = {

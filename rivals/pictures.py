@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Pictures of docs/rivals/ and docs/when-to-use.md."""
+
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from rivals import llm, vision
+from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
+
+matplotlib.rcParams.update(
+    {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "figure.constrained_layout.use": True,
+        "legend.fontsize": 7,
+        "legend.frameon": False,
+        "savefig.dpi": 110,
+    }
+)
+# Dark to light; ERA and GRPO stand out in black and white too.
+STYLES = {
+    "grpo": {"color": "black", "linestyle": (0, (4, 3))},
+    "era": {"color": "#2b7bba", "linewidth": 2.5, "marker": "o"},
+    "adaptive": {"color": "#d1611a", "marker": "s"},
+    "adaptive-mean": {"color": "#e8a06b", "marker": "D"},
+    "bonus": {"color": "#5f8f3e", "marker": "^"},
+    "kl": {"color": "#8b5fa8", "marker": "v"},
+    "hotter": {"color": "0.6", "marker": "x"},
+    "clip-higher": {"color": "#a33b3b", "marker": "P"},
+    "clip-cov": {"color": "#2f9c95", "marker": "*"},
+    "kl-cov": {"color": "#b59a1f", "marker": "h"},
+}
+# title: task, setting of ERA
+EXAMPLES = {
+    "healthy": ("chain", "0.3"),
+    "bound too high": ("chain", "0.7"),
+    "useless: one right answer": ("chain-single", "0.3"),
+}
+
+
+def style(method: str) -> dict:
+    return {"linewidth": 1.2, "markersize": 4, **STYLES[method.removeprefix("off-")]}
+
+
+def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]], file: Path) -> None:
+    """Accuracy against distinct answers over the temperatures, means over the fresh seeds.
+
+    parts: title of each panel: task, and the settings of its methods.
+    """
+    fresh = samples[samples.seed.isin(FRESH_SEEDS)]
+    means = fresh.groupby(["task", "method", "setting", "temperature"])[["pass_at_1", "distinct_32"]].mean()
+    figure = Figure((4.2 * len(parts), 4.6))
+    axes = figure.subplots(1, len(parts), sharey=True)
+    for (title, (task, settings)), axis in zip(parts.items(), axes):
+        for method, setting in settings.items():
+            points = means.loc[task, method, setting]
+            axis.plot(points.pass_at_1, points.distinct_32, label=llm.METHODS[method].name, **style(method))
+        axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
+        axis.set_title(title, fontsize=10)
+        axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    axes[0].set_ylabel("distinct right answers of 32")
+    figure.savefig(file)
+
+
+def settings(numbers: pd.DataFrame, file: Path) -> None:
+    """H_resp at the end over the five settings of each method on `chain`, a dot for every seed."""
+    methods = llm.settings(off_policy=False)
+    seeds = numbers[numbers.index.isin((*TUNING_SEEDS, *FRESH_SEEDS), "seed")]
+    unit = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
+    figure = Figure((2 * len(methods), 3.1))
+    axes = figure.subplots(1, len(methods), sharey=True)
+    for (method, values), axis in zip(methods.items(), axes):
+        for place, setting in enumerate(values):
+            found = seeds.H_resp["chain", method, setting]
+            axis.plot([place] * len(found), found, "o", color="black", alpha=0.5)
+            if method in ("era", "adaptive"):  # adaptive-mean's is of another entropy
+                target = float(setting) * llm.START["chain"][0]
+                axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
+        axis.set_xticks(range(len(values)), values, fontsize=7)
+        title, label = llm.METHODS[method].title.split(", ")
+        axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
+        axis.set_xlabel(label + unit.get(method, ""), fontsize=8)
+    axes[0].set_ylabel("response entropy at the end, nats")
+    figure.savefig(file)
+
+
+def examples(curves: pd.DataFrame, file: Path) -> None:
+    """How ERA's metrics look when it helps, and when not; with GRPO, tuning seed 1."""
+    known = curves.set_index(KEY).sort_index()
+    figure = Figure((10, 6.4))
+    axes = figure.subplots(3, len(EXAMPLES), sharex=True, sharey="row")
+    for (title, (task, share)), column in zip(EXAMPLES.items(), axes.T):
+        bound = float(share) * llm.START[task][0]
+        for method, setting in (("grpo", "1"), ("era", share)):
+            run = known.loc[task, method, setting, 1]
+            look = {**style(method), "marker": None, "label": llm.METHODS[method].name}
+            column[0].plot(run.step, run.response_entropy, **look)
+            column[2].plot(run.step, run.reward, **look)
+        column[0].axhline(bound, color="0.5", linewidth=0.8, label="omega_low")
+        for name, color in (("low_fraction", "#d1611a"), ("scaled_token_fraction", "#5f8f3e")):
+            column[1].plot(run.step, run[name], color=color, label=f"era/{name}")
+        column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
+        column[2].set_xlabel("step")
+    for axis, label in zip(axes[:, 0], ("era/response_entropy, nats", "share, ERA's run", "reward")):
+        axis.set_ylabel(label)
+        axis.legend()
+    figure.savefig(file)
+
+
+def arms(
+    fresh: dict[str, pd.DataFrame], labels: dict[str, str], columns: dict[str, str], reference: str, file: Path
+) -> None:
+    """Every fresh seed as a dot and each arm's mean as a bar, for the test images above and the shifted ones below.
+
+    columns: label of each measure.
+    """
+    figure = Figure((11, 8))
+    axes = figure.subplots(2, len(columns), sharey=True)
+    heights = [-number for number in range(len(fresh))]
+    for images, line in zip((vision.TEST, vision.SHIFTED), axes):
+        for (measure, label), axis in zip(columns.items(), line):
+            for (arm, found), height in zip(fresh.items(), heights):
+                values = found[measure, images]
+                color = "#2b7bba" if vision.ARMS[arm] == "era" else "black"
+                axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
+                axis.plot(values.mean(), height, "|", color=color, markersize=16, markeredgewidth=2)
+            axis.axvline(fresh[reference][measure, images].mean(), color="0.7", linewidth=1, zorder=0)
+            axis.set_xlabel(f"{label}, {images}")
+    axes[0, 0].set_yticks(heights, labels.values())
+    figure.savefig(file)
