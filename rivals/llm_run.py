@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m rivals.llm_run --task chain --method era --setting 0.3 --seed 1: one run of verl's trainer on a CPU.
 
 Writes into the folder that it is started in: train.csv, a row per step; samples.csv, a row for each temperature at
@@ -6,7 +8,6 @@ which answers were sampled from the final weights; run.json. The model that a se
 """
 
 import argparse
-import csv
 import os
 import shutil
 import sys
@@ -14,9 +15,10 @@ import tempfile
 from pathlib import Path
 from statistics import mean
 
+import pandas as pd
+
 from demo.llm import chain, config, training, warmup
 from demo.llm.models import EOS
-from demo.runner.tables import write_csv
 from era.language import response_entropy
 from rivals import llm
 from rivals.llm import CURVES, SAMPLES, STEPS
@@ -100,23 +102,17 @@ def train(arguments: argparse.Namespace) -> Path:
     start = start_model(arguments.task, arguments.seed)
     folder = Path("verl").resolve()
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
-    with open(CURVES, "w", newline="") as file:
-        writer = None
+    rows = []
 
-        def on_rows(rows: list[dict]) -> None:
-            nonlocal writer
-            for row in rows:
-                row = {"global_step": row.pop("step"), **row}
-                writer = writer or csv.DictWriter(file, row)
-                if file.tell() == 0:
-                    writer.writeheader()
-                writer.writerow(row)
-            file.flush()
+    def on_rows(new: list[dict]) -> None:
+        if new:
+            rows.extend(new)
+            pd.DataFrame(rows).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
 
-        others = [setting.format(steps=arguments.steps) for setting in SAVE]
-        others += llm.overrides(arguments.method, arguments.setting, arguments.task)
-        key = training.key(arguments.checkout)
-        training.train_arm(settings, "grpo", arguments.checkout, start, folder, key, on_rows, others)
+    others = [setting.format(steps=arguments.steps) for setting in SAVE]
+    others += llm.overrides(arguments.method, arguments.setting, arguments.task)
+    key = training.key(arguments.checkout)
+    training.train_arm(settings, "grpo", arguments.checkout, start, folder, key, on_rows, others)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
 
 
@@ -139,14 +135,13 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    record = run_json.begin("verl", arguments.task, arguments.seed, arguments.steps, PACKAGES)
-    del record["cpu_seconds"]  # most of it is used by Ray's processes, and nobody counts theirs
-    record |= {"method": arguments.method, "setting": arguments.setting}
-    run_json.write(Path(), record)
+    known = {"method": arguments.method, "setting": arguments.setting}
+    record = run_json.begin("verl", arguments.task, arguments.seed, arguments.steps, PACKAGES, **known)
+    run_json.start(Path(), record)
     weights = train(arguments)
-    write_csv(Path(SAMPLES), sample(weights, arguments.task))
+    pd.DataFrame(sample(weights, arguments.task)).to_csv(SAMPLES, index=False)
     shutil.rmtree("verl")
-    run_json.write(Path(), {**record, "finished": True, "ended": run_json.now()})
+    run_json.finish(Path(), record)  # Ray's processes use most of the CPU time, and nobody counts theirs
 
 
 if __name__ == "__main__":

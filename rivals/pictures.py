@@ -75,7 +75,7 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
     axes = figure.subplots(1, len(methods), sharey=True)
     for (method, values), axis in zip(methods.items(), axes):
         for place, setting in enumerate(values):
-            found = seeds.H_resp["chain", method, setting]
+            found = seeds.response_entropy["chain", method, setting]
             axis.plot([place] * len(found), found, "o", color="black", alpha=0.5)
             if method in ("era", "adaptive"):  # adaptive-mean's is of another entropy
                 target = float(setting) * llm.START["chain"][0]

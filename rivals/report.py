@@ -64,32 +64,32 @@ def joined(values: Iterable[float], form: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
 HELD = 0.1  # nats from the setpoint
-OF_TRAINING = {
-    "response_entropy": "H_resp, last 10 steps",
-    "lowest_entropy": "lowest step",
-    "reward": "reward, last 10",
-    "step_seconds": "seconds of a step",
-}
-DIGITS = {
-    "H_resp": 2,
-    "H_resp, last 10 steps": 2,
-    "lowest step": 2,
-    "reward, last 10": 2,
-    "accuracy": 2,
-    "reward": 2,
-    "pass@32": 2,
-    "distinct of 256": 0,
-    "entropy of an answer": 1,
-    "d@.95": 1,
-    "d@.90": 1,
-    "d@.80": 1,
-    "seconds of a step": 2,
+# Heading: the column of a run's numbers, and decimals.
+RESULTS = {
+    "H_resp": ("response_entropy", 2),
+    "H_resp, last 10 steps": ("training_response_entropy", 2),
+    "lowest step": ("training_lowest_entropy", 2),
+    "reward, last 10": ("training_reward", 2),
+    "accuracy": ("pass_at_1", 2),
+    "reward": ("reward", 2),
+    "pass@32": ("pass_at_32", 2),
+    "distinct of 256": ("distinct_all", 0),
+    "entropy of an answer": ("answer_entropy", 1),
+    "d@.95": ("d@.95", 1),
+    "d@.90": ("d@.90", 1),
+    "d@.80": ("d@.80", 1),
+    "seconds of a step": ("training_step_seconds", 2),
 }
 # With top_fraction=1 these entropies are means over all tokens; sampled hotter, they are those of another policy.
 ENTROPIES = ["H_resp, last 10 steps", "lowest step"]
 NOT_COMPARABLE = {"adaptive-mean": ENTROPIES, "hotter": [*ENTROPIES, "reward, last 10"]}
 # What ERA is compared in; fixed in the protocol.
-COMPARED = {"chain": ["d@.95"], "chain-goal": ["best accuracy", "pass@32"]}
+COMPARED = {
+    "chain": {"d@.95": ("d@.95", 1)},
+    "chain-goal": {"accuracy": ("best_accuracy", 2), "pass@32": ("pass_at_32", 2)},
+    "chain-biased": {"reward": ("reward", 2)},
+    "chain-single": {"reward": ("reward", 2)},
+}
 
 
 class Part(NamedTuple):
@@ -103,7 +103,7 @@ class Part(NamedTuple):
 
 def llm_numbers(runs: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """A row per run, by KEY."""
-    return llm.measures(samples).join(runs.set_index(KEY)[list(OF_TRAINING)].rename(columns=OF_TRAINING))
+    return llm.measures(samples).join(runs.set_index(KEY).add_prefix("training_"))
 
 
 def llm_parts(numbers: pd.DataFrame) -> dict[str, Part]:
@@ -126,7 +126,7 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
         lines.append([f"{target:.2f}"])
         for method in ("era", "adaptive"):
             seeds = [seed for seed in (*TUNING_SEEDS, *FRESH_SEEDS) if ("chain", method, share, seed) in numbers.index]
-            found = of(numbers, ("chain", method, share), seeds)["H_resp, last 10 steps"]
+            found = of(numbers, ("chain", method, share), seeds).training_response_entropy
             below, reached = (found < target - HELD).any(), ((found - target).abs() <= HELD).all()
             lines[-1].append(f"{joined(found, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
     return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
@@ -139,7 +139,7 @@ def llm_tuning_table(numbers: pd.DataFrame, part: Part) -> str:
         lines.append([llm.METHODS[method].title])
         for setting in llm.METHODS[method].settings:
             found = of(numbers, (part.task, method, setting), TUNING_SEEDS)
-            cell = f"{setting}: {found.score.mean():.{digits}f} ({joined(found.H_resp, '.2f')})"
+            cell = f"{setting}: {found.score.mean():.{digits}f} ({joined(found.response_entropy, '.2f')})"
             lines[-1].append(f"**{cell}**" if setting == best else cell)
     return table(["method", *["setting: score (H_resp)"] * 5], lines)
 
@@ -148,23 +148,23 @@ def llm_results_table(part: Part) -> str:
     """Mean (smallest to largest) over the fresh seeds, at temperature 1 where none is said."""
     lines = []
     for method, found in part.fresh.items():
-        cells = {label: spread(found[label], digits) for label, digits in DIGITS.items()}
+        cells = {label: spread(found[column], digits) for label, (column, digits) in RESULTS.items()}
         cells |= dict.fromkeys(NOT_COMPARABLE.get(method, ()), "-")
         lines.append([llm.METHODS[method].name, part.chosen[method], *cells.values()])
-    return table(["method", "setting", *DIGITS], lines)
+    return table(["method", "setting", *RESULTS], lines)
 
 
 def llm_differences_table(part: Part) -> str:
     """Of ERA to each other method, seed by seed."""
     era, *_ = (found for method, found in part.fresh.items() if method in ("era", "off-era"))
-    columns = COMPARED.get(part.task, ["reward"])
+    columns = COMPARED[part.task]
     lines = [
         [llm.METHODS[method].name]
-        + [paired(era[column] - found[column], DIGITS.get(column, 2), each=True) for column in columns]
+        + [paired(era[column] - found[column], digits, each=True) for column, digits in columns.values()]
         for method, found in part.fresh.items()
         if found is not era
     ]
-    return table(["ERA minus", *(column.removeprefix("best ") for column in columns)], lines)
+    return table(["ERA minus", *columns], lines)
 
 
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Trains timm's test_resnet on scikit-learn's digits by one of the methods and evaluates it, in the current folder.
 
 Writes train.csv, with a row per evaluation while training; measures.csv, with a row per variant of the last evaluation
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy
+import pandas
 import torch
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
@@ -23,7 +26,6 @@ from torch_uncertainty.transforms import corruption
 from torchvision.transforms.functional import normalize, to_tensor
 
 import era.timm
-from demo.runner import tables
 from demo.vision import data
 from demo.vision.settings import CLASSES, MODEL
 from era.discrete import raw_logits
@@ -171,16 +173,16 @@ def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dic
 
 def write_csv(file: Path, rows: list[dict]) -> None:
     """Six digits of every number."""
-    tables.write_csv(file, [{k: f"{x:.6g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows])
+    pandas.DataFrame(rows).to_csv(file, index=False, float_format="%.6g", na_rep="nan")
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:
     if run_json.read(folder).get("finished"):
         sys.exit(f"vision_run.py: error: {folder} holds a finished run. Start this one in another folder.")
     torch.set_num_threads(1)
-    record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES)
-    record |= {"method": arguments.method, "setting": arguments.setting}
-    run_json.write(folder, record)
+    known = {"method": arguments.method, "setting": arguments.setting}
+    record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES, **known)
+    run_json.start(folder, record)
     sets = image_sets()
     model, rows = train(arguments.method, float(arguments.setting), arguments.seed, sets)
     write_csv(folder / "train.csv", rows)
