@@ -36,7 +36,7 @@ STYLES = {
 }
 # title: task, setting of ERA
 EXAMPLES = {
-    "healthy": ("chain", "0.3"),
+    "healthy": ("chain", "0.45"),
     "bound too high": ("chain", "0.7"),
     "useless: one right answer": ("chain-single", "0.3"),
 }
@@ -69,7 +69,7 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
 def settings(numbers: pd.DataFrame, file: Path) -> None:
     """H_resp at the end over the five settings of each method on `chain`, a dot for every seed."""
     methods = llm.settings(off_policy=False)
-    seeds = numbers[numbers.index.isin((*TUNING_SEEDS, *FRESH_SEEDS), "seed")]
+    seeds = numbers[numbers.index.isin((*TUNING_SEEDS, *FRESH_SEEDS), "seed")].sort_index()
     unit = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
     figure = Figure((2 * len(methods), 3.1))
     axes = figure.subplots(1, len(methods), sharey=True)
@@ -81,6 +81,7 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
                 target = float(setting) * llm.START["chain"][0]
                 axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
         axis.set_xticks(range(len(values)), values, fontsize=7)
+        axis.set_xlim(-0.5, len(values) - 0.5)
         title, label = llm.METHODS[method].title.split(", ")
         axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
         axis.set_xlabel(label + unit.get(method, ""), fontsize=8)
@@ -106,29 +107,23 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
         column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
         column[2].set_xlabel("step")
     for axis, label in zip(axes[:, 0], ("era/response_entropy, nats", "share, ERA's run", "reward")):
-        axis.set_ylabel(label)
+        axis.set_ylabel(label, fontsize=9)
         axis.legend()
     figure.savefig(file)
 
 
-def arms(
-    fresh: dict[str, pd.DataFrame], labels: dict[str, str], columns: dict[str, str], reference: str, file: Path
-) -> None:
-    """Every fresh seed as a dot and each arm's mean as a bar, for the test images above and the shifted ones below.
-
-    columns: label of each measure.
-    """
-    figure = Figure((11, 8))
-    axes = figure.subplots(2, len(columns), sharey=True)
+def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file: Path) -> None:
+    """NLL of every fresh seed as a dot and each arm's mean as a bar, on the test and on the shifted images."""
+    figure = Figure((9, 4))
+    axes = figure.subplots(1, 2, sharey=True)
     heights = [-number for number in range(len(fresh))]
-    for images, line in zip((vision.TEST, vision.SHIFTED), axes):
-        for (measure, label), axis in zip(columns.items(), line):
-            for (arm, found), height in zip(fresh.items(), heights):
-                values = found[measure, images]
-                color = "#2b7bba" if vision.ARMS[arm] == "era" else "black"
-                axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
-                axis.plot(values.mean(), height, "|", color=color, markersize=16, markeredgewidth=2)
-            axis.axvline(fresh[reference][measure, images].mean(), color="0.7", linewidth=1, zorder=0)
-            axis.set_xlabel(f"{label}, {images}")
-    axes[0, 0].set_yticks(heights, labels.values())
+    for images, axis in zip((vision.TEST, vision.SHIFTED), axes):
+        for (arm, found), height in zip(fresh.items(), heights):
+            values = found["nll", images]
+            color = "#2b7bba" if vision.ARMS[arm] == "era" else "black"
+            axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
+            axis.plot(values.mean(), height, "|", color=color, markersize=14, markeredgewidth=2)
+        axis.axvline(fresh[reference]["nll", images].mean(), color="0.7", linewidth=1, zorder=0)
+        axis.set_xlabel(f"NLL on {images} images, nats")
+    axes[0].set_yticks(heights, labels)
     figure.savefig(file)

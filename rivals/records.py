@@ -46,21 +46,27 @@ TABLES = {
 MAY_BE_NAN = ("response_entropy", "answer_entropy", "ece", "nll")
 
 
-def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
-    """A table of TABLES. Raises ValueError where it is not what `collect` writes."""
-    file, (row, ranges) = records / f"{name}.csv", TABLES[name]
-    table = pd.read_csv(file, dtype=LABELS)
+def check(table: pd.DataFrame, name: str, where: Path) -> None:
+    """Raises ValueError where a column is missing, a row is repeated, or a value is out of range."""
+    row, ranges = TABLES[name]
     missing = [column for column in (*KEY, *row, *ranges) if column not in table]
     if missing:
-        raise ValueError(f"{file}: no column {', '.join(missing)}.")
+        raise ValueError(f"{where}: no column {', '.join(missing)}.")
     repeated = table[table.duplicated([*KEY, *row])]
     if len(repeated):
-        raise ValueError(f"{file}: a second row of {repeated.iloc[0][[*KEY, *row]].to_dict()}.")
+        raise ValueError(f"{where}: a second row of {repeated.iloc[0][[*KEY, *row]].to_dict()}.")
     for column, (low, high) in ranges.items():
         fits = table[column].between(low, high) | (table[column].isna() & (column in MAY_BE_NAN))
         if not fits.all():
-            run = table.loc[~fits, [*KEY, *row, column]].iloc[0].to_dict()
-            raise ValueError(f"{file}: {column} from {low} to {high} expected, but there is {run}.")
+            found = table.loc[~fits, [*KEY, *row, column]].iloc[0].to_dict()
+            raise ValueError(f"{where}: {column} from {low} to {high} expected, but there is {found}.")
+
+
+def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
+    """A table of TABLES; checked."""
+    file = records / f"{name}.csv"
+    table = pd.read_csv(file, dtype=LABELS)
+    check(table, name, file)
     return table
 
 
@@ -111,8 +117,10 @@ def gather(output: Path) -> dict[str, pd.DataFrame]:
 
 
 def collect(output: Path, records: Path = RECORDS) -> int:
-    """The number of finished runs in `output`, which are now in `records`."""
+    """The number of finished runs in `output`, which are now in `records`. Raises ValueError, as `check`."""
     found = gather(output)
+    for name, table in found.items():
+        check(table, name, output)
     for name, table in found.items():
         file = records / f"{name}.csv"
         if file.is_file():
@@ -126,10 +134,17 @@ def collect(output: Path, records: Path = RECORDS) -> int:
     return sum(len(table) for name, table in found.items() if name.endswith("/runs"))
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser("python -m rivals.records", description=__doc__)
     parser.add_argument("output", nargs="?", type=Path, default=PROJECT / "results/rivals", help="OUTPUT of the runs")
     output = parser.parse_args().output
     if not output.is_dir():
         sys.exit(f"error: {output} is not there. It is the OUTPUT of rivals.launch.")
-    print(f"{collect(output)} finished runs of {output} are in {RECORDS}.")
+    try:
+        print(f"{collect(output)} finished runs of {output} are in {RECORDS}.")
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

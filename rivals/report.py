@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from rivals import llm, pictures, records, vision
+from rivals.records import run_json
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 
 DOCS = records.PROJECT / "docs"
@@ -261,9 +262,14 @@ ALPHA_TARGET = -0.5  # nats per dimension, of all three
 
 
 def curves(group: str, agent: str) -> list[pd.DataFrame]:
-    """The rows of train.csv of each recorded seed."""
-    folders = sorted((records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*"))
-    return [pd.read_csv(folder / "train.csv") for folder in folders]
+    """train.csv of each recorded seed, by seed."""
+    found = {}
+    for folder in (records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*"):
+        seed = run_json.read(folder).get("seed")
+        if not folder.name.endswith(f"-seed{seed}"):
+            raise ValueError(f"{folder} holds a run with seed {seed}, by its {run_json.FILE}.")
+        found[seed] = pd.read_csv(folder / "train.csv")
+    return [found[seed] for seed in sorted(found)]
 
 
 def ppo_table(first: str, arms: dict[str, str]) -> str:
@@ -276,11 +282,12 @@ def ppo_table(first: str, arms: dict[str, str]) -> str:
     lines = []
     for agent, label in arms.items():
         returns, entropies, clipped = (ends[agent][column] for column in columns)
-        compared = "-" if agent == "ppo_era" else unpaired(ends["ppo_era"].eval_avg_return, returns, 0)
-        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", compared]
+        minus_ppo = "-" if agent == "ppo" else unpaired(returns, ends["ppo"].eval_avg_return, 0)
+        era_minus = "-" if agent == "ppo_era" else unpaired(ends["ppo_era"].eval_avg_return, returns, 0)
+        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", minus_ppo, era_minus]
         lines.append([label, *cells, joined(entropies, ".2f"), joined(clipped, ".0%").replace("%", " %")])
-    heading = ["return, each seed", "mean", "PPO-ERA minus it", "entropy per dimension", "actions at a bound"]
-    return table([first, *heading], lines)
+    heading = ["return, each seed", "mean", "it minus PPO", "PPO-ERA minus it", "entropy per dimension"]
+    return table([first, *heading, "actions at a bound"], lines)
 
 
 def alpha_table() -> str:
@@ -331,9 +338,8 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
-    labels = {arm: f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()}
-    measures = {measure: label for measure, (label, _) in MEASURES.items()}
-    pictures.arms(fresh, labels, measures, REFERENCE, folder / "rivals-vision.png")
+    labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
+    pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")
 
 
 def main() -> None:

@@ -1,50 +1,20 @@
-"""The LLM rivals: the rule on runs made by hand, and every setting through verl's own configuration and check."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The LLM runs: every setting through verl's own configuration and check, the order of runs, and a run."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
-from scipy import stats
 
 from demo.llm import config
-from rivals import llm, llm_report, records, stages
-
-
-def samples(*points):
-    """From (temperature, accuracy, distinct of 32)."""
-    return [dict(zip(("temperature", "pass_at_1", "distinct_32"), point)) for point in points]
-
-
-@pytest.mark.parametrize(
-    "points, expected",
-    [
-        ([(0.4, 1.0, 2), (1.0, 0.97, 10), (1.3, 0.93, 20)], 15),  # half-way between 1 and 1.3
-        ([(0.4, 1.0, 2), (1.0, 0.9, 10), (1.3, 0.96, 20)], 20),  # the hottest counts
-        ([(0.4, 0.9, 2), (1.0, 0.95, 10), (1.3, 0.0, 20)], 10),
-        ([(0.4, 0.94, 2), (1.0, 0.9, 10)], None),
-    ],
-)
-def test_distinct_answers_at_equal_accuracy(points, expected):
-    assert llm.distinct_at(samples(*points)) == (None if expected is None else pytest.approx(expected))
-
-
-def test_the_rule():
-    """The largest mean over the tuning seeds, a missed accuracy counting as 0; of equal ones the first."""
-    distinct = {"0.15": (9, 9), "0.2": (12, 12), "0.3": (30, None), "0.45": (16, 8), "0.7": (None, None)}
-    runs = [
-        {"task": "chain", "method": "era", "setting": setting, "seed": seed, "samples": samples((1.0, accuracy, found))}
-        for setting, pair in distinct.items()
-        for seed, found in enumerate(pair, start=1)
-        for accuracy in [0.9 if found is None else 0.96]
-    ]
-    runs += [{**run, "seed": 11, "samples": samples((1.0, 1.0, 32))} for run in runs]  # no tuning seed
-    assert llm.choose(runs, "chain", "era", (1, 2)) == "0.3"
-    runs[4]["samples"] = samples((1.0, 0.96, 24))
-    assert llm.choose(runs, "chain", "era", (1, 2)) == "0.2"
-    goal = [{**run, "task": "chain-goal"} for run in runs]
-    assert llm.choose(goal, "chain-goal", "era", (1, 2)) == "0.15"  # accuracy .96 on both seeds
+from rivals import launch, llm, records
 
 
 def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, monkeypatch, tmp_path):
@@ -62,14 +32,71 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
             era_checks.validate_trainer_config(composed)
 
 
-def test_stages_follow_the_protocol(tmp_path, monkeypatch):
+def finish(output: Path, run: launch.Run, **known) -> None:
+    """What a run leaves; the third setting of a method has most distinct answers."""
+    words = dict(zip(run.command[1::2], run.command[2::2]))
+    method, setting, seed = words["--method"], words["--setting"], int(words["--seed"])
+    folder = output / run.name
+    folder.mkdir()
+    record = {"host": "verl", "task": run.task, "method": method, "setting": setting, "seed": seed, "finished": True}
+    record |= {"started": "2026-11-20T08:00:01+00:00", "ended": "2026-11-20T08:09:01+00:00", "commit": "c" * 40}
+    record |= {"versions": {"torch": "2.6.0"}, "hardware": {"cpu": "AMD EPYC", "cores": 2}}
+    (folder / "run.json").write_text(json.dumps(record | known))
+    distinct = 20 if setting == llm.METHODS[method].settings[2] else 10
+    sampled = dict.fromkeys(("pass_at_1", "pass_at_32", "reward"), 0.96) | {"distinct_32": distinct, "distinct_all": 9}
+    sampled |= {"temperature": 1.0, "response_entropy": 2 / 3, "answer_entropy": 3}
+    hotter = {**sampled, "temperature": 2.0, "response_entropy": None, "answer_entropy": None}
+    pd.DataFrame([sampled, hotter]).to_csv(folder / llm.SAMPLES, index=False)
+    steps = pd.DataFrame({"global_step": range(1, 13), "seconds": 0.5, **dict.fromkeys(records.CURVES, 0.25)})
+    steps.assign(response_entropy=steps.global_step / 10).to_csv(folder / llm.CURVES, index=False)
+
+
+def test_stages_follow_the_protocol_and_records_hold_their_runs(tmp_path):
     """Tuning before fresh seeds, the settings chosen on one task carried to others."""
-    monkeypatch.setattr(llm, "read", lambda folder: folder.name)
-    monkeypatch.setattr(llm, "choose", lambda runs, task, method, seeds: llm.METHODS[method].settings[len(task) % 5])
-    found = list(stages.llm_stages(tmp_path))
+    output, found = tmp_path / "runs", []
+    output.mkdir()
+    for stage in launch.llm_stages(output):
+        found.append(stage)
+        for run in stage:
+            if not (output / run.name).exists():  # parts share their tuning
+                finish(output, run)
     assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 50, 25, 70, 35, 2]
-    assert len({run.name for stage in found for run in stage}) == 357
-    assert "chain-single-bonus-0.01-seed11" in {run.name for run in found[5]}
+    assert "chain-single-bonus-0.03-seed11" in {run.name for run in found[5]}
+    finish(output, launch.Run("not-finished", "chain", "era", found[0][0].command), finished=False)
+    tables = tmp_path / "records"
+    assert records.collect(output, tables) == records.collect(output, tables) == 357  # again: replaced
+    runs, curves = (records.read(f"llm/{name}", tables) for name in ("runs", "curves"))
+    assert len(runs) == 357 and runs.response_entropy.eq(0.75).all() and runs.lowest_entropy.eq(0.1).all()
+    first = curves[curves.seed == 11].iloc[:3]
+    assert first.step.tolist() == [5, 10, 12] and first.response_entropy.tolist() == pytest.approx([0.3, 0.8, 1.15])
+    assert ",0.66667," in (tables / "llm/samples.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (lambda rows: rows.drop(columns="pass_at_1"), "no column pass_at_1"),
+        (lambda rows: rows.assign(distinct_32=33), "distinct_32 from 0 to 32 expected"),
+        (lambda rows: rows.assign(pass_at_1=float("nan")), "pass_at_1 from 0 to 1 expected"),
+        (lambda rows: pd.concat([rows, rows.tail(1)]), "a second row of"),
+    ],
+)
+def test_damaged_tables_are_refused(tmp_path, change, problem):
+    (run,) = launch.llm_runs("chain", {"era": ["0.3"]}, [1])
+    (tmp_path / "runs").mkdir()
+    finish(tmp_path / "runs", run)
+    records.collect(tmp_path / "runs", tmp_path)
+    change(records.read("llm/samples", tmp_path)).to_csv(tmp_path / "llm/samples.csv", index=False)
+    with pytest.raises(ValueError, match=problem):
+        records.read("llm/samples", tmp_path)
+
+
+def test_a_copied_run_is_refused(tmp_path):
+    (run,) = launch.llm_runs("chain", {"era": ["0.3"]}, [1])
+    finish(tmp_path, run)
+    shutil.copytree(tmp_path / run.name, tmp_path / "chain-era-0.3-seed2")
+    with pytest.raises(ValueError, match="a second row of .*'seed': 1"):
+        records.collect(tmp_path, tmp_path / "records")
 
 
 @pytest.mark.grid
@@ -84,12 +111,13 @@ def test_a_run(patched_verl, tmp_path):
     assert result.returncode == 0, result.stderr
     assert {path.name for path in folder.iterdir()} >= {"run.json", llm.CURVES, llm.SAMPLES}
     assert records.collect(tmp_path, tmp_path / "records") == 1
-    (run,) = llm_report.read(tmp_path / "records/llm")
-    assert (run["method"], run["setting"], run["seed"], len(run["curves"])) == ("kl", "0.01", 1, 1)
-    accuracies = [row["pass_at_1"] for row in run["samples"]]
+    samples = records.read("llm/samples", tmp_path / "records")
+    assert samples[records.KEY].drop_duplicates().values.tolist() == [["chain", "kl", "0.01", 1]]
+    right = samples.set_index("temperature").pass_at_1
     # the warm-up had 0.4, which the first steps lower; random weights have 0
-    assert min(accuracies) == llm_report.at(run, "pass_at_1", 4.0) and 0.05 < llm_report.at(run, "pass_at_1") < 0.7
-    assert 1.5 < llm_report.at(run, "response_entropy") < 2.5 < llm_report.at(run, "answer_entropy") < 17 * 2.5
+    assert right.min() == right[4.0] and 0.05 < right[1.0] < 0.7
+    (found,) = llm.measures(samples).to_dict("records")
+    assert 1.5 < found["response_entropy"] < 2.5 < found["answer_entropy"] < 17 * 2.5
 
 
 def test_a_setting_outside_the_protocol_is_refused(tmp_path):
@@ -100,52 +128,3 @@ def test_a_setting_outside_the_protocol_is_refused(tmp_path):
     )
     assert result.returncode == 2 and "--setting 0.66: era has 0.15, 0.2, 0.3, 0.45, 0.7." in result.stderr
     assert not any(tmp_path.iterdir())
-
-
-def finished(run: stages.Run, distinct: float) -> dict:
-    """A run as records have it, with .96 right at temperature 1 and `distinct` right answers of 32."""
-    words = dict(zip(run.command[1::2], run.command[2::2]))
-    known = {"task": run.task, "method": run.agent, "setting": words["--setting"], "seed": int(words["--seed"])}
-    row = {
-        "pass_at_1": 0.96,
-        "pass_at_32": 1.0,
-        "distinct_32": distinct,
-        "distinct_all": 9,
-        "answer_entropy": 3,
-        "reward": 0.9,
-    }
-    sampled = [{"temperature": 1.0, "response_entropy": 0.7, **row}, {"temperature": 2.0, **row, "pass_at_1": 0.0}]
-    return {
-        **known,
-        "samples": sampled,
-        "curves": [dict.fromkeys(records.CURVES, 0.7) | {"step": 5}],
-        "reward": 0.9,
-        "response_entropy": 0.7,
-        "lowest_entropy": 0.6,
-        "step_seconds": 0.3,
-    }
-
-
-def test_tables_and_pictures(tmp_path):
-    """The chosen settings on fresh seeds: ERA 2 answers above the rest, but for one seed on which it is 9 below."""
-    settings = {name: one.settings for name, one in llm.METHODS.items() if not one.off_policy}
-    tuning = stages.llm_runs("chain", settings, stages.TUNING_SEEDS)
-    examples = stages.llm_runs("chain-single", {"grpo": ["1"], "era": ["0.3"]}, [1])
-    runs = [finished(run, 20 if run.name.startswith("chain-era-0.45") else 10) for run in [*tuning, *examples]]
-    first = {name: values[:1] for name, values in settings.items()} | {"era": ["0.45"]}
-    fresh = stages.llm_runs("chain", first, stages.FRESH_SEEDS)
-    runs += [
-        finished(run, 12 if run.agent == "era" else 21 if run.name == "chain-kl-0.01-seed11" else 10) for run in fresh
-    ]
-    tables = llm_report.tables(runs)
-    assert "| ERA, omega_low | 0.15: 10.0 (0.70, 0.70) |" in tables["tuning chain"]
-    assert "| **0.45: 20.0 (0.70, 0.70)** |" in tables["tuning chain"]
-    assert "| ERA | 0.45 |" in tables["results chain"] and tables["results chain"].count("\n") == 8
-    assert "| entropy bonus | **+2.0 (+2.0 to +2.0; +2.0, +2.0, +2.0, +2.0, +2.0)** |" in tables["differences chain"]
-    low, high = stats.ttest_1samp([-9, 2, 2, 2, 2], 0).confidence_interval()
-    assert (
-        f"| KL loss | -0.2 ({low:+.1f} to {high:+.1f}; -9.0, +2.0, +2.0, +2.0, +2.0) |" in tables["differences chain"]
-    )
-    assert tables["results chain-goal"] == tables["tuning chain-goal"] == "", "no run yet"
-    for name, draw in llm_report.PICTURES.items():
-        draw(runs, tmp_path / name)

@@ -1,65 +1,15 @@
-"""The vision rivals: the rule and the tables on rows made by hand; a run, in an environment with torch-uncertainty."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""A run of the vision rivals, in an environment with torch-uncertainty."""
 
 import json
-import math
 
 import numpy
 import pytest
-from scipy import optimize, stats
+from scipy import optimize
 
 from demo.vision import measures
-from rivals import vision
-
-FRESH = (11, 12, 13)
-ERA_OFF = ("era", "off")
-
-
-def rows_of(nll) -> list[dict]:
-    """A row per arm, setting, seed and set, with nll(arm, setting, seed, images) and other measures made from it."""
-    rows = []
-    for method, variant in vision.ARMS:
-        for setting in vision.METHODS[method]:
-            for seed in (1, 2, *FRESH):
-                for images in (vision.HELD_OUT, vision.TEST, *vision.SHIFTS):
-                    value = nll((method, variant), setting, seed, images)
-                    known = {"method": method, "variant": variant, "setting": setting, "seed": seed, "set": images}
-                    rows.append({**known, "temperature": 1.0, "nll": value, "ece": 10 * value, "top1": 100 - value})
-    return rows
-
-
-def test_an_arm_gets_the_setting_with_the_smallest_held_out_nll_of_the_tuning_seeds():
-    best = {("focal", "plain"): "1.5", ("focal", "scaled"): "5", ERA_OFF: "0.9"}
-
-    def nll(arm, setting, seed, images):
-        if seed in FRESH or images != vision.HELD_OUT:  # neither may count
-            return 0.0 if setting == "2" else 1.0
-        if arm == ("focal", "plain"):
-            return {"1.5": (0.3, 0.3), "3": (0.1, 0.6), "1": (math.nan, 0.0)}.get(setting, (0.4, 0.4))[seed - 1]
-        return 0.2 if setting == best.get(arm) else 0.5
-
-    chosen = vision.choose(rows_of(nll), (1, 2))
-    assert chosen == {arm: best.get(arm, next(iter(vision.METHODS[arm[0]]))) for arm in vision.ARMS}
-
-
-def test_tables_and_picture(tmp_path):
-    shifts = {11: 0.01, 12: 0.02, 13: 0.06}
-
-    def nll(arm, setting, seed, images):
-        value = 0.1 * list(vision.SHIFTS).index(images) if images in vision.SHIFTS else 0.5
-        return value + (shifts.get(seed, 0) if arm == ERA_OFF else 0.2 if arm[0] == "focal" else 0)
-
-    rows = rows_of(nll)
-    chosen = vision.choose(rows, (1, 2))
-    assert "| ERA, off | **0: 0.5000** | 0.15: 0.5000 |" in vision.tuning_table(rows, chosen, (1, 2))
-    assert "| ERA, off | 0 | 1.00 | 99.47 (99.44 to 99.49) | 5.30 (5.10 to 5.60) | 0.530 " in vision.table(
-        rows, chosen, FRESH
-    )
-    found = vision.differences_table(rows, chosen, FRESH)
-    low, high = stats.ttest_1samp(list(shifts.values()), 0).confidence_interval()
-    assert low < 0 and found.count(f"| +0.030 ({low:+.3f} to {high:+.3f}) |") == 2
-    assert found.count("**+0.200 (+0.200 to +0.200)**") == 4 and "| baseline, scaled |" not in found
-    vision.picture(rows, chosen, FRESH, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 1000
+from rivals import records, vision
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +89,8 @@ def test_the_same_seed_gives_the_same_numbers(vision_run, tmp_path):
     assert written["one"] == written["same"] and written["one"][0] != written["other"][0]
     record = json.loads((tmp_path / "one/run.json").read_text())
     assert record["finished"] and record["versions"]["torch-uncertainty"] and record["cpu_seconds"] > 0
-    rows = vision.read(tmp_path / "one")
-    assert len(rows) == 2 * 4 and vision.values(
-        rows, ("focal", "plain"), "2", vision.SHIFTED, "temperature", [101]
-    ) == [1]
+    table = records.gather(tmp_path)["vision/measures"]
+    assert len(table) == 3 * 2 * 4 and set(table.temperature[table.variant == "plain"]) == {1}
     with pytest.raises(SystemExit, match="one holds a finished run. Start this one in another folder"):
         vision_run.run(vision_run.parse_arguments(words), tmp_path / "one")
 
