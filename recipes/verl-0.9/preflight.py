@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "overlays/shared/recipe/era")]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "overlays/shared" / name / "era") for name in ("recipe", "recipes"))]
 
 from run_checks import (  # noqa: E402
     ACTOR,
@@ -105,4 +105,4 @@ def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, find_problems, ROOT))
+    sys.exit(main(__doc__, find_problems, ROOT, is_papers=False))

@@ -1,6 +1,7 @@
 """`make test-grids`: the real train.py and Ray on a CPU: finished, failed, interrupted, resumed, in a Slurm array."""
 
 import csv
+import json
 import os
 import signal
 import time
@@ -28,6 +29,10 @@ def test_failed_run_does_not_stop_the_grid(start, tmp_path):
     folder = tmp_path / "runs" / NAME
     assert steps(folder) == [100] and (folder / "models/Gym-Reacher-v4__fastsac_era__1_final.pt").is_file()
     assert {"command.txt", "log.txt"} <= set(os.listdir(folder)) and not list(folder.glob("logs"))
+    record = json.loads((folder / "run.json").read_text())
+    expected = {"host": "fasttd3", "agent": "fastsac_era", "seed": 1, "total_steps": 101, "finished": True}
+    assert expected.items() <= record.items() and record["as_paper"] is False and record["versions"]["torch"]
+    assert json.loads((tmp_path / "runs" / FAILS / "run.json").read_text())["finished"] is False
 
     before = (folder / "log.txt").stat().st_mtime
     again = start("humanoidbench", AGENT="fastsac_era")

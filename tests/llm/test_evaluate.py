@@ -215,6 +215,7 @@ def test_a_run_counts_what_its_samples_say(finished):
     for k in (1, 2, 4, 8, 16):
         shares = (fmean(any(group[i] for i in some) for some in combinations(range(16), k)) for group in by_problem)
         assert aime["pass_at"][str(k)] == pytest.approx(fmean(shares))
+    assert [summary[name]["as_paper"] for name in summary] == [False, False, False]  # a part of the problems
     assert summary["math500"]["pass_at"] == {} and summary["math500"]["samples"] == 5
     unread = ("unparsable", "no answer", "truncated")
     assert all(s["status"] in unread and not s["correct"] for s in samples["arc_c"])  # digits are no option
@@ -318,6 +319,17 @@ def test_the_models_own_sampling_defaults_are_not_used(recipe, model, tmp_path):
     plain, changed = (TransformersEngine(folder, "auto").generate(requests, sampling) for folder in (model, other))
     assert [c.text for c in changed] == [p.text for p in plain]
     assert [c.tokens for c in changed] == [p.tokens - 1 for p in plain], "the second end-of-sequence token ends it"
+
+
+def test_settings_of_the_paper(evaluate):
+    """More samples of the same kind are the paper's too: pass@k needs them."""
+    from evaluation.protocol import is_as_paper
+
+    paper = {"samples": 16, "temperature": 0.7, "top_p": 1.0, "max_tokens": 8192, "prompt": "boxed", "problems": 30}
+    assert is_as_paper("aime24", paper) and is_as_paper("aime24", {**paper, "samples": 256})
+    for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 0.9}, {"prompt": "training"}, {"problems": 5}):
+        assert is_as_paper("aime24", {**paper, **other}) is False
+    assert is_as_paper("my-set", paper) is None
 
 
 # pass@k and the summary

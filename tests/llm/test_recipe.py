@@ -308,6 +308,19 @@ def check(ready, preflight, overrides_of, patched_verl, monkeypatch):
     return problems
 
 
+@pytest.mark.parametrize(
+    "users, as_paper", [((), True), (("trainer.save_freq=5", "+data.seed=7"), True), (("data.seed=7", "x.lr=1"), False)]
+)
+def test_run_json_of_a_start(run_checks, overrides_of, patched_verl, tmp_path, users, as_paper):
+    overrides = [*overrides_of("grpo_qwen2.5_math_7b", CKPTS_DIR=str(tmp_path / "my ckpts")), *users]
+    run_checks.write_record(overrides, len(users), patched_verl, is_papers=True)
+    record = json.loads((tmp_path / "my ckpts/run.json").read_text())
+    expected = {"host": "verl", "agent": "grpo_qwen2.5_math_7b", "task": "Qwen2.5-Math-7B", "total_steps": 1100}
+    expected |= {"added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
+    assert expected.items() <= record.items() and record["command"] == overrides
+    assert record["seed"] == (7 if users else None) and len(record["commit"]) == 40
+
+
 @pytest.fixture
 def without_hydra(preflight, monkeypatch):
     find_spec = importlib.util.find_spec

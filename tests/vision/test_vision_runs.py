@@ -1,6 +1,7 @@
 """Runs through the real train.py on a CPU: stopped early, interrupted, resumed and skipped; and how a launch ends."""
 
 import csv
+import json
 import math
 import os
 import re
@@ -65,6 +66,10 @@ def test_run_goes_on_from_where_it_ended(start, timm_scripts, recipe, tmp_path):
     printed, errors, code = run(EPOCHS="1")
     assert code == 0, printed + errors
     assert epochs() == [0] and "Train: 1 [" in printed and processes(tmp_path) == []
+    record = json.loads((tmp_path / NAME / "run.json").read_text())
+    expected = {"host": "timm", "seed": 42, "total_steps": 3, "finished": False, "as_paper": False, "modified": False}
+    assert expected.items() <= record.items() and record["versions"]["torch"] and len(record["commit"]) == 40
+    assert record["added"][:2] == ["--epochs", "3"]
 
     terminated = start(timm_scripts, "--epochs", "3")
     wait_for(terminated.stdout, "Train: 1 [")
@@ -76,6 +81,8 @@ def test_run_goes_on_from_where_it_ended(start, timm_scripts, recipe, tmp_path):
     printed, errors, code = run()
     assert code == 0, printed + errors
     assert "Loaded checkpoint" in printed and "Train: 0 [" not in printed
+    finished = json.loads((tmp_path / NAME / "run.json").read_text())
+    assert finished["finished"] is True and finished["started"] == record["started"] <= finished["ended"]
     assert epochs() == [0, 1, 2] and (tmp_path / NAME / "summary.csv").read_text().count("epoch,") == 1
 
     printed, errors, code = run()
@@ -130,6 +137,8 @@ def test_failed_run_says_how_far_it_came_and_where_its_log_is(stand_in, tmp_path
     assert f"{NAME} ended with exit code {code} after 0 of 1 epochs. Its output is in {log}" in errors
     assert ("out of memory" in printed) == ("out of memory" in log.read_text()) == (code == "3")
     assert failed.returncode == 1
+    record = json.loads((tmp_path / NAME / "run.json").read_text())
+    assert record["finished"] is False and record["modified"] is None  # of no git repository
 
 
 def test_trainings_own_processes_end_with_it(stand_in, tmp_path):

@@ -68,7 +68,7 @@ def launch(name: str, added: list[str]) -> None:
         name,
         added,
         grid.only(jobs, index),
-        training.FastTD3(CHECKOUT, python, is_on("WANDB"), is_on("RESUME")),
+        training.FastTD3(CHECKOUT, python, is_on("WANDB"), is_on("RESUME"), tuple(added)),
         python,
         gpus=0 if cpu else given.get("GPUS_PER_RUN", 1.0),
         at_once=1 if experiment.compares_time else None,

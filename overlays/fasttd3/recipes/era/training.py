@@ -16,13 +16,21 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import is_zipfile
 
 import grid
 import results
+import run_json
 import runs
 
 MODELS = "models"
+PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")
+# Flags of train.py that change nothing in what is trained.
+HARMLESS = (
+    *("--device_rank", "--project", "--use_wandb", "--no_use_wandb"),
+    *("--render_interval", "--save_interval"),
+)
 # Without wandb nobody would see the videos that train.py renders.
 WITHOUT_WANDB = ("--no_use_wandb", "--render_interval", "0")
 
@@ -57,6 +65,7 @@ class FastTD3(grid.Trainer):
     python: str
     wandb: bool
     resume: bool
+    added: tuple[str, ...] = ()
 
     def words(self, run: runs.Run, folder: Path) -> list[str]:
         script, *flags = run.command
@@ -68,8 +77,20 @@ class FastTD3(grid.Trainer):
     def variables(self) -> dict[str, str]:
         return variables(self.checkout)
 
+    def about(self, run: runs.Run) -> dict[str, Any]:
+        is_as_paper = run_json.is_as_paper(self.added, HARMLESS)
+        code = run_json.code(self.checkout, humanoid_bench(self.checkout))
+        return {"agent": run.agent, "added": list(self.added), "as_paper": is_as_paper, **code}
+
+    def record(self, run: runs.Run) -> dict[str, Any]:
+        seed = int(run.name.rpartition("-seed")[2])
+        known = {**self.about(run), **run_json.described_by(self.python, PACKAGES)}
+        return run_json.begin(
+            "fasttd3", run.task, seed, None, (), command=list(run.command), **known
+        )
+
     def leftovers(self, folder: Path) -> list[Path]:
-        paths = [folder / name for name in (MODELS, runs.CURVES, grid.LOG)]
+        paths = [folder / name for name in (MODELS, runs.CURVES, run_json.FILE, grid.LOG)]
         return [path for path in paths if path.exists()]
 
     def resumes(self, folder: Path) -> bool:

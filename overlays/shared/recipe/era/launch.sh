@@ -93,6 +93,8 @@ command -v "${PYTHON}" > /dev/null || {
         "PYTHON to its python. Nothing was changed." >&2
     exit 1
 }
-to_come=${ENVIRONMENT_TO_COME:+--environment-to-come}
-"${PYTHON}" "${preflight}" ${to_come} -- "${overrides[@]}"
+# The last check also writes run.json into CKPTS_DIR.
+check=(${ENVIRONMENT_TO_COME:+--environment-to-come})
+is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
+"${PYTHON}" "${preflight}" "${check[@]}" -- "${overrides[@]}"
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"

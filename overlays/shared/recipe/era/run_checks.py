@@ -28,6 +28,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+import run_json
+
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 PROMPTS = "data.train_batch_size"
@@ -536,6 +538,42 @@ def checkpoint_problems(
     return problems
 
 
+# run.json
+
+# What every run uses, and overrides that change nothing in what is trained.
+PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")
+HARMLESS = (
+    *("data.seed", "trainer.project_name", "trainer.experiment_name", "trainer.logger"),
+    *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train", CHECKPOINTS),
+    *("trainer.max_actor_ckpt_to_keep", "trainer.rollout_data_dir", "trainer.validation_data_dir"),
+)
+
+
+def write_record(overrides: list[str], added: int, root: Path, is_papers: bool) -> None:
+    """run.json of a run that starts now, in the folder of its checkpoints.
+
+    Args:
+        added: how many of the overrides, the last ones, are the user's.
+        is_papers: whether the recipe is one of the paper's.
+    """
+    settings, users = named_settings(overrides), overrides[len(overrides) - added :]
+    folder = Path(settings[CHECKPOINTS])
+    folder.mkdir(parents=True, exist_ok=True)
+    record = run_json.begin(
+        "verl",
+        task=Path(str(settings.get(MODEL))).name,
+        seed=settings.get("data.seed"),
+        total_steps=settings.get(STEPS),
+        packages=PACKAGES,
+        agent=settings.get("trainer.experiment_name"),
+        command=overrides,
+        added=users,
+        as_paper=is_papers and run_json.is_as_paper(users, HARMLESS),
+        **run_json.code(root),
+    )
+    run_json.start(folder, record)
+
+
 # All of them
 
 
@@ -564,13 +602,17 @@ def input_problems(right: Settings, wrong: dict[str, str], ulysses: str, fetched
 
 
 def main(
-    description: str, find_problems: Callable[[list[str], bool], list[str]], root: Path
+    description: str,
+    find_problems: Callable[[list[str], bool], list[str]],
+    root: Path,
+    is_papers: bool = True,
 ) -> int:
     """The command, with its exit code.
 
     Args:
         find_problems: of the overrides and environment_to_come.
         root: where the run starts, for relative paths.
+        is_papers: whether the recipe is one of the paper's.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="hydra overrides of the run")
@@ -579,10 +621,15 @@ def main(
         action="store_true",
         help="this Python is not yet the one that trains",
     )
+    parser.add_argument("--record", action="store_true", help="then write run.json")
+    users = "how many of the overrides, the last ones, the user has added to the recipe's"
+    parser.add_argument("--added", type=int, default=0, metavar="N", help=users)
     args = parser.parse_args()
     os.chdir(root)
     problems = find_problems(args.overrides, args.environment_to_come)
     if problems:
         print("This run cannot start; nothing was changed:", file=sys.stderr)
         print("\n".join(f"  - {problem}" for problem in problems), file=sys.stderr)
+    elif args.record:
+        write_record(args.overrides, args.added, root, is_papers)
     return 1 if problems else 0

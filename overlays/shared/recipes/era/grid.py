@@ -82,6 +82,10 @@ class Trainer(abc.ABC):
     def variables(self) -> dict[str, str]:
         """Environment variables to set."""
 
+    def record(self, run: Run) -> dict[str, Any] | None:
+        """The run.json of a run that starts now, for a script that does not write its own."""
+        return None
+
     @abc.abstractmethod
     def leftovers(self, folder: Path) -> list[Path]:
         """What training writes, as far as it is there."""
@@ -128,6 +132,9 @@ class Trainer(abc.ABC):
             if not self.resumes(folder):
                 set_aside(folder, self.leftovers(folder))
             (folder / launching.COMMAND).write_text(shlex.join(run.command) + "\n")
+            record = self.record(run)
+            if record:
+                run_json.start(folder, record)
             with (folder / LOG).open("a") as log:
                 # The script inherits the lock: if this process is killed alone, training goes on.
                 process = subprocess.Popen(
@@ -147,9 +154,11 @@ class Trainer(abc.ABC):
                 finally:
                     if process.poll() is None:
                         launching.end(process, SECONDS_TO_END)
-            if self.is_finished(folder):
-                return ""
             done, total = self.steps(folder)
+            if self.is_finished(folder):
+                if record:
+                    run_json.finish(folder, {**record, "total_steps": total})
+                return ""
             return f"ended with exit code {process.returncode} after {done} of {total or '?'} steps"
 
 

@@ -14,7 +14,8 @@ machine: `python run_json.py torch timm`. The fields:
                               it; null: unknown
     commit, modified          of the code, and whether it has changes that are not committed; null:
                               unknown
-    total_steps, finished, started, ended, cpu_seconds
+    total_steps, finished, started, ended, cpu_seconds   finished stays false for verl, whose
+                              metrics.jsonl says how far a run is
     versions, hardware, threads   of Python and packages; of the machine; variables that are set
                               and that choose kernels and numbers of threads
 
@@ -39,11 +40,17 @@ THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "KMP_", "GOMP_", "ATEN_", "XLA_
 
 
 def begin(
-    host: str, task: str, seed: int, total_steps: int, packages: Sequence[str], **known: Any
+    host: str,
+    task: str,
+    seed: Optional[int],
+    total_steps: Optional[int],
+    packages: Sequence[str],
+    **known: Any,
 ) -> Dict[str, Any]:
     """The record of a run that starts now, by the process that trains.
 
     Args:
+        total_steps: of the whole run; None where only the script knows.
         packages: whose versions matter.
         known: further fields, or other values of those above: agent, added, as_paper, **code(...).
     """

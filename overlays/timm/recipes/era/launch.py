@@ -38,15 +38,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import launching
 import preflight
 import results
+import run_json
 import runs
 from launching import CHECKOUT, Refused, is_on, refuse_if_any
 
 EPOCH_BEGINS = re.compile(r"Train: (\d+) \[")
 SECONDS_TO_END = 60
+PACKAGES = ("torch", "torchvision", "numpy")
+# Flags of train.py that change nothing in what is trained.
+HARMLESS = (
+    *("-j", "--workers", "--log-interval", "--recovery-interval"),
+    *("--checkpoint-hist", "--pin-mem"),
+)
 
 Job = preflight.Job
 
@@ -147,7 +155,28 @@ def download_cifar10(folder: Path, python: str) -> None:
         )
 
 
-def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
+def about(settings: runs.Settings, added: list[str]) -> dict[str, Any]:
+    """What the launch knows of its runs, for run.json."""
+    is_as_paper = run_json.is_as_paper(added, HARMLESS) and settings.gpus == runs.Settings().gpus
+    return {
+        "added": added,
+        "as_paper": is_as_paper and settings.num_classes is None,
+        **run_json.code(CHECKOUT),
+    }
+
+
+def record_of(run: runs.Run, epochs: int, python: str, known: dict[str, Any]) -> dict[str, Any]:
+    """The run.json of a run that starts now. epochs: of the whole run, whatever EPOCHS says."""
+    name, _, seed = run.name.rpartition("-seed")
+    dataset, _, agent = name.partition("-")
+    known = {**known, **run_json.described_by(python, PACKAGES)}
+    command = list(run.command)
+    return run_json.begin(
+        "timm", dataset, int(seed), epochs, (), agent=agent or "baseline", command=command, **known
+    )
+
+
+def train(run: runs.Run, folder: Path, epochs: int, python: str, record: dict[str, Any]) -> None:
     """Trains until the run's summary has `epochs` epochs. Its output goes into log.txt too."""
     folder.mkdir(parents=True, exist_ok=True)
     summary, log_file = folder / results.SUMMARY, folder / results.LOG
@@ -165,6 +194,7 @@ def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
         results.tidy_summary(summary)
         command = train_command(run, folder)
         (folder / launching.COMMAND).write_text(shlex.join(run.command) + "\n")
+        run_json.start(folder, record)
         # torchrun inherits the lock: if this process is killed alone, training goes on.
         process = subprocess.Popen(
             command,
@@ -193,6 +223,8 @@ def train(run: runs.Run, folder: Path, epochs: int, python: str) -> None:
                 launching.end(process, SECONDS_TO_END)
             results.tidy_summary(summary)
     done = results.epochs_done(folder)
+    if done >= record["total_steps"]:
+        run_json.finish(folder, record)
     if done < epochs:
         again = "resumes it from its last checkpoint" if done else "starts it over"
         raise Refused(
@@ -219,6 +251,7 @@ def launch(name: str, added: list[str]) -> None:
     if is_on("CHECK_ONLY"):
         return
     left = [job for job in jobs if results.epochs_done(job[1]) < job[2]]
+    known = about(settings, added)
     for number, (run, folder, epochs) in enumerate(left, 1):
         flags = preflight.flags_of(run.command)
         data = CHECKOUT / flags.data_dir
@@ -231,7 +264,8 @@ def launch(name: str, added: list[str]) -> None:
             f"in {folder}",
             flush=True,
         )
-        train(run, folder, epochs, python)
+        total = experiment.stop_after if experiment.compares_time else flags.epochs
+        train(run, folder, epochs, python, record_of(run, total, python, known))
     folders = [folder for _, folder, _ in jobs]
     if experiment.compares_time:
         lines = results.time_lines(folders)

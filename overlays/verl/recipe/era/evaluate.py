@@ -45,7 +45,14 @@ from evaluation.inputs import (
     read_benchmark,
     with_training_prompt,
 )
-from evaluation.protocol import MAX_TOKENS, PROMPTS, PROTOCOLS, Protocol, protocol_problems
+from evaluation.protocol import (
+    MAX_TOKENS,
+    PROMPTS,
+    PROTOCOLS,
+    Protocol,
+    is_as_paper,
+    protocol_problems,
+)
 from evaluation.samples import (
     continue_samples,
     earlier_settings,
@@ -252,6 +259,7 @@ def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
                 key: found[name][key]
                 for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")
             },
+            "as_paper": is_as_paper(name, found[name]),
             **scores.summarize(samples, found[name]["problems"], n, ks),
         }
     summary = {

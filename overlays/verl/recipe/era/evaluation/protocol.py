@@ -13,6 +13,8 @@
 # limitations under the License.
 """How each benchmark is sampled."""
 
+import json
+from pathlib import Path
 from typing import Iterator, NamedTuple, Optional
 
 # The paper names neither for its evaluation.
@@ -48,6 +50,26 @@ def protocol_of(name: str, overrides: dict) -> Optional[Protocol]:
     if name in PROTOCOLS:
         return PROTOCOLS[name]._replace(**overrides)
     return Protocol(**overrides) if {"samples", "temperature"} <= overrides.keys() else None
+
+
+def is_as_paper(name: str, settings: dict) -> Optional[bool]:
+    """Whether a benchmark's settings are the paper's; more samples of the same kind are, too.
+
+    None for a benchmark that the paper does not have.
+    """
+    if name not in PROTOCOLS:
+        return None
+    samples, temperature, top_p = PROTOCOLS[name]
+    pinned = json.loads((Path(__file__).parent.parent / "datasets.json").read_text())[name]["pin"]
+    expected = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens": MAX_TOKENS,
+        "prompt": PROMPTS[0],
+        "problems": pinned["rows"],
+    }
+    is_same = all(settings.get(key) == value for key, value in expected.items())
+    return is_same and settings["samples"] >= samples
 
 
 def protocol_problems(name: str, protocol: Protocol, pass_at: Optional[list[int]]) -> Iterator[str]:
