@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Sets up a virtual environment in FOLDER. The Makefile calls
+# Sets up what the Makefile needs in FOLDER:
 #
-#   environment.sh cpu FOLDER REQUIREMENTS NEWEST [CHECK...]
-#   environment.sh verl|verl-0.9|timm|fasttd3 FOLDER SIZE
+#   environment.sh NAME FOLDER [CHECK...]            a virtual environment from requirements/NAME.txt
+#   environment.sh sources FOLDER REQUIREMENTS PYTHON   unpacked source packages
 #
-# The first form is for the CPU; it uses PYTHON, or else the first Python from 3.11 to 3.NEWEST that it finds. If that
-# Python fails with the arguments CHECK, nothing is installed. The others are for GPUs and use the active python3; SIZE,
-# for the message, is what they take on disk.
+# An environment whose name ends in -gpu has the active python3. The others have PYTHON, or else the first Python from
+# 3.11 on that the pinned packages have wheels for; if it fails with the arguments CHECK, nothing is installed.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -32,48 +31,64 @@ one_line() {
 
 cpu() {
     unset PYTHONPATH PYTHONHOME # what the user's shell adds to Python's path is not part of this environment
-    # The pinned packages have wheels for these.
-    local requirements=$1 oldest=11 newest=$2 python=$PYTHON name pythons="3.11 or 3.12"
-    shift 2
-    [[ $newest == 12 ]] || pythons="3.11, 3.12 or 3.13"
+    local oldest=11 newest=12 pythons="3.11 or 3.12" python=$PYTHON candidate
+    [[ $name != cpu ]] || { newest=13; pythons="3.11, 3.12 or 3.13"; }
     if [[ -z "$python" ]]; then
-        for name in python3 python3.13 python3.12 python3.11; do
-            if fits "$name" $oldest "$newest"; then python=$(command -v "$name"); break; fi
+        for candidate in python3 python3.13 python3.12 python3.11; do
+            if fits "$candidate" $oldest $newest; then python=$(command -v "$candidate"); break; fi
         done
         [[ -n "$python" ]] || fail "no Python $pythons found. Install one, or name it:" \
             "make PYTHON=/path/to/python3.12 ..."
     fi
-    fits "$python" $oldest "$newest" || fail "PYTHON=$python is not a Python $pythons. Nothing was changed."
+    fits "$python" $oldest $newest || fail "PYTHON=$python is not a Python $pythons."
     [[ $# == 0 ]] || "$python" "$@" || fail "nothing was installed, for the reason above."
     echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
         "the first time only."
-    make_venv "$python" $oldest "$newest"
-    pip_install -r "$requirements" | one_line
+    make_venv "$python" $oldest $newest
+    pip_install -r "requirements/$name.txt" | one_line
 }
 
+# Sizes are of the folder. That of verl 0.9 is a guess: nobody has installed it.
 gpu() {
-    local newest=12 needs built
-    case $upstream in
-        verl) needs="vllm 0.8.5 needs" ;;
-        verl-0.9) needs="verl 0.9 needs" ;;
-        timm) needs="torch 2.6.0 and this project need" newest=13 ;;
-        fasttd3) needs="FastTD3's packages need" ;;
+    local newest=12 needs size flash_attn
+    case $name in
+        verl-gpu) size=10 needs="vllm 0.8.5 needs"
+            flash_attn="the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with" ;;
+        verl-0.9-gpu) size=12 needs="verl 0.9 needs"
+            flash_attn="the CUDA toolkit 13.0 with nvcc, which torch 2.11.0 is built with" ;;
+        timm-gpu) size=5 needs="torch 2.6.0 and this project need" newest=13 ;;
+        fasttd3-gpu) size=7 needs="FastTD3's packages need" ;;
     esac
     fits python3 10 $newest || fail "$needs Python 3.10 to 3.$newest, the active one is $(python3 --version)." \
-        "Activate an environment with one of these. Nothing was changed."
-    echo "Setting up $folder from requirements/$upstream-gpu.txt: about $size."
+        "Activate an environment with one of these."
+    echo "Setting up $folder from requirements/$name.txt: about $size GB."
     make_venv python3 10 $newest
-    pip_install -r "requirements/$upstream-gpu.txt"
-    case $upstream in
-        verl) built="the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with" ;;
-        verl-0.9) built="the CUDA toolkit 13.0 with nvcc, which torch 2.11.0 is built with" ;;
-        *) return ;;
-    esac
-    pip_install --no-build-isolation -r "requirements/$upstream-gpu-flash-attn.txt" || fail \
-        "flash-attn could not be installed; pip's reason is above. Building it takes $built (CUDA_HOME names its" \
+    pip_install -r "requirements/$name.txt"
+    [[ -z "$flash_attn" ]] || pip_install --no-build-isolation -r "requirements/$name-flash-attn.txt" || fail \
+        "flash-attn could not be installed; pip's reason is above. Building it takes $flash_attn (CUDA_HOME names its" \
         "folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages" \
         "are in $folder and stay; the same command goes on from there."
 }
 
-upstream=$1 folder=$2 size=$3
-if [[ $upstream == cpu ]]; then cpu "${@:3}"; else gpu; fi
+# sources REQUIREMENTS PYTHON: one after the other, because pip takes a package in one version alone.
+sources() {
+    local source archive
+    while read -r source; do
+        "$2" -m pip download -q --require-hashes --no-deps --no-binary :all: -d "$folder" -r <(echo "$source")
+    done < "$1"
+    for archive in "$folder"/*.tar.gz; do tar -xzf "$archive" -C "$folder"; done
+}
+
+name=$1 folder=$2
+[[ -z "$DRY_RUN" || "$DRY_RUN" == 0 ]] ||
+    fail "$folder is not set up yet, and DRY_RUN installs nothing. Set it up first: make $folder/installed"
+# Ray starts its processes in a shell with Python's path unquoted, and then waits minutes for them.
+path=$PWD/$folder
+odd=${path//[[:alnum:]_.\/+,:@%=-]/}
+[[ -z "$odd" ]] || fail "nothing can be installed under $PWD, because of the characters '$odd' in that path: Ray cannot" \
+    "start its processes there. Move this project to a folder without them, then run the command again."
+case $name in
+    sources) sources "${@:3}" ;;
+    *-gpu) gpu ;;
+    *) cpu "${@:3}" ;;
+esac

@@ -1,24 +1,49 @@
 #!/usr/bin/env bash
-# The paper's runs, from data to evaluation, and those on verl 0.9. The Makefile calls
+# The paper's runs, from data to evaluation, and those on verl 0.9: `paper.sh TARGET`, as `make TARGET` calls it, and
+# `paper.sh runs llm|vision|control`, which prints the names that TARGET can have.
 #
-#   paper.sh train UPSTREAM ENVIRONMENT SIZE SCRIPT [EXPERIMENT]
-#   paper.sh host UPSTREAM ENVIRONMENT "" EXPERIMENT
-#   paper.sh results|data|merge|evaluate UPSTREAM ENVIRONMENT SIZE
-#
-# ENVIRONMENT is the folder of a virtual environment that takes SIZE on disk and is set up once nothing else is missing;
-# with an empty one the active python3 is taken as it is. SCRIPT is a path in the upstream's checkout, for verl-0.9 in this
-# project. `host` trains with recipes/control, in ENVIRONMENT or PYTHON, and applies UPSTREAM, which may be empty, itself.
-# The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
+# A run trains with PYTHON, else with the active python3 if it has all that the upstream needs, else with an environment
+# of this project, which is set up once nothing else is missing. The user's settings come as variables: PYTHON,
+# CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
 is_on() { [[ -n "$1" && "$1" != 0 ]]; }
 absolute() { if [[ "$1" == /* ]]; then printf '%s' "$1"; else printf '%s/%s' "$PWD" "$1"; fi; }
 
-# find_file PATH: sets `file` to PATH in the checkout. verl 0.9 has none: nothing of it is patched.
+# ------------------------------------------------------------------------------------- which runs there are
+
+# run_era_stage1_qwen2.5_math_7b.sh is llm-stage1, run_grpo_qwen2.5_math_1.5b.sh is llm-grpo-1.5b.
+llm_name() {
+    sed -E 's|.*/run_||; s/\.sh$//; s/_qwen2\.5_math(_7b)?//; s/^era_([a-z])/\1/; s/_tokens//; s/_/-/g' <<< "$1"
+}
+
+# experiments LAUNCHER: the names that a recipe's launch.py takes.
+experiments() {
+    PYTHONPATH=overlays/shared/recipes/era python3 "$1" --help | sed -n 's/^EXPERIMENT: //p' | tr -d ,
+}
+
+runs() {
+    local script
+    case $1 in
+        llm) for script in overlays/verl/recipe/era/run_*.sh; do llm_name "$script"; done
+            echo qwen3-8b-era qwen3-8b-era-megatron ;;
+        vision) experiments overlays/timm/recipes/era/launch.py ;;
+        control) experiments overlays/fasttd3/recipes/era/launch.py
+            experiments recipes/control/launch.py | sed 's/ppo-llm-techniques/llm-techniques/' ;;
+    esac
+}
+
+unknown() {
+    fail "there is no run $target. There are:" \
+        "$(runs "$subject" | xargs -n1 printf "$subject-%s ")and what 'make help' lists beside them."
+}
+
+# ------------------------------------------------------------------------------------------- files and Pythons
+
+# find_file PATH: sets `file` to PATH in the upstream's checkout.
 find_file() {
     file=$CHECKOUTS/$upstream/$1
-    [[ $upstream != verl-0.9 ]] || file=$1
     [[ -f "$file" ]] || fail "$file is not there. Run 'make apply' first (python3 apply.py apply $upstream" \
         "--checkouts $CHECKOUTS, for this one alone)."
 }
@@ -27,20 +52,19 @@ find_file() {
 split() {
     set -f
     eval "words=(${!1})" 2> /dev/null || fail "$1=${!1} cannot be read as shell words: quote special characters" \
-        "and close every quote. Nothing was changed."
+        "and close every quote."
     set +f
 }
 
-# Sets `python` to PYTHON, else to the active python3 if it has all that the upstream needs, else to the environment's.
-# If that environment is not set up yet, `lacks` says what the active python3 lacks; otherwise it is empty.
+# Sets `python` to the one that trains. If that environment is yet to be set up, `lacks` says what the active python3
+# lacks; otherwise it is empty.
 find_python() {
     active=$(command -v python3 || true)
+    environment=$ENVIRONMENTS/$upstream-gpu
     lacks=
     python=$(absolute "$environment")/bin/python
     if [[ -n "$PYTHON" ]]; then
         python=$PYTHON
-    elif [[ -z "$environment" ]]; then
-        python=$active
     elif problem=$("$active" requirements/check_gpu_environment.py "$upstream"); then
         python=$active
     elif [[ ! -f "$environment/installed" ]]; then
@@ -50,47 +74,78 @@ find_python() {
 }
 
 check_python() {
-    command -v "$1" > /dev/null ||
-        fail "there is no Python at $1. Set PYTHON to an environment's python. Nothing was changed."
+    command -v "$1" > /dev/null || fail "there is no Python at $1. Set PYTHON to an environment's python."
 }
 
 set_up() { "$MAKE" --no-print-directory "$environment/installed"; }
 
-# run COMMAND...: replaces this shell by the command. With DRY_RUN it prints it instead, as the run scripts do.
-run() {
-    if is_on "$DRY_RUN"; then
-        printf '%q' "$1"
-        printf ' %q' "${@:2}"
-        echo
-    else
-        check_python "$1"
-        exec "$@"
-    fi
+# ------------------------------------------------------------------------------------------------ what is run
+
+# start WHAT COMMAND...: replaces this shell by the command, which with DRY_RUN prints what it would start.
+start() {
+    is_on "$DRY_RUN" || exec "${@:2}"
+    "${@:2}"
+    echo "note: DRY_RUN checked neither $1." >&2
 }
 
+# run WHAT COMMAND...: the same for a command that does not know DRY_RUN.
+run() {
+    is_on "$DRY_RUN" || check_python "$2"
+    if is_on "$DRY_RUN"; then start "$1" printf '%s\n' "$(printf '%q ' "${@:2}")"; else exec "${@:2}"; fi
+}
+
+BEFORE_A_RUN="GPUs, data, packages nor earlier runs; CHECK_ONLY=1 does, and starts nothing"
+
+# train COMMAND...: with an upstream's launcher, on GPUs.
 train() {
-    find_file "$1"
     split ARGS
-    find_python
-    local command=("$active" "$file" "${@:2}")
-    [[ "$file" != *.sh ]] || command=(bash "$file")
-    command+=("${words[@]}")
+    local command=("$@" "${words[@]}")
     if [[ -n "$lacks" ]] && ! is_on "$DRY_RUN"; then
         if ! env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$active" "${command[@]}" || is_on "$CHECK_ONLY"; then
             echo "There is no environment for this run yet. $lacks Once everything else is there, make sets" \
-                "one up in $environment (about $size); PYTHON=... names another." >&2
+                "one up in $environment; PYTHON=... names another." >&2
             exit 1
         fi
         echo "$lacks"
         set_up
         lacks=
     fi
-    exec env PYTHON="$python" ENVIRONMENT_TO_COME="${lacks:+1}" "${command[@]}"
+    start "$BEFORE_A_RUN" env PYTHON="$python" ENVIRONMENT_TO_COME="${lacks:+1}" "${command[@]}"
 }
 
+llm() {
+    local script
+    for script in overlays/verl/recipe/era/run_*.sh; do
+        [[ "$(llm_name "$script")" != "$name" ]] || break
+    done
+    [[ "$(llm_name "$script")" == "$name" ]] || unknown
+    upstream=verl
+    find_file "recipe/era/${script##*/}"
+    find_python
+    train bash "$file"
+}
+
+# current_verl SCRIPT: on verl 0.9, of which nothing is patched.
+current_verl() {
+    upstream=verl-0.9
+    [[ "$name" != *megatron || -n "$PYTHON" ]] || PYTHON=$(command -v python3)
+    find_python
+    train bash "$1"
+}
+
+# launcher UPSTREAM: with the recipe in the checkout of timm or FastTD3.
+launcher() {
+    upstream=$1
+    find_file recipes/era/launch.py
+    find_python
+    train "$active" "$file" "$name"
+}
+
+# host UPSTREAM ENVIRONMENT: with recipes/control, on CPU cores. UPSTREAM, which may be empty, is applied here.
 host() {
+    upstream=$1 environment=$ENVIRONMENTS/$2
     split ARGS
-    local command=(python3 recipes/control/launch.py "$@" "${words[@]}") to_come=
+    local command=(python3 recipes/control/launch.py "$name" "${words[@]}") to_come=
     [[ -n "$PYTHON" || -f "$environment/installed" ]] || to_come=1
     if ! is_on "$DRY_RUN"; then
         [[ -z "$upstream" ]] || is_on "$CHECK_ONLY" || python3 apply.py apply "$upstream" --checkouts "$CHECKOUTS"
@@ -102,15 +157,18 @@ host() {
             to_come=
         fi
     fi
-    exec env PYTHON="${PYTHON:-$(absolute "$environment")/bin/python}" ENVIRONMENT_TO_COME="$to_come" "${command[@]}"
+    start "$BEFORE_A_RUN" \
+        env PYTHON="${PYTHON:-$(absolute "$environment")/bin/python}" ENVIRONMENT_TO_COME="$to_come" "${command[@]}"
 }
 
 results() {
+    upstream=$1
     find_file recipes/era/results.py
-    if [[ -n "$OUTPUT" ]]; then python3 "$file" "$OUTPUT"; else python3 "$file"; fi
+    exec python3 "$file" ${OUTPUT:+"$OUTPUT"}
 }
 
 data() {
+    upstream=verl environment=$ENVIRONMENTS/cpu
     find_file recipe/era/prepare_data.py
     read -ra sets <<< "${SETS:-all}"
     python=$PYTHON
@@ -122,23 +180,25 @@ data() {
             set_up
         fi
     fi
-    run "$python" "$file" "${sets[@]}" --out "$DATA"
+    run "SETS, the sources nor the space in DATA" "$python" "$file" "${sets[@]}" --out "$DATA"
 }
 
-# verl's merger writes into a folder beside MODEL_PATH, which is renamed to MODEL_PATH at the end.
+# verl's merger writes into a folder beside MODEL_PATH, which is renamed to MODEL_PATH at the end: a model that was cut
+# short looks like a whole one.
 merge() {
     [[ -n "$CKPT" && -n "$MODEL_PATH" ]] || fail "name the checkpoint and the model's new folder:" \
         "make llm-merge CKPT=.../global_step_600 MODEL_PATH=..."
+    upstream=verl
     find_file verl/model_merger/__main__.py
     find_python
-    local actor model merger ranks rank part
+    local actor model merger
     actor=$(absolute "${CKPT%/}")/actor
     model=$(absolute "${MODEL_PATH%/}")
     [[ "$python" != */* ]] || python=$(absolute "$python")
     merger=("$python" -m verl.model_merger merge --backend fsdp --local_dir "$actor" --target_dir)
     if is_on "$DRY_RUN"; then
         printf 'cd %q && ' "$CHECKOUTS/verl"
-        run "${merger[@]}" "$model"
+        run "the checkpoint nor packages" "${merger[@]}" "$model"
         return
     fi
     if [[ -f "$model/config.json" ]]; then
@@ -146,40 +206,58 @@ merge() {
         return
     fi
     [[ ! -e "$model" ]] || fail "MODEL_PATH=$model exists but is not a model: it has no config.json." \
-        "Remove it or name another. Nothing was changed."
-    ranks=$(sed -nE 's/.*"world_size": *([0-9]+).*/\1/p' "$actor/fsdp_config.json" 2> /dev/null || true)
-    [[ -n "$ranks" ]] || fail "CKPT=$CKPT is not a checkpoint of an FSDP run: $actor/fsdp_config.json is not there," \
-        "or names no world_size. Nothing was changed."
-    for ((rank = 0; rank < ranks; rank++)); do
-        part=$actor/model_world_size_${ranks}_rank_$rank.pt
-        [[ -f "$part" ]] || fail "CKPT=$CKPT is not whole: of $ranks ranks, $part is not there. Nothing was changed."
-    done
+        "Remove it or name another."
+    [[ -f "$actor/fsdp_config.json" ]] || fail "CKPT=$CKPT is not a checkpoint of an FSDP run:" \
+        "$actor/fsdp_config.json is not there."
     if [[ -n "$lacks" ]]; then echo "$lacks"; set_up; else check_python "$python"; fi
     beside=$model.merging-$$ # not local: the trap runs outside of this function
     mkdir -p "$(dirname "$model")"
     mkdir "$beside"
     trap 'rm -rf "$beside"' EXIT
-    (cd "$CHECKOUTS/verl" && run "${merger[@]}" "$beside")
+    (cd "$CHECKOUTS/verl" && exec "${merger[@]}" "$beside")
     [[ -e "$model" ]] || mv "$beside" "$model"
     echo "Merged $CKPT into $model."
 }
 
 evaluate() {
     [[ -n "$MODEL_PATH" ]] || fail "no model. Name its folder: make llm-eval MODEL_PATH=..."
+    upstream=verl
     find_file recipe/era/evaluate.py
     split EVAL
     find_python
     if ! is_on "$DRY_RUN"; then
         [[ -f "$MODEL_PATH/config.json" ]] ||
-            fail "MODEL_PATH=$MODEL_PATH is not the folder of a model: it has no config.json. Nothing was changed."
+            fail "MODEL_PATH=$MODEL_PATH is not the folder of a model: it has no config.json."
         [[ -z "$lacks" ]] || { echo "$lacks"; set_up; }
     fi
     local data=() name
     read -ra sets <<< "$SETS"
     for name in "${sets[@]}"; do data+=("$DATA/eval/$name.parquet"); done
-    run "$python" "$file" --model "$MODEL_PATH" --data "${data[@]:-$DATA/eval}" \
+    run "the model, the data nor packages" \
+        "$python" "$file" --model "$MODEL_PATH" --data "${data[@]:-$DATA/eval}" \
         --out "${OUT:-$RAY_DATA_HOME/eval/$(basename "$MODEL_PATH")}" "${words[@]}"
 }
 
-upstream=$2 environment=$3 size=$4
-"$1" "${@:5}"
+target=$1 subject=${1%%-*} name=${1#*-}
+case $target in
+    runs) runs "$2" ;;
+    llm-data) data ;;
+    llm-merge) merge ;;
+    llm-eval) evaluate ;;
+    llm-qwen3-8b-era) current_verl recipes/verl-0.9/run_era_qwen3_8b.sh ;;
+    llm-qwen3-8b-era-megatron) current_verl recipes/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
+    llm-*) llm ;;
+    vision-results) results timm ;;
+    control-results) results fasttd3 ;;
+    control-agents-results) exec python3 recipes/control/results.py ${OUTPUT:+"$OUTPUT"} ;;
+    vision-* | control-*)
+        [[ " $(runs "$subject" | tr '\n' ' ') " == *" $name "* ]] || unknown
+        case $target in
+            vision-*) launcher timm ;;
+            control-llm-techniques) name=ppo-llm-techniques && host drl-code-pytorch cpu ;;
+            control-ppo*) host drl-code-pytorch cpu ;;
+            control-sac-* | control-alpha) host "" control-cpu ;;
+            control-tdmpc2) host tdmpc2 control-cpu ;;
+            control-*) launcher fasttd3 ;;
+        esac ;;
+esac

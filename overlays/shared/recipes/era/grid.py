@@ -308,6 +308,8 @@ def environment_problems(
 
 
 def print_commands(grid: Grid) -> None:
+    finished = sum(grid.trainer.is_finished(folder) for _, folder in grid.jobs)
+    print(f"{len(grid.jobs)} runs, {finished} of them finished:", file=sys.stderr)
     for run, folder in grid.jobs:
         if grid.trainer.is_finished(folder):
             print(f"# {run.name} is finished")

@@ -126,6 +126,8 @@ def print_commands(jobs: list[Job], python: str) -> None:
     scripts = scripts_folder(python)
     path = f'PATH={shlex.quote(scripts)}:"$PATH" ' if scripts else ""
     infeasible = []
+    finished = sum(results.epochs_done(folder) >= epochs for _, folder, epochs in jobs)
+    print(f"{len(jobs)} runs, {finished} of them finished:", file=sys.stderr)
     for run, folder, epochs in jobs:
         flags = preflight.flags_of(run.command)
         infeasible += preflight.era_problems(flags)
