@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 
 import learned_delta
 import numpy as np
@@ -407,6 +408,18 @@ def test_files_other_than_checkpoints_are_refused(modules, tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             modules.era_training.check_checkpoint(str(tmp_path / name), ERA)
         assert end.value.code == 2 and "--checkpoint_path" in capsys.readouterr().err
+
+
+def test_a_checkpoint_runs_no_code(modules, tmp_path, capsys):
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    torch.save({"args": {"agent": "fastsac_era"}, "more": Code()}, tmp_path / "run.pt")
+    with pytest.raises(SystemExit, match="2"):
+        modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), ERA)
+    assert ".mkdir, which is no part of a checkpoint and could run code" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 def test_checkpoints_of_other_settings_are_refused(modules, tmp_path, capsys):

@@ -169,6 +169,19 @@ def test_a_folder_holds_one_run(patched_ppo, train, capsys):
     assert not ended.value.code and (folder / "train.csv").read_bytes() == before
 
 
+def test_a_checkpoint_runs_no_code(patched_ppo, train, capsys, tmp_path):
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (tmp_path / "run").mkdir()
+    torch.save({"total_steps": 100, "rows": [Code()]}, tmp_path / "run/checkpoint.pt")
+    with pytest.raises(SystemExit, match="2"):
+        train(patched_ppo, "--csv_path", "train.csv")
+    assert ".mkdir, which is no part of a run and could run code" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_damaged_checkpoint_is_named(patched_ppo, train, capsys, tmp_path):
     for damage in (b"", b"text", bytes(1000)):
         (tmp_path / "run").mkdir(exist_ok=True)

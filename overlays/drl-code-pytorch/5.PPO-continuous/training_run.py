@@ -19,9 +19,11 @@ minute, and when a signal asks to end.
 """
 
 import argparse
+import codecs
 import csv
 import fcntl
 import os
+import re
 import shlex
 import signal
 import sys
@@ -33,6 +35,7 @@ import numpy as np
 import run_json
 import torch
 from fast import Fast
+from normalization import RunningMeanStd
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
 CHECKPOINT, LOCK = "checkpoint.pt", ".training"
@@ -190,12 +193,33 @@ class TrainingRun:
         os.replace(new, self.folder / CHECKPOINT)
         self.saved = time.time()
 
+    def loadable(self) -> list:
+        """What a checkpoint holds beside tensors and plain values: NumPy's arrays, and upstream's
+        classes that hold them. The functions are those that pickle calls for an array, a number
+        and bytes.
+        """
+        array, number = np.zeros(1), np.float64()
+        classes = {type(self.variables[name]) for name in CHANGING if name in self.variables}
+        return [
+            *(classes - {list}),
+            RunningMeanStd,
+            *(np.ndarray, np.dtype, *(type(np.dtype(name)) for name in ("f4", "f8", "i8", "?"))),
+            *(array.__reduce__()[0], number.__reduce__()[0], codecs.encode),
+        ]
+
     def resume(self) -> int:
         file = self.folder / CHECKPOINT
         try:
-            checkpoint = torch.load(file, weights_only=False)
+            with torch.serialization.safe_globals(self.loadable()):
+                checkpoint = torch.load(file, weights_only=True)
         except Exception as problem:  # of many kinds, by where the file is damaged
-            refuse(f"{file} cannot be read ({problem}). Remove it, and the run starts over.")
+            code = re.search(r"GLOBAL (\S+)", str(problem))
+            what = (
+                f"holds {code[1]}, which is no part of a run and could run code"
+                if code
+                else f"cannot be read ({type(problem).__name__})"
+            )
+            refuse(f"{file} {what}. Remove it, and the run starts over.")
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
         for name, value in checkpoint["variables"].items():

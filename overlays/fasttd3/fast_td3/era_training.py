@@ -72,14 +72,17 @@ def networks(
 def check_checkpoint(path: str, flags: Dict[str, Any]) -> None:
     """Refuses a checkpoint of another agent or FastTD3, or of other settings of ERA or SimNorm."""
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=False)["args"]
+        saved = torch.load(path, map_location="cpu", weights_only=True)["args"]
     except OSError as error:
         refuse(f"--checkpoint_path {path} cannot be read: {error.strerror}.")
     except Exception as error:  # reading pickles raises nearly anything
-        refuse(
-            f"--checkpoint_path {path} is not a checkpoint of train.py "
-            f"({type(error).__name__}: {error})."
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        what = (
+            f"holds {code[1]}, which is no part of a checkpoint and could run code"
+            if code
+            else f"is not a checkpoint of train.py ({type(error).__name__})"
         )
+        refuse(f"--checkpoint_path {path} {what}.")
     if saved.get("agent") != AGENT:
         refuse(
             f"--checkpoint_path {path} is of the agent {saved.get('agent')}, whose actor has no "
