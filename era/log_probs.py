@@ -25,6 +25,11 @@ a CPU. Its sum is off by up to 2e-5 over a vocabulary of 150,000, but not its ra
 the sum of exp(f d) is taken as log(sum w) - log(max w) of w = softmax(f d). A softmax under twice a
 factor is a square. The scalars of a row are combined in fp64, where they cancel.
 
+The largest errors are those of rows with many equal logits, where the rounding of s / T moves all
+of them alike. For T in [0.5, 1.5] and s in [1/8, 8], against fp64: log-probs 2e-6 (1 + |log-prob|),
+entropies 2e-5 nats, fp32 gradients 2e-5 (1 + the row's largest); of Triton's kernels 1e-5, 4e-5,
+4e-5.
+
 This file needs only torch and the standard library.
 """
 
