@@ -38,18 +38,16 @@ def spread(values: pd.Series, digits: int) -> str:
     return f"{mean(values):.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
 
 
-def interval(middle: float, half: float, digits: int, more: str = "") -> str:
+def interval(middle: float, half: float, digits: int) -> str:
     """Bold where the interval excludes 0."""
     low, high = middle - half, middle + half
-    cell = f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f}{more})"
+    cell = f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
     return cell if low <= 0 <= high else f"**{cell}**"
 
 
-def paired(differences: pd.Series, digits: int, each: bool = False) -> str:
-    """Mean of the differences by seed and its 95 % interval by Student's t. each: with the differences."""
-    half = stats.t.ppf(0.975, len(differences) - 1) * differences.sem()
-    more = "; " + joined(differences, f"+.{digits}f") if each else ""
-    return interval(differences.mean(), half, digits, more)
+def paired(differences: pd.Series, digits: int) -> str:
+    """Mean of the differences by seed and its 95 % interval by Student's t."""
+    return interval(differences.mean(), stats.t.ppf(0.975, len(differences) - 1) * differences.sem(), digits)
 
 
 def unpaired(one: pd.Series, other: pd.Series, digits: int) -> str:
@@ -65,31 +63,27 @@ def joined(values: Iterable[float], form: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
 HELD = 0.1  # nats from the setpoint
-# Heading: the column of a run's numbers, and decimals.
-RESULTS = {
+# Heading: the column of a run's numbers, and decimals; at temperature 1 where none is said.
+HEADINGS = {
     "H_resp": ("response_entropy", 2),
-    "H_resp, last 10 steps": ("training_response_entropy", 2),
-    "lowest step": ("training_lowest_entropy", 2),
-    "reward, last 10": ("training_reward", 2),
     "accuracy": ("pass_at_1", 2),
+    "accuracy at the best temperature": ("best_accuracy", 2),
     "reward": ("reward", 2),
     "pass@32": ("pass_at_32", 2),
     "distinct of 256": ("distinct_all", 0),
-    "entropy of an answer": ("answer_entropy", 1),
     "d@.95": ("d@.95", 1),
     "d@.90": ("d@.90", 1),
-    "d@.80": ("d@.80", 1),
-    "seconds of a step": ("training_step_seconds", 2),
 }
-# With top_fraction=1 these entropies are means over all tokens; sampled hotter, they are those of another policy.
-ENTROPIES = ["H_resp, last 10 steps", "lowest step"]
-NOT_COMPARABLE = {"adaptive-mean": ENTROPIES, "hotter": [*ENTROPIES, "reward, last 10"]}
+SHOWN = {
+    "chain": ["H_resp", "accuracy", "distinct of 256", "d@.95", "d@.90"],
+    "chain-goal": ["H_resp", "accuracy", "distinct of 256", "accuracy at the best temperature", "pass@32"],
+    **dict.fromkeys(("chain-biased", "chain-single"), ["H_resp", "accuracy", "pass@32", "reward"]),
+}
 # What ERA is compared in; fixed in the protocol.
 COMPARED = {
-    "chain": {"d@.95": ("d@.95", 1)},
-    "chain-goal": {"accuracy": ("best_accuracy", 2), "pass@32": ("pass_at_32", 2)},
-    "chain-biased": {"reward": ("reward", 2)},
-    "chain-single": {"reward": ("reward", 2)},
+    "chain": ["d@.95"],
+    "chain-goal": ["accuracy at the best temperature", "pass@32"],
+    **dict.fromkeys(("chain-biased", "chain-single"), ["reward"]),
 }
 
 
@@ -134,38 +128,28 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
 
 
 def llm_tuning_table(numbers: pd.DataFrame, part: Part) -> str:
-    """Of every setting the mean score over the tuning seeds, and H_resp at the end for each of them; chosen: bold."""
+    """The mean score of every setting over the tuning seeds; the chosen one is bold."""
     lines, digits = [], 2 if part.task == "chain-goal" else 1
     for method, best in part.chosen.items():
         lines.append([llm.METHODS[method].title])
         for setting in llm.METHODS[method].settings:
-            found = of(numbers, (part.task, method, setting), TUNING_SEEDS)
-            cell = f"{setting}: {found.score.mean():.{digits}f} ({joined(found.response_entropy, '.2f')})"
+            cell = f"{setting}: {of(numbers.score, (part.task, method, setting), TUNING_SEEDS).mean():.{digits}f}"
             lines[-1].append(f"**{cell}**" if setting == best else cell)
-    return table(["method", *["setting: score (H_resp)"] * 5], lines)
+    return table(["method", *["setting: score"] * 5], lines)
 
 
 def llm_results_table(part: Part) -> str:
-    """Mean (smallest to largest) over the fresh seeds, at temperature 1 where none is said."""
+    """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
+    era, *_ = (found for method, found in part.fresh.items() if method in ("era", "off-era"))
     lines = []
     for method, found in part.fresh.items():
-        cells = {label: spread(found[column], digits) for label, (column, digits) in RESULTS.items()}
-        cells |= dict.fromkeys(NOT_COMPARABLE.get(method, ()), "-")
-        lines.append([llm.METHODS[method].name, part.chosen[method], *cells.values()])
-    return table(["method", "setting", *RESULTS], lines)
-
-
-def llm_differences_table(part: Part) -> str:
-    """Of ERA to each other method, seed by seed."""
-    era, *_ = (found for method, found in part.fresh.items() if method in ("era", "off-era"))
-    columns = COMPARED[part.task]
-    lines = [
-        [llm.METHODS[method].name]
-        + [paired(era[column] - found[column], digits, each=True) for column, digits in columns.values()]
-        for method, found in part.fresh.items()
-        if found is not era
-    ]
-    return table(["ERA minus", *columns], lines)
+        lines.append([llm.METHODS[method].name, part.chosen[method]])
+        for column, digits in map(HEADINGS.get, SHOWN[part.task]):
+            lines[-1].append(spread(found[column], digits))
+        for column, digits in map(HEADINGS.get, COMPARED[part.task]):
+            lines[-1].append("-" if found is era else paired(era[column] - found[column], digits))
+    compared = [f"ERA minus it, {heading}" for heading in COMPARED[part.task]]
+    return table(["method", "setting", *SHOWN[part.task], *compared], lines)
 
 
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
@@ -176,19 +160,12 @@ def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
         if part.tuned:
             tables[f"tuning {name}"] = llm_tuning_table(numbers, part)
         tables[f"results {name}"] = llm_results_table(part)
-        tables[f"differences {name}"] = llm_differences_table(part)
     return tables
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
 
 REFERENCE = "baseline, scaled"
-MEASURES = {"top1": ("top-1, %", 2), "ece": ("ECE, %", 2), "nll": ("NLL, nats", 3)}  # label and decimals
-COLUMNS = {
-    (measure, images): (f"{images}: {label}", digits)
-    for images in (vision.TEST, vision.SHIFTED)
-    for measure, (label, digits) in MEASURES.items()
-}
 
 
 def name_of(arm: str) -> str:
@@ -208,34 +185,35 @@ def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
     def nll(arm: str, setting: str) -> float:
         return -of(scores, (arm, setting), TUNING_SEEDS).mean()
 
-    def difference(arm: str, other: str, column: tuple[str, str]) -> str:
-        return paired(fresh[arm][column] - fresh[other][column], COLUMNS[column][1])
+    def difference(arm: str, other: str, images: str) -> str:
+        return "-" if arm == other else paired(fresh[arm]["nll", images] - fresh[other]["nll", images], 3)
 
-    tuning = []
+    tuning, results = [], []
     for arm, best in chosen.items():
         cells = {setting: f"{setting}: {nll(arm, setting):.4f}" for setting in vision.settings()[arm]}
         tuning.append([name_of(arm), *(cells | {best: f"**{cells[best]}**"}).values()])
-    results = [
-        [name_of(arm), chosen[arm], f"{found['temperature', vision.TEST].mean():.2f}"]
-        + [spread(found[column], digits) for column, (_, digits) in COLUMNS.items()]
-        for arm, found in fresh.items()
-    ]
-    differences = [
-        [name_of(arm), *(difference(arm, REFERENCE, column) for column in COLUMNS)] for arm in fresh if arm != REFERENCE
-    ]
-    best = {  # of each method
+        means = fresh[arm].mean()
+        test = [
+            f"{means[measure, vision.TEST]:.{digits}f}" for measure, digits in {"top1": 2, "ece": 2, "nll": 3}.items()
+        ]
+        line = [name_of(arm), best, f"{means['temperature', vision.TEST]:.2f}", *test]
+        shifted = f"{means['nll', vision.SHIFTED]:.3f}"
+        line += [difference(arm, REFERENCE, vision.TEST), shifted, difference(arm, REFERENCE, vision.SHIFTED)]
+        results.append(line)
+    best_arms = {
         method: min((arm for arm in fresh if vision.ARMS[arm] == method), key=lambda arm: nll(arm, chosen[arm]))
         for method in vision.METHODS
     }
-    era = best.pop("era")
-    questions = [("nll", vision.TEST), ("nll", vision.SHIFTED)]
-    beside_best = [[name_of(arm), *(difference(era, arm, column) for column in questions)] for arm in best.values()]
-    heads = [label for label, _ in COLUMNS.values()]
+    era = best_arms.pop("era")
+    beside_best = [
+        [name_of(arm), *(difference(era, arm, images) for images in (vision.TEST, vision.SHIFTED))]
+        for arm in best_arms.values()
+    ]
+    heads = ["temperature", "top-1, %", "ECE, %", "NLL", "minus the baseline's", "shifted: NLL", "minus the baseline's"]
     return {
         "tuning": table(["arm", *(f"setting {number}" for number in range(1, 6))], tuning),
-        "results": table(["arm", "setting", "temperature", *heads], results),
-        "differences": table([f"arm minus {REFERENCE}", *heads], differences),
-        "best": table([f"{name_of(era)} minus", *(COLUMNS[column][0] for column in questions)], beside_best),
+        "results": table(["arm", "setting", *heads], results),
+        "best": table([f"{name_of(era)} minus", "NLL", "shifted: NLL"], beside_best),
     }
 
 
