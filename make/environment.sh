@@ -45,7 +45,9 @@ cpu() {
     echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
         "the first time only."
     make_venv "$python" $oldest $newest
-    pip_install -r "requirements/$name.txt" | one_line
+    # The lock has hashes and lists all but torch, so its packages come first and alone; torch then needs nothing else.
+    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | one_line
+    pip_install -r "requirements/$name-torch.txt" | one_line
 }
 
 # Sizes are of the folder. That of verl 0.9 is a guess: nobody has installed it.

@@ -1,85 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python check_gpu_environment.py FRAMEWORK: does this environment have what it needs on GPUs?
 
 FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a line on what it lacks. Only installed
 versions are read; nothing is imported.
 
-The bounds for verl are those of its setup.py; torch and vllm go together, vllm 0.8 with torch 2.6. verl 0.9 runs with
-tensordict 0.10.0 alone of those that it allows. timm sets no bounds; torch below 2.4 lacks names that the ERA overlay
-uses. The bounds for FastTD3 are those of its and HumanoidBench's requirements.
+What is needed stands in FRAMEWORK-gpu.in, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the requirements with the
+comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's and HumanoidBench's own
+requirements. timm has none; torch below 2.4 lacks names that its overlay uses.
 """
 
 import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
-ANY = ((0,), None)
-
-
-def any_version(*names):
-    return dict.fromkeys(names, ANY)
+HERE = Path(__file__).resolve().parent
 
 
-# package: (lowest version, first version that is too new)
-NEEDED = {
-    "verl v0.4.1": {
-        "torch": ((2, 6), (2, 7)),
-        "vllm": ((0, 8), (0, 9)),
-        "flash-attn": ((2, 4, 3), None),  # from here on cross_entropy_loss returns a tuple
-        "ray": ((2, 41), None),
-        "tensordict": ((0,), (0, 6, 3)),
-        "pyarrow": ((19,), None),
-        **any_version("transformers", "accelerate", "peft", "torchdata", "hydra-core", "codetiming", "datasets"),
-        **any_version("pandas", "dill", "pylatexenc", "tensorboard"),
-    },
-    "verl-0.9": {
-        "verl": ((0, 9), (0, 10)),
-        "vllm": ((0, 18), None),
-        "numpy": ((2,), None),
-        "pyarrow": ((19,), None),
-        "ray": ((2, 41), None),
-        "tensordict": ((0, 10), (0, 10, 1)),
-        "transferqueue": ((0, 1, 10), None),
-        "transformers": ((5, 5, 3), (5, 11)),
-        **any_version("torch", "flash-attn", "accelerate", "peft", "torchdata", "hydra-core", "codetiming", "datasets"),
-        **any_version("pandas", "dill", "pylatexenc", "tensorboard"),
-    },
-    "timm v1.0.20": {
-        "torch": ((2, 4), None),
-        "safetensors": ((0, 2), None),
-        **any_version("torchvision", "pyyaml", "huggingface-hub", "numpy", "pillow"),
-    },
-    "fasttd3 2d83b6a": {
-        "torch": ((2, 6), None),
-        "tensordict": ((0, 7), None),
-        "numpy": ((1, 22), (2,)),
-        "gymnasium": ((0, 29), (1,)),
-        "mujoco": ((3, 1), (3, 2)),
-        "dm-control": ((1, 0, 20), (1, 0, 21)),
-        **any_version("stable-baselines3", "jax", "tyro", "wandb", "moviepy", "imageio", "tqdm", "loguru"),
-    },
-}
+def needed(framework: str) -> dict[str, str]:
+    """The bounds of each package, such as ">=2.6,<2.7" or "any"."""
+    files = HERE / f"{framework}-gpu.in", HERE / f"{framework}-gpu-flash-attn.txt"
+    text = "".join(file.read_text() for file in files if file.exists())
+    return dict(re.findall(r"^([\w-]+).*# accepts ([^\s:;]+)", text, re.MULTILINE))
 
 
-def parse(version):
+def parse(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.match(r"\d+(\.\d+)*", version).group().split("."))
 
 
-def problems(needed):
-    for name, (lowest, too_new) in needed.items():
+def problems(framework: str) -> list[str]:
+    found = []
+    for name, bounds in needed(framework).items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield f"no {name}"
+            found.append(f"no {name}")
             continue
-        if parse(version) < lowest:
-            yield f"{name} {version}, at least {'.'.join(map(str, lowest))} needed"
-        if too_new and parse(version) >= too_new:
-            yield f"{name} {version}, below {'.'.join(map(str, too_new))} needed"
+        for sign, bound in re.findall(r"(>=|<)([\d.]+)", bounds):
+            if sign == ">=" and parse(version) < parse(bound):
+                found.append(f"{name} {version}, at least {bound} needed")
+            if sign == "<" and parse(version) >= parse(bound):
+                found.append(f"{name} {version}, below {bound} needed")
+    return found
 
 
 if __name__ == "__main__":
-    framework = next(name for name in NEEDED if name.split()[0] == sys.argv[1])
-    found = list(problems(NEEDED[framework]))
-    if found:
-        print(f"The active environment ({sys.prefix}) is not what {framework} needs: {'; '.join(found)}.")
+    framework = sys.argv[1]
+    title = re.match("# (.*) on GPUs", (HERE / f"{framework}-gpu.in").read_text()).group(1)
+    if found := problems(framework):
+        print(f"The active environment ({sys.prefix}) is not what {title} needs: {'; '.join(found)}.")
     sys.exit(bool(found))
