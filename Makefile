@@ -185,16 +185,17 @@ vision-models: $(call ready,cpu)
 agreement: patched-verl
 	@$(CPU) tests/llm/agreement.py "$$CHECKOUTS/verl"
 ## bench, bench-actor: time and memory of log-probs; of the actor's passes (VERL=0.9.1)
-## bench-gpu: the same on a GPU
+## bench-gpu: the same on a GPU, after the errors of the kernels there
 bench: patched-verl
 	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
 bench-actor: $(READY_VERL)
 	@$(if $(filter 0.9.1,$(VERL)),$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python \
-		-m tools.bench.worker,$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl")
+		-m tools.bench.actor,$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl")
 bench-gpu: $(call ready,verl-gpu)
 	@python3 apply.py apply verl --checkouts "$$CHECKOUTS"
 	@mkdir -p results
-	@$(VERL_GPU) -m tools.bench.gpu_logprobs --checkout "$$CHECKOUTS/verl" --csv results/bench-gpu-logprobs.csv
+	@$(CLEAN) PYTHONPATH=. $(ENVIRONMENTS)/verl-gpu/bin/python tests/llm/log_prob_rows.py --device cuda
+	@$(VERL_GPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl" --device cuda --csv results/bench-gpu-logprobs.csv
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
 		--csv results/bench-gpu-actor.csv
 ## bench-vision: time of ERA in classifiers; in policies: bench-control, bench-ppo, bench-plugins
@@ -207,8 +208,6 @@ bench-ppo: patched-drl-code-pytorch
 	@mkdir -p results; $(CPU) -m tools.bench.ppo --checkout "$$CHECKOUTS/drl-code-pytorch" --csv results/bench-ppo.csv
 bench-plugins: $(call ready,control-cpu)
 	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
-bench-ledger bench-engine: $(call ready,cpu)
-	@$(CPU) -m tools.bench.$(@:bench-%=%)
 ## clean: remove virtual environments; RESULTS=1 removes results/ too
 clean:
 	rm -rf $(ENVIRONMENTS)$(if $(filter-out 0,$(RESULTS)), results)

@@ -1,52 +1,47 @@
-"""Time and peak memory of verl's actor with ERA, without, and with the release's way of scaling, as ratios in one run.
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Time of the two passes of verl's actor with ERA, without, and with the release's way of scaling, as ratios.
 
     python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
-The patched checkout's DataParallelPPOActor takes its two passes, old_log_prob and update, with a Qwen2 of few layers
-and a head of full size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, AdamW with
-learning rate 0, so that each turn has the same policy. Eight responses; of the positive-advantage ones, the one with
-the lowest and the one with the highest entropy are scaled. With flash-attn and bfloat16 it is used throughout;
-otherwise its padding functions are plain torch, and attention spans the pack: a little more work, the same in all arms.
+With --checkout it is v0.4.1's DataParallelPPOActor; without, the TrainingWorker of the verl 0.9 that is installed, for
+the arms that it has. The two passes are old_log_prob and update, of a Qwen2 of few layers with a head of full size:
+remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, a learning rate of 0, so that each turn
+has the same policy. Eight responses; of those with a positive advantage, the one with the lowest and the one with the
+highest entropy are scaled. With flash-attn and bfloat16 it is used throughout; otherwise v0.4.1's padding functions are
+plain torch, and attention spans the pack: a little more work, the same in all arms.
 
-The arms take turns in one process, in reversed order every other turn; each is compared with its own baseline, turn by
-turn. Memory is what a pass takes beyond what was held before it: on a GPU the allocator's peak, on CPU that of the
-resident set (only on Linux). Before anything is measured, the arms' gradients are compared, and that tokens were scaled
-is asserted.
+Each arm is compared with its own baseline, turn by turn. On a GPU a last turn takes the allocator's peak beyond what
+was held before the pass. That the arms scale the tokens that they are to scale is asserted in the first turn.
 """
 
-import argparse
 import contextlib
 import copy
-import ctypes
 import dataclasses
 import gc
-import importlib.metadata
 import importlib.util
+import math
 import os
 import sys
-import time
+import tempfile
 import types
 import warnings
+from functools import partial
 from pathlib import Path
 
-os.environ.setdefault(
-    "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
-)  # the arms' sizes differ: without it the pool fragments
+# The arms' sizes differ: without it the pool fragments.
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
-import psutil
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 
-from tools.bench.stand_ins import install_memory_counters, install_padding_functions
-from tools.bench.tables import machine_of, print_table, rounded, summarise, write_csv
+from tools.bench import tables
 
 RESPONSES, TOP_K = 8, 20
 LOGIT_STD = 3.0
 SCALED_FRACTION = 2 / RESPONSES
 # By rank of H_resp. All positive ones pass the release's gate, so that it scales what ERA scales.
 ADVANTAGES = [1.5, -0.5, 1.5, -0.5, 1.5, -0.5, -0.5, 1.5]
-M_MMAP_THRESHOLD = -3  # of malloc.h
 PASSES = ("old_log_prob", "update")
 
 
@@ -57,6 +52,10 @@ class Arm:
     era: dict | None = None  # beside low, high and k; None for off
     release: bool = False
     actor: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def in_0_9(self) -> bool:
+        return not self.release and "use_fused_kernels" not in self.actor
 
 
 OFF_POLICY = {"ppo_mini_batch_size": RESPONSES // 2}
@@ -89,132 +88,7 @@ def uses_flash_attention(dtype):
     return device() == "cuda" and dtype == torch.bfloat16 and importlib.util.find_spec("flash_attn") is not None
 
 
-def prepare_verl(checkout):
-    """Make `import verl` the checkout, and its actor run on this machine, in a group of one process."""
-    sys.path.insert(0, str(Path(checkout).resolve()))
-    flash_attention = importlib.util.find_spec("flash_attn") is not None
-    if device() == "cuda" and not flash_attention:  # dp_actor imports these where there is a GPU
-        names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
-        sys.modules["flash_attn.bert_padding"] = types.SimpleNamespace(**dict.fromkeys(names))
-    if not flash_attention or device() == "cpu":
-        install_padding_functions()
-    if device() == "cpu":
-        install_memory_counters()
-    dist.init_process_group("nccl" if device() == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-
-class Bench:
-    """One policy, one batch, and the actors of the arms that train it.
-
-    Args:
-        settings: with the fields tokens, vocabulary, width, layers, dtype (a torch dtype), k and temperature.
-    """
-
-    def __init__(self, settings):
-        self.settings = settings
-        torch.manual_seed(0)
-        self.model = build_model(settings)
-        self.fused_model = with_fused_kernels(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()  # AdamW's state is there before the first update is measured
-        self.optimizer.zero_grad()
-        self.batch = make_batch(settings)
-        set_label_probabilities(self.model, self.batch)
-        self.low, self.high = self._decide_bounds()
-
-    def _decide_bounds(self):
-        from verl.utils.era import response_entropy
-
-        _, entropys = self.actor(ARMS["grpo"]).compute_log_prob(self._data(), calculate_entropy=True)
-        h = response_entropy(entropys.float(), torch.ones_like(entropys))
-        advantages, bounds = advantages_and_bounds(h)
-        self.batch["advantages"] = advantages.unsqueeze(-1).expand_as(self.batch["responses"]).contiguous()
-        return bounds
-
-    def _data(self):
-        from verl import DataProto
-
-        meta = {
-            "temperature": self.settings.temperature,
-            "micro_batch_size": RESPONSES,
-            "use_dynamic_bsz": True,
-            "max_token_len": self.settings.tokens,
-        }
-        return DataProto(batch=self.batch.clone(), meta_info=meta)
-
-    def actor(self, arm):
-        from omegaconf import OmegaConf
-        from verl.workers.actor import dp_actor
-
-        settings = self.settings
-        config = {
-            "ppo_mini_batch_size": RESPONSES,
-            "use_dynamic_bsz": True,
-            "ppo_max_token_len_per_gpu": settings.tokens,
-            "use_remove_padding": True,
-            "use_fused_kernels": False,
-            "use_torch_compile": device() == "cuda",
-            **arm.actor,
-        }
-        era = {}
-        if arm.era is not None:
-            era = {"low": self.low, "high": self.high, "k": settings.k, **arm.era}
-            config["era"] = {"enable": not arm.release, **({} if arm.release else era)}
-        defaults = OmegaConf.load(
-            Path(dp_actor.__file__).parents[2] / "trainer/config/ppo_trainer.yaml"
-        ).actor_rollout_ref.actor
-        model = self.fused_model if config["use_fused_kernels"] else self.model
-        actor = dp_actor.DataParallelPPOActor(OmegaConf.merge(defaults, config), model, self.optimizer)
-        if settings.dtype == torch.float32:
-            actor.device_name = "cpu" if device() == "cuda" else "cuda"  # no bf16 autocast on the device that is used
-        if arm.release:
-            from tools.bench.release_way import ReleaseHooks
-
-            actor.era = ReleaseHooks(actor, **era)
-        return actor
-
-    def take_turn(self, arm, actor, measure):
-        """One step of training. `measure` runs a pass and returns its result and a number.
-
-        Returns:
-            The numbers of both passes, the batch as the update saw it, and the update's metrics.
-        """
-        data = self._data()
-        gc.collect()  # gradient checkpointing leaves cycles that hold logits
-
-        def old_log_prob():
-            # The release's hooks take the entropies themselves; verl's worker asks for them in this pass.
-            log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=not arm.release)
-            return actor.era.old_log_prob_tensors({}, data, log_probs, entropys)
-
-        tensors, old_measured = measure(old_log_prob)
-        del tensors["entropys"]  # verl's trainer drops them before the update
-        for key, value in tensors.items():
-            data.batch[key] = value
-        gc.collect()
-        metrics, update_measured = measure(lambda: actor.update_policy(data))
-        return dict(zip(PASSES, (old_measured, update_measured))), data.batch, metrics
-
-    def zero_grad(self):
-        self.optimizer.zero_grad()
-
-    def assert_work_was_done(self, name, actor, metrics):
-        """That the arm scaled the tokens it is to scale, in each of its passes, and updated with finite numbers."""
-        arm = ARMS[name]
-        scaled = {}
-        if arm.release:
-            scaled = {f"pass {i}": fraction.item() for i, fraction in enumerate(actor.era.scaled_fractions)}
-            assert len(scaled) == 2, f"{name}: {len(scaled)} passes scaled, expected 2"
-        elif arm.era is not None:
-            scaled = {"update": metrics["era/scaled_token_fraction"]}
-        expected = 0.0 if arm.era == {"k": 1.0} else SCALED_FRACTION
-        for place, fraction in scaled.items():
-            assert fraction == expected, f"{name}, {place}: {fraction} of the tokens were scaled, expected {expected}"
-        assert all(0 < norm < float("inf") for norm in metrics["actor/grad_norm"]), (
-            f"{name}: gradient norms {metrics['actor/grad_norm']}"
-        )
+# The policy and the batch
 
 
 def build_model(settings):
@@ -238,16 +112,6 @@ def build_model(settings):
     torch.nn.init.constant_(model.model.norm.weight, LOGIT_STD / (config.initializer_range * settings.width**0.5))
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
-
-
-def with_fused_kernels(model):
-    """The same parameters in a model of a class of its own: verl replaces the forward of the class, for good."""
-    from verl.models.transformers.monkey_patch import patch_forward_with_backends
-
-    fused = copy.copy(model)
-    fused.__class__ = type("Fused", (type(model),), {})
-    patch_forward_with_backends(fused, use_fused_kernels=True, fused_kernels_backend="torch")
-    return fused
 
 
 def make_batch(settings):
@@ -290,145 +154,322 @@ def advantages_and_bounds(h):
     return advantages, (ranked[1:3].mean().item(), ranked[-2:].mean().item())
 
 
-def gradients(settings, name):
-    """One update of a fresh policy by an arm: its clipped gradients, one vector in fp32, and their norm before."""
-    bench = Bench(settings)
-    seen = []
-    bench.optimizer.register_step_pre_hook(
-        lambda *_: seen.append(torch.cat([p.grad.float().flatten() for p in bench.model.parameters()]))
-    )
-    _, _, metrics = bench.take_turn(ARMS[name], bench.actor(ARMS[name]), lambda run: (run(), None))
-    return torch.cat([*seen, torch.tensor(metrics["actor/grad_norm"], device=device())])
+def assert_scaled(name, fractions, norms):
+    """That the arm scaled the share of tokens that it is to scale, and updated with finite numbers."""
+    arm = ARMS[name]
+    expected = 0.0 if arm.era in (None, {"k": 1.0}) else SCALED_FRACTION
+    assert all(fraction == expected for fraction in fractions), f"{name}: scaled {fractions}, expected {expected}"
+    assert all(0 < norm < math.inf for norm in norms), f"{name}: gradient norms {norms}"
 
 
-def check_gradients(args):
-    """That the arms that are to agree do, and that scaling changes the gradient, on a small case with few words."""
-    small = argparse.Namespace(
-        **{**vars(args), "tokens": 16 * RESPONSES, "vocabulary": 10 * TOP_K, "width": 32, "layers": 1}
-    )
-    tolerance = 1e-4 if args.dtype == torch.float32 else 0.05
-    names = ("grpo", "grpo-logging", "era", "era-topk", "release", "release-topk", "era-fused")
-    found = {name: gradients(small, name) for name in names}
-
-    def distance(a, b):
-        return ((found[a] - found[b]).norm() / found[b].norm()).item()
-
-    for a, b in [("grpo-logging", "grpo"), ("release", "era"), ("release-topk", "era-topk"), ("era-fused", "era")]:
-        assert distance(a, b) < tolerance, (
-            f"the gradients of {a} and {b} differ by {distance(a, b):.2g} of their norm, expected less than {tolerance}"
-        )
-    assert distance("era", "grpo") > 2 * tolerance, (
-        f"the gradients of era and grpo differ by no more than {distance('era', 'grpo'):.2g} of their norm: era "
-        "does nothing"
-    )
+# v0.4.1
 
 
-def synchronize():
-    if device() == "cuda":
-        torch.cuda.synchronize()
+def with_fused_kernels(model):
+    """The same parameters in a model of a class of its own: verl replaces the forward of the class, for good."""
+    from verl.models.transformers.monkey_patch import patch_forward_with_backends
+
+    fused = copy.copy(model)
+    fused.__class__ = type("Fused", (type(model),), {})
+    patch_forward_with_backends(fused, use_fused_kernels=True, fused_kernels_backend="torch")
+    return fused
 
 
-def measure_seconds(run):
-    synchronize()
-    start = time.perf_counter()
-    result = run()
-    synchronize()
-    return result, time.perf_counter() - start
-
-
-def measure_peak_mib(run):
-    """MiB beyond what was held before; None where the system has no such counter."""
-    if device() == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        result = run()
-        return result, (torch.cuda.max_memory_allocated() - before) / 2**20
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(
-            M_MMAP_THRESHOLD, 2**16
-        )  # else glibc keeps freed rows of logits, which then serve this pass and do not count
-        libc.malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak of the resident set
-    except (OSError, AttributeError):
-        return run(), None
-    before = peak_resident_mib()
-    result = run()
-    return result, peak_resident_mib() - before
-
-
-def peak_resident_mib():
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 2**10
-
-
-def limit_memory():
-    """Let a pass that is too large fail with an error, instead of Linux ending the process."""
-    if device() == "cpu" and sys.platform == "linux":
-        import resource
-
-        allowed = psutil.Process().memory_info().data + int(0.9 * psutil.virtual_memory().available)
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (allowed if hard == resource.RLIM_INFINITY else min(allowed, hard), hard)
-        )
-
-
-def is_out_of_memory(error):
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-
-
-def run(make_bench, settings, names, turns):
-    """Warm up and check, then measure the time of `turns` turns, and last, because it slows the allocator, the memory.
+class Actor:
+    """v0.4.1's actor: one policy and one batch, for all arms.
 
     Args:
-        make_bench: from the settings, a `Bench`, or what has its methods.
-
-    Returns:
-        Seconds and MiB for each pass and arm. An arm that does not fit the memory has no turns and no MiB.
+        settings: with the fields tokens, vocabulary, width, layers, dtype (a torch dtype), k and temperature.
     """
-    seconds = {pass_: {name: [] for name in names} for pass_ in PASSES}
-    memory = {pass_: {} for pass_ in PASSES}
-    unfit, bench = set(), None
-    progress = tqdm(total=(turns + 2) * len(names), desc=f"{settings.tokens:,} tokens", unit="step", mininterval=1)
 
-    def attempt(name, action):
-        try:
-            return action()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            progress.write(f"{settings.tokens:,} tokens: {name} does not fit the memory", file=sys.stderr)
-        if bench is not None:
-            bench.zero_grad()
+    def __init__(self, settings):
+        self.settings = settings
+        torch.manual_seed(0)
+        self.model = build_model(settings)
+        self.fused_model = with_fused_kernels(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()  # AdamW's state is there before the first update is measured
+        self.optimizer.zero_grad()
+        self.batch = make_batch(settings)
+        set_label_probabilities(self.model, self.batch)
+        _, entropys = self.prepare("grpo").compute_log_prob(self._data(), calculate_entropy=True)
+        advantages, self.bounds = advantages_and_bounds(entropys.float().mean(-1))
+        self.batch["advantages"] = advantages.unsqueeze(-1).expand_as(self.batch["responses"]).contiguous()
+
+    def _data(self):
+        from verl import DataProto
+
+        meta = {
+            "temperature": self.settings.temperature,
+            "micro_batch_size": RESPONSES,
+            "use_dynamic_bsz": True,
+            "max_token_len": self.settings.tokens,
+        }
+        return DataProto(batch=self.batch.clone(), meta_info=meta)
+
+    def prepare(self, name):
+        """The arm's actor."""
+        from omegaconf import OmegaConf
+        from verl.workers.actor import dp_actor
+
+        arm, settings = ARMS[name], self.settings
+        config = {
+            "ppo_mini_batch_size": RESPONSES,
+            "use_dynamic_bsz": True,
+            "ppo_max_token_len_per_gpu": settings.tokens,
+            "use_remove_padding": True,
+            "use_fused_kernels": False,
+            "use_torch_compile": device() == "cuda",
+            **arm.actor,
+        }
+        era = {}
+        if arm.era is not None:
+            era = {"low": self.bounds[0], "high": self.bounds[1], "k": settings.k, **arm.era}
+            config["era"] = {"enable": not arm.release, **({} if arm.release else era)}
+        file = Path(dp_actor.__file__).parents[2] / "trainer/config/ppo_trainer.yaml"
+        config = OmegaConf.merge(OmegaConf.load(file).actor_rollout_ref.actor, config)
+        model = self.fused_model if config.use_fused_kernels else self.model
+        actor = dp_actor.DataParallelPPOActor(config, model, self.optimizer)
+        if settings.dtype == torch.float32:
+            actor.device_name = "cpu" if device() == "cuda" else "cuda"  # no bf16 autocast on the device that is used
+        if arm.release:
+            from tools.bench.release_way import ReleaseHooks
+
+            actor.era = ReleaseHooks(actor, **era)
+        return actor
+
+    def take_turn(self, name, actor, measure):
+        """One step of training. measure(run): what `run` returns, and a number.
+
+        Returns:
+            The numbers of both passes, and the batch as the update saw it.
+        """
+        arm, data = ARMS[name], self._data()
+        gc.collect()  # gradient checkpointing leaves cycles that hold logits
+
+        def old_log_prob():
+            # The release's hooks take the entropies themselves; verl's worker asks for them in this pass.
+            log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=not arm.release)
+            return actor.era.old_log_prob_tensors({}, data, log_probs, entropys)
+
+        tensors, old_measured = measure(old_log_prob)
+        del tensors["entropys"]  # verl's trainer drops them before the update
+        for key, value in tensors.items():
+            data.batch[key] = value
         gc.collect()
-        if device() == "cuda":
-            torch.cuda.empty_cache()
+        metrics, update_measured = measure(lambda: actor.update_policy(data))
+        fractions = [metrics["era/scaled_token_fraction"]] if arm.era is not None and not arm.release else []
+        fractions += [fraction.item() for fraction in actor.era.scaled_fractions[-2:]] if arm.release else []
+        assert_scaled(name, fractions, metrics["actor/grad_norm"])
+        return dict(zip(PASSES, (old_measured, update_measured))), data.batch
 
-    bench = attempt("the policy", lambda: make_bench(settings))
-    actors = {name: bench.actor(ARMS[name]) for name in names} if bench else {}
-    for turn in range(turns + 2):
-        measure = measure_peak_mib if turn == turns + 1 else measure_seconds
-        for name in actors if turn % 2 else reversed(actors):
-            progress.update()
-            taken = None if name in unfit else attempt(name, lambda: bench.take_turn(ARMS[name], actors[name], measure))
-            if taken is None:
-                unfit.add(name)
-                continue
-            measured, _, metrics = taken
-            for pass_ in PASSES:
-                if turn == 0:
-                    bench.assert_work_was_done(name, actors[name], metrics)
-                elif turn == turns + 1:
-                    memory[pass_][name] = measured[pass_]
-                else:
-                    seconds[pass_][name].append(measured[pass_])
-    progress.close()
+
+def prepare_0_4(checkout):
+    """Makes `import verl` the checkout, and its actor run on this machine, in a group of one process."""
+    sys.path.insert(0, str(checkout))
+    flash_attention = importlib.util.find_spec("flash_attn") is not None
+    if device() == "cuda" and not flash_attention:  # dp_actor imports these where there is a GPU
+        names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
+        sys.modules["flash_attn.bert_padding"] = types.SimpleNamespace(**dict.fromkeys(names))
+    from tools.bench.stand_ins import install_memory_counters, install_padding_functions
+
+    if not flash_attention or device() == "cpu":
+        install_padding_functions()
+    if device() == "cpu":
+        install_memory_counters()
+    dist.init_process_group("nccl" if device() == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+# 0.9
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
+class Worker:
+    """0.9's worker, and ERA's, with the same policy and batch; methods and settings as `Actor`'s. On a CPU."""
+
+    def __init__(self, settings):
+        from verl.workers.engine_workers import TrainingWorker
+
+        from era.verl.worker import EraTrainingWorker
+
+        self.settings = settings
+        torch.manual_seed(0)
+        model, self.padded = build_model(settings), make_batch(settings)
+        set_label_probabilities(model, self.padded)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            self.verls, self.eras = (self._build(worker, folder) for worker in (TrainingWorker, EraTrainingWorker))
+        entropy = self._old_log_prob(self.verls, self._data(), lambda run: (run(), None))[0]["entropy"]
+        advantages, self.bounds = advantages_and_bounds(entropy.to_padded_tensor(0).mean(-1))
+        self.padded["advantages"] = advantages.unsqueeze(-1).expand_as(self.padded["responses"])
+
+    def _build(self, worker_class, folder):
+        from verl.trainer.config import CheckpointConfig
+        from verl.workers import config as verl
+
+        precision = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
+        engine = verl.FSDPEngineConfig(strategy="fsdp", mixed_precision=precision, use_torch_compile=False)
+        engine.use_dynamic_bsz = True
+        for name in ("max_token_len_per_gpu", "infer_max_token_len_per_gpu"):
+            object.__setattr__(engine, name, self.settings.tokens)
+        attention = {"attn_implementation": "sdpa"}
+        config = verl.TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=verl.HFModelConfig(
+                path=folder, load_tokenizer=False, use_remove_padding=True, override_config=attention
+            ),
+            engine_config=engine,
+            optimizer_config=verl.FSDPOptimizerConfig(lr=0.0, weight_decay=0.0, total_training_steps=1),
+            checkpoint_config=CheckpointConfig(),
+        )
+        worker = worker_class(config)
+        worker.reset()
+        return worker
+
+    def _data(self):
+        """The batch as the V1 trainer hands it out: nested."""
+        from tensordict import TensorDict
+        from verl.utils import tensordict_utils as tu
+
+        responses = ("responses", "advantages", "ref_log_prob")
+        data = {name: nested(self.padded[name]) for name in ("input_ids", "position_ids", *responses)}
+        prompt = self.padded["input_ids"].size(1) - self.padded["responses"].size(1)
+        mask = torch.ones_like(self.padded["input_ids"])
+        mask[:, :prompt] = 0
+        data["loss_mask"], data["response_mask"] = nested(mask), nested(mask[:, prompt:])
+        data["prompts"] = nested(self.padded["input_ids"][:, :prompt])
+        data = TensorDict(data, batch_size=RESPONSES)
+        tu.assign_non_tensor(data, temperature=self.settings.temperature)
+        return data
+
+    def _old_log_prob(self, worker, data, measure):
+        from verl.utils import tensordict_utils as tu
+        from verl.workers.utils.padding import response_from_nested
+
+        asked = data.copy()
+        tu.assign_non_tensor(asked, calculate_entropy=True, compute_loss=False)
+        found, measured = measure(lambda: worker.infer_batch(asked))
+        for name, key in (("old_log_probs", "log_probs"), ("entropy", "entropy")):
+            data[name] = response_from_nested(found[key], data["response_mask"])
+        return data, measured
+
+    def prepare(self, name):
+        """The arm's worker and configuration."""
+        from verl.workers.config import FSDPActorConfig
+
+        from era.verl.config import FSDPActorConfig as EraFSDPActorConfig
+
+        arm = ARMS[name]
+        actor = {key: value for key, value in arm.actor.items() if key != "ppo_mini_batch_size"}
+        common = {"rollout_n": 1, "use_dynamic_bsz": True, **actor}
+        if arm.era is None:
+            return self.verls, FSDPActorConfig(**common)
+        era = {"enable": True, "low": self.bounds[0], "high": self.bounds[1], "k": self.settings.k, **arm.era}
+        return self.eras, EraFSDPActorConfig(era=era, **common)
+
+    def take_turn(self, name, actor, measure):
+        from verl.utils import tensordict_utils as tu
+        from verl.workers.utils.losses import ppo_loss
+
+        worker, config = actor
+        worker.set_loss_fn(partial(ppo_loss, config=config))
+        gc.collect()
+        data, old_measured = self._old_log_prob(worker, self._data(), measure)
+        mini_batch = ARMS[name].actor.get("ppo_mini_batch_size", RESPONSES)
+        tu.assign_non_tensor(
+            data,
+            calculate_entropy=config.entropy_coeff != 0,
+            global_batch_size=mini_batch,
+            mini_batch_size=mini_batch,
+            epochs=1,
+            dataloader_kwargs={"shuffle": False},
+        )
+        gc.collect()
+        output, update_measured = measure(lambda: worker.train_mini_batch(data))
+        metrics = tu.get(output, "metrics")
+        fractions = [metrics["era/scaled_token_fraction"]] if ARMS[name].era is not None else []
+        assert_scaled(name, fractions, metrics["grad_norm"])
+        return dict(zip(PASSES, (old_measured, update_measured))), data
+
+
+def prepare_0_9():
+    from demo.llm.verl_0_9 import cpu
+
+    os.environ.update(cpu.ENVIRONMENT)
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    cpu.install_stand_ins()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", RAY_LOCAL_WORLD_SIZE="1")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl's worker reads them, the group is there
+
+
+# Measuring
+
+
+def seconds_of(run):
+    results = []
+    measured = tables.seconds_of(lambda: results.append(run()), device())
+    return results[0], measured
+
+
+def peak_mib(run):
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = run()
+    return result, (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measure(bench, names, turns):
+    """A table for each pass: a row for each arm that fits the memory."""
+    actors = {name: bench.prepare(name) for name in names}
+    for name in names:  # warm up
+        try:
+            bench.take_turn(name, actors[name], seconds_of)
+        except torch.OutOfMemoryError:
+            print(f"{ARMS[name].title} does not fit the memory", file=sys.stderr)
+            del actors[name]
+            torch.cuda.empty_cache()
+    arms = {name: partial(bench.take_turn, name, actor, seconds_of) for name, actor in actors.items()}
+    found = tables.take_turns(arms, turns)
+    baselines = {name: ARMS[name].baseline for name in actors if ARMS[name].baseline in actors}
+    memory = {name: bench.take_turn(name, actor, peak_mib)[0] for name, actor in actors.items() if device() == "cuda"}
     for pass_ in PASSES:
-        for name in unfit:
-            seconds[pass_][name] = []
-            memory[pass_].pop(name, None)
-    return seconds, memory
+        times = {name: [measured[pass_] for measured, _ in found[name]] for name in baselines}
+        table = tables.ratios(times, baselines)
+        if memory:
+            table["mib"] = {name: memory[name][pass_] for name in table.index}
+            table["mib_ratio"] = table.mib / [table.mib[baselines[name]] for name in table.index]
+        yield pass_, table.assign(baseline=baselines)
+
+
+def read_arguments():
+    gpu = device() == "cuda"
+    parser = tables.parser(__doc__)
+    tables.add_checkout(parser, "verl v0.4.1", "verl/utils/era_fsdp.py", required=False)
+    help_ = f"multiples of {RESPONSES}, prompts included; several for several sizes"
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 30720] if gpu else [512], help=help_)
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--width", type=int, default=3584 if gpu else 128)
+    parser.add_argument("--layers", type=int, default=4 if gpu else 2)
+    parser.add_argument("--k", type=float, default=2.0)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16" if gpu else "float32")
+    help_ = f"of {', '.join(ARMS)}; their baselines are added"
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM", help=help_)
+    args = parser.parse_args()
+    if any(tokens < 8 * RESPONSES or tokens % RESPONSES for tokens in args.tokens):
+        parser.error(f"--tokens: multiples of {RESPONSES}, at least {8 * RESPONSES}, are needed")
+    args.arms = [name for name in args.arms if args.checkout or ARMS[name].in_0_9]
+    args.dtype = getattr(torch, args.dtype)
+    return args
 
 
 @contextlib.contextmanager
@@ -438,152 +479,27 @@ def quiet():
         yield
 
 
-def versions(package):
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def environment(args):
-    import verl
-
-    on_gpu = device() == "cuda"
-    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else psutil.virtual_memory().total
-    return {
-        **machine_of(device()),
-        "memory_gib": round(memory / 2**30, 1),
-        "flash_attn": versions("flash_attn") if uses_flash_attention(args.dtype) else None,
-        "transformers": versions("transformers"),
-        "verl": verl.__version__,
-    }
-
-
-def report(args, machine, tokens, seconds, memory):
-    """Print the tables of one size, and return its rows for the CSV."""
-    shape = {
-        "dtype": str(args.dtype).removeprefix("torch."),
-        "vocabulary": args.vocabulary,
-        "width": args.width,
-        "layers": args.layers,
-        "tokens": tokens,
-        "responses": RESPONSES,
-        "k": args.k,
-        "temperature": args.temperature,
-        "turns": args.turns,
-    }
-    print(
-        f"\n{tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, width {args.width}, {args.layers} layers, "
-        f"k {args.k:g}, temperature {args.temperature:g}; medians of {args.turns} turns, ratios to the arm's own "
-        "baseline, paired by turn"
-    )
-    rows = []
-    for pass_ in PASSES:
-        summary = summarise(seconds[pass_], memory[pass_], {name: ARMS[name].baseline for name in seconds[pass_]})
-        print(f"\n{pass_}:\n")
-        print_table([{**row, "arm": ARMS[row["arm"]].title} for row in summary])
-        rows += [
-            {
-                **machine,
-                **shape,
-                "pass": pass_,
-                "arm": row["arm"],
-                "baseline": ARMS[row["arm"]].baseline,
-                "fits": row["seconds"] is not None,
-                **rounded(row),
-            }
-            for row in summary
-        ]
-    sys.stdout.flush()
-    return rows
-
-
-def add_size_arguments(parser, names):
-    """Arguments: names of the arms to choose from."""
-    gpu = device() == "cuda"
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        nargs="+",
-        default=[8192, 16384, 30720] if gpu else [512],
-        help="of a batch, prompts included; several for several sizes",
-    )
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--width", type=int, default=3584 if gpu else 128)
-    parser.add_argument("--layers", type=int, default=4 if gpu else 2)
-    parser.add_argument("--k", type=float, default=2.0)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument(
-        "--arms",
-        nargs="+",
-        choices=names,
-        default=list(names),
-        metavar="ARM",
-        help=f"of {', '.join(names)}; their baselines are added",
-    )
-    parser.add_argument("--csv", type=Path, help="also write a row per size, pass and arm to this file")
-
-
-def size_problems(args):
-    problems = []
-    if any(tokens < 8 * RESPONSES or tokens % RESPONSES for tokens in args.tokens):
-        problems.append(
-            f"--tokens are multiples of {RESPONSES}, at least {8 * RESPONSES}: there are {RESPONSES} responses"
-        )
-    if args.vocabulary < TOP_K:
-        problems.append(f"--vocabulary is at least {TOP_K}")
-    if args.width < 16 or args.width % (128 if args.width > 128 else 16):
-        problems.append("--width is a multiple of 16, above 128 of 128")
-    if args.layers < 1 or args.turns < 2 or args.k <= 1 or args.temperature <= 0:
-        problems.append("at least 1 layer, 2 turns, k > 1 and a temperature > 0 are needed")
-    if args.csv and not os.access(args.csv.parent, os.W_OK):
-        problems.append(f"the folder of {args.csv} is not there, or cannot be written to")
-    return problems
-
-
-def with_baselines(names):
-    return [name for name in ARMS if name in names or name in {ARMS[arm].baseline for arm in names}]
-
-
-def read_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
-    default = "bfloat16" if device() == "cuda" else "float32"
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=default)
-    add_size_arguments(parser, ARMS)
-    args = parser.parse_args()
-    problems = size_problems(args)
-    if not (Path(args.checkout) / "verl/utils/era_fsdp.py").is_file():
-        problems.insert(0, f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
-    if problems:
-        parser.error("; ".join(problems))
-    args.dtype = getattr(torch, args.dtype)
-    return args
-
-
-def measure_sizes(make_bench, args, machine):
-    """Measure and print the tables of each size; write the CSV after each."""
-    print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
-    names, rows = with_baselines(args.arms), []
-    for tokens in args.tokens:
-        with quiet():
-            settings = argparse.Namespace(**{**vars(args), "tokens": tokens})
-            seconds, memory = run(make_bench, settings, names, args.turns)
-        rows += report(args, machine, tokens, seconds, memory)
-        if args.csv:
-            write_csv(args.csv, rows)
-
-
 def main():
     args = read_arguments()
-    warnings.filterwarnings("ignore", message=".*(CUDA is not available|pkg_resources)")
+    warnings.filterwarnings("ignore")
     with quiet():
-        prepare_verl(args.checkout)
-        check_gradients(args)
-        limit_memory()
-        machine = environment(args)
-    measure_sizes(Bench, args, machine)
+        prepare_0_4(args.checkout) if args.checkout else prepare_0_9()
+    machine, written = tables.machine(device()), []
+    names = [name for name in ARMS if name in args.arms or name in {ARMS[arm].baseline for arm in args.arms}]
+    columns = {"ms": ("seconds", 1e3, 0), "ratio": ("ratio", 1, 2), "p20-p80": ("ratio", 1, 2, True)}
+    if device() == "cuda":
+        columns |= {"MiB": ("mib", 1, 0), "ratio ": ("mib_ratio", 1, 2)}
+    for tokens in args.tokens:
+        with quiet():
+            bench = (Actor if args.checkout else Worker)(types.SimpleNamespace(**vars(args) | {"tokens": tokens}))
+            found = list(measure(bench, names, args.turns))
+        shape = {name: getattr(args, name) for name in ("vocabulary", "width", "layers", "k", "temperature", "turns")}
+        shape |= {"tokens": tokens, "dtype": str(args.dtype).removeprefix("torch.")}
+        for pass_, table in found:
+            title = f"{pass_}: {tokens:,} tokens x {args.vocabulary:,} {shape['dtype']}, ratios to the arm's baseline"
+            tables.show(title, table.rename(index={name: ARMS[name].title for name in ARMS}), columns)
+            written.append(table.assign(**{"pass": pass_}, **shape, **machine))
+        tables.write_csv(args.csv, written)
 
 
 if __name__ == "__main__":

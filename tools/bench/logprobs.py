@@ -1,218 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Time and peak memory of what verl's actor makes of its logits, with ERA and without, as ratios in one run.
 
-    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--vocabulary 151936] [--dtypes float32]
+    python -m tools.bench.logprobs --checkout checkouts/verl [--tokens 512] [--device cuda] [--csv FILE]
 
-Each baseline is what upstream does for GRPO in the same setting: division by the temperature, logprobs_from_logits,
-entropy where one is needed, backward. "The release's way" is re-implemented here from its description: entropy under
-autograd, rows of the logits rescaled in place through an index, and a top-k filter that fills a second tensor of the
-logits' size. The arms take turns, so that a drift of the machine affects all of them; each arm's memory is the peak of
-a process of its own.
+Each baseline is what v0.4.1 does in the same setting on its padded path: division by the temperature,
+logprobs_from_logits, entropy_from_logits where an entropy is needed, backward, all eager. Its remove-padding path
+compiles the entropy, so that is an arm too, and so is torch's own cross-entropy. "The release's way" is re-implemented
+from its description: entropy under autograd, rows of the logits rescaled in place through an index, and a top-k filter
+that fills a second tensor of the logits' size.
+
+Memory is the peak of the logits and what is made of them: on a GPU the allocator's, on a CPU that of a process of its
+own. On a GPU the last column is the share of the copy bandwidth: the logits are read once forward, and read and written
+once more backward.
 """
 
-import argparse
-import json
-import os
-import platform
+import itertools
+import multiprocessing
 import resource
-import subprocess
+import statistics
 import sys
-import time
-from pathlib import Path
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 
-from tools.bench.tables import cpu_model, print_table, summarise
+from tools.bench import tables
 
-LOW, HIGH, TOP_K = 0.45, 3.0, 20
-ANY_K = 1.7  # no power of 2: an exponential per scale
+LOW, HIGH, K, ANY_K, TOP_K = 0.45, 3.0, 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
+MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the logits
 
 
-class Head(torch.autograd.Function):
-    """Stands for the model: brings logits that nobody else holds, and takes their gradient."""
+class Case:
+    """Eight responses; two have too little entropy, one too much, and half have a positive advantage."""
+
+    def __init__(self, tokens, vocabulary, dtype, device, temperature):
+        self.shape, self.dtype, self.device, self.temperature = (8, tokens // 8, vocabulary), dtype, device, temperature
+        self.labels = torch.randint(vocabulary, self.shape[:2], device=device)
+        self.entropy = torch.tensor([0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0], device=device)
+        advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=device)
+        self.advantages = advantages[:, None].expand(self.shape[:2])
+        self.mask = torch.ones_like(self.labels)
+
+    def make_logits(self):
+        return torch.randn(self.shape, dtype=self.dtype, device=self.device).mul_(3)
+
+    def once(self, group, arm, logits):
+        """Makes the arm's terms of the logits, and in an update their gradient."""
+        terms = ARMS[group][arm]
+        if group == "old_log_prob":
+            with torch.no_grad():
+                terms(self, logits)
+        else:
+            logits = Model.apply(torch.zeros((), requires_grad=True), [logits.detach()])
+            sum(term.sum() for term in terms(self, logits)).backward()
+
+
+class Model(torch.autograd.Function):
+    """Stands for the model: its output are the logits, whose memory may be taken."""
 
     @staticmethod
     def forward(ctx, anchor, holder):
         return holder.pop()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, gradient):
         return torch.zeros(()), None
 
 
-def make_case(tokens, vocabulary, dtype, temperature):
-    """Eight responses; two have too little entropy, one too much, and half have a positive advantage."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(vocabulary, (8, tokens // 8), generator=generator)
-    entropy = torch.tensor([0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
-    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]).unsqueeze(-1).expand_as(labels)
+@torch.compile(dynamic=True)
+def compiled_entropy(logits):
+    """verl/utils/torch_functional.py: entropy_from_logits, compiled as its actor does."""
+    from verl.utils.torch_functional import entropy_from_logits
+
+    return entropy_from_logits(logits)
+
+
+def upstream(case, logits, entropy=None):
+    from verl.utils.torch_functional import logprobs_from_logits
+
+    logits.div_(case.temperature)
+    log_probs = logprobs_from_logits(logits, case.labels, inplace_backward=entropy is None)
+    return [log_probs, entropy(logits)] if entropy else [log_probs]
+
+
+def eager(logits):
+    from verl.utils.torch_functional import entropy_from_logits
+
+    return entropy_from_logits(logits)
+
+
+def cross_entropy(case, logits):
+    logits.div_(case.temperature)
+    return [-F.cross_entropy(logits.flatten(0, 1), case.labels.flatten(), reduction="none")]
+
+
+def flash_attention(case, logits):
+    from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
+
+    logits.div_(case.temperature)
+    return [-cross_entropy_loss(logits.flatten(0, 1), case.labels.flatten(), inplace_backward=True)[0]]
+
+
+def liger(case, logits):
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+
+    logits.div_(case.temperature)
+    found = LigerCrossEntropyFunction.apply(logits.flatten(0, 1), case.labels.flatten(), None, -100, 0.0, 0.0, "none")
+    return [-(found[0] if isinstance(found, tuple) else found)]
+
+
+def branches(case, logits, k=K, triton=True):
+    from verl.utils.era_log_probs import branch_log_probs
+
+    return branch_log_probs(logits, case.labels, k, case.temperature, triton=triton)
+
+
+def era(case, logits, k=K, inplace_backward=True, **asked):
+    from verl.utils.era import logit_scale
+    from verl.utils.era_log_probs import policy_terms
+
+    scale = logit_scale(case.entropy, case.advantages, case.mask, low=LOW, high=HIGH, k=k)
+    terms = policy_terms(logits, case.labels, scale, case.temperature, inplace_backward=inplace_backward, **asked)
+    return [term for term in terms if term is not None]
+
+
+def release(case, logits, top_k=None):
+    from verl.utils.era import response_entropy
+    from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
+
+    logits.div_(case.temperature)
+    h = response_entropy(entropy_from_logits(logits), case.mask).unsqueeze(-1)
+    # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
+    h = case.entropy.unsqueeze(-1) + 0 * h
+    positive = case.advantages > 0
+    low, high = (h < LOW) & positive, (h > HIGH) & positive
+    logits[low] = logits[low] * K
+    logits[high] = logits[high] / K
+    if top_k is not None:
+        values, indices = logits.topk(top_k, dim=-1)
+        logits = torch.full_like(logits, -1e4).scatter(-1, indices, values)
+    return [logprobs_from_logits(logits, case.labels)]
+
+
+ARMS = {  # of each group the first is the baseline
+    "old_log_prob": {
+        "verl, padded: eager": partial(upstream, entropy=eager),
+        "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
+        "ERA off-policy, k 2": branches,
+        f"ERA off-policy, k {ANY_K}": partial(branches, k=ANY_K),
+        "ERA off-policy, k 2, torch": partial(branches, triton=False),
+    },
+    "update": {
+        "verl: eager": upstream,
+        "F.cross_entropy": cross_entropy,
+        "flash-attn's cross-entropy": flash_attention,
+        "Liger's cross-entropy": liger,
+        "ERA": era,
+        "ERA, gradient out of place": partial(era, inplace_backward=False),
+        f"ERA, top-k {TOP_K}": partial(era, top_k=TOP_K),
+        "ERA, KL loss, k 2": partial(era, original=True),
+        f"ERA, KL loss, k {ANY_K}": partial(era, original=True, k=ANY_K),
+        "ERA, torch": partial(era, triton=False),
+        "the release's way": release,
+        f"the release's way, top-k {TOP_K}": partial(release, top_k=TOP_K),
+    },
+    "update, entropy bonus": {
+        "verl, padded: eager": partial(upstream, entropy=eager),
+        "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
+        "ERA": partial(era, entropy=True),
+    },
+}
+ONLY_ON_A_GPU = ("flash-attn", "Liger", "torch")
+
+
+def arms_of(group, device):
     return {
-        "labels": labels,
-        "entropy": entropy,
-        "advantages": advantages,
-        "mask": torch.ones_like(labels),
-        "vocabulary": vocabulary,
-        "dtype": dtype,
-        "temperature": temperature,
+        arm: terms
+        for arm, terms in ARMS[group].items()
+        if device == "cuda" or not (arm.startswith(ONLY_ON_A_GPU) or arm.endswith(ONLY_ON_A_GPU))
     }
 
 
-def make_logits(case):
-    return torch.randn(*case["labels"].shape, case["vocabulary"], dtype=case["dtype"]).mul_(3)
-
-
-def upstream(entropy=False):
-    def terms(case, logits):
-        from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
-
-        logits.div_(case["temperature"])
-        log_probs = logprobs_from_logits(logits, case["labels"], inplace_backward=not entropy)
-        return [log_probs, entropy_from_logits(logits)] if entropy else [log_probs]
-
-    return terms
-
-
-def branches(k):
-    def terms(case, logits):
-        from verl.utils.era_log_probs import branch_log_probs
-
-        return branch_log_probs(logits, case["labels"], k, case["temperature"])
-
-    return terms
-
-
-def era(k=2.0, **asked):
-    def terms(case, logits):
-        from verl.utils.era import logit_scale
-        from verl.utils.era_log_probs import policy_terms
-
-        scale = logit_scale(case["entropy"], case["advantages"], case["mask"], low=LOW, high=HIGH, k=k)
-        found = policy_terms(logits, case["labels"], scale, case["temperature"], **{"inplace_backward": True, **asked})
-        return [term for term in found if term is not None]
-
-    return terms
-
-
-def release(top_k=None, k=2.0):
-    def terms(case, logits):
-        from verl.utils.era import response_entropy
-        from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
-
-        logits.div_(case["temperature"])
-        h = response_entropy(entropy_from_logits(logits), case["mask"]).unsqueeze(-1)
-        # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
-        h = case["entropy"].unsqueeze(-1) + 0 * h
-        positive = case["advantages"] > 0
-        low, high = (h < LOW) & positive, (h > HIGH) & positive
-        logits[low] = logits[low] * k
-        logits[high] = logits[high] / k
-        if top_k is not None:
-            values, indices = logits.topk(top_k, dim=-1)
-            logits = torch.full_like(logits, -1e4).scatter(-1, indices, values)
-        return [logprobs_from_logits(logits, case["labels"])]
-
-    return terms
-
-
-OLD_LOG_PROB, UPDATE, ENTROPY_BONUS = "old_log_prob", "update", "update with entropy bonus"
-BASELINES = {
-    OLD_LOG_PROB: "old_log_prob: upstream, log-prob and entropy",
-    UPDATE: "update: upstream",
-    ENTROPY_BONUS: "update with entropy bonus: upstream",
-}
-ARMS = {  # baseline, and what is made of the logits
-    BASELINES[OLD_LOG_PROB]: (OLD_LOG_PROB, upstream(entropy=True)),
-    "old_log_prob: ERA off-policy, k 2": (OLD_LOG_PROB, branches(2.0)),
-    f"old_log_prob: ERA off-policy, k {ANY_K}": (OLD_LOG_PROB, branches(ANY_K)),
-    BASELINES[UPDATE]: (UPDATE, upstream()),
-    "update: ERA": (UPDATE, era()),
-    "update: ERA, gradient out of place": (UPDATE, era(inplace_backward=False)),
-    "update: ERA, top-k 20": (UPDATE, era(top_k=TOP_K)),
-    "update: ERA with KL loss, k 2": (UPDATE, era(original=True)),
-    f"update: ERA with KL loss, k {ANY_K}": (UPDATE, era(k=ANY_K, original=True)),
-    "update: the release's way": (UPDATE, release()),
-    "update: the release's way, top-k 20": (UPDATE, release(TOP_K)),
-    BASELINES[ENTROPY_BONUS]: (ENTROPY_BONUS, upstream(entropy=True)),
-    "update with entropy bonus: ERA": (ENTROPY_BONUS, era(entropy=True)),
-}
-
-
-def once(case, name):
-    baseline, terms = ARMS[name]
-    holder = [make_logits(case)]
-    start = time.perf_counter()
-    if baseline == OLD_LOG_PROB:
-        with torch.no_grad():
-            terms(case, holder.pop())
-    else:
-        logits = Head.apply(torch.zeros((), requires_grad=True), holder)
-        sum(term.sum() for term in terms(case, logits)).backward()
-    return time.perf_counter() - start
-
-
-def take_turns(arms, rounds):
-    """Seconds per arm and round; the first round warms up."""
-    seconds = {name: [] for name in arms}
-    for round_ in range(rounds + 1):
-        for name, run in arms.items():
-            elapsed = run()
-            if round_:
-                seconds[name].append(elapsed)
-    return seconds
-
-
-def rss_mib():
+def peak_mib():
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-def peak_memory(args, dtype, name):
-    """MiB above what the process held before the logits, in a process of its own."""
-    flags = {"checkout": args.checkout, "tokens": args.tokens, "vocabulary": args.vocabulary, "dtypes": dtype}
-    flags |= {"temperature": args.temperature, "memory-of": name}
-    command = [sys.executable, "-m", "tools.bench.logprobs"]
-    command += [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+def own_memory(case, group, arm):
+    """MiB by which the logits and the arm raise the peak of this process."""
+    small = Case(16, 100, case.dtype, case.device, case.temperature)
+    small.once(group, arm, small.make_logits())  # compiles
+    before = peak_mib()
+    case.once(group, arm, case.make_logits())
+    return peak_mib() - before
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", required=True, help="a verl checkout with the overlay")
-    parser.add_argument("--tokens", type=int, default=512)
+def memory_in_a_fork(case, group, arm):
+    """On a CPU. It has to come before this process starts threads, which a fork does not have."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(own_memory, case, group, arm).result()
+
+
+def memory_on_a_gpu(case, group, arm):
+    """MiB that the allocator holds at most, the logits among them."""
+    logits = case.make_logits()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() - logits.nbytes
+    case.once(group, arm, logits)
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def peaks(case, group):
+    """MiB for each arm that can be run here."""
+    memory = memory_on_a_gpu if case.device == "cuda" else memory_in_a_fork
+    found = {}
+    for arm in arms_of(group, case.device):
+        try:
+            found[arm] = memory(case, group, arm)
+        except ImportError as error:
+            print(f"{arm}: not measured: {error}")
+    return found
+
+
+def measure(case, group, memory, turns):
+    """A row for each arm: seconds, ratio to the first arm, MiB, and on a GPU the share of the copy bandwidth."""
+    kept = case.make_logits()
+    logits = torch.empty_like(kept)
+
+    def run(arm):
+        logits.copy_(kept)
+        return tables.seconds_of(lambda: case.once(group, arm, logits), case.device)
+
+    for arm in memory:
+        run(arm)  # compiles
+    seconds = tables.take_turns({arm: partial(run, arm) for arm in memory}, turns)
+    baseline = next(iter(memory))
+    table = tables.ratios(seconds, dict.fromkeys(memory, baseline)).assign(mib=memory)
+    table["mib_ratio"] = table.mib / table.mib[baseline]
+    if case.device == "cuda":
+        copies = [tables.seconds_of(lambda: logits.copy_(kept), "cuda") for _ in range(turns)]  # reads and writes once
+        table["of_copy"] = MOVES[group] / 2 * statistics.median(copies) / table.seconds
+    return table
+
+
+def read_arguments():
+    parser = tables.parser(__doc__)
+    tables.add_checkout(parser, "verl", "verl/utils/era_log_probs.py")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--tokens", type=int, nargs="+", help="default: 512, on a GPU 8192 and 30720")
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--memory-of", choices=ARMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.rounds < 2 or args.tokens < 16 or args.vocabulary < TOP_K:
-        parser.error(f"at least 2 rounds, 16 tokens and {TOP_K} words are needed")
-    if not (Path(args.checkout) / "verl/utils/era_log_probs.py").is_file():
-        parser.error(f"{args.checkout} is not a verl checkout with the overlay; run `make apply` first")
-    sys.path.insert(0, os.path.abspath(args.checkout))
+    args.tokens = args.tokens or ([8192, 30720] if args.device == "cuda" else [512])
+    if min(args.tokens) < 16 or args.vocabulary < TOP_K:
+        parser.error(f"at least 16 tokens and {TOP_K} words are needed")
+    return args
+
+
+def main():
+    args = read_arguments()
+    sys.path.insert(0, str(args.checkout))
+    warnings.filterwarnings("ignore", message=".*pkg_resources")
     import verl.utils.torch_functional  # noqa: F401  (the import is not part of any arm)
 
-    if args.memory_of:
-        dtype = getattr(torch, args.dtypes[0])
-        once(make_case(16, 100, dtype, args.temperature), args.memory_of)
-        case = make_case(args.tokens, args.vocabulary, dtype, args.temperature)
-        before = rss_mib()
-        once(case, args.memory_of)
-        print(json.dumps(rss_mib() - before))
-        return
-    print(
-        f"{cpu_model()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
-    )
-    for dtype in args.dtypes:
-        case = make_case(args.tokens, args.vocabulary, getattr(torch, dtype), args.temperature)
-        size = args.tokens * args.vocabulary * case["dtype"].itemsize / 2**20
-        print(
-            f"\n{args.tokens} x {args.vocabulary:,} {dtype}: the logits are {size:.0f} MiB; temperature "
-            f"{args.temperature:g}; medians of {args.rounds} turns, ratios paired by turn\n"
-        )
-        memory = {name: peak_memory(args, dtype, name) for name in ARMS}
-        seconds = take_turns({name: lambda name=name, case=case: once(case, name) for name in ARMS}, args.rounds)
-        print_table(summarise(seconds, memory, {name: BASELINES[group] for name, (group, _) in ARMS.items()}))
+    machine, written = tables.machine(args.device), []
+    sizes = itertools.product(args.tokens, args.dtypes)
+    cases = {
+        size: Case(size[0], args.vocabulary, getattr(torch, size[1]), args.device, args.temperature) for size in sizes
+    }
+    memory = {(size, group): peaks(case, group) for size, case in cases.items() for group in ARMS}
+    columns = {"ms": ("seconds", 1e3, 1), "ratio": ("ratio", 1, 2), "p20-p80": ("ratio", 1, 2, True)}
+    columns |= {"MiB": ("mib", 1, 0), "ratio ": ("mib_ratio", 1, 2)}
+    columns |= {"of copy": ("of_copy", 1, 2)} if args.device == "cuda" else {}
+    for (size, group), peak in memory.items():
+        (tokens, dtype), case = size, cases[size]
+        table = measure(case, group, peak, args.turns)
+        logits = tokens * args.vocabulary * case.dtype.itemsize / 2**20
+        tables.show(f"{group}: {tokens} x {args.vocabulary:,} {dtype}, logits of {logits:.0f} MiB", table, columns)
+        shape = {"group": group, "tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype, "turns": args.turns}
+        written.append(table.assign(**shape, temperature=args.temperature, **machine))
+        tables.write_csv(args.csv, written)
 
 
 if __name__ == "__main__":

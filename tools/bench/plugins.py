@@ -1,10 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """CPU time of ERA's policies per environment step in stable-baselines3, sbx and rsl_rl, as ratios.
 
-    python -m tools.bench.plugins [--hosts sb3-ppo ...] [--rounds 15] [--csv FILE]
+    python -m tools.bench.plugins [--hosts sb3-ppo ...] [--turns 15] [--csv FILE]
 
 Two arms per host, with the host's default settings on a CPU: its own policy (SAC's also learns its entropy coefficient)
 and ERA's. HalfCheetah-v5 in one environment; in rsl_rl 64 points that cost nothing, so that its ratio is the largest
-possible. Both train in one process and take turns, in reversed order every other turn, and are compared turn by turn.
+possible. Both train in one process.
 
 A step's own noise hides the share of the activation: ln sigma from the head's output, and its gradient. So it is also
 measured alone, after each turn, for every call that ERA's arm makes in a step, as a share of that arm's step.
@@ -13,7 +15,6 @@ Times are CPU times of the process, all threads together: other processes on the
 times.
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -22,7 +23,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from unittest import mock
 
 import torch
@@ -173,21 +174,18 @@ def cpu_seconds(run, repeats):
     return (time.process_time() - start) / repeats
 
 
-def measure(host, rounds):
+def measure(host, turns):
     """For each arm CPU seconds per environment step, one number per turn; and those of the activation alone."""
     with contextlib.redirect_stdout(io.StringIO()):
         trainings = {arm: host.make(arm) for arm in ARMS}
         for train in trainings.values():
             train(host.steps + 200)  # learning starts after 100 steps; then everything is compiled
         calls = host.calls or count_calls(host, trainings["era"])
-        activation = jax_activation if host.calls else torch_activation
-        alone = [(number, activation(*call)) for call, number in calls.items()]
-        seconds = {arm: [] for arm in (*ARMS, "activation")}
-        for turn in range(rounds):
-            for arm in ARMS[:: 1 if turn % 2 else -1]:
-                seconds[arm].append(cpu_seconds_of_turn(trainings[arm], host.steps))
-            seconds["activation"].append(sum(number * cpu_seconds(run, 300) for number, run in alone))
-    return seconds
+        make = jax_activation if host.calls else torch_activation
+        alone = [(number, make(*call)) for call, number in calls.items()]
+        arms = {arm: partial(cpu_seconds_of_turn, train, host.steps) for arm, train in trainings.items()}
+        arms["activation"] = lambda: sum(number * cpu_seconds(run, 300) for number, run in alone)
+        return tables.take_turns(arms, turns)
 
 
 def cpu_seconds_of_turn(train, steps):
@@ -196,50 +194,23 @@ def cpu_seconds_of_turn(train, steps):
     return (time.process_time() - start) / steps
 
 
-def rows_of(seconds):
-    """One per arm: CPU ms of a step, its ratio to the baseline; the activation's to ERA's arm."""
-    rows = tables.summarise(seconds, {}, {"baseline": "baseline", "era": "baseline", "activation": "era"})
-    for row in rows:
-        for suffix in ("", "_p20", "_p80"):
-            row[f"cpu_ms{suffix}"] = 1e3 * row.pop(f"seconds{suffix}")
-            row[f"ratio{suffix}"] = row.pop(f"seconds_ratio{suffix}")
-        row["ratio_to"] = "era" if row["arm"] == "activation" else "baseline"
-        del row["peak_mib"], row["peak_ratio"]
-    return rows
-
-
-def print_rows(rows):
-    print("| arm        |       CPU ms per step (p20 to p80) |          ratio (p20 to p80) |")
-    print("|------------|-----------------------------------:|----------------------------:|")
-    for row in rows:
-        cpu_ms, ratio = (
-            f"{row[name]:.4f} ({row[f'{name}_p20']:.4f} to {row[f'{name}_p80']:.4f})" for name in ("cpu_ms", "ratio")
-        )
-        print(f"| {row['arm']:10} | {cpu_ms:>34} | {ratio:>27} |")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = tables.parser(__doc__, turns=15)
     parser.add_argument("--hosts", nargs="+", choices=HOSTS, default=[*HOSTS])
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each arm, at least 2")
-    parser.add_argument("--csv", type=Path, help="also write a row per host and arm to this file")
     args = parser.parse_args()
-    if args.rounds < 2:
-        parser.error("at least 2 rounds are needed")
-    if args.csv and not args.csv.parent.is_dir():
-        parser.error(f"the folder of {args.csv} does not exist")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rows = []
+    machine, written = tables.machine(), []
+    columns = {"CPU ms": ("seconds", 1e3, 4), "p20-p80": ("seconds", 1e3, 4, True)}
+    columns |= {"ratio": ("ratio", 1, 4), "p20-p80 ": ("ratio", 1, 4, True)}
+    baselines = {"baseline": "baseline", "era": "baseline", "activation": "era"}
     for name in args.hosts:
         host = HOSTS[name]()
-        print(f"\n{name}, {args.rounds} turns of {host.steps} environment steps:\n", flush=True)
-        found = rows_of(measure(host, args.rounds))
-        print_rows(found)
-        where = {**tables.machine_of("cpu"), "host": name, "rounds": args.rounds, "steps": host.steps}
-        rows += [{**where, **tables.rounded(row)} for row in found]
-        if args.csv:
-            tables.write_csv(args.csv, rows)
+        table = tables.ratios(measure(host, args.turns), baselines).assign(ratio_to=baselines)
+        title = f"{name}, {args.turns} turns of {host.steps} environment steps; the activation's ratio is to era"
+        tables.show(title, table, columns)
+        written.append(table.assign(host=name, turns=args.turns, steps=host.steps, **machine))
+        tables.write_csv(args.csv, written)
 
 
 if __name__ == "__main__":

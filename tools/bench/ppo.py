@@ -1,18 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """CPU time of a step of PPO and of PPO-ERA in the paper's code, as ratios.
 
-    python -m tools.bench.ppo --checkout checkouts/drl-code-pytorch [--rounds 5] [--steps 20000] [--csv FILE]
+    python -m tools.bench.ppo --checkout checkouts/drl-code-pytorch [--turns 5] [--steps 20000] [--csv FILE]
 
 Each turn trains once and takes the CPU time between the first evaluation and the last, so neither imports nor the
-recording of --fast count. The arms take turns and are compared turn by turn. The arm `head` has ERA's layer and no
+recording of --fast count. The arm `head` has ERA's layer and no
 activation, so ERA beside it is the activation's own cost, and beside `parameter` all that PPO-ERA adds.
 """
 
-import argparse
 import csv
 import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,39 +38,26 @@ def cpu_seconds_per_step(script: Path, steps: int, flags: tuple[str, ...]) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkout", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each arm, at least 2")
+    parser = tables.parser(__doc__, turns=5)
+    tables.add_checkout(parser, "drl-code-pytorch", "5.PPO-continuous/era_ppo.py")
     parser.add_argument("--steps", type=int, default=4 * EVERY, help=f"of a turn, at least {2 * EVERY}")
-    parser.add_argument("--csv", type=Path, help="also write a row per arm to this file")
     args = parser.parse_args()
-    script = args.checkout.resolve() / "5.PPO-continuous/PPO_continuous_main.py"
-    if not (script.parent / "era_ppo.py").is_file():
-        parser.error(f"{args.checkout} is not a checkout with the overlay: python3 apply.py apply drl-code-pytorch")
-    if args.rounds < 2 or args.steps < 2 * EVERY:
-        parser.error(f"at least 2 rounds of at least {2 * EVERY} steps are needed")
-    machine = {**tables.machine_of("cpu"), "threads": 1, "mujoco": version("mujoco"), "task": TASK, "steps": args.steps}
-    print(f"CPU time of a step, {TASK}, {args.rounds} rounds of {args.steps} steps, evaluations included")
-    print(", ".join(f"{name} {value}" for name, value in machine.items() if value is not None))
-    print(f"\n| {'code':<9}| {'sigma':<10}| {'ms':>6} | {'x parameter':>11} | {'p20 - p80':>13} | {'x head':>6} |")
-    print("|----------|-----------|-------:|------------:|--------------:|-------:|")
-    written = []
+    if args.steps < 2 * EVERY:
+        parser.error(f"--steps: at least {2 * EVERY} are needed, for two evaluations")
+    script = args.checkout / "5.PPO-continuous/PPO_continuous_main.py"
+    machine, written = {**tables.machine(), "threads": 1, "mujoco": version("mujoco")}, []
+    columns = {"ms": ("seconds", 1e3, 3), "x parameter": ("ratio", 1, 3), "p20-p80": ("ratio", 1, 3, True)}
+    columns |= {"x head": ("head_ratio", 1, 3)}
     for mode, own in MODES.items():
-        times = {arm: [] for arm in ARMS}
-        for turn in range(args.rounds):
-            for arm in list(ARMS)[:: 1 if turn % 2 == 0 else -1]:
-                times[arm].append(cpu_seconds_per_step(script, args.steps, (*own, *ARMS[arm])))
-        against = {base: tables.summarise(times, {}, dict.fromkeys(ARMS, base)) for base in ("parameter", "head")}
-        for row, beside_head in zip(against["parameter"], against["head"]):
-            spread = f"{row['seconds_ratio_p20']:.3f} - {row['seconds_ratio_p80']:.3f}"
-            print(
-                f"| {mode:<9}| {row['arm']:<10}| {1000 * row['seconds']:6.3f} | {row['seconds_ratio']:11.3f} | "
-                f"{spread:>13} | {beside_head['seconds_ratio']:6.3f} |",
-                flush=True,
-            )
-            row["head_ratio"] = beside_head["seconds_ratio"]
-            written.append(tables.rounded({**machine, "rounds": args.rounds, "code": mode, **row}))
-    if args.csv:
+        arms = {arm: partial(cpu_seconds_per_step, script, args.steps, (*own, *flags)) for arm, flags in ARMS.items()}
+        seconds = tables.take_turns(arms, args.turns)
+        beside_head = tables.ratios(seconds, dict.fromkeys(ARMS, "head"), "head_ratio").filter(like="head_ratio")
+        table = tables.ratios(seconds, dict.fromkeys(ARMS, "parameter")).join(beside_head)
+        tables.show(
+            f"CPU time of a step, {TASK}, code: {mode}, {args.turns} turns of {args.steps} steps", table, columns
+        )
+        shape = {"task": TASK, "steps": args.steps, "turns": args.turns, "code": mode}
+        written.append(table.assign(**shape, **machine))
         tables.write_csv(args.csv, written)
 
 

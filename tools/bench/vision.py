@@ -1,16 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Time of ERA, of the paper's listing and of no activation, alone and in steps of timm models, as ratios.
 
-    python -m tools.bench.vision --checkout checkouts/timm [--rounds 15] [--device cuda] [--csv FILE]
+    python -m tools.bench.vision --checkout checkouts/timm [--turns 15] [--device cuda] [--csv FILE]
 
 First the activation alone, between logits and cross-entropy; then whole steps of timm models: forward, cross-entropy,
 backward and SGD, on a GPU with automatic mixed precision as in train.py --amp. Both are measured in training, and in
 evaluation without gradients, eager and compiled. What is compiled is the model or the activation; the loss stays
 outside, as in train.py. The listing (paper, code:image) is reproduced here, including its unused maximum.
 
-The arms take turns in one process, in reversed order every other turn, and are compared turn by turn. A step's own
-noise may hide the activation's share of it. So the activation is also measured alone with the step's batch, and the
-last column is its time divided by the step's. Before anything is measured, the arms' outputs and gradients are
-compared. Memory is what autograd keeps for the backward pass. OMP_NUM_THREADS sets the number of threads.
+A step's own noise may hide the activation's share of it. So the activation is also measured alone with the step's
+batch, and the last column is its time divided by the step's. Memory is what autograd keeps for the backward pass.
+OMP_NUM_THREADS sets the number of threads.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import contextlib
 import copy
 import math
 import sys
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.nn as nn
@@ -31,11 +32,18 @@ ARMS = {
     "listing": "the listing",
     "approx": "ERA, approx",
     "exact": "ERA, exact",
-    "logged": "ERA, approx, entropies logged",
+    "logged": "ERA, entropies logged",
 }
 INVERSES = {"approx": "approx", "exact": "exact", "logged": "approx"}
 PASSES = ("training", "evaluation")
-COLUMNS = {"ms": 9, "p20 - p80": 17, "x plain": 7, "p20 - p80 ": 13, "x listing": 9, "kept, MiB": 9, "alone, %": 8}
+COLUMNS = {
+    "ms": ("seconds", 1e3, 3),
+    "x plain": ("ratio", 1, 3),
+    "p20-p80": ("ratio", 1, 3, True),
+    "x listing": ("listing_ratio", 1, 3),
+    "kept, MiB": ("kept_mib", 1, 2),
+    "alone, %": ("alone_share", 100, 3),
+}
 
 
 class Listing(nn.Module):
@@ -142,23 +150,6 @@ def step_runs(args, model, pass_, mode):
     return {arm: functions(classifier, loss_function(arm)) for arm, classifier in classifiers(model).items()}
 
 
-def check(args, num_classes):
-    """Check the arms: approx is the listing, exact solves the paper's equation, plain is neither."""
-    logits = (3 * torch.randn(16, num_classes, dtype=torch.float64, device=args.device)).requires_grad_()
-    target = torch.zeros(16, dtype=torch.long, device=args.device)
-    found = {}
-    for arm, activation in activations(num_classes).items():
-        log_q = activation(logits).log_softmax(dim=-1)
-        found[arm] = torch.cat([log_q, *torch.autograd.grad(F.nll_loss(log_q, target), logits)])
-    distances = {arm: ((found[arm] - found["listing"]).norm() / found["listing"].norm()).item() for arm in found}
-    message = f"{num_classes} classes: relative distances from the listing {distances}"
-    assert distances["approx"] < 1e-9 and 1e-5 < distances["exact"] < distances["plain"], message
-    y = activations(num_classes)["exact"](logits.detach())
-    total = (-y * y.exp()).sum(dim=-1)  # sum h = C
-    expected = torch.full_like(total, math.exp(paper_min_entropy(num_classes) - 1))
-    assert torch.allclose(total, expected, rtol=1e-9), f"{num_classes} classes: ERA, exact does not solve the equation"
-
-
 def kept_mib(loss):
     """MiB that autograd keeps between forward and backward pass, without parameters; each storage counts once."""
     kept = []
@@ -176,43 +167,19 @@ def kept_mib(loss):
 
 
 def measure(args, runs, pass_):
-    """Rows of `summarise` for the arms, compared with plain; added are `listing_ratio`, `..._p20` and `..._p80`."""
+    """A row for each arm: seconds, the ratios to plain and to the listing, and MiB kept in training."""
     with torch.set_grad_enabled(pass_ == "training"):
-        for _ in range(2):  # compilation, the allocator, cuDNN's choice
-            for run, _ in runs.values():
+        arms = {}
+        for arm, (run, _) in runs.items():
+            for _ in range(2):  # compilation, the allocator, cuDNN's choice
                 run()
-        once = {arm: tables.seconds_of(args.device, run, 3) for arm, (run, _) in runs.items()}
-        repeats = {arm: max(1, round(tables.TURN_SECONDS / time)) for arm, time in once.items()}
-        seconds = {arm: [] for arm in runs}
-        for turn in range(args.rounds):
-            for arm in runs if turn % 2 else reversed(runs):
-                seconds[arm].append(tables.seconds_of(args.device, runs[arm][0], repeats[arm]))
-        memory = {arm: kept_mib(loss) for arm, (_, loss) in runs.items()} if pass_ == "training" else {}
-    rows = tables.summarise(seconds, memory, dict.fromkeys(seconds, "plain"))
-    for row, other in zip(rows, tables.summarise(seconds, {}, dict.fromkeys(seconds, "listing"))):
-        row.update({f"listing_ratio{end}": other[f"seconds_ratio{end}"] for end in ("", "_p20", "_p80")})
-        row["kept_mib"] = row.pop("peak_mib")
-        del row["peak_ratio"]
-    return rows
-
-
-def print_rows(rows):
-    width = max(map(len, ARMS.values()))
-    print("| " + " | ".join([f"{'arm':<{width}}", *(f"{name:>{size}}" for name, size in COLUMNS.items())]) + " |")
-    print("|" + "|".join(["-" * (width + 2), *("-" * (size + 1) + ":" for size in COLUMNS.values())]) + "|")
-    for row in rows:
-        cells = [
-            f"{1e3 * row['seconds']:.3f}",
-            f"{1e3 * row['seconds_p20']:.3f} - {1e3 * row['seconds_p80']:.3f}",
-            f"{row['seconds_ratio']:.3f}",
-            f"{row['seconds_ratio_p20']:.3f} - {row['seconds_ratio_p80']:.3f}",
-            f"{row['listing_ratio']:.3f}",
-            "" if row["kept_mib"] is None else f"{row['kept_mib']:.2f}",
-            "" if row["alone_share"] is None else f"{100 * row['alone_share']:.3f}",
-        ]
-        cells = [f"{ARMS[row['arm']]:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, COLUMNS.values()))]
-        print(f"| {' | '.join(cells)} |")
-    sys.stdout.flush()
+            repeats = max(1, round(tables.TURN_SECONDS / tables.seconds_of(run, args.device, 3)))
+            arms[arm] = partial(tables.seconds_of, run, args.device, repeats)
+        seconds = tables.take_turns(arms, args.turns)
+        kept = {arm: kept_mib(loss) if pass_ == "training" else None for arm, (_, loss) in runs.items()}
+    beside_listing = tables.ratios(seconds, dict.fromkeys(runs, "listing"), "listing_ratio").filter(like="listing")
+    table = tables.ratios(seconds, dict.fromkeys(runs, "plain")).join(beside_listing)
+    return table.assign(kept_mib=kept, alone_share=None)
 
 
 def measure_activation(args, batch, num_classes, pass_, mode):
@@ -226,17 +193,9 @@ def measure_steps(args, name, pass_, mode):
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=args.classes)
     torch._dynamo.reset()
-    rows = measure(args, step_runs(args, model, pass_, mode), pass_)
-    alone = {row["arm"]: row["seconds"] for row in measure_activation(args, args.batch, args.classes, pass_, mode)}
-    for row in rows:
-        row["alone_share"] = (alone[row["arm"]] - alone["plain"]) / rows[0]["seconds"]
-    return rows
-
-
-def environment(args):
-    import timm
-
-    return {**tables.machine_of(args.device), "timm": timm.__version__}
+    table = measure(args, step_runs(args, model, pass_, mode), pass_)
+    alone = measure_activation(args, args.batch, args.classes, pass_, mode).seconds
+    return table.assign(alone_share=(alone - alone["plain"]) / table.seconds["plain"])
 
 
 def size(text):
@@ -247,65 +206,40 @@ def size(text):
 
 
 def read_arguments():
-    parser = tables.make_parser(__doc__, "timm")
-    parser.add_argument(
-        "--sizes",
-        type=size,
-        nargs="*",
-        default=[(64, 10), (256, 1000), (64, 21841)],
-        metavar="BATCHxCLASSES",
-        help="of the logits of the activation alone (default: 64x10 256x1000 64x21841)",
-    )
-    parser.add_argument(
-        "--models",
-        nargs="*",
-        default=["resnet50", "test_resnet"],
-        metavar="MODEL",
-        help="timm models whose steps are measured, with their own image size (default: resnet50 test_resnet)",
-    )
+    parser = tables.parser(__doc__, turns=15)
+    tables.add_checkout(parser, "timm", "timm/layers/era.py")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
+    help_ = "of the logits of the activation alone (default: 64x10 256x1000 64x21841)"
+    sizes = [(64, 10), (256, 1000), (64, 21841)]
+    parser.add_argument("--sizes", type=size, nargs="*", default=sizes, metavar="BATCHxCLASSES", help=help_)
+    help_ = "of timm, whose steps are measured with their own image size (default: resnet50 test_resnet)"
+    parser.add_argument("--models", nargs="*", default=["resnet50", "test_resnet"], metavar="MODEL", help=help_)
     parser.add_argument("--batch", type=int, help="images of a step (default: 8, on a GPU 64)")
-    parser.add_argument("--classes", type=int, default=1000, help="of the models")
+    parser.add_argument("--classes", type=int, default=1000, help="of the models, at least 10")
     args = parser.parse_args()
-    args.batch = args.batch if args.batch is not None else 64 if args.device == "cuda" else 8
-    file = "timm/layers/era.py"
-    problems = tables.find_problems(args, "timm", file)
-    if (Path(args.checkout) / file).is_file():
-        sys.path.insert(0, str(Path(args.checkout).resolve()))
-        import timm
-
-        unknown = [name for name in args.models if not timm.is_model(name)]
-        problems += [f"no models of timm: {', '.join(unknown)}"] if unknown else []
-    if not args.sizes and not args.models:
-        problems.append("neither sizes nor models to measure")
-    if args.batch < 2 or args.classes < 10:
-        problems.append("a batch of at least 2 and at least 10 classes are needed")
-    if problems:
-        parser.error("; ".join(problems))
+    args.batch = args.batch or (64 if args.device == "cuda" else 8)
     return args
 
 
 def main():
     args = read_arguments()
+    sys.path.insert(0, str(args.checkout))
+    import timm
+
     torch.backends.cudnn.benchmark = True  # as in train.py
-    machine = environment(args)
-    print("; ".join(f"{key} {value}" for key, value in machine.items() if value is not None))
-    print(f"medians of {args.rounds} turns; ratios paired by turn; kept: for the backward pass, without parameters")
+    machine, written = {**tables.machine(args.device), "timm": timm.__version__}, []
     planned = [("activation", *size_, measure_activation, size_) for size_ in args.sizes]
     planned += [(name, args.batch, args.classes, measure_steps, (name,)) for name in args.models]
-    for num_classes in {table[2] for table in planned}:
-        check(args, num_classes)
-    rows = []
-    for what, batch, num_classes, measure_table, arguments in planned:
+    for what, batch, classes, measure_table, arguments in planned:
         for mode in args.modes:
             for pass_ in PASSES:
-                print(f"\n{what}, {batch} x {num_classes:,} logits, {pass_}, {mode}:\n", flush=True)
-                found = [{"alone_share": None, **row} for row in measure_table(args, *arguments, pass_, mode)]
-                print_rows(found)
-                shape = {"what": what, "batch": batch, "classes": num_classes}
-                shape |= {"pass": pass_, "mode": mode, "rounds": args.rounds}
-                rows += [{**machine, **shape, **tables.rounded(row)} for row in found]
-                if args.csv:
-                    tables.write_csv(args.csv, rows)
+                table = measure_table(args, *arguments, pass_, mode)
+                title = f"{what}, {batch} x {classes:,} logits, {pass_}, {mode}"
+                tables.show(title, table.rename(index=ARMS), COLUMNS)
+                shape = {"what": what, "batch": batch, "classes": classes, "pass": pass_, "mode": mode}
+                written.append(table.assign(**shape, turns=args.turns, **machine))
+                tables.write_csv(args.csv, written)
 
 
 if __name__ == "__main__":
