@@ -1,6 +1,6 @@
 """tools/drift: what it says of a patched release that works, one that breaks, and what cannot be started."""
 
-from pathlib import Path
+import re
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def create_model(name, num_classes, era_min_entropy):
 BREAKS = "def create_model(name, **kwargs):\n    return loss_fn\n"
 LACKS = "import not_installed_anywhere.part\n"
 FILES = ("0001-Create-classifiers-with-ERA.patch", "0002-Train-with-ERA.patch")
-PATHS = {FILES[0]: {tool.FACTORY}, FILES[1]: {"train.py"}}
+PATHS = {FILES[0]: {probes.FACTORY}, FILES[1]: {"train.py"}}
 
 
 def release(label: str, *results: str) -> dict:
@@ -87,18 +87,11 @@ def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
         probes.check_classifier(classifier)
 
 
-def test_after_a_failure_what_builds_on_it_is_not_tried(started, monkeypatch):
-    monkeypatch.setattr(tool, "start", lambda *arguments: "RuntimeError: broken")
-    row = release("v9.1", "clean", "clean")
-    found = outcome({"started": tool.start_release("timm", row, PATHS, Path(), Path())})
-    broken = ("create_model", "fails", "RuntimeError: broken")
-    assert found == [broken, ("train.py", "not tried", "create_model fails")]
-
-
 def test_a_failure_of_what_is_claimed_is_told_by_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "PLUGINS", {})
+    broken = {"what": "", "outcome": tool.FAILS, "reason": "RuntimeError: broken"}
+    monkeypatch.setattr(tool, "start", lambda chosen, *arguments: dict.fromkeys(chosen, broken))
     for pinned, label in ((True, "v1.0.20"), (False, "v1.0.21")):
-        monkeypatch.setattr(tool, "start", lambda *arguments: "RuntimeError: broken")
         row = release(label, "clean", "clean")
         version = {"commit": row["commit"] if pinned else "1" * 40, "patches": list(FILES), "releases": [row]}
         assert tool.start_all({"upstreams": {"timm": {"v1.0.20": version}}}, tmp_path, tmp_path) is not pinned
@@ -113,15 +106,9 @@ def test_the_releases_of_era_verl(tmp_path):
     assert found["v0.9.0"] == tmp_path / "verl/v0.4.1/v0.9.0/upstream" and found["v0.9.1"].name == "verl-0.9.1"
 
 
-def test_a_probe_is_a_function_and_its_files_are_patched(project_root):
-    for name, checks in tool.CHECKS.items():
-        versions = [folder.name for folder in (project_root / "patches" / name).iterdir()]
-        paths = {
-            path
-            for label in versions
-            for patch in (project_root / "patches" / name / label).glob("*.patch")
-            for path in tool.touched(name, label, patch.name)
-        }
-        for check in checks:
-            assert not check.probe or callable(getattr(probes, check.probe)), check
-            assert paths.issuperset(check.files) or check.what == "Hub helpers", check
+def test_the_files_of_every_probe_are_patched(project_root):
+    for name, chosen in tool.PROBES.items():
+        patches = (project_root / "patches" / name).glob("*/*.patch")
+        paths = {path for patch in patches for path in re.findall(r"^diff --git a/(\S+) b/", patch.read_text(), re.M)}
+        for probe in chosen:
+            assert paths.issuperset(probe.files), probe

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Time of a step of FastTD3's train.py and of FastSAC-ERA's, as ratios, and the activation's share of it.
 
-    python -m tools.bench.control --checkout checkouts/fasttd3 [--turns 5] [--device cuda] [--csv FILE]
+    python -m tools.bench.control --checkout checkouts/fasttd3 [--turns 3] [--device cuda] [--csv FILE]
 
 Each turn trains once, for some hundred steps of the real train.py with upstream's networks, and takes the time between
 the first row of its log, before which everything is compiled, and the last; the environments' time is part of it.
@@ -41,7 +41,7 @@ COLUMNS = {
     "x FastTD3": ("ratio", 1, 3),
     "p20-p80": ("ratio", 1, 3, True),
     "x no delay": ("no_delay_ratio", 1, 3),
-    "activation, %": ("activation_share", 100, 2),
+    "alone, %": ("activation_share", 100, 2),
 }
 
 
@@ -91,7 +91,7 @@ def activation_seconds(args, mode):
 
 
 def main():
-    parser = tables.parser(__doc__, turns=5)
+    parser = tables.parser(__doc__, turns=3)
     tables.add_checkout(parser, "FastTD3", "fast_td3/era_training.py")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager"])
@@ -102,7 +102,7 @@ def main():
         "--task", default="Humanoid-v5", help="of Gymnasium (default: Humanoid-v5, 17 action dimensions)"
     )
     parser.add_argument("--num-envs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=LOG_INTERVAL, help=f"of a turn, a multiple of {LOG_INTERVAL}")
     args = parser.parse_args()
     names = [name for name in ARMS if name in ("fasttd3", "no-delay", *args.arms)]

@@ -102,10 +102,11 @@ def show(title: str, table: pd.DataFrame, columns: dict[str, tuple]) -> None:
     for heading, (name, factor, decimals, *spread) in columns.items():
         names = [f"{name}_p20", f"{name}_p80"] if spread else [name]
         cells = table[names].astype(float).mul(factor).map(lambda x, d=decimals: "" if pd.isna(x) else f"{x:.{d}f}")
-        text[heading] = cells.agg(lambda row: "-".join(row).strip("-"), axis=1)
+        text[heading] = cells.agg(lambda row: "-".join(filter(None, row)), axis=1)
     print(f"\n{title}\n\n{pd.DataFrame(text, index=table.index).rename_axis(None).to_string()}", flush=True)
 
 
 def write_csv(path: Path | None, tables: list[pd.DataFrame]) -> None:
     if path:
-        pd.concat(tables).to_csv(path, float_format="%.5g", index_label="arm")
+        filled = [table.dropna(axis=1, how="all") for table in tables]
+        pd.concat(filled).to_csv(path, float_format="%.5g", index_label="arm")

@@ -1,15 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m tools.drift: what merges of the patches is started on this CPU; writes docs/engine/drift.md.
 
 Beside the page is drift.json, with each hunk and each outcome. Exits 1 if a pinned version fails, or a plug-in on a
 release that it is for; otherwise 6 if a repository or release is unavailable, 3 if one was refused.
 """
 
-from demo.runner import environment
-
-if __name__ == "__main__":
-    environment.restart_if_needed()
-
-import argparse
 import json
 import os
 import platform
@@ -17,73 +13,49 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
 
-from demo.runner.command import exit_code, only_one
-from demo.runner.environment import ROOT, cleaned
-from demo.runner.errors import DemoError
-from demo.runner.processes import process_group
 from engine.cli import read_arguments
 from engine.context import Context
 from engine.errors import Stop
-from engine.files import write_file
+from tools.drift import probes
 from tools.drift.page import page
 from tools.drift.textual import order, textual_drift
 
-SECONDS = 600  # for a probe, which takes some seconds
-TRAINS, STARTS, FAILS, NOT_TRIED = "trains", "starts", "fails", "not tried"
+ROOT = Path(__file__).resolve().parents[2]
+WORK, OUT = ROOT / "results/drift", ROOT / "docs/engine"
+FAILS, NOT_TRIED = "fails", "not tried"
+TESTS = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]  # whose files probes use
 
 
-@dataclass(frozen=True)
-class Check:
-    """What is started, by a function of probes.py, and the files whose patches it needs.
+class Probe(NamedTuple):
+    """A test of probes.py, with what its mark says."""
 
-    outcome: if the probe ends well; or, without a probe, why there is none.
-    """
-
+    test: str
+    upstream: str
     what: str
     outcome: str
-    probe: str
     files: tuple[str, ...]
 
 
-LOG_PROBS, FACTORY = "verl/utils/torch_functional.py", "timm/models/_factory.py"
-FASTTD3 = ("fast_td3/hyperparams.py", "fast_td3/train.py")
-VERL_ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
-CHECKS = {
-    "verl": (
-        Check("log-probs", STARTS, "verl_log_probs", (LOG_PROBS,)),
-        Check("the actor's update", TRAINS, "verl_update", VERL_ACTOR),
-        Check("file logger", STARTS, "verl_file_logger", ("verl/utils/tracking.py",)),
-    ),
-    "timm": (
-        Check("create_model", STARTS, "timm_model", (FACTORY,)),
-        Check("train.py", TRAINS, "timm_train", (FACTORY, "train.py")),
-        Check("validate.py", STARTS, "timm_validate", (FACTORY, "validate.py")),
-        Check("test-time pooling", STARTS, "timm_pool", (FACTORY, "timm/layers/test_time_pool.py")),
-    ),
-    "fasttd3": (
-        Check("train.py", TRAINS, "fasttd3_train", FASTTD3),
-        Check("load_policy", STARTS, "fasttd3_deploy", (*FASTTD3, "fast_td3/fast_td3_deploy.py")),
-        Check("train_multigpu.py", "it needs GPUs", "", ("fast_td3/train_multigpu.py",)),
-        Check(
-            "MuJoCo Playground", "it is not in the environment", "", ("fast_td3/environments/mujoco_playground_env.py",)
-        ),
-    ),
+MARKS = {name: test.pytestmark for name, test in vars(probes).items() if name.startswith("test_")}
+ALL = [
+    Probe(name, *mark.args[:3], mark.args[3:])
+    for name, marks in MARKS.items()
+    for mark in marks
+    if mark.name == "probe"
+]
+PROBES = {
+    name: [probe for probe in ALL if probe.upstream == name and probe.files] for name in ("verl", "timm", "fasttd3")
 }
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """A plug-in's check, the oldest and newest release that it is for, its environment, and what makes that.
+class Plugin(NamedTuple):
+    """The oldest and newest release that it is for, its environment, unpacked source packages, and what makes these."""
 
-    sources: unpacked source packages, for a release that the repository has no tag of.
-    """
-
-    check: Check
     oldest: str
     newest: str
     environment: str
@@ -92,92 +64,68 @@ class Plugin:
 
 
 PLUGINS = {
-    "verl": Plugin(
-        Check("era.verl", TRAINS, "era_verl", ()), "0.9.0", "0.9.1", "verl-0.9-cpu", "verl-sources", "test-verl-0.9"
-    ),
-    "timm": Plugin(Check("era.timm", TRAINS, "era_timm", ()), "1.0.20", "1.0.31", "cpu", "timm-sources", "test-timm"),
+    "verl": Plugin("0.9.0", "0.9.1", "verl-0.9-cpu", "verl-sources", "test-verl-0.9"),
+    "timm": Plugin("1.0.20", "1.0.31", "cpu", "timm-sources", "test-timm"),
 }
 
 
-def start(probe: str, tree: Path, python: Path, folder: Path) -> str:
-    """An empty string, or the last line of the error. What it prints is in folder/<probe>.txt."""
+def start(chosen: list[Probe], tree: Path, python: Path, folder: Path) -> dict[Probe, dict]:
+    """The outcome of each probe, from pytest's JUnit file. What they print is there too."""
     folder.mkdir(parents=True, exist_ok=True)
-    tests = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]
-    variables = cleaned(dict(os.environ), tree, ROOT, *tests) | {
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [python, "-m", "demo.runner.child", ROOT / "tools/drift/probes.py", probe, tree]
-    log = folder / f"{probe}.txt"
-    with log.open("w") as stream, process_group(list(map(str, command)), variables, stream, folder) as process:
-        try:
-            status = process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            return f"no end after {SECONDS} s"
-    return last_line(log.read_text(errors="replace")) or f"exit code {status}" if status else ""
+    report, tests = folder / "probes.xml", [f"{ROOT}/tools/drift/probes.py::{probe.test}" for probe in chosen]
+    flags = ["-q", "-m", "probe", "-p", "no:cacheprovider", "--tb=short", f"--rootdir={ROOT}", f"--junitxml={report}"]
+    path = os.pathsep.join(map(str, (tree, ROOT, *TESTS)))
+    environment = {**os.environ, "PYTHONPATH": path, "ERA_DRIFT_TREE": str(tree), "OMP_NUM_THREADS": "1"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    subprocess.run([python, "-m", "pytest", *flags, *tests], env=environment, cwd=folder, stdout=subprocess.DEVNULL)
+    cases = {case.get("name"): case for case in ElementTree.parse(report).iter("testcase")}
+    return {probe: outcome(probe, cases.get(probe.test), tree) for probe in chosen}
 
 
-def last_line(log: str) -> str:
-    """The last line that names an exception, or else the last line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
-    return (named or lines or [""])[-1][:300]
+def outcome(probe: Probe, case: ElementTree.Element | None, tree: Path) -> dict:
+    found = {kind: case.find(kind) for kind in ("skipped", "failure", "error")} if case is not None else {}
+    reasons = {kind: element.get("message", "") for kind, element in found.items() if element is not None}
+    if case is None:
+        reasons = {"error": "pytest did not run it"}
+    elif not reasons:
+        return {"what": probe.what, "outcome": probe.outcome, "reason": ""}
+    kind, reason = next(iter(reasons.items()))
+    reason = reason.removeprefix("Failed: ").splitlines()[0][:300]
+    missing = re.match(r"ModuleNotFoundError: No module named '((\w+)[\w.]*)'", reason)
+    if missing and not any(tree.rglob(f"{missing[2]}.py")) and not any(tree.rglob(f"{missing[2]}/")):
+        kind, reason = "skipped", f"the environment has no {missing[1]}"
+    return {"what": probe.what, "outcome": NOT_TRIED if kind == "skipped" else FAILS, "reason": reason}
 
 
-def missing_package(error: str, tree: Path) -> str:
-    """The module that the environment lacks, if that is the error and it is none of the release's own."""
-    found = re.match(r"ModuleNotFoundError: No module named '((\w+)[\w.]*)'", error)
-    own = found and (any(tree.rglob(f"{found[2]}.py")) or any(tree.rglob(f"{found[2]}/")))
-    return found[1] if found and not own else ""
-
-
-def attempt(title: str, check: Check, obstacle: str, tree: Path, python: Path, folder: Path) -> dict:
-    """One outcome, also printed."""
-    began = time.monotonic()
-    error = "" if obstacle else start(check.probe, tree, python, folder)
-    missing = missing_package(error, tree)
-    obstacle = f"the environment has no {missing}" if missing else obstacle
-    outcome = NOT_TRIED if obstacle else FAILS if error else check.outcome
-    reason = obstacle or error
-    said = f"{outcome}: {reason}" if reason else outcome
-    print(f"{f'{title}: {check.what}':<40} {said}  ({time.monotonic() - began:.0f} s)", flush=True)
-    return {"what": check.what, "outcome": outcome, "reason": reason}
-
-
-def touched(name: str, label: str, patch: str) -> set[str]:
-    text = (ROOT / "patches" / name / label / patch).read_text()
-    return set(re.findall(r"^diff --git a/(\S+) b/", text, re.M))
-
-
-def obstacle(check: Check, row: dict, paths: dict[str, set[str]], failed: list[Check]) -> str:
-    """Why a check cannot be made on a release, or an empty string. paths: what each patch touches."""
+def obstacle(probe: Probe, row: dict, touched: dict[str, set[str]]) -> str:
+    """Why a probe cannot be started on a release, or an empty string. touched: the files of each patch."""
     words = {"conflict": "conflicts", "gone": "patches a file that is gone"}
     for item in row["patches"]:
-        if item["result"] in words and item["patch"] not in paths:
+        if item["result"] in words and item["patch"] not in touched:
             return "upstream has files with the names of ours"
-        if item["result"] in words and not paths[item["patch"]].isdisjoint(check.files):
+        if item["result"] in words and not touched[item["patch"]].isdisjoint(probe.files):
             return f"{item['patch'][:4]} {words[item['result']]}"
-    broken = [other.what for other in failed if set(other.files) < set(check.files)]
-    return f"{broken[0]} fails" if broken else "" if check.probe else check.outcome
+    return ""
 
 
-def start_release(name: str, row: dict, paths: dict[str, set[str]], tree: Path, folder: Path) -> list[dict]:
-    """Every check of a release. Those of a file that no patch of this version touches are left out."""
-    outcomes, failed = [], []
-    for check in CHECKS[name]:
-        if any(check.files[-1] in patched for patched in paths.values()):
-            reason, title = obstacle(check, row, paths, failed), f"{name} {row['release']}"
-            outcomes.append(attempt(title, check, reason, tree, Path(sys.executable), folder))
-            failed += [check] if outcomes[-1]["outcome"] == FAILS else []
-    return outcomes
+def start_release(name: str, row: dict, touched: dict[str, set[str]], tree: Path, folder: Path) -> list[dict]:
+    """Every probe of a release. Those of a file that no patch of this version touches are left out."""
+    known = [probe for probe in PROBES[name] if any(probe.files[-1] in files for files in touched.values())]
+    obstacles = {probe: obstacle(probe, row, touched) for probe in known}
+    free = [probe for probe in known if not obstacles[probe]]
+    started = start(free, tree, Path(sys.executable), folder) if free else {}
+    untried = {"outcome": NOT_TRIED}
+    return [started.get(probe) or {"what": probe.what, **untried, "reason": obstacles[probe]} for probe in known]
 
 
-def start_plugin(title: str, plugin: Plugin, tree: Path, folder: Path) -> dict:
+def start_plugin(name: str, tree: Path, folder: Path) -> dict:
+    plugin, (probe,) = PLUGINS[name], [probe for probe in ALL if probe.upstream == name and not probe.files]
     python = ROOT / ".venv" / plugin.environment / "bin/python"
-    lacking = [path for path in (python, tree) if not path.exists()]
-    reason = f"no {lacking[0].relative_to(ROOT)}, which `make {plugin.target}` makes" if lacking else ""
-    return attempt(title, plugin.check, reason, tree, python, folder)
+    for path in (python, tree):
+        if not path.exists():
+            reason = f"no {path.relative_to(ROOT)}, which `make {plugin.target}` makes"
+            return {"what": probe.what, "outcome": NOT_TRIED, "reason": reason}
+    return start([probe], tree, python, folder)[probe]
 
 
 def plugin_trees(name: str, versions: dict, trees: Path) -> dict[str, Path]:
@@ -199,47 +147,53 @@ def plugin_trees(name: str, versions: dict, trees: Path) -> dict[str, Path]:
 
 
 def start_all(result: dict, trees: Path, logs: Path) -> bool:
-    """Adds the outcomes to drift's result. Whether nothing failed that this project says it supports."""
+    """Adds the outcomes to the textual result. Whether nothing failed that this project says it supports."""
     supported = []
     for name, versions in result["upstreams"].items():
         for label, version in versions.items():
-            paths = {patch: touched(name, label, patch) for patch in version["patches"]}
+            patches = {patch: (ROOT / "patches" / name / label / patch).read_text() for patch in version["patches"]}
+            touched = {patch: set(re.findall(r"^diff --git a/(\S+) b/", text, re.M)) for patch, text in patches.items()}
             for row in version["releases"]:
                 place = Path(name, label, row["release"])
                 tree = trees / place / "patched"
-                row["started"] = [] if row["problem"] else start_release(name, row, paths, tree, logs / place)
+                row["started"] = [] if row["problem"] else start_release(name, row, touched, tree, logs / place)
+                say(name, row["release"], row["started"])
                 supported += row["started"] if row["commit"] == version["commit"] else []
         plugins = {
-            release: start_plugin(f"{name} {release}", PLUGINS[name], tree, logs / name / "plug-in" / release)
+            release: start_plugin(name, tree, logs / name / "plug-in" / release)
             for release, tree in plugin_trees(name, versions, trees).items()
         }
+        for release, item in plugins.items():
+            say(name, release, [item])
         supported += plugins.values()
         result["upstreams"][name] = {"versions": versions, "plugins": plugins}
     return all(item["outcome"] != FAILS for item in supported)
 
 
-def drift(arguments: argparse.Namespace) -> int:
-    work, out = ROOT / "results/drift", ROOT / "docs/engine"
-    trees, logs = work / "trees", work / "logs"
-    work.mkdir(parents=True, exist_ok=True)
-    with only_one(work):
-        for folder in (trees, logs):
-            shutil.rmtree(folder, ignore_errors=True)
-        run = read_arguments(Context(), ["fetch", *CHECKS])
-        try:
-            status = textual_drift(run, trees)
-        except Stop as stop:
-            raise DemoError(f"{stop}\ndocs/engine/drift.md is as it was") from None
-        print(f"\nStarted on this CPU; what each prints is in {logs}.", flush=True)
-        result = run.result
-        good = start_all(result, trees, logs)
-        result["environment"] = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
-        write_file(out / "drift.json", (json.dumps(result, indent=1) + "\n").encode())
-        write_file(out / "drift.md", page(result).encode())
-        shutil.rmtree(trees)
+def say(name: str, release: str, outcomes: list[dict]) -> None:
+    for item in outcomes:
+        title = f"{name} {release}: {item['what']}"
+        print(f"{title:<40} {': '.join(filter(None, (item['outcome'], item['reason'])))}", flush=True)
+
+
+def main() -> int:
+    trees, logs = WORK / "trees", WORK / "logs"
+    shutil.rmtree(WORK, ignore_errors=True)
+    run = read_arguments(Context(), ["fetch", *PROBES])
+    try:
+        status = textual_drift(run, trees)
+    except Stop as stop:
+        sys.exit(f"error: {stop}\ndocs/engine/drift.md is as it was")
+    print(f"\nStarted on this CPU; what each prints is in {logs}.", flush=True)
+    result = run.result
+    good = start_all(result, trees, logs)
+    result["environment"] = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
+    (OUT / "drift.json").write_text(json.dumps(result, indent=1) + "\n")
+    (OUT / "drift.md").write_text(page(result))
+    shutil.rmtree(trees)
     print(f"\n{page(result)}\nwritten: docs/engine/drift.md and drift.json")
     return status if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(drift, argparse.Namespace(out=ROOT / "results/drift"), "drift", "the page is as it was"))
+    sys.exit(main())
