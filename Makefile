@@ -9,8 +9,8 @@ MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/installed
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
-GIVEN := PYTHON CHECKOUTS VERL TIMM SEED STEPS TASK SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS EPOCHS \
-	RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3
+GIVEN := PYTHON CHECKOUTS VERL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
+	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
@@ -57,19 +57,19 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
 ##@ On this machine's CPU
-## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK=chain-...)
+## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)
 demo: $(READY_VERL)
-	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO)
+	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO) $${FRESH:+--fresh}
 demo: DEMO = -m demo.llm --verl "$$VERL" --seed "$${SEED:-2}" --steps "$${STEPS:-150}" --task "$$TASK" \
 	--checkout $(if $(filter 0.9.1,$(VERL)),$(VERL_SOURCES)/verl-0.9.1,"$$CHECKOUTS/verl")
-## demo-vision: timm's train.py with and without ERA (TIMM=1.0.28, SEED="1 2", EPOCHS)
+## demo-vision: timm's ResNet with and without ERA (TIMM=1.0.28, SEED="1 2", EPOCHS)
 demo-vision: $(READY_TIMM)
-	@$(CPU) $(DEMO)
+	@$(CPU) $(DEMO) $${FRESH:+--fresh}
 demo-vision: DEMO = -m demo.vision --checkout $(TIMM_CHECKOUT) --out results/demo-vision$(patsubst -1.0.20,,-$(TIMM)) \
 	$${SEED:+--seeds $$SEED} $${EPOCHS:+--epochs "$$EPOCHS"}
 ## demo-control: FastTD3 beside FastSAC-ERA on HalfCheetah (FASTTD3=229ed59, SEED, STEPS)
 demo-control: $(READY_FASTTD3)
-	@$(CPU) $(DEMO)
+	@$(CPU) $(DEMO) $${FRESH:+--fresh}
 demo-control: DEMO = -m demo.control --fasttd3 "$$FASTTD3" --checkout $(FASTTD3_CHECKOUT) \
 	--out results/demo-control$(patsubst -2d83b6a,,-$(FASTTD3)) $${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
 # A demo's arguments are checked before the long installation.

@@ -111,8 +111,7 @@ def train(arguments: argparse.Namespace) -> Path:
 
     others = [setting.format(steps=arguments.steps) for setting in SAVE]
     others += llm.overrides(arguments.method, arguments.setting, arguments.task)
-    key = training.key(arguments.checkout)
-    training.train_arm(settings, "grpo", arguments.checkout, start, folder, key, on_rows, others)
+    training.train_arm(settings, "grpo", arguments.checkout, start, folder, on_rows, others)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
 
 

@@ -13,12 +13,11 @@ MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one t
 
 
 def start(module: str, *arguments, **variables: str) -> subprocess.Popen:
-    """PYTHONPATH and RAY_ADDRESS name modules that cannot be imported and a cluster that does not exist."""
-    stray = {"PYTHONPATH": str(ROOT / "tests/stray"), "PYTHONSTARTUP": "x", "RAY_ADDRESS": "127.0.0.1:1"}
+    """RAY_ADDRESS names a cluster that does not exist."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **stray, **variables},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "127.0.0.1:1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

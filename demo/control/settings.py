@@ -1,16 +1,15 @@
 """The settings of the runs, and the flags of FastTD3's train.py they turn into."""
 
-import math
 from dataclasses import dataclass
-from pathlib import Path
 
 TASK = "HalfCheetah-v5"
 DIMENSIONS = 6  # of its action
 LOG_INTERVAL = 100  # steps: train.py's
 TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
 VERSIONS = PINNED, _ = "2d83b6a", "229ed59"  # of FastTD3
+CURVES_FILE = "curves.csv"
 
-# What differs from train.py's defaults, and three defaults that the report mentions: std_min, std_max and H0.
+# What differs from train.py's defaults, and three defaults that docs/demos.md mentions: std_min, std_max and H0.
 FLAGS = {
     "env_name": f"Gym-{TASK}",
     "num_envs": 8,
@@ -55,20 +54,11 @@ class Run:
     version: str = PINNED
 
     @property
-    def host(self) -> str:
-        return "FastTD3" if self.version == PINNED else f"FastTD3 {self.version}"
-
-    @property
-    def length(self) -> str:
-        return f"{self.steps} steps"
-
-    @property
     def label(self) -> str:
         return f"{NAMES[self.arm]}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
-        """The ledger has the results of the pinned version alone, and knows them by this name."""
         other = "" if self.version == PINNED else f"-fasttd3-{self.version}"
         return f"{self.arm}-steps{self.steps}-seed{self.seed}{other}"
 
@@ -91,15 +81,3 @@ class Run:
             *(f"--{name}={value}" for name, value in values.items()),
             *(f"--{name}" for name in SWITCHES),
         ]
-
-
-def command(run: Run, script: Path, csv: str) -> list[str]:
-    """The script with its arguments. csv: the file of the curves, in the folder where the script runs."""
-    return [str(script), f"--csv_path={csv}", *run.flags()]
-
-
-def noise_entropy() -> float:
-    """Mean entropy in nats of FastTD3's exploration noise before clipping, sigma uniform in [std_min, std_max]."""
-    low, high = FLAGS["std_min"], FLAGS["std_max"]
-    mean_log_std = (high * math.log(high) - low * math.log(low)) / (high - low) - 1
-    return DIMENSIONS * (mean_log_std + 0.5 * math.log(2 * math.pi * math.e))

@@ -1,6 +1,6 @@
 """The settings of the demo, and the hydra overrides they turn into."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from demo.llm import chain
@@ -28,9 +28,6 @@ class Settings:
     @property
     def omega_low(self) -> float:
         return chain.TASKS[self.task].omega_low
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) -> list[str]:

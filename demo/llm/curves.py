@@ -1,10 +1,10 @@
 """Tables of a run, one row per step and one per validation, from the metrics and dumps that verl writes."""
 
-import csv
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
+
+import pandas
 
 from demo.llm import chain, config
 
@@ -25,25 +25,23 @@ _METRICS = {
 }
 
 
-def groups(dump: Path, size: int, task: str) -> Iterator[list[dict]]:
-    """The answers in one of verl's dumps, prompt by prompt: each has `size` answers, next to one another.
+def by_prompt(dump: Path, size: int, task: str) -> pandas.DataFrame:
+    """A row for each prompt of one of verl's dumps: its share of right answers, and how many distinct ones there are.
 
-    `right` is judged here: with a biased reward the score is another thing.
+    A prompt has `size` answers, next to one another. What is right is judged here: with a biased reward the score is
+    another thing.
     """
+    answers = pandas.DataFrame(map(json.loads, dump.read_text().splitlines()))
     goal = chain.TASKS[task].goal
-    answers = [json.loads(line) for line in dump.read_text().splitlines()]
-    for answer in answers:
-        answer["right"] = chain.is_right(chain.start_of(answer["input"]), answer["output"], goal)
-    return (answers[i : i + size] for i in range(0, len(answers), size))
-
-
-def distinct_right(group: list[dict]) -> int:
-    return len({answer["output"] for answer in group if answer["right"]})
-
-
-def mean(values) -> float:
-    values = list(values)
-    return sum(values) / len(values)
+    right = pandas.Series(
+        [
+            chain.is_right(chain.start_of(prompt), text, goal)
+            for prompt, text in zip(answers["input"], answers["output"])
+        ]
+    )
+    prompts = answers.index // size
+    distinct = answers["output"].where(right).groupby(prompts).nunique()
+    return pandas.DataFrame({"right": right.groupby(prompts).mean(), "distinct": distinct})
 
 
 def step_row(run: Path, line: dict, task: str) -> dict | None:
@@ -54,31 +52,32 @@ def step_row(run: Path, line: dict, task: str) -> dict | None:
     step, metrics = line["step"], line["data"]
     if _METRICS["response_entropy"] not in metrics:
         return None
-    dump = run / "rollouts" / f"{step}.jsonl"
+    answers = by_prompt(run / "rollouts" / f"{step}.jsonl", config.ANSWERS, task)
     return {
         "step": step,
         **{column: math.nan if metrics[name] is None else metrics[name] for column, name in _METRICS.items()},
-        "distinct_right": mean(map(distinct_right, groups(dump, config.ANSWERS, task))),
+        "distinct_right": answers["distinct"].mean(),
     }
 
 
-def validation_rows(run: Path, task: str) -> list[dict]:
-    dumps = sorted((run / "validation").glob("*.jsonl"), key=lambda file: int(file.stem))
-    return [validation_row(int(dump.stem), list(groups(dump, config.VALIDATION_ANSWERS, task))) for dump in dumps]
+def validations(run: Path, task: str) -> pandas.DataFrame:
+    rows = []
+    for dump in sorted((run / "validation").glob("*.jsonl"), key=lambda file: int(file.stem)):
+        answers = by_prompt(dump, config.VALIDATION_ANSWERS, task)
+        rows.append(
+            {
+                "step": int(dump.stem),
+                "pass_at_1": answers["right"].mean(),
+                f"pass_at_{config.VALIDATION_ANSWERS}": (answers["distinct"] > 0).mean(),
+                "distinct_right": answers["distinct"].mean(),
+            }
+        )
+    return pandas.DataFrame(rows)
 
 
-def validation_row(step: int, prompts: list[list[dict]]) -> dict:
-    return {
-        "step": step,
-        "pass_at_1": mean(answer["right"] for group in prompts for answer in group),
-        f"pass_at_{config.VALIDATION_ANSWERS}": mean(float(distinct_right(group) > 0) for group in prompts),
-        "distinct_right": mean(map(distinct_right, prompts)),
-    }
+def write(file: Path, table: pandas.DataFrame) -> None:
+    table.to_csv(file, index=False, na_rep="nan")
 
 
-def read_csv(file: Path) -> list[dict]:
-    with file.open(newline="") as handle:
-        return [
-            {name: int(value) if name == "step" else float(value) for name, value in row.items()}
-            for row in csv.DictReader(handle)
-        ]
+def read(file: Path) -> pandas.DataFrame:
+    return pandas.read_csv(file, float_precision="round_trip")

@@ -3,12 +3,9 @@
 import argparse
 import contextlib
 import fcntl
-import importlib.util
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from demo.runner.errors import DemoError
@@ -51,6 +48,10 @@ def exit_code(
         return 128 + stopped.number
     except DemoError as error:
         print(f"\n{name}: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(
+            f"\n{name}: {error}: {sys.executable} lacks it. `make {name}` sets up a Python that has it", file=sys.stderr
+        )
     except OSError as error:
         print(f"\n{name}: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
     return 1
@@ -67,18 +68,8 @@ def whole_number(least: int) -> Callable[[str], int]:
     return convert
 
 
-class _EachOnce(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise argparse.ArgumentError(self, f"{', '.join(map(str, twice))} given twice; each seed once")
-        setattr(namespace, self.dest, values)
-
-
 def add_seeds(parser: argparse.ArgumentParser, default: list[int], meaning: str) -> None:
-    parser.add_argument(
-        "--seeds", default=default, type=whole_number(0), nargs="+", action=_EachOnce, metavar="SEED", help=meaning
-    )
+    parser.add_argument("--seeds", default=default, type=whole_number(0), nargs="+", metavar="SEED", help=meaning)
 
 
 def add_folders(parser: argparse.ArgumentParser, upstream: str, out: str) -> None:
@@ -87,47 +78,22 @@ def add_folders(parser: argparse.ArgumentParser, upstream: str, out: str) -> Non
     parser.add_argument("--out", default=out, type=Path, help="folder of the results")
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a demo needs.
-
-    target: its name for make. files: of the checkout, the upstream's and the overlay's. environment: its name.
-    """
-
-    target: str
-    packages: tuple[str, ...]
-    megabytes: int
-    upstream: str
-    files: tuple[str, ...]
-    environment: str = "cpu"
-
-
-def check(needs: Needs, checkout: Path, out: Path) -> None:
-    """Finds what would stop the demo half-way."""
-    missing = [name for name in needs.packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DemoError(
-            f"{sys.executable} lacks {', '.join(missing)}. `rm -f .venv/{needs.environment}/installed; make "
-            f"{needs.target}` makes an environment that has them all; by hand: pip install -r "
-            f"requirements/{needs.environment}.txt"
-        )
-    need_overlay(checkout, needs.upstream, *needs.files)
-    out.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(out).free / 1e6
-    if free < needs.megabytes:
-        raise DemoError(f"{out}: {free:.0f} MB free on this disk, {needs.megabytes} MB needed. Free some space")
+def add_switches(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fresh", action="store_true", help="train again even where there are finished runs")
+    parser.add_argument("--check", action="store_true", help="check these arguments and stop")
 
 
 def need_overlay(checkout: Path, upstream: str, *files: str) -> None:
     for file in files:
         if not (checkout / file).is_file():
-            advice = f"Run: python apply.py apply {upstream}"
+            advice = f"Run: python3 apply.py apply {upstream}"
             raise DemoError(f"{checkout} is not {upstream} with the ERA overlay: no {file} there. {advice}")
 
 
 @contextlib.contextmanager
 def only_one(out: Path) -> Iterator[None]:
-    """Refuses to run beside another command that writes to the same folder."""
+    """Refuses to run beside another command that writes to the same folder, which is made if it is not there."""
+    out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

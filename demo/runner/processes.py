@@ -74,7 +74,7 @@ def new_rows(file: Path) -> Iterator[list[dict[str, str]]]:
     for lines in new_lines(file):
         if lines and header is None:
             header, *lines = lines
-        yield list(csv.DictReader(lines, header.split(","))) if lines else []
+        yield list(csv.DictReader([header, *lines])) if lines else []
 
 
 def end_of(log: str) -> str:

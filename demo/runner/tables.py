@@ -1,77 +1,54 @@
-"""Numbers of several seeds as files, a printed table and a comparison in words."""
+"""The runs as a table on the screen, and what the three pictures share."""
 
-import csv
-import statistics
-from collections.abc import Callable
+import textwrap
 from pathlib import Path
 
-from demo.runner.progress import print_end
-from demo.runner.results import write_json
-from demo.runner.training import LOG_FILE
+import matplotlib
+import pandas
 
-Column = dict[str, list[float | None]]  # measure: its values in the order of the seeds, None where there is none
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
 
-
-def write_csv(file: Path, rows: list[dict]) -> None:
-    with file.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+PAGE = "docs/demos.md"
 
 
-def end(report, results: list, findings: list[str], out: Path, picture: str, curves: str) -> None:
-    """The end of a demo: its picture, files and table. report: its module; picture, curves: names of files."""
-    report.picture(results, out / picture)
-    write_csv(out / "runs.csv", report.rows(results))
-    write_json(out / "summary.json", report.summary(results, findings))
-    print_end(
-        report.table(results),
-        findings,
-        picture=out / picture,
-        numbers=f"{out}/{{summary.json,runs.csv}}, {out}/*/{curves}",
-        logs=f"{out}/*/{LOG_FILE}",
-    )
+def rows_and_means(runs: pandas.DataFrame, decimals: dict[str, int]) -> str:
+    """A line for each run and, where there are several seeds, for their mean.
 
-
-def table(columns: dict[str, Column], digits: Callable[[str], int], note: str) -> str:
-    """A line per measure, a column per name. digits: how many decimals a measure has."""
-    labels = list(next(iter(columns.values())))
-    lines = [["", *labels]]
-    for name, column in columns.items():
-        lines.append([name, *(_mean_and_range(column[label], digits(label)) for label in labels)])
-    widths = [max(map(len, line)) for line in lines]
-    text = ["  ".join([f"{label:<{widths[0]}}", *map(str.rjust, cells, widths[1:])]) for label, *cells in zip(*lines)]
-    seeds = len(next(iter(columns.values()))[labels[0]])
-    meaning = f"Mean (smallest to largest) over {seeds} seeds." if seeds > 1 else "One seed."
-    return "\n".join([*text, f"{meaning} {note}"])
-
-
-def _mean_and_range(values: list[float | None], digits: int) -> str:
-    if None in values:
-        return "-"
-    mean = f"{statistics.mean(values):z.{digits}f}"  # z: no -0
-    return mean if len(values) == 1 else f"{mean} ({min(values):z.{digits}f} to {max(values):z.{digits}f})"
-
-
-def interval(differences: list[float]) -> tuple[float, float]:
-    """95 % interval of the mean of paired differences, by Student's t."""
-    from scipy import stats
-
-    half = stats.t.ppf(0.975, len(differences) - 1) * statistics.stdev(differences) / len(differences) ** 0.5
-    return statistics.mean(differences) - half, statistics.mean(differences) + half
-
-
-def compared(differences: list[float], number: str, unit: str, effect: str) -> str:
-    """The mean of paired differences, and whether it can be told from the spread over two or more seeds.
-
-    number: a format, such as "+.2f"; unit: after the mean; effect: the noun for what is looked for.
+    runs: columns "name" and "seed", and the measures that decimals has; NaN is shown as "-".
     """
-    low, high = interval(differences)
-    each = ", ".join(f"{difference:{number}}" for difference in differences)
-    text = (
-        f"{statistics.mean(differences):{number}}{unit} on average "
-        f"({each} by seed; 95 % interval {low:{number}} to {high:{number}})"
-    )
-    if low <= 0 <= high:
-        return f"{text}: no {effect} can be told from the spread over {len(differences)} seeds."
-    return f"{text}: more than the spread over {len(differences)} seeds explains, in this one setting."
+    if runs["seed"].nunique() > 1:
+        means = runs.groupby("name", sort=False, as_index=False).mean(numeric_only=True).assign(seed="mean")
+        order = {name: number for number, name in enumerate(means["name"])}
+        runs = pandas.concat([runs, means]).sort_values("name", key=lambda names: names.map(order), kind="stable")
+    shown = runs.set_index("name").rename_axis(None)[["seed", *decimals]]
+    formatters = {name: f"{{:z.{digits}f}}".format for name, digits in decimals.items()}  # z: no -0
+    return shown.to_string(formatters=formatters, na_rep="-")
+
+
+def panels(*titles: str, height: float = 3.4):
+    """A figure with an axis for each title."""
+    figure, axes = pyplot.subplots(1, len(titles), figsize=(10, height), constrained_layout=True)
+    for axis, title in zip(axes, titles):
+        axis.set_title(title, fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw(axis, curves: pandas.DataFrame, x: str, y: str, styles: dict[str, dict]) -> None:
+    """Each seed thin, their mean thick. curves: a row for each name, seed and x; styles: by name."""
+    for name, style in styles.items():
+        seeds = curves[curves["name"] == name].pivot(index=x, columns="seed", values=y).dropna()
+        axis.plot(seeds, color=style["color"], linewidth=0.7, alpha=0.45)
+        axis.plot(seeds.mean(axis=1), label=name, **style)
+
+
+def save(figure, file: Path, note: str) -> None:
+    figure.suptitle(note, fontsize=8, x=0.995, ha="right")
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def print_end(table: str, held: str, picture: Path, numbers: Path) -> None:
+    """The table, one line of what held, and where there is more."""
+    print(f"\n{table}\n\n{textwrap.fill(held, 79)}\n\npicture  {picture}\nnumbers  {numbers}\nmeaning  {PAGE}")

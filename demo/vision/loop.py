@@ -1,125 +1,105 @@
-"""A small training loop that replaces timm's train.py where only timm's source package, which lacks it, is available.
+"""python -m demo.vision.loop IMAGES H0|none SEED EPOCHS: trains timm's test_resnet, with ERA or without.
 
-It takes the flags of train.py that the demo uses, builds everything with timm's own factories, and writes the same
-files: summary.csv, and checkpoints with the ERA setting among their arguments.
+Writes into the folder that it is started in: a row of epochs.csv after every epoch, and at the end logits.npz, what the
+model says of the validation images. Needs a patched timm on PYTHONPATH. Ends with its process group when stdin closes.
 """
 
-import argparse
-from pathlib import Path
+import csv
+import sys
 
+import numpy
 import torch
-from timm import utils
 from timm.data import create_dataset, create_loader, resolve_data_config
 from timm.layers import raw_logits
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.models import create_model
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
-from timm.utils import era
+from timm.utils import random_seed
+from timm.utils.era import predictive_entropy
 
-# train.py's defaults
-WEIGHT_DECAY = 2e-5
-WARMUP_LR = 1e-5
+from demo.runner.child import end_with_parent
+from demo.vision.measures import measures
+from demo.vision.settings import (
+    BATCH_SIZE,
+    CLASSES,
+    EPOCHS_FILE,
+    IMAGE_SIZE,
+    LEARNING_RATE,
+    LOGITS_FILE,
+    MODEL,
+    SMOOTHING,
+    VALIDATION_BATCH_SIZE,
+    WARMUP_EPOCHS,
+    WARMUP_LEARNING_RATE,
+    WEIGHT_DECAY,
+)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data-dir", "output", "experiment", "model", "opt", "sched", "device"):
-        parser.add_argument(f"--{name}", required=True)
-    whole = (
-        "num-classes",
-        "img-size",
-        "batch-size",
-        "validation-batch-size",
-        "warmup-epochs",
-        "epochs",
-        "seed",
-        "workers",
-        "checkpoint-hist",
+def loader(model, folder: str, split: str, batch_size: int):
+    config = resolve_data_config({"img_size": IMAGE_SIZE, "crop_pct": 1.0}, model=model)
+    return create_loader(
+        create_dataset("", root=folder, split=split),
+        batch_size=batch_size,
+        is_training=split == "train",
+        no_aug=True,
+        num_workers=1,
+        device=torch.device("cpu"),
+        **{name: config[name] for name in ("input_size", "mean", "std", "interpolation", "crop_pct")},
     )
-    for name in whole:
-        parser.add_argument(f"--{name}", required=True, type=int)
-    for name in ("crop-pct", "smoothing", "lr"):
-        parser.add_argument(f"--{name}", required=True, type=float)
-    parser.add_argument("--no-aug", action="store_true", required=True)
-    era.add_arguments(parser)
-    parser.set_defaults(resume="")
-    args = parser.parse_args()
-    era.check_arguments(args)
-    return args
 
 
-def train_epoch(model, loader, loss_fn, optimizer) -> dict[str, float]:
+def train_epoch(model, images, loss_fn, optimizer) -> dict[str, float]:
     model.train()
-    losses = utils.AverageMeter()
-    for images, targets in loader:
-        loss = loss_fn(model(images), targets)
+    losses, smallest = [], []
+    for batch, targets in images:
+        logits = model(batch)
+        loss = loss_fn(logits, targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.update(loss.item(), len(targets))
-    return {"loss": losses.avg, **era.entropy_metrics(loss_fn)}
+        losses.append(loss.item())
+        smallest.append(predictive_entropy(logits.detach()).min().item())
+    return {"train loss": sum(losses) / len(losses), "train smallest entropy, nats": min(smallest)}
 
 
 @torch.inference_mode()
-def validate(model, loader, loss_fn) -> dict[str, float]:
+def predict(model, images) -> dict[str, numpy.ndarray]:
+    """raw, era: logits before and after ERA, (images, classes) fp32, equal without ERA; targets: (images,) int."""
     model.eval()
-    losses, top1, top5 = utils.AverageMeter(), utils.AverageMeter(), utils.AverageMeter()
+    found = []
     with raw_logits(model) as activation:
-        for images, targets in loader:
-            logits = model(images)
-            losses.update(loss_fn(activation(logits), targets).item(), len(targets))
-            for meter, accuracy in zip((top1, top5), utils.accuracy(logits, targets, topk=(1, 5))):
-                meter.update(accuracy.item(), len(targets))
-    return {"loss": losses.avg, "top1": top1.avg, "top5": top5.avg, **era.entropy_metrics(loss_fn)}
+        for batch, targets in images:
+            raw = model(batch)
+            found.append((raw, activation(raw), targets))
+    return {name: torch.cat(parts).numpy() for name, parts in zip(("raw", "era", "targets"), zip(*found))}
 
 
-def main() -> None:
-    utils.setup_default_logging()
-    args = parse()
-    utils.random_seed(args.seed)
-    model = create_model(args.model, num_classes=args.num_classes).to(args.device)
-    era.setup(model, args)
-
-    def loader(split: str, batch_size: int):
-        config = resolve_data_config(vars(args), model=model)
-        return create_loader(
-            create_dataset("", root=args.data_dir, split=split),
-            batch_size=batch_size,
-            is_training=split == "train",
-            no_aug=args.no_aug,
-            num_workers=args.workers,
-            device=torch.device(args.device),
-            **{name: config[name] for name in ("input_size", "mean", "std", "interpolation", "crop_pct")},
-        )
-
-    train_loader, validation_loader = loader("train", args.batch_size), loader("validation", args.validation_batch_size)
-    train_loss, validation_loss = era.meter(
-        args, LabelSmoothingCrossEntropy(args.smoothing), torch.nn.CrossEntropyLoss()
-    )
-    optimizer = create_optimizer_v2(model, opt=args.opt, lr=args.lr, weight_decay=WEIGHT_DECAY)
+def main(folder: str, min_entropy: float | None, seed: int, epochs: int) -> None:
+    random_seed(seed)
+    model = create_model(MODEL, num_classes=CLASSES, era_min_entropy=min_entropy)
+    train_images = loader(model, folder, "train", BATCH_SIZE)
+    validation_images = loader(model, folder, "validation", VALIDATION_BATCH_SIZE)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     scheduler, epochs = create_scheduler_v2(
-        optimizer, sched=args.sched, num_epochs=args.epochs, warmup_epochs=args.warmup_epochs, warmup_lr=WARMUP_LR
+        optimizer, sched="cosine", num_epochs=epochs, warmup_epochs=WARMUP_EPOCHS, warmup_lr=WARMUP_LEARNING_RATE
     )
-    output = Path(args.output, args.experiment)
-    output.mkdir(parents=True, exist_ok=True)
-    saver = utils.CheckpointSaver(
-        model,
-        optimizer,
-        args=args,
-        checkpoint_dir=str(output),
-        recovery_dir=str(output),
-        max_history=args.checkpoint_hist,
-    )
-    scheduler.step(0)
-    for epoch in range(epochs):
-        lr = optimizer.param_groups[0]["lr"]
-        trained = train_epoch(model, train_loader, train_loss, optimizer)
-        validated = validate(model, validation_loader, validation_loss)
-        utils.update_summary(epoch, trained, validated, output / "summary.csv", lr=lr, write_header=epoch == 0)
-        saver.save_checkpoint(epoch, metric=validated["top1"])
-        scheduler.step(epoch + 1, validated["top1"])
+    loss_fn = LabelSmoothingCrossEntropy(SMOOTHING)
+    with open(EPOCHS_FILE, "w", newline="") as file:
+        for epoch in range(epochs):
+            scheduler.step(epoch)
+            trained = train_epoch(model, train_images, loss_fn, optimizer)
+            found = predict(model, validation_images)
+            row = {"epoch": epoch + 1, **trained, **measures(found["era"], found["raw"], found["targets"])}
+            writer = csv.DictWriter(file, row)
+            if epoch == 0:
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+    numpy.savez(LOGITS_FILE, **found)
 
 
 if __name__ == "__main__":
-    main()
+    end_with_parent()
+    folder, h0, seed, epochs = sys.argv[1:]
+    main(folder, None if h0 == "none" else float(h0), int(seed), int(epochs))

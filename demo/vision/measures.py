@@ -1,27 +1,9 @@
 """Accuracy, entropy and calibration of a classifier's predictions."""
 
-from dataclasses import dataclass
-
 import numpy
 from scipy import special
 
 ECE_BINS = 15
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The predictions of one checkpoint.
-
-    raw: (images, classes) logits before ERA, fp32.
-    era: those after ERA, or None for a model trained without it.
-    targets: (images,) int.
-    setting: ERA's, from the checkpoint, or None.
-    """
-
-    raw: numpy.ndarray
-    era: numpy.ndarray | None
-    targets: numpy.ndarray
-    setting: dict | None
 
 
 def log_probabilities(logits: numpy.ndarray) -> numpy.ndarray:

@@ -1,32 +1,17 @@
-"""The settings of the runs, and the flags of timm's train.py they turn into."""
+"""The settings of the runs."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 MODEL = "test_resnet"  # timm's smallest ResNet, 0.4 million parameters
 CLASSES = 10
 IMAGE_SIZE = 32
+BATCH_SIZE, VALIDATION_BATCH_SIZE = 16, 350
+LEARNING_RATE, WARMUP_EPOCHS = 3e-3, 2
+# timm's train.py has these by default, and so has the paper.
+WEIGHT_DECAY, WARMUP_LEARNING_RATE, SMOOTHING = 2e-5, 1e-5, 0.1
 
-# What differs from train.py's defaults, and label smoothing, which is its default and so the paper's.
-FLAGS = {
-    "model": MODEL,
-    "num-classes": CLASSES,
-    "img-size": IMAGE_SIZE,
-    "crop-pct": 1.0,
-    "batch-size": 16,
-    "validation-batch-size": 350,
-    "smoothing": 0.1,
-    "opt": "adamw",
-    "lr": 3e-3,
-    "sched": "cosine",
-    "warmup-epochs": 2,
-    "workers": 1,  # with 0 v1.0.20 raises
-    "checkpoint-hist": 1,
-    "device": "cpu",
-}
-SWITCHES = ("no-aug", "log-entropy")
-
-ARMS = {"baseline": "baseline", "era": "ERA"}  # name: as it is printed
+BASELINE, ON, OFF = "baseline", "ERA", "ERA off at evaluation"  # as they are printed
+EPOCHS_FILE, LOGITS_FILE = "epochs.csv", "logits.npz"
 
 
 @dataclass(frozen=True)
@@ -38,30 +23,14 @@ class Run:
     epochs: int
 
     @property
-    def length(self) -> str:
-        return f"{self.epochs} epochs"
-
-    @property
     def arm(self) -> str:
         return "baseline" if self.min_entropy is None else "era"
 
     @property
     def label(self) -> str:
-        return f"{ARMS[self.arm]}, seed {self.seed}"
+        return f"{BASELINE if self.min_entropy is None else ON}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
         h0 = "" if self.min_entropy is None else f"{self.min_entropy!r}"
         return f"{self.arm}{h0}-epochs{self.epochs}-seed{self.seed}"
-
-    def flags(self) -> list[str]:
-        """All but those that name folders."""
-        values = {**FLAGS, "epochs": self.epochs, "seed": self.seed}
-        if self.min_entropy is not None:
-            values["era-min-entropy"] = self.min_entropy
-        return [f"--{name}={value}" for name, value in values.items()] + [f"--{name}" for name in SWITCHES]
-
-
-def command(run: Run, script: Path, data: Path, output: Path) -> list[str]:
-    """The script with its arguments. Its results are written to output / run.folder."""
-    return [str(script), f"--data-dir={data}", f"--output={output}", f"--experiment={run.folder}", *run.flags()]

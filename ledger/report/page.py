@@ -23,9 +23,7 @@ DOCS = {
     "docs/vision/recipes.md": "the runs on ImageNet and CIFAR-10",
     "docs/control/recipes.md": "the control runs",
     "records/README.md": "the results that came with the repository",
-    "docs/llm/demo.md": "the LLM demo",
-    "docs/vision/demo.md": "the vision demo",
-    "docs/control/demo.md": "the control demo",
+    "docs/demos.md": "the demos",
     "docs/rivals/llm.md": "ERA beside other methods in verl",
     "docs/rivals/vision.md": "ERA beside other methods on digits",
 }

@@ -1,16 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What the tests of `python -m demo.llm` with both versions of verl share."""
 
-import json
 import os
 import signal
-import tempfile
 import time
+from pathlib import Path
 
 from demo_helpers import MARK, run, start, wait_for_process
 from helpers import processes_with
 
 from demo.llm import __main__ as cli
-from demo.llm import config, curves, ray_folder, training
+from demo.llm import config, curves
+from demo.runner.training import run_json
 
 SEED = 1
 
@@ -21,59 +23,55 @@ def arguments(verl, checkout, out, steps):
 
 def warm_up(verl, checkout, out):
     """A results folder that has the demo's warm-up, which takes half a minute."""
-    cli.warm_up(config.Settings(seed=SEED, verl=verl), out, training.key(checkout, verl), fresh=False)
+    cli.warm_up(config.Settings(seed=SEED, verl=verl), checkout, out)
     return out
+
+
+def ray_folders():
+    return {folder for folder in Path("/tmp").glob("era-ray-*") if folder.stat().st_uid == os.getuid()}
 
 
 def run_both_arms(verl, checkout, out):
     """What the demo printed for two steps."""
-    with tempfile.TemporaryDirectory(prefix="e", dir="/tmp") as folder:  # short: the demo puts Ray's files there
-        result = run(*arguments(verl, checkout, out, 2), TMPDIR=folder, **{MARK: folder})
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert processes_with(**{MARK: folder}) == os.listdir(folder) == []
+    mark, before = f"{out}-{os.getpid()}", ray_folders()
+    result = run(*arguments(verl, checkout, out, 2), **{MARK: mark})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert processes_with(**{MARK: mark}) == [] and ray_folders() <= before
     return result.stdout
 
 
-def ray_folders(temporary):
-    return [name for name in os.listdir(temporary) if name.startswith("era-ray-")]
-
-
 def steps_of(folder):
-    return [{**row, "seconds": 0} for row in curves.read_csv(folder / curves.STEPS_FILE)]
+    return curves.read(folder / curves.STEPS_FILE).drop(columns="seconds")
 
 
 def check_both_arms_and_their_reuse(printed, verl, checkout, out, gigabytes):
     folder = out / f"chain-seed{SEED}-steps2"
     grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
-    assert grpo == era  # while no response is below omega_low
-    assert [row["step"] for row in era] == [1, 2]
-    for row in era:
-        assert 0 < row["rest_entropy"] < row["top_entropy"] and row["response_entropy"] > 1.5
-        assert row["low_fraction"] == row["scaled_token_fraction"] == 0
-    assert "GRPO     step 2/2" in printed and "ERA      step 2/2" in printed
-    assert "ERA never acted in these 2 steps" in printed
+    assert grpo.equals(era)  # while no response is below omega_low
+    assert era["step"].tolist() == [1, 2] and (era["response_entropy"] > 1.5).all()
+    assert era["rest_entropy"].between(0, era["top_entropy"], inclusive="neither").all()
+    assert not era[["low_fraction", "scaled_token_fraction"]].any(axis=None)
+    assert "GRPO: 2 steps in " in printed and "ERA: 2 steps in " in printed
+    assert "ERA changed no update." in " ".join(printed.split())
     assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["settings"] == {"task": "chain", "seed": SEED, "steps": 2, "verl": verl}
-    assert summary["arms"]["era"]["peak memory, GB"] < gigabytes
+    record = run_json.read(folder / "era")
+    assert record["host"] == f"verl {verl}" and record["peak_memory_bytes"] < 1e9 * gigabytes
     again = run_both_arms(verl, checkout, out)
     assert again.count("reused from") == 3 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
 
 
-def stopped(number, stage, verl, checkout, out, temporary):
+def stopped(number, stage, verl, checkout, out, mark):
     """As soon as a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
-    process = start(*arguments(verl, checkout, out, 90), TMPDIR=temporary, **{MARK: temporary})
-    wait_for_process(stage, temporary, process)
+    before = ray_folders()
+    process = start(*arguments(verl, checkout, out, 90), **{MARK: mark})
+    wait_for_process(stage, mark, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=900)
-    if number == signal.SIGKILL:
-        deadline = time.monotonic() + 900
-        while processes_with(**{MARK: temporary}) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        [left] = ray_folders(temporary)
-        assert left.startswith(f"era-ray-{process.pid}-")
-        ray_folder.sweep()
-    else:
+    deadline = time.monotonic() + 900
+    while processes_with(**{MARK: mark}) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_with(**{MARK: mark}) == []
+    if number != signal.SIGKILL:  # which leaves Ray's folder
         assert process.returncode == 128 + number
         assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
-    assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
+        assert ray_folders() <= before

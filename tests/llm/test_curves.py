@@ -1,29 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 import json
 import math
 
-from demo.llm import curves
-from demo.runner.tables import write_csv
+import pandas
+import pytest
+
+from demo.llm import config, curves
+
+RIGHT, OTHER, WRONG = "+187+188+189+190", "-779-772+779-772", "-779-772+779-773"
 
 
-def answer(output, right=1.0):
-    return {"output": output, "right": right}
+def write(file, prompts):
+    """prompts: the answers to each."""
+    file.parent.mkdir(exist_ok=True)
+    rows = [{"input": "86=", "output": text} for answers in prompts for text in answers]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
-def test_distinct_right_counts_each_right_answer_once():
-    assert curves.distinct_right([answer("a"), answer("a"), answer("b"), answer("c", 0.0)]) == 2
-    assert curves.distinct_right([answer("a", 0.0)]) == 0
+def test_prompts_that_ask_the_same_are_kept_apart_and_each_right_answer_counts_once(tmp_path):
+    dump = write(tmp_path / "1.jsonl", [[RIGHT, RIGHT, OTHER, WRONG], [OTHER, OTHER, WRONG, WRONG], [WRONG] * 4])
+    found = curves.by_prompt(dump, 4, "chain")
+    assert found["distinct"].tolist() == [2, 1, 0] and found["right"].tolist() == [0.75, 0.5, 0]
 
 
-def test_groups_keep_two_prompts_apart_that_ask_the_same(tmp_path):
-    dump = tmp_path / "1.jsonl"
-    texts = ["+187+188+189+190", "+187+188+189+190", "-779-772+779-772", "-779-772+779-773"]
-    dump.write_text("".join(json.dumps({"input": "86=", "output": text}) + "\n" for text in texts))
-    assert [curves.distinct_right(group) for group in curves.groups(dump, 2, "chain")] == [1, 1]
-
-
-def test_validation_row():
-    row = curves.validation_row(7, [[answer("a"), answer("b")], [answer("a", 0.0), answer("b", 0.0)]])
-    assert row == {"step": 7, "pass_at_1": 0.5, "pass_at_32": 0.5, "distinct_right": 1.0}
+def test_validations_in_the_order_of_their_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "VALIDATION_ANSWERS", 2)
+    write(tmp_path / "validation/10.jsonl", [[RIGHT, OTHER], [WRONG, WRONG]])
+    write(tmp_path / "validation/9.jsonl", [[RIGHT, WRONG], [RIGHT, RIGHT]])
+    assert curves.validations(tmp_path, "chain").to_dict("records") == [
+        {"step": 9, "pass_at_1": 0.75, "pass_at_2": 1.0, "distinct_right": 1.0},
+        {"step": 10, "pass_at_1": 0.5, "pass_at_2": 0.5, "distinct_right": 1.0},
+    ]
 
 
 def test_validation_before_training_is_not_a_step(tmp_path):
@@ -32,11 +41,10 @@ def test_validation_before_training_is_not_a_step(tmp_path):
 
 def test_a_step_without_a_number_is_nan(tmp_path):
     """The metrics file has null for NaN, which a diverged run logs."""
-    (tmp_path / "rollouts").mkdir()
-    (tmp_path / "rollouts/3.jsonl").write_text(json.dumps({"input": "86=", "output": "+187+188+189+190"}) + "\n")
-    data = dict.fromkeys(curves._METRICS.values(), 0.5) | {"era/rest_entropy": None}
+    write(tmp_path / "rollouts/3.jsonl", [[RIGHT]])
+    data = dict.fromkeys(curves._METRICS.values(), 0.1) | {"era/rest_entropy": None}
     row = curves.step_row(tmp_path, {"step": 3, "data": data}, "chain")
-    assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.5, 1)
-    write_csv(tmp_path / "a.csv", [row])
-    [again] = curves.read_csv(tmp_path / "a.csv")
-    assert math.isnan(again.pop("rest_entropy")) and math.isnan(row.pop("rest_entropy")) and again == row
+    assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.1, 1)
+    curves.write(tmp_path / "a.csv", pandas.DataFrame([row]))
+    (again,) = curves.read(tmp_path / "a.csv").to_dict("records")
+    assert math.isnan(again["rest_entropy"]) and again == pytest.approx(row, rel=0, nan_ok=True)

@@ -1,33 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """`python -m demo.llm` on the real patched verl: a few steps of both arms, reuse, and Ctrl-C in the middle."""
 
 import json
-import shutil
 import signal
-import tempfile
 
 import demo_runs
 import pytest
 from demo_helpers import MARK
-from demo_runs import ray_folders, steps_of
+from demo_runs import steps_of
 from helpers import processes_with
 
 from demo.llm import config, training, warmup
 
 VERL = "0.4.1"
-
-
-@pytest.fixture
-def temporary():
-    folder = tempfile.mkdtemp(prefix="e", dir="/tmp")  # short, so that the demo puts Ray's files there
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def place(temporary, monkeypatch):
-    """For trainings that this process starts."""
-    monkeypatch.setattr(tempfile, "tempdir", temporary)
-    monkeypatch.setenv(MARK, temporary)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +37,7 @@ def metrics(folder):
 
 
 @pytest.mark.slow
-def test_era_acts_through_worker_and_update_and_stays_on_policy(
-    patched_verl, out, printed, tmp_path, place, temporary, monkeypatch
-):
+def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, out, printed, tmp_path, monkeypatch):
     """The demo's GRPO beside ERA with an omega_low above the entropies at the start.
 
     ERA shows in the gradient of step 1. The entropy of step 2 says little: Adam's first update has the size of its
@@ -63,21 +47,24 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
     warmup.write_data(tmp_path, settings.task, settings.seed)
     model = out / f"warmup-{settings.task}-seed{settings.seed}"
     monkeypatch.setattr(config.Settings, "omega_low", 2.9)
-    training.train_arm(settings, "era", patched_verl, model, tmp_path / "era", {"versions": {}}, lambda rows: None)
+    monkeypatch.setenv(MARK, str(tmp_path))
+    training.train_arm(settings, "era", patched_verl, model, tmp_path / "era")
+    assert processes_with(**{MARK: str(tmp_path)}) == []
     arms = out / settings.name / "grpo", tmp_path / "era"
     grpo, era = map(steps_of, arms)
-    assert 0.2 < grpo[0]["reward"] < 0.7 and 1 < grpo[0]["distinct_right"] <= 8
-    assert 1.5 < grpo[0]["response_entropy"] == pytest.approx(grpo[0]["top_entropy"])  # answers of equal length
-    for row in era:  # every right answer has a positive advantage and a low entropy, and all have about the same length
-        assert row["low_fraction"] > 0.5 and row["scaled_token_fraction"] == pytest.approx(row["reward"], abs=0.02)
-    for column in ("response_entropy", "reward", "distinct_right"):
-        assert era[0][column] == grpo[0][column]
+    first = grpo.iloc[0]
+    assert 0.2 < first["reward"] < 0.7 and 1 < first["distinct_right"] <= 8
+    assert 1.5 < first["response_entropy"] == pytest.approx(first["top_entropy"])  # answers of equal length
+    # every right answer has a positive advantage and a low entropy, and all have about the same length
+    assert (era["low_fraction"] > 0.5).all()
+    assert era["scaled_token_fraction"].tolist() == pytest.approx(era["reward"].tolist(), abs=0.02)
+    same = ["response_entropy", "reward", "distinct_right"]
+    assert era.loc[0, same].equals(grpo.loc[0, same])
     plain, acting = map(metrics, arms)
     # 18 %, far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
     assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
     assert len(acting) == 2
     assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
-    assert processes_with(**{MARK: temporary}) == ray_folders(temporary) == []
 
 
 @pytest.mark.parametrize(
@@ -87,5 +74,5 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(
         pytest.param(signal.SIGKILL, "raylet", marks=pytest.mark.grid),
     ],
 )
-def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, out, temporary, place):
-    demo_runs.stopped(number, stage, VERL, patched_verl, out, temporary)
+def test_stopping_the_demo_leaves_no_process(number, stage, patched_verl, out, tmp_path):
+    demo_runs.stopped(number, stage, VERL, patched_verl, out, str(tmp_path))

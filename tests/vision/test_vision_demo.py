@@ -1,20 +1,24 @@
-"""`python -m demo.vision`: its measures, data and findings, and short runs on the real patched timm."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""`python -m demo.vision`: its measures and data, and short runs on the real patched timm."""
 
-import csv
-import json
 import math
-import statistics
+import os
+import subprocess
+import sys
 
 import numpy
+import pandas
 import pytest
 import scipy.stats
 import torch
-from demo_helpers import run
+from demo_helpers import ROOT, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demo.vision import data, measures, report, training
-from demo.vision.settings import CLASSES, Run
+from demo.vision import data, measures, report
+from demo.vision import settings as demo_settings
+from demo.vision.settings import CLASSES, EPOCHS_FILE, Run
 
 EPOCHS = 1
 
@@ -61,22 +65,10 @@ def test_measures_agree_with_independent_computations(seed, images, classes, sca
     assert found["mean confidence, %"] == pytest.approx(100 * probabilities.max(axis=1).mean())
 
 
-def test_calibration_error_by_hand():
-    """Two bins: 3 images at 0.9 of which 1 is right, 1 at 0.5 that is right."""
-    bins = measures.reliability(numpy.array([0.9, 0.5, 0.9, 0.9]), numpy.array([True, True, False, False]))
-    assert [one["share"] for one in bins] == [0.25, 0.75]
-    assert measures.calibration_error(bins) == pytest.approx(0.25 * 0.5 + 0.75 * (0.9 - 1 / 3))
-
-
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
     edges = numpy.arange(1, 16) / 15
     assert len(measures.reliability(edges, numpy.ones(15, bool))) == 15
     assert len(measures.reliability(numpy.array([2 / 15, numpy.nextafter(2 / 15, 1)]), numpy.ones(2, bool))) == 2
-
-
-def test_certain_predictions_have_entropy_0():
-    found = measures.measures(numpy.array([[1e4, 0, 0]], numpy.float32), numpy.array([[1.0, 0, 0]]), numpy.array([0]))
-    assert found["smallest entropy, nats"] == found["ECE, %"] == found["NLL, nats"] == 0
 
 
 def test_the_predicted_class_is_that_of_the_logits_before_era():
@@ -85,22 +77,22 @@ def test_the_predicted_class_is_that_of_the_logits_before_era():
     assert found["top-1, %"] == 100
 
 
+def test_a_floor_that_held_and_one_that_did_not():
+    epochs = pandas.DataFrame({"name": ["baseline", "ERA", "ERA"], "seed": [1, 1, 2]})
+    epochs["smallest entropy, nats"] = [0.5, 1.2, 0.9825 - 5e-7]  # rounding
+    epochs["train smallest entropy, nats"] = [0.25, 0.97, 1.1]
+    line = report.held(epochs, 0.9825)
+    assert "held in 1 of 2 ERA runs" in line and "0.9700, without ERA 0.2500" in line
+
+
 # Data
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("images") / data.FOLDER
-    data.write(folder)
-    return folder
-
-
-def test_images_are_the_digits_split_by_class(images):
+def test_images_are_the_digits_split_by_class(tmp_path):
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    seen = set()
+    images, digits, seen = data.write(tmp_path / "images"), load_digits(), set()
     for part, count in data.COUNTS.items():
         files = list((images / part).glob("*/*.png"))
         numbers = {int(file.stem) for file in files}
@@ -117,80 +109,6 @@ def test_images_are_the_digits_split_by_class(images):
     assert numpy.abs(small - digits.images[int(file.stem)]).mean() < 1
 
 
-def test_images_are_made_once(images, monkeypatch):
-    assert sorted(file.name for file in images.parent.iterdir()) == [data.FOLDER]
-    monkeypatch.setattr("PIL.Image.Image.save", None)
-    data.write(images)
-
-
-# What is said of the results
-
-
-SETTING = {"min_entropy": 0.6, "floor": 0.9825, "max_probability": 0.788}
-
-
-def results(accuracy=((0.9, 0.9),) * 3, smallest=1.0, without=0.1, trained=2.0, scale=0.25):
-    """Pairs of runs: shares of right answers (baseline, ERA), smallest entropies. ERA's logits are scale x raw."""
-    made = []
-    for seed, shares in enumerate(accuracy, start=1):
-        for h0, share, entropy in zip((None, 0.6), shares, (without, smallest)):
-            run = Run(h0, seed, 1)
-            raw = numpy.zeros((1000, 10), numpy.float32)
-            raw[: round(1000 * share), 0] = raw[round(1000 * share) :, 1] = 3.0
-            era, setting = (raw * scale, SETTING) if h0 else (None, None)
-            predictions = measures.Predictions(raw, era, numpy.zeros(1000, int), setting)
-            row = {"epoch": 1, "train_entropy_min": trained, "eval_entropy_min": entropy, "eval_top1": 100 * share}
-            info = {"seconds": 9.0, "flags": run.flags(), "script": "train.py", "machine": {}}
-            made.append(report.Result(run, [row], predictions, info))
-    return made
-
-
-def test_a_floor_that_held_and_one_that_did_not():
-    assert "0.9825 nats, held in 3 of 3 ERA runs" in report.findings(results())[0]
-    assert "the baseline's went down to 0.1000" in report.findings(results())[0]
-    assert "nothing had to be held" in report.findings(results(without=1.1))[0]
-    broken = report.findings(results(smallest=0.982))[0]
-    runs = "3 of 3 ERA runs (ERA, seed 1; ERA, seed 2; ERA, seed 3)"
-    assert f"did NOT hold in {runs}: the smallest entropy was 0.9820" in broken
-    assert "held in 3" in report.findings(results(smallest=0.9825 - 5e-7))[0]  # rounding
-
-
-@pytest.mark.parametrize("broken", [{"smallest": 0.9}, {"trained": 0.9}, {"scale": 5.0}])
-def test_the_floor_counts_in_training_validation_and_evaluation(broken):
-    assert "did NOT hold in 3 of 3" in report.findings(results(**broken))[0]
-
-
-@pytest.mark.parametrize(
-    "pairs, says",
-    [
-        ([(0.90, 0.95), (0.91, 0.959), (0.92, 0.971)], "more than the spread over 3 seeds explains"),
-        ([(0.90, 0.95)], "one seed, which says nothing about the spread"),
-    ],
-)
-def test_accuracy_is_compared_over_the_seeds(pairs, says):
-    sentence = report.findings(results(pairs))[1]
-    assert says in sentence
-    assert f"{100 * statistics.mean(era - base for base, era in pairs):+.2f} points" in sentence
-
-
-def test_calibration_names_the_side_and_what_the_largest_probability_allows():
-    sentence = report.findings(results())[2]
-    confidence = {scale: 100 / (1 + 9 * math.exp(-scale)) for scale in (3, 0.75)}
-    assert f"baseline (under-confident by {90 - confidence[3]:.1f} points)" in sentence
-    assert f"{90 - confidence[0.75]:.1f} %" in sentence and "an ECE below 11.2 % is impossible" in sentence
-    assert "an ECE below 16.2 % is impossible" in report.findings(results([(0.9, 0.95)] * 3))[2]
-    low = report.findings(results([(0.2, 0.2)] * 3))[2]
-    assert f"baseline (over-confident by {confidence[3] - 20:.1f} points)" in low and "impossible" not in low
-
-
-def test_table_has_a_column_per_way_of_evaluating():
-    lines = report.table(results([(0.90, 0.95), (0.92, 0.95), (0.91, 0.95)])).splitlines()
-    assert lines[0].split("  ")[-1] == "ERA off at evaluation" and not any("training" in line for line in lines)
-    assert lines[1].startswith("top-1, %") and "91.00 (90.00 to 92.00)" in lines[1]
-    assert lines[1].count("95.00 (95.00 to 95.00)") == 2
-    assert lines[-1] == "Mean (smallest to largest) over 3 seeds. Both ERA columns are the same weights."
-
-
 # Runs
 
 
@@ -204,7 +122,6 @@ def test_infeasible_min_entropy_is_refused_at_the_start(patched_timm, tmp_path):
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("demo: --min-entropy: ERA: min_entropy=-0.06 is not feasible")
     assert "strictly between -0.0597 and 2.2429 nats" in line
-    assert not (tmp_path / "out/data").exists()
 
 
 def test_runs_with_other_settings_have_folders_of_their_own():
@@ -213,68 +130,53 @@ def test_runs_with_other_settings_have_folders_of_their_own():
 
 
 @pytest.fixture(scope="module")
-def by_script(timm_scripts, tmp_path_factory):
-    """Output and folder of a demo with the real train.py."""
+def trained(patched_timm, tmp_path_factory):
+    """The folder of a demo, and what it printed. Its checkout is what timm's source package has: timm alone."""
+    checkout = tmp_path_factory.mktemp("timm")
+    (checkout / "timm").symlink_to(patched_timm / "timm")
     out = tmp_path_factory.mktemp("a folder, with odd = characters")
-    result = demo(timm_scripts, out)
+    result = demo(checkout, out)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout, out
+    return out, result.stdout
 
 
-def summary(out, h0):
-    with (out / Run(h0, 1, EPOCHS).folder / training.SUMMARY_FILE).open(newline="") as file:
-        return list(csv.DictReader(file))
+def epochs(out, h0):
+    return pandas.read_csv(out / Run(h0, 1, EPOCHS).folder / EPOCHS_FILE)
 
 
-def check_evaluation(out):
-    """The evaluation agrees with the training's last epoch; ERA off is another model with the same top-1."""
-    recorded = json.loads((out / "summary.json").read_text())
-    found = {row["model"]: row for row in recorded["runs"]}
-    assert list(found) == ["baseline", "ERA", "ERA off at evaluation"]
-    same = {"top-1, %": "top1", "smallest entropy, nats": "entropy_min", "mean entropy, nats": "entropy_mean"}
+def test_demo_prints_writes_and_holds_the_floor(trained):
+    out, printed = trained
+    assert "The floor, 0.9825 nats, held in 1 of 1 ERA runs" in printed
+    runs = pandas.read_csv(out / "runs.csv").set_index("name")
+    assert list(runs.index) == ["baseline", "ERA", "ERA off at evaluation"]
     for h0, name in ((None, "baseline"), (0.6, "ERA")):
-        last = summary(out, h0)[-1]
-        for ours, theirs in {**same, "NLL, nats": "loss"}.items():
-            assert found[name][ours] == pytest.approx(float(last[f"eval_{theirs}"]), rel=1e-5), (name, ours)
-    assert found["ERA"]["top-1, %"] == found["ERA off at evaluation"]["top-1, %"]
-    assert found["ERA"]["smallest entropy, nats"] > recorded["setting"]["floor"]
-    assert found["ERA"]["mean entropy, nats"] > found["ERA off at evaluation"]["mean entropy, nats"]
-    assert recorded["setting"]["floor"] == pytest.approx(0.9825, abs=1e-4)
-    return recorded
-
-
-def test_runs_of_the_real_script(by_script):
-    output, out = by_script
-    recorded = check_evaluation(out)
-    assert recorded["script"] == "train.py" and "timm's own train.py" in output and "loop" not in output
-    assert all(sentence in " ".join(output.split()) for sentence in recorded["findings"])
+        last = epochs(out, h0).iloc[-1]
+        assert all(runs.loc[name, label] == pytest.approx(last[label], rel=1e-12) for label in report.SHOWN)
+    assert runs.loc["ERA", "top-1, %"] == runs.loc["ERA off at evaluation", "top-1, %"]
+    assert runs.loc["ERA", "mean entropy, nats"] > runs.loc["ERA off at evaluation", "mean entropy, nats"]
     assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
-    folders = {Run(h0, 1, EPOCHS).folder for h0 in (None, 0.6)}
-    files = {".lock", "data", "entropy.png", "runs.csv", "summary.json"}
-    assert {file.name for file in out.iterdir()} == files | folders
-    names = {file.name for folder in folders for file in (out / folder).iterdir()}
-    assert names == {"last.pth.tar", "log.txt", "run.json", "summary.csv"}
 
 
+@pytest.mark.parametrize("h0", [None, 0.6])
 @pytest.mark.slow
-def test_without_train_py_the_loop_trains_alike_says_so_and_is_reused(by_script, patched_timm, tmp_path):
-    """The checkout has what timm's source package has: the library without train.py."""
-    (tmp_path / "timm").mkdir()
-    (tmp_path / "timm/timm").symlink_to(patched_timm / "timm")
-    out = tmp_path / "out"
-    result = demo(tmp_path / "timm", out)
-    assert result.returncode == 0, result.stdout + result.stderr
-    recorded = check_evaluation(out)
-    assert "has no train.py: it was made from timm's source package" in result.stdout
-    assert recorded["script"] == "loop.py" and "not by timm's train.py" in recorded["findings"][-1]
-    for h0 in (None, 0.6):
-        script, loop = (
-            [{name: float(value) for name, value in row.items()} for row in summary(folder, h0)]
-            for folder in (by_script[1], out)
-        )
-        assert len(script) == len(loop) == EPOCHS
-        for one, other in zip(script, loop):
-            assert {name: one[name] for name in other} == pytest.approx(other, rel=1e-3)
-    again = demo(tmp_path / "timm", out)
-    assert again.returncode == 0 and again.stdout.count("reused from") == 2
-    assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]
+def test_loop_trains_as_timms_train_py(h0, trained, timm_scripts, tmp_path):
+    out, _ = trained
+    s = demo_settings
+    flags = {
+        "model": s.MODEL, "num-classes": s.CLASSES, "img-size": s.IMAGE_SIZE, "crop-pct": 1.0, "workers": 1,
+        "batch-size": s.BATCH_SIZE, "validation-batch-size": s.VALIDATION_BATCH_SIZE, "opt": "adamw", "sched": "cosine",
+        "lr": s.LEARNING_RATE, "warmup-epochs": s.WARMUP_EPOCHS, "epochs": EPOCHS, "seed": 1, "device": "cpu",
+        "data-dir": out / "images", "output": tmp_path, "experiment": "run",
+    }  # fmt: skip
+    words = [f"--{name}={value}" for name, value in flags.items()] + ["--no-aug", "--log-entropy"]
+    words += [f"--era-min-entropy={h0}"] if h0 else []
+    environment = {**os.environ, "PYTHONPATH": f"{timm_scripts}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, timm_scripts / "train.py", *words], env=environment, check=True, timeout=900)
+    theirs, ours = pandas.read_csv(tmp_path / "run/summary.csv"), epochs(out, h0)
+    same = {
+        "train_loss": "train loss", "train_entropy_min": "train smallest entropy, nats",
+        "eval_top1": "top-1, %", "eval_loss": "NLL, nats", "eval_entropy_min": "smallest entropy, nats",
+        "eval_entropy_mean": "mean entropy, nats",
+    }  # fmt: skip
+    for name, label in same.items():
+        assert ours[label].tolist() == pytest.approx(theirs[name].tolist(), rel=1e-3)

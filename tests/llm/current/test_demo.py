@@ -1,9 +1,7 @@
 """`make demo VERL=0.9.1`: its settings are verl's, a few steps of both arms, reuse, and Ctrl-C in the middle."""
 
 import json
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 
 import environment
@@ -40,13 +38,6 @@ def test_the_settings_are_verls(tmp_path):
     assert [json.loads(answer) for answer in answers] == [[True, 0.66, k, f"{odd}/train.parquet"] for k in (1.0, 2.0)]
 
 
-@pytest.fixture
-def temporary():
-    folder = tempfile.mkdtemp(prefix="e", dir="/tmp")  # short, so that the demo puts Ray's files there
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     return demo_runs.warm_up(VERL, environment.tree_of(VERL), tmp_path_factory.mktemp("odd = characters"))
@@ -60,5 +51,5 @@ def test_demo_of_both_arms_and_its_reuse(out):
 
 
 @pytest.mark.slow
-def test_stopping_the_demo_leaves_no_process(out, temporary):
-    demo_runs.stopped(signal.SIGINT, "ray::WorkerDict", VERL, environment.tree_of(VERL), out, temporary)
+def test_stopping_the_demo_leaves_no_process(out, tmp_path):
+    demo_runs.stopped(signal.SIGINT, "ray::WorkerDict", VERL, environment.tree_of(VERL), out, str(tmp_path))
