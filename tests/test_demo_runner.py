@@ -74,7 +74,7 @@ def training(folder, code, seen, length=2):
         length=length,
         unit="rows",
         show=lambda row: f"loss {row['loss']}",
-        record={"commit": "0123456789"},
+        record={"commit": "0123456789", "modified": True},
         on_rows=seen.extend,
     )
 
@@ -93,7 +93,8 @@ def test_trainings_leave_their_folders_finished_and_are_reused(tmp_path, capsys)
     record = run_json.read(tmp_path / "one")
     assert record["finished"] and record["seconds"] > 0 and record["peak_memory_bytes"] > 1e6
     day = record["ended"][:10]
-    assert both(fresh=False) == [f"{n}: reused from {tmp_path / n}, trained on {day} at commit 0123456" for n in seen]
+    said = f"trained on {day} at commit 0123456 with changes"
+    assert both(fresh=False) == [f"{name}: reused from {tmp_path / name}, {said}" for name in seen]
     assert len(both(fresh=True)) == 2 and len(seen["one"]) == 4
 
 

@@ -20,18 +20,8 @@ import run_json  # noqa: E402
 
 LOG_FILE = "log.txt"
 POLL_SECONDS = 0.5
-PACKAGES = (
-    "torch",
-    "numpy",
-    "transformers",
-    "tensordict",
-    "ray",
-    "TransferQueue",
-    "torchvision",
-    "pillow",
-    "scikit-learn",
-)
-PACKAGES += ("gymnasium", "mujoco", "stable-baselines3")
+PACKAGES = ("torch", "numpy", "transformers", "tensordict", "ray", "TransferQueue", "torchvision", "pillow")
+PACKAGES += ("scikit-learn", "gymnasium", "mujoco", "stable-baselines3")
 FORM = "{desc} {bar} {percentage:3.0f} % {remaining} left{postfix}"
 
 
@@ -78,11 +68,13 @@ def begin(host: str, task: str, agent: str, seed: int, total_steps: int, checkou
 
 def reused(folder: Path, label: str, fresh: bool) -> bool:
     """Whether the folder has a finished run, which then serves; says so."""
-    record = {} if fresh else run_json.read(folder)
-    if record:
-        commit, day = (record["commit"] or "unknown")[:7], record["ended"][:10]
-        print(f"{label}: reused from {folder}, trained on {day} at commit {commit}", flush=True)
-    return bool(record)
+    record = run_json.read(folder)
+    if fresh or not record.get("finished"):
+        return False
+    commit, day = (record["commit"] or "unknown")[:7], record["ended"][:10]
+    changes = " with changes" if record["modified"] else ""
+    print(f"{label}: reused from {folder}, trained on {day} at commit {commit}{changes}", flush=True)
+    return True
 
 
 def train(trainings: Iterable[Training], fresh: bool = False) -> None:
