@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, PINNED, TARGET_ENTROPY, TASK, VERSIONS, Run
-from demo.runner.command import add_folders, add_seeds, add_switches, exit_code, need_overlay, only_one, whole_number
+from demo.runner.command import (
+    add_folders,
+    add_seeds,
+    add_switches,
+    exit_code,
+    introduce,
+    need_overlay,
+    only_one,
+    whole_number,
+)
 from demo.runner.environment import ROOT, cleaned
 from demo.runner.processes import new_rows
 
@@ -70,12 +79,12 @@ def demo(arguments: argparse.Namespace) -> None:
     from demo.runner.training import train
 
     out, seeds = arguments.out, list(dict.fromkeys(arguments.seeds))
-    print(
-        f"{TASK} on this CPU with FastTD3's own train.py ({arguments.fasttd3}): {arguments.steps} steps of\n"
+    introduce(
+        f"{TASK} on this CPU with FastTD3's own train.py ({arguments.fasttd3}): {arguments.steps} steps of "
         f"{FLAGS['num_envs']} environments, seed {', '.join(map(str, seeds))}, as FastTD3, as FastTD3 without the "
-        f"delay of its\npolicy updates, as FastSAC-ERA (ERA, H0 = {TARGET_ENTROPY:g} nats per action dimension), "
-        f"and as\nFastSAC-ERA with a learned residual (ERA+delta). Logs and results: {out}",
-        flush=True,
+        f"delay of its policy updates, as FastSAC-ERA (ERA, H0 = {TARGET_ENTROPY:g} nats per action dimension), and as "
+        "FastSAC-ERA with a learned residual (ERA+delta).",
+        out,
     )
     with only_one(out):
         for seed in seeds:

@@ -11,9 +11,9 @@ ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nat
 LAST = 3  # evaluations, whose mean is the return at the end
 DECIMALS = {"first": 0, f"last {LAST}": 0, "all": 0, "H min": 2, "H end": 2, "margin": 4, "sigma": 4, "delta": 2}
 LEGEND = f"""\
-Return of the first evaluation, of the last {LAST}, and of all. H: the policy's entropy,
-smallest and in the last tenth; margin: the Gaussian's entropy minus its target
-H0 + delta, smallest; sigma: smallest. In nats, all {DIMENSIONS} action dimensions together."""
+Return of the first evaluation, the last {LAST}, and all. H: the policy's entropy,
+smallest and in the last tenth; margin: the Gaussian's entropy minus its target,
+H0 + delta, smallest; sigma: smallest. Entropies in nats over {DIMENSIONS} dimensions."""
 STYLES = {
     "FastTD3": dict(color="black", linestyle=(0, (4, 2)), linewidth=1.6, marker="s", markersize=4, zorder=4),
     "FastTD3 no delay": dict(color="#8e4fae", linestyle=(0, (2, 1)), linewidth=1.8, marker="D", markersize=4, zorder=4),

@@ -8,7 +8,7 @@ from pathlib import Path
 from demo.llm import chain
 from demo.llm.config import ARMS, Settings
 from demo.llm.versions import VERSIONS, check, need_plain_path
-from demo.runner.command import add_switches, exit_code, only_one, whole_number
+from demo.runner.command import add_switches, exit_code, introduce, only_one, whole_number
 from demo.runner.environment import ROOT
 
 
@@ -61,13 +61,13 @@ def demo(arguments: argparse.Namespace) -> None:
     from demo.llm import report, training, warmup
 
     out = arguments.out
-    print(
-        f'A two-layer language model learns the task "{settings.task}" with the trainer of verl {settings.verl}\n'
-        f"on this CPU, seed {settings.seed}: {settings.steps} steps as GRPO, and as many with ERA (omega_low "
-        f"{settings.omega_low}, k {ARMS['era']:g}).\nThe start of Ray and verl usually takes "
-        f"{VERSIONS[settings.verl].start}. Below, entropy is the response\nentropy in nats, distinct the number of "
-        f"distinct right answers to a prompt.\nLogs and results: {out}",
-        flush=True,
+    introduce(
+        f'A two-layer language model learns the task "{settings.task}" with the trainer of verl {settings.verl} on '
+        f"this CPU, seed {settings.seed}: {settings.steps} steps as GRPO, and as many with ERA (omega_low "
+        f"{settings.omega_low}, k {ARMS['era']:g}). The start of Ray and verl usually takes "
+        f"{VERSIONS[settings.verl].start}. Below, entropy is the response entropy in nats, distinct the number of "
+        "distinct right answers to a prompt.",
+        out,
     )
     with only_one(out):
         start = warm_up(settings, arguments.checkout, out, arguments.fresh)

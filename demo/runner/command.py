@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,10 @@ def exit_code(
     except OSError as error:
         print(f"\n{name}: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
     return 1
+
+
+def introduce(text: str, out: Path) -> None:
+    print(f"{textwrap.fill(text, 79)}\nLogs and results: {out}", flush=True)
 
 
 def whole_number(least: int) -> Callable[[str], int]:

@@ -23,7 +23,7 @@ def rows_and_means(runs: pandas.DataFrame, decimals: dict[str, int]) -> str:
         runs = pandas.concat([runs, means]).sort_values("name", key=lambda names: names.map(order), kind="stable")
     shown = runs.set_index("name").rename_axis(None)[["seed", *decimals]]
     formatters = {name: f"{{:z.{digits}f}}".format for name, digits in decimals.items()}  # z: no -0
-    return shown.to_string(formatters=formatters, na_rep="-")
+    return shown.to_string(formatters=formatters, na_rep="-", col_space=6)
 
 
 def panels(*titles: str, height: float = 3.4):

@@ -73,7 +73,7 @@ def reused(folder: Path, label: str, fresh: bool) -> bool:
         return False
     commit, day = (record["commit"] or "unknown")[:7], record["ended"][:10]
     changes = " with changes" if record["modified"] else ""
-    print(f"{label}: reused from {folder}, trained on {day} at commit {commit}{changes}", flush=True)
+    print(f"{label}: reused, trained on {day} at commit {commit}{changes}", flush=True)
     return True
 
 
@@ -81,8 +81,9 @@ def train(trainings: Iterable[Training], fresh: bool = False) -> None:
     """Runs those that are not finished, side by side. One that fails ends the others; those that have finished stay."""
     waiting = [training for training in trainings if not reused(training.folder, training.label, fresh)]
     with contextlib.ExitStack() as stack:
+        width = max((len(training.label) for training in waiting), default=0)
         running = [
-            stack.enter_context(contextlib.closing(_steps(training, position)))
+            stack.enter_context(contextlib.closing(_steps(training, position, width)))
             for position, training in enumerate(waiting)
         ]
         while running := [steps for steps in running if next(steps, None)]:
@@ -103,12 +104,12 @@ def progress(label: str, length: int, position: int = 0, form: str = FORM) -> tq
     )
 
 
-def _steps(training: Training, position: int) -> Iterator[bool]:
-    """One training: each next() looks at it once and gives True, until it has ended."""
+def _steps(training: Training, position: int, width: int) -> Iterator[bool]:
+    """One training: each next() looks at it once and gives True, until it has ended. width: of its label."""
     folder = empty(training.folder)
     began, done, peak = time.monotonic(), 0, 0
     with (
-        progress(training.label, training.length, position) as bar,
+        progress(f"{training.label:<{width}}", training.length, position) as bar,
         (folder / LOG_FILE).open("w") as log,
         process_group(training.command, training.environment, log, folder) as process,
     ):

@@ -5,7 +5,16 @@ import os
 import sys
 from pathlib import Path
 
-from demo.runner.command import add_folders, add_seeds, add_switches, exit_code, need_overlay, only_one, whole_number
+from demo.runner.command import (
+    add_folders,
+    add_seeds,
+    add_switches,
+    exit_code,
+    introduce,
+    need_overlay,
+    only_one,
+    whole_number,
+)
 from demo.runner.environment import ROOT, cleaned
 from demo.runner.errors import DemoError
 from demo.runner.processes import new_rows
@@ -67,13 +76,12 @@ def demo(arguments: argparse.Namespace) -> None:
     from demo.runner.training import train
     from demo.vision import data, report
 
-    print(
-        f"timm's smallest ResNet ({MODEL}) learns {data.COUNTS['train']} handwritten digits on this CPU, once\n"
-        f"without and once with ERA (H0 = {arguments.min_entropy:g} nats): {arguments.epochs} epochs, "
-        f"seed {', '.join(map(str, seeds))}.\n"
-        f"Below: top-1 and smallest entropy (nats) of {data.COUNTS['validation']} validation images.\n"
-        f"Logs and results: {out}",
-        flush=True,
+    introduce(
+        f"timm's smallest ResNet ({MODEL}) learns {data.COUNTS['train']} handwritten digits on this CPU, once without "
+        f"and once with ERA (H0 = {arguments.min_entropy:g} nats): {arguments.epochs} epochs, seed "
+        f"{', '.join(map(str, seeds))}. Below: top-1 and smallest entropy (nats) of {data.COUNTS['validation']} "
+        "validation images.",
+        out,
     )
     arms = {BASELINE: None, ON: arguments.min_entropy}
     with only_one(out):

@@ -22,8 +22,9 @@ SHOWN = {
     "NLL, nats": ("NLL", 3),
 }
 LEGEND = """\
-top-1, confidence and calibration error (ECE) in %; H: entropy of a prediction, smallest
-and mean, and NLL, in nats. Both ERA blocks are the same weights."""
+top-1, mean confidence and calibration error (ECE) in %; H, the entropy of the
+predictions, smallest and mean, and NLL in nats. Both ERA blocks are the same
+weights."""
 FEWEST = 10  # images in a bin that is drawn
 LIMIT = dict(color="#b02a2a", linewidth=1.2, linestyle="-.", zorder=6)
 # The models differ in line style and marker, not in colour alone; dashes over a wider line show both where they agree.

@@ -105,5 +105,5 @@ def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     assert not curves[TD3]["eval_avg_return"].equals(curves[NO_DELAY]["eval_avg_return"])
     assert 0 < curves[LEARNED]["delta"].iloc[-1] < math.inf
     again = run(*arguments)
-    assert again.returncode == 0 and again.stdout.count("reused from") == len(ARMS)
+    assert again.returncode == 0 and again.stdout.count(": reused, trained on ") == len(ARMS)
     assert again.stdout.split("\n\n")[1:] == result.stdout.split("\n\n")[1:]

@@ -57,7 +57,7 @@ def check_both_arms_and_their_reuse(printed, verl, checkout, out, gigabytes):
     record = run_json.read(folder / "era")
     assert record["host"] == f"verl {verl}" and record["peak_memory_bytes"] < 1e9 * gigabytes
     again = run_both_arms(verl, checkout, out)
-    assert again.count("reused from") == 3 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
+    assert again.count(": reused, trained on ") == 3 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
 
 
 def stopped(number, stage, verl, checkout, out, mark):
