@@ -49,7 +49,7 @@ def test_the_rule():
 def test_intervals_are_those_of_scipy():
     values = pd.Series([-9.0, 2, 2, 2, 2])
     low, high = stats.ttest_1samp(values, 0).confidence_interval()
-    assert report.paired(values, 1, each=True) == f"-0.2 ({low:+.1f} to {high:+.1f}; -9.0, +2.0, +2.0, +2.0, +2.0)"
+    assert report.paired(values, 1) == f"-0.2 ({low:+.1f} to {high:+.1f})"
     assert report.paired(pd.Series([2.0, 2.0]), 1) == "**+2.0 (+2.0 to +2.0)**"
 
 
@@ -101,15 +101,13 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path):
     runs, samples = llm_tables(distinct)
     numbers = report.llm_numbers(runs, samples)
     tables = report.llm_tables(numbers)
-    assert "| ERA, omega_low | 0.15: 10.0 (0.70, 0.70) |" in tables["tuning chain"]
-    assert "| **0.45: 20.0 (0.70, 0.70)** |" in tables["tuning chain"]
-    assert "| ERA | 0.45 | 0.70 (0.70 to 0.70) | 0.60 (0.60 to 0.60) |" in tables["results chain"]
-    assert "| GRPO sampled hotter | 1.1 | 0.70 (0.70 to 0.70) | - | - | - |" in tables["results chain"]
-    differences = tables["differences chain"].splitlines()
-    assert "| entropy bonus | **+2.0 (+2.0 to +2.0; +2.0, +2.0, +2.0, +2.0, +2.0)** |" in differences
-    assert differences[-1].startswith("| KL loss | -0.2 (") and differences[-1].endswith(
-        "; -9.0, +2.0, +2.0, +2.0, +2.0) |"
-    )
+    assert "| ERA, omega_low | 0.15: 10.0 | 0.2: 10.0 | 0.3: 10.0 | **0.45: 20.0** |" in tables["tuning chain"]
+    same = "0.70 (0.70 to 0.70) | 0.96 (0.96 to 0.96) | 9 (9 to 9)"
+    assert f"| ERA | 0.45 | {same} | 12.0 (12.0 to 12.0) | 12.0 (12.0 to 12.0) | - |" in tables["results chain"]
+    assert f"| entropy bonus | 0.01 | {same} | 10.0 (10.0 to 10.0) |" in tables["results chain"]
+    assert tables["results chain"].count("| **+2.0 (+2.0 to +2.0)** |") == 5
+    low, high = stats.ttest_1samp([-9, 2, 2, 2, 2], 0).confidence_interval()
+    assert tables["results chain"].endswith(f"| 12.2 (10.0 to 21.0) | -0.2 ({low:+.1f} to {high:+.1f}) |")
     assert "| 0.66 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: reached |" in tables["setpoints"]
     assert "| 0.99 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: not kept |" in tables["setpoints"]
     assert "| 0.33 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: kept |" in tables["setpoints"]
@@ -163,11 +161,13 @@ def test_tables_and_picture_of_the_vision_page(tmp_path):
     numbers = vision.measures(vision_rows(nll))
     tables = report.vision_tables(numbers)
     assert "| ERA, off | **0: 0.5000** | 0.15: 0.5000 |" in tables["tuning"]
-    assert "| ERA, off | 0 | 1.00 | 99.46 (99.41 to 99.49) | 5.44 (5.10 to 5.90) | 0.544 " in tables["results"]
     low, high = stats.ttest_1samp(list(shifts.values()), 0).confidence_interval()
-    assert tables["differences"].count(f"| **+0.044 ({low:+.3f} to {high:+.3f})** |") == 2
-    assert tables["differences"].count("**+0.200 (+0.200 to +0.200)**") == 4
-    assert "| baseline, scaled |" not in tables["differences"] and "| baseline, plain |" in tables["best"]
+    difference = f"**+0.044 ({low:+.3f} to {high:+.3f})**"
+    line = f"| ERA, off | 0 | 1.00 | 99.46 | 5.44 | 0.544 | {difference} | 0.394 | {difference} |"
+    assert line in tables["results"]
+    assert "| baseline, scaled | 0.0025 | 1.00 | 99.50 | 5.00 | 0.500 | - | 0.350 | - |" in tables["results"]
+    assert tables["results"].count("**+0.200 (+0.200 to +0.200)**") == 4
+    assert "| focal, plain | **-0.200 (-0.200 to -0.200)** | **-0.200 (-0.200 to -0.200)** |" in tables["best"]
     _, fresh = report.vision_runs(numbers)
     pictures.arms(fresh, list(fresh), report.REFERENCE, tmp_path / "picture.png")
     collapsed = vision_rows(lambda arm, setting, seed, images: math.nan if images == "Snow-1" else 0.5)
