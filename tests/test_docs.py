@@ -1,15 +1,21 @@
-"""Links in the documents lead to files that git tracks."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Links in the documents lead to files that git tracks, and make has the targets that they name."""
 
 import re
 import subprocess
 
 
-def test_relative_links_lead_to_tracked_files(project_root):
+def tracked(project_root):
     listing = subprocess.run(["git", "ls-files"], cwd=project_root, capture_output=True, text=True, check=True)
-    tracked = set(listing.stdout.splitlines())
+    return set(listing.stdout.splitlines())
+
+
+def test_relative_links_lead_to_tracked_files(project_root):
+    files = tracked(project_root)
     links = [
         (page, link)
-        for page in tracked
+        for page in files
         if page.endswith(".md")
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (project_root / page).read_text())
     ]
@@ -17,6 +23,25 @@ def test_relative_links_lead_to_tracked_files(project_root):
     broken = [
         f"{page}: {link}"
         for page, link in links
-        if str((project_root / page).parent.joinpath(link).resolve().relative_to(project_root)) not in tracked
+        if str((project_root / page).parent.joinpath(link).resolve().relative_to(project_root)) not in files
     ]
     assert broken == []
+
+
+def test_make_has_every_target_that_the_documents_name(project_root):
+    makefile = (project_root / "Makefile").read_text()
+    known = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())
+    known |= set(re.findall(r"(?:llm|vision|control)-[\w.-]+", (project_root / "make/paper.sh").read_text()))
+    for subject in ("llm", "vision", "control"):
+        command = ["bash", "make/paper.sh", "runs", subject]
+        answer = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True)
+        known |= {f"{subject}-{name}" for name in answer.stdout.split()}
+    named = [
+        (page, target)
+        for page in tracked(project_root)
+        if page.endswith(".md") and page != "CHANGELOG.md"
+        for code in re.findall(r"^```.*?^```|`[^`\n]+`", (project_root / page).read_text(), re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"(?:^|`|&& )make ([a-z][\w.-]*)", code, re.MULTILINE)
+    ]
+    assert len(named) > 50
+    assert [f"{page}: make {target}" for page, target in named if target not in known and "..." not in target] == []
