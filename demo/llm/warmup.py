@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers.utils import logging
 
 from demo.llm import chain, models
 from demo.llm.models import EOS
@@ -86,6 +87,7 @@ def write_model(folder: Path, task: chain.Task, seed: int, progress: Callable[[i
     tokenizer = make_tokenizer()
     model = make_model(len(tokenizer))
     accuracy = warm_up(model, tokenizer, task, seed, progress)
+    logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return accuracy

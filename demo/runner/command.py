@@ -34,27 +34,21 @@ def stop_on_signals() -> None:
             signal.signal(number, stop)
 
 
-def exit_code(
-    command: Callable[[argparse.Namespace], int | None],
-    arguments: argparse.Namespace,
-    name: str = "demo",
-    left: str = "finished runs are kept",
-) -> int:
-    """Runs the command. What ends it early becomes a message and an exit code: 128 + the signal's number, or 1."""
+def exit_code(demo: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
+    """Runs the demo. What ends it early becomes a message and an exit code: 128 + the signal's number, or 1."""
     stop_on_signals()
     try:
-        return command(arguments) or 0
+        demo(arguments)
+        return 0
     except Stopped as stopped:
-        print(f"\n{name}: stopped by {signal.Signals(stopped.number).name}; {left}", file=sys.stderr)
+        print(f"\ndemo: stopped by {signal.Signals(stopped.number).name}; finished runs are kept", file=sys.stderr)
         return 128 + stopped.number
     except DemoError as error:
-        print(f"\n{name}: {error}", file=sys.stderr)
+        print(f"\ndemo: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(
-            f"\n{name}: {error}: {sys.executable} lacks it. `make {name}` sets up a Python that has it", file=sys.stderr
-        )
+        print(f"\ndemo: {error} for {sys.executable}. `make demo` sets up a Python that has it", file=sys.stderr)
     except OSError as error:
-        print(f"\n{name}: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
+        print(f"\ndemo: {error.strerror or error}: {error.filename or arguments.out}", file=sys.stderr)
     return 1
 
 
