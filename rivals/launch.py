@@ -117,7 +117,7 @@ class Trainer(grid.Trainer):
 
 # stages; steps of a task's runs; files that they write
 DOMAINS = {
-    "llm": (llm_stages, llm.STEPS, (llm.CURVES, llm.SAMPLES, "verl.new", "verl")),
+    "llm": (llm_stages, llm.STEPS, (llm.CURVES, llm.SAMPLES, "verl")),
     "vision": (vision_stages, {vision.TASK: vision.EPOCHS}, ("train.csv", vision.MEASURES)),
 }
 
