@@ -229,6 +229,7 @@ $(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bi
 $(ENVIRONMENTS)/%/installed: requirements/%.txt
 	@$(SHELL) make/environment.sh $* $(@D) $(CHECK)
 	@touch $@
+$(foreach name,cpu control-cpu verl-0.9-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
 $(call ready,cpu): | given-python
 $(call ready,verl-gpu): requirements/verl-gpu-flash-attn.txt
 $(call ready,verl-0.9-gpu): requirements/verl-0.9-gpu-flash-attn.txt
