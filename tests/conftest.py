@@ -36,6 +36,19 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def pytest_collection_modifyitems(config, items):
+    """SCRIPTS, or RUNS, chooses among the smoke runs: the tests of others are left out."""
+    names = {*(os.environ.get("SCRIPTS") or os.environ.get("RUNS") or "").split()}
+    needed = {item: {*mark.args} for item in items for mark in item.iter_markers("smoke")}
+    known = set().union(*needed.values())
+    if needed and names - known:
+        unknown, there = ", ".join(sorted(names - known)), "\n    ".join(sorted(known))
+        raise pytest.UsageError(f"there is no run {unknown}. There are:\n    {there}")
+    left_out = [item for item, runs in needed.items() if names and not runs & names]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def say(pytestconfig):
     """say(line): a line on the terminal, for what a search or a smoke run found, whether it passes or not."""

@@ -2,10 +2,6 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's control runs in seconds on a CPU: flags of the recipe's launcher, tiny networks, Gymnasium's Reacher."""
 
-import os
-
-import pytest
-
 TASK = "Gym-Reacher-v4"
 FLAGS = [
     "--no_cuda", "--no_compile", "--total_timesteps", "101", "--eval_interval", "100", "--save_interval", "100",
@@ -14,11 +10,3 @@ FLAGS = [
 ]  # fmt: skip
 # Of each, more flags: a measurement of time needs two rows of the log.
 EXPERIMENTS = {"humanoidbench": [], "distribution": [], "batch": [], "time": ["--total_timesteps", "301"]}
-
-
-def chosen() -> list[str]:
-    """The experiments that the variable RUNS names, all by default."""
-    names = os.environ.get("RUNS", "").split() or list(EXPERIMENTS)
-    if unknown := [name for name in names if name not in EXPERIMENTS]:
-        pytest.exit(f"RUNS: no experiment {', '.join(unknown)}. There are: {', '.join(EXPERIMENTS)}", returncode=2)
-    return names

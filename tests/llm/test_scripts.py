@@ -28,30 +28,14 @@ FORKING, KL_COV, CLIP_COV, GSPO = (
     f"run_{name}_qwen2.5_math_7b.sh" for name in ("forking_tokens", "kl_cov", "clip_cov", "gspo")
 )
 BASELINES = (KL_COV, CLIP_COV, FORKING, GSPO)
-CHOSEN = os.environ.get("SCRIPTS", "").split() or SCRIPTS
-if {STAGE1, STAGE2} & {*CHOSEN}:  # stage 2 goes on from stage 1
-    CHOSEN = [STAGE1, STAGE2, *(script for script in CHOSEN if script not in (STAGE1, STAGE2))]
-if unknown := [script for script in CHOSEN if script not in SCRIPTS]:
-    pytest.exit(f"SCRIPTS: no script {', '.join(unknown)}. There are:\n    " + "\n    ".join(SCRIPTS), returncode=2)
+METHODS = [script for script in SCRIPTS if script not in (STAGE1, STAGE2)]
 LAST = recipe_scripts.STAGE1_STEPS
 PROMPTS = recipe_scripts.PAPER_BATCH // recipe_scripts.SHRINK
 LEARNING_RATE, BETA1, BETA2, EPSILON = 1e-6, 0.9, 0.999, 1e-8  # of the recipe; of verl's optimizer
 ROW = "{:<43} {:>6} {:>7} {:>7} {:>7} {:>7}"
 
 
-def of(*scripts):
-    """The mark of tests that need the runs of these scripts."""
-    return pytest.mark.skipif(not {*scripts} <= {*CHOSEN}, reason="SCRIPTS names others")
-
-
-def stages(test):
-    """The stages, with a kill between them, are what `make test-all` runs too."""
-    return pytest.mark.slow(pytest.mark.smoke(of(STAGE1, STAGE2)(test)))
-
-
-def others(*scripts):
-    """These scripts beside stage 1."""
-    return lambda test: pytest.mark.smoke(of(STAGE1, *scripts)(test))
+stages = pytest.mark.smoke(STAGE1, STAGE2)  # and slow: `make test-all` runs the stages too
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +63,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(patched_verl, inputs, folder, temporary, say):
-    """runs(name): the outcome of the run, once it is there; it and what it needs start when a test asks first."""
-
+def runs(request, patched_verl, inputs, folder, temporary, say):
+    """runs(name): the outcome of the run, once it is there. The first call starts all that the tests will ask for."""
     say(ROW.format("script", "steps", "seconds", "loss", "grad", "H_resp"))
+    wanted = {name for item in request.session.items for mark in item.iter_markers("smoke") for name in mark.args}
 
     def run(script, name, *added, **settings):
         return recipe_scripts.run_script(patched_verl, script, inputs, folder / name, *added, **settings)
@@ -96,27 +80,11 @@ def runs(patched_verl, inputs, folder, temporary, say):
         return {"killed": killed, "resumed": resumed, "stage2": stage2}
 
     with ThreadPoolExecutor(2) as pool:
-        futures = {}
-
-        def start(name, train, *given, **settings):
-            if name not in futures:
-                futures[name] = pool.submit(train, *given, **settings)
-            return futures[name]
-
-        def outcome(name):
-            if STAGE1 in CHOSEN:
-                start("stages", train_stages)
-                start("uninterrupted", run, STAGE1, "uninterrupted", steps=LAST)
-            if name == "uninterrupted":
-                return succeeded(futures[name].result())
-            if name in ("killed", "resumed", "stage2"):
-                return succeeded(futures["stages"].result()[name])
-            for script in CHOSEN:
-                if script not in (STAGE1, STAGE2):
-                    start(script, run, script, script)
-            return succeeded(futures[name].result())
-
-        yield outcome
+        to_come = {"stages": pool.submit(train_stages)} if STAGE1 in wanted else {}
+        if STAGE1 in wanted or wanted & {*BASELINES}:
+            to_come["uninterrupted"] = pool.submit(run, STAGE1, "uninterrupted", steps=LAST)
+        to_come |= {script: pool.submit(run, script, script) for script in METHODS if script in wanted}
+        yield lambda name: succeeded(to_come[name].result() if name in to_come else to_come["stages"].result()[name])
         pool.shutdown(cancel_futures=True)
 
 
@@ -164,6 +132,7 @@ def learned(metrics):
 # Kill and resumption
 
 
+@pytest.mark.slow
 @stages
 def test_killed_run_left_no_process_and_all_metrics_of_its_steps(runs, say):
     killed = runs("killed")
@@ -173,6 +142,7 @@ def test_killed_run_left_no_process_and_all_metrics_of_its_steps(runs, say):
     assert list(killed.metrics) == killed.steps
 
 
+@pytest.mark.slow
 @stages
 def test_resumed_run_goes_on_from_the_last_checkpoint_and_ends(runs, folder, say):
     killed, resumed = runs("killed"), runs("resumed")
@@ -185,6 +155,7 @@ def test_resumed_run_goes_on_from_the_last_checkpoint_and_ends(runs, folder, say
     assert lines == killed.steps + resumed.steps  # so the steps after the checkpoint are there twice
 
 
+@pytest.mark.slow
 @stages
 def test_resumed_run_equals_the_uninterrupted_one_in_every_digit(runs, folder):
     """verl saves the state of the optimizer, of the data loader and, of each worker, of the random numbers."""
@@ -214,6 +185,7 @@ def prompts_per_band(metrics):
     return dict(zip(bands.BANDS, found[0]))
 
 
+@pytest.mark.slow
 @stages
 def test_omegas_of_each_stage_are_in_effect(runs):
     """Bands "a" and "b" are below stage 1's omega_low, only "a" is below stage 2's; "d" is above omega_high."""
@@ -232,6 +204,7 @@ def test_omegas_of_each_stage_are_in_effect(runs):
     assert any(of_step["b"] for of_step in counts) and any(of_step["d"] for of_step in counts)
 
 
+@pytest.mark.slow
 @stages
 def test_stage_2_counts_on_from_stage_1(runs, folder, say):
     stage2 = runs("stage2")
@@ -252,6 +225,7 @@ def adam(folder, step):
     )
 
 
+@pytest.mark.slow
 @stages
 def test_stage_2_starts_from_stage_1s_weights_and_optimizer(runs, folder):
     """Its first step is Adam's from there: the first moments give the gradient, and that all else."""
@@ -279,8 +253,7 @@ def test_stage_2_without_its_checkpoint_refuses_by_name(patched_verl, inputs, tm
 # Every method
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("script", [script for script in CHOSEN if script not in (STAGE1, STAGE2)])
+@pytest.mark.parametrize("script", [pytest.param(script, marks=pytest.mark.smoke(script)) for script in METHODS])
 def test_script_trains(script, runs, say):
     outcome = runs(script)
     say(row(outcome))
@@ -289,7 +262,7 @@ def test_script_trains(script, runs, say):
         assert all(math.isfinite(value) for value in values.values()) and values["actor/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.smoke, of(STAGE1, s)]) for s in BASELINES])
+@pytest.mark.parametrize("script", [pytest.param(s, marks=pytest.mark.smoke(s)) for s in BASELINES])
 def test_baseline_logs_era_without_scaling(script, runs):
     outcome, stage1 = runs(script), runs("uninterrupted")
     for step in outcome.steps:
@@ -304,12 +277,13 @@ def test_baseline_logs_era_without_scaling(script, runs):
     assert outcome.metrics[1]["actor/grad_norm"] != stage1.metrics[1]["actor/grad_norm"]
 
 
+@pytest.mark.slow
 @stages
 def test_era_scales_tokens_where_the_baselines_do_not(runs):
     assert all(values["era/scaled_token_fraction"] > 0 for values in runs("uninterrupted").metrics.values())
 
 
-@others(KL_COV, CLIP_COV)
+@pytest.mark.smoke(KL_COV, CLIP_COV)
 @pytest.mark.parametrize("script", (KL_COV, CLIP_COV))
 def test_covariance_losses_take_several_mini_batches_a_step(script, runs):
     """From the second mini-batch on the policy is no longer the one that sampled; stage 1 has one mini-batch."""
@@ -317,7 +291,7 @@ def test_covariance_losses_take_several_mini_batches_a_step(script, runs):
     assert all(values["actor/ppo_kl"] == 0 for values in runs("uninterrupted").metrics.values())
 
 
-@others(KL_COV, CLIP_COV)
+@pytest.mark.smoke(KL_COV, CLIP_COV)
 def test_covariance_losses_log_their_own_metrics(runs):
     """Clip-Cov logs the share of tokens that it detached; KL-Cov detaches none; its KL is a mean of absolute values."""
     clip_cov, kl_cov = runs(CLIP_COV).metrics, runs(KL_COV).metrics
@@ -329,7 +303,7 @@ def test_covariance_losses_log_their_own_metrics(runs):
         assert kl_cov[step]["actor/ppo_kl"] > 5 * abs(clip_cov[step]["actor/ppo_kl"])
 
 
-@others(FORKING)
+@pytest.mark.smoke(FORKING)
 def test_forking_tokens_are_a_fifth_of_the_batch(runs):
     """The 20 % of highest entropy; equal entropies at the threshold, of which a band has many, all belong to them."""
     for values in runs(FORKING).metrics.values():
@@ -339,7 +313,7 @@ def test_forking_tokens_are_a_fifth_of_the_batch(runs):
         )
 
 
-@others(GSPO)
+@pytest.mark.smoke(GSPO)
 def test_gspo_weighs_responses_equally(runs):
     """The advantages of each group sum to 0 over the responses, and over the tokens only where all are equally long."""
     gspo, stage1 = runs(GSPO).metrics, runs("uninterrupted").metrics
@@ -350,6 +324,7 @@ def test_gspo_weighs_responses_equally(runs):
 # Whatever has run
 
 
+@pytest.mark.slow
 @stages
 def test_nothing_is_left_running_or_lying_about(runs, temporary):
     for name in ("resumed", "stage2", "uninterrupted"):

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from helpers import processes_with
-from tiny_runs import EXPERIMENTS, FLAGS, chosen, write_images
+from tiny_runs import EXPERIMENTS, FLAGS, write_images
 
 MARK = "ERA_VISION_TEST"
 NAME = "cifar10-aug-era0.6-seed42"
@@ -221,10 +221,12 @@ def smoke_runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    "experiment", [pytest.param(name, marks=pytest.mark.slow if name == "imagenet-era" else ()) for name in chosen()]
-)
+def smoke(experiment):
+    """One of them is a part of `make test-all` too."""
+    return [pytest.mark.smoke(experiment), *([pytest.mark.slow] if experiment == "imagenet-era" else [])]
+
+
+@pytest.mark.parametrize("experiment", [pytest.param(name, marks=smoke(name)) for name in EXPERIMENTS])
 def test_experiment_trains_an_epoch(experiment, timm_scripts, launch, images, smoke_runs, recipe, say):
     """Every run of an experiment through the recipe's own check, distributed_train.sh and train.py."""
     given = {"GPUS": "1", "SEED": "42", "DATA_DIR": str(images), "OUTPUT": str(smoke_runs), "PYTHON": sys.executable}

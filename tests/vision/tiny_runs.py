@@ -6,11 +6,9 @@ bf16, because a convolution in fp16 takes a CPU 500 times as long, and one proce
 a CPU.
 """
 
-import os
 import random
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 CLASSES, SIDE = 10, 32
@@ -24,14 +22,6 @@ EXPERIMENTS = [
     *("imagenet", "imagenet-era", "imagenet-aug", "imagenet-aug-era"),
     *("cifar10-sweep", "imagenet-sweep", "cifar10-regularization", "cifar10-time"),
 ]
-
-
-def chosen() -> list[str]:
-    """The experiments that the variable RUNS names, all by default."""
-    names = os.environ.get("RUNS", "").split() or EXPERIMENTS
-    if unknown := [name for name in names if name not in EXPERIMENTS]:
-        pytest.exit(f"RUNS: no experiment {', '.join(unknown)}. There are: {', '.join(EXPERIMENTS)}", returncode=2)
-    return names
 
 
 def write_images(folder: Path) -> None:
