@@ -1,17 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """List, run and check the paper's experiments: what reproduce.py does.
 
-    cli          its verbs
-    errors       what a user is told instead of a traceback
-    ledger       experiments.toml
-    commands     the commands of an experiment, with their environment
-    run          starts them
-    run_record   what each start leaves beside its results
-    results      what was collected, and the states of its verdicts
-    collect      finds the folders of results and checks them
-    readers/     read what verl, its evaluation, timm, FastTD3 and the demos write there
-    statistics   intervals and aggregates over seeds
-    verdicts     what counts as reproduced
-    report/      the pages
+    paper       experiments.toml: the paper's tables and figures, numbers and claims
+    run         the commands of entries, and starts them
+    results     reads folders of results, and leaves out what does not count
+    verdicts    what counts as reproduced
+    figures     the paper's figures from our results
+    report      the pages; report.md.j2 and page.html.j2 are their templates
+    words       names and numbers as a reader sees them
+    cli         the command line
 
-`list`, `show` and `run` (all modules up to results) need the standard library alone.
+`list` and `run` need the standard library alone.
 """

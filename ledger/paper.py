@@ -1,162 +1,101 @@
-"""The ledger: experiments.toml as immutable values. The tests check that what it says is consistent."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""experiments.toml as values: the paper's tables and figures, their entries, and the claims. The file explains its
+fields; tests/ledger/test_paper.py compares it with the paper's TeX."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 
 import tomllib
 
-from ledger.errors import LedgerError
-
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
-HERE = "this project"  # the place of what is not in the paper
-CONTROL_HOSTS = ("drl-code-pytorch", "sbx", "tdmpc2")  # of recipes/control
-UPSTREAMS = {
-    "verl": "llm", "timm": "vision", "torch-uncertainty": "vision", "fasttd3": "control",
-    **dict.fromkeys(CONTROL_HOSTS, "control"),
-}  # fmt: skip
-DOMAINS = tuple(dict.fromkeys(UPSTREAMS.values()))
+
+
+class UserError(Exception):
+    """What a user is told instead of a traceback."""
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """When a number counts as the paper's.
+class Run:
+    """A make target that trains or measures.
 
-    answers: per metric, of how many answers it is a share; without any, the paper prints intervals."""
+    seeds: what it trains by itself. folder, steps, after: of the LLM runs, see the file."""
 
-    judged: tuple[str, ...]
-    reason: str
-    answers: Mapping[str, int] = field(default_factory=dict)
+    id: str
+    upstream: str
+    gpus: int
+    hardware: str = ""
+    seeds: tuple[int, ...] = ()
+    folder: str = ""
+    steps: int | None = None
+    after: str = ""
+    target: str = ""  # of make, where it is not the id
+    suffix: str = ""  # of the folder of an evaluation
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A table or figure of the paper.
-
-    draws: "table", "curves", "points", "bars" or "aggregate". same_as or no_result says why it has no experiments."""
+    """A table or figure. draws: "table", "curves", "points", "bars" or "aggregate". same_as, no_result: why it has no
+    entries."""
 
     id: str
     title: str
     domain: str = ""
     draws: str = "table"
+    note: str = ""
     same_as: tuple[str, ...] = ()
     no_result: str = ""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One command of the ledger.
+class Entry:
+    """What the ledger counts: a row of a table or a curve of a figure, at one value of each variable of its sweep.
 
-    upstream: name and version. seeds: what it trains by itself, () where none is named. hours: wall-clock, measured.
-    folder, steps: the name of its CKPTS_DIR and its last checkpoint (LLM). after: the run that it continues.
-    """
-
-    id: str
-    group: str
-    command: str
-    upstream: str = ""
-    hardware: str = ""
-    gpus: int = 0
-    seeds: tuple[int, ...] = ()
-    hours: float | None = None
-    folder: str = ""
-    steps: int | None = None
-    after: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def upstream_name(self) -> str:
-        return self.upstream.partition(" ")[0]
-
-    @property
-    def domain(self) -> str:
-        return UPSTREAMS[self.upstream_name]
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of the paper, and its error (95 %) where the paper prints one."""
-
-    value: float
-    error: float | None = None
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A row of a table or a curve of a figure. experiments.toml explains the fields."""
+    values: of the sweep, in its order. variables: of make, that choose its trainings. paper: by metric the paper's
+    number and its error, None where it prints none. seeds: how many make it complete."""
 
     id: str
-    place: str
     row: str
-    domain: str
-    block: str = ""
-    panel: str = ""
+    place: Place
+    panel: str
+    label: str
+    values: tuple[str | float, ...] = ()
+    sweep: tuple[str, ...] = ()
     run: str = ""
     evaluation: str = ""
+    weights: str = ""
     folder: str = ""
-    select: Mapping[str, str] = field(default_factory=dict)
-    over: Mapping[str, tuple[str | float, ...]] = field(default_factory=dict)
-    words: Mapping[float, str] = field(default_factory=dict)  # what stands for a value of `over` in names
-    metric: tuple[str, ...] = ()
-    until: int | None = None
-    paper: Mapping[str, Number] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    at_step: int | None = None
+    paper: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     tolerance: str = ""
-    gain: tuple[str, str] | tuple[()] = ()
-    gain_in: str = "percent"
-    seeds: tuple[int, ...] = ()
+    gain: tuple[str, ...] = ()
+    unit: str = "percent"
+    seeds: int = 1
     cannot: str = ""
-    note: str = ""
 
     @property
-    def over_name(self) -> str:
-        return next(iter(self.over), "")
-
-    @property
-    def entries(self) -> tuple["Entry", ...]:
-        """One for each value of `over`, or the experiment itself."""
-        return tuple(Entry(self, value) for value in self.over.get(self.over_name, (None,)))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the ledger counts: an experiment at one value of its `over`."""
-
-    experiment: Experiment
-    value: object = None
-
-    @property
-    def id(self) -> str:
-        return self.experiment.id if self.value is None else f"{self.experiment.id}/{self.value}"
-
-    def fill(self, text: str) -> str:
-        """A text with the value in place of the name of its `over` in braces."""
-        word = self.experiment.words.get(self.value, str(self.value))
-        return text.replace(f"{{{self.experiment.over_name}}}", word) if self.experiment.over else text
-
-    @property
-    def folder(self) -> str:
-        """The name of its results, without seed; results.Result.name."""
-        return self.fill(self.experiment.folder)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(map(self.fill, self.experiment.metric)) or tuple(self.experiment.paper)
+    def name(self) -> str:
+        return ", ".join([self.label, *map(str, self.values)])
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of a figure, as a test. experiments.toml explains the fields."""
+    """What the paper says of a figure, as a test. subject, baseline: rows."""
 
     id: str
-    place: str
+    place: Place
     quote: str
     test: str
-    of: str
+    subject: tuple[str, ...]
     reason: str
-    than: str = ""
+    baseline: tuple[str, ...] = ()
     metric: str = ""
     value: float | None = None
     tolerance: float = 0.0
@@ -166,130 +105,133 @@ class Claim:
     window: int = 1
     aggregate: bool = False
 
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return self.subject + self.baseline
+
 
 @dataclass(frozen=True)
-class Ledger:
-    paper: str
-    tolerances: Mapping[str, Tolerance]
+class Paper:
+    title: str
     places: Mapping[str, Place]
     runs: Mapping[str, Run]
-    experiments: Mapping[str, Experiment]
+    entries: Mapping[str, Entry]
     claims: Mapping[str, Claim]
+    tolerances: Mapping[str, Mapping]
     scales: Mapping[str, float]
 
-    @cached_property
-    def entries(self) -> Mapping[str, Entry]:
-        return {entry.id: entry for experiment in self.experiments.values() for entry in experiment.entries}
+    def row(self, name: str) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.row == name]
 
-    def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """In the order in which they are started: each after the one it continues, and the evaluation last."""
-        chain, name = [], experiment.run
+    def trainings(self, entry: Entry) -> list[Run]:
+        """In the order in which they are started: each after the one that it goes on from."""
+        chain, name = [], entry.run
         while name:
             chain.insert(0, self.runs[name])
             name = self.runs[name].after
-        return (*chain, *([self.runs[experiment.evaluation]] if experiment.evaluation else []))
+        return chain
 
-    def seeds_of(self, experiment: Experiment) -> tuple[int | None, ...]:
-        """The seeds that make it complete; (None,) for one result whose seed is not named."""
-        if experiment.gain:
-            return self.seeds_of(self.experiments[experiment.gain[0]])
-        runs = self.runs_of(experiment)
-        return experiment.seeds or (runs[0].seeds if runs else ()) or (None,)
-
-    def at(self, place: str) -> tuple[Experiment, ...]:
-        return tuple(experiment for experiment in self.experiments.values() if experiment.place == place)
-
-    def claims_at(self, place: str) -> tuple[Claim, ...]:
-        return tuple(claim for claim in self.claims.values() if claim.place == place)
-
-    def claims_about(self, experiment: Experiment) -> tuple[Claim, ...]:
-        return tuple(claim for claim in self.claims.values() if experiment.id in (claim.of, claim.than))
-
-    def find(self, id: str) -> tuple[Entry, ...]:
-        """All entries of an experiment, or the one entry with this id."""
-        if id in self.experiments:
-            return self.experiments[id].entries
-        if id in self.entries:
-            return (self.entries[id],)
-        known = list(dict.fromkeys((*self.experiments, *self.entries)))
-        similar = [name for name in known if id.lower() in name.lower()][:5] or get_close_matches(id.lower(), known, 5)
+    def find(self, name: str) -> list[Entry]:
+        """All entries of a row, or the one entry of this id."""
+        found = self.row(name) or [entry for entry in self.entries.values() if entry.id == name]
+        if found:
+            return found
+        known = list(dict.fromkeys(name for entry in self.entries.values() for name in (entry.row, entry.id)))
+        similar = [other for other in known if name.lower() in other.lower()][:5]
+        similar = similar or get_close_matches(name.lower(), known, 5)
         hint = f"Similar: {', '.join(similar)}." if similar else "`reproduce.py list` names all."
-        raise LedgerError(f"there is no experiment {id!r} in {FILE.name}. {hint}")
+        raise UserError(f"there is no row {name!r} in {FILE.name}. {hint}")
 
 
-def load(file: Path = FILE) -> Ledger:
-    """Raises LedgerError for a file that is not TOML, and for a field or a name in it that is not known."""
-    try:
-        data = _frozen(tomllib.loads(file.read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise LedgerError(f"{file}: {error}") from None
-    places = _tables(data, "place", lambda name, table: Place(name, **table))
-    places[HERE] = Place(HERE, "Beside the paper")
-    runs = _tables(
-        data, "run", lambda name, table: Run(name, **{**_named(data["group"], "group", table["group"]), **table})
-    )
-    return Ledger(
-        paper=data["paper"],
-        tolerances=_tables(data, "tolerance", lambda name, table: Tolerance(**table)),
-        places=places,
-        runs=runs,
-        experiments=_tables(data, "experiment", lambda name, table: _experiment(name, table, data, places, runs)),
-        claims=_tables(data, "claim", lambda name, table: Claim(name, **table)),
-        scales=data["scale"],
-    )
+def load(file: Path = FILE) -> Paper:
+    data = tomllib.loads(file.read_text())
+    paper = Paper(data["paper"], {}, {}, {}, {}, data["tolerance"], data["scale"])
+    for group in data["group"].values():
+        shared = {key: value for key, value in group.items() if key != "runs"}
+        for name, own in group["runs"].items():
+            paper.runs[name] = Run(name, **_frozen({**shared, **own}))
+    for name, table in [*data["table"].items(), *data["figure"].items()]:
+        about = {key: table.pop(key) for key in ("title", "domain", "draws", "note") if key in table}
+        place = paper.places[name] = Place(name, **about)
+        claims, panels = table.pop("claims", {}), {"": {"rows": table.pop("rows", {})}, **table.pop("panels", {})}
+        for panel, inner in panels.items():
+            for row, fields in inner.pop("rows").items():
+                for entry in _entries(row, place, panel, {**table, **inner, **fields}, paper, data["list"]):
+                    paper.entries[entry.id] = entry
+        for claim, fields in claims.items():
+            sides = {key: _several(fields[key]) for key in ("subject", "baseline") if key in fields}
+            paper.claims[claim] = Claim(claim, place, **{**fields, **sides})
+    for name, fields in data["elsewhere"].items():
+        paper.places[name] = Place(name, **_frozen(fields))
+    return paper
 
 
-def _experiment(
-    name: str, table: Mapping, data: Mapping, places: Mapping[str, Place], runs: Mapping[str, Run]
-) -> Experiment:
-    """With the lists and texts that it names, and what its place and its run say of it."""
-    place = _named(places, "place", table["place"])
-    trained = _named(runs, "run", table["run"]) if "run" in table else None
-    if "evaluation" in table:
-        _named(runs, "run", table["evaluation"])
-    made = {**table, "domain": place.domain or (trained.domain if trained else "")}
-    made["paper"] = {
-        metric: Number(*number) if isinstance(number, tuple) else Number(number)
-        for metric, number in table.get("paper", {}).items()
-    }
-    made["over"] = {
-        variable: _named(data["list"], "list", values) if isinstance(values, str) else values
-        for variable, values in table.get("over", {}).items()
-    }
-    for variable, values in made["over"].items():
-        if isinstance(values, Mapping):
-            made["words"] = {float(value): word for value, word in values.items()}
-            made["over"] = {variable: tuple(made["words"])}
-    for key in ("cannot", "note"):
-        text = table.get(key, "")
-        made[key] = text if " " in text or not text else _named(data["text"], "text", text)
-    if isinstance(table.get("metric"), str):
-        made["metric"] = (table["metric"],)
-    if "seeds" in table:  # their number
-        made["seeds"] = tuple(range(1, table["seeds"] + 1))
-    if trained and trained.folder:
-        made.setdefault("folder", trained.folder)
-    return Experiment(name, **made)
+def _entries(row: str, place: Place, panel: str, fields: dict, paper: Paper, lists: Mapping) -> Iterator[Entry]:
+    """One for each combination of the values of the row's sweep. fields: the row's, with those that it inherits."""
+    sweep = {name: _words(lists, values) for name, values in fields.pop("sweep", {}).items()}
+    columns, numbers = fields.pop("columns", []), fields.pop("paper", [])
+    metrics = fields.pop("metrics", columns)
+    chosen = {name: fields.pop(name) for name in list(fields) if name.isupper()}
+    fields["paper"] = {name: _with_error(number) for name, number in zip(columns, numbers)}
+    fields["seeds"] = _seeds(fields, paper)
+    folder = _folder(fields, paper)
+    if not folder:
+        fields["evaluation"] = ""
+    for values in itertools.product(*sweep.values()):
+        words = {name: sweep[name][value] for name, value in zip(sweep, values)}
+        variables = {name: _fill(text, words) for name, text in chosen.items()}
+        is_free = {name: name.isupper() and f"{{{name}}}" not in "".join(chosen.values()) for name in sweep}
+        yield Entry(
+            "/".join([row, *map(str, values)]),
+            row,
+            place,
+            panel,
+            values=values,
+            sweep=tuple(sweep),
+            folder=_fill(folder, {**words, **variables}),
+            metrics=tuple(_fill(metric, words) for metric in metrics),
+            variables={**variables, **{name: word for name, word in words.items() if is_free[name]}},
+            **_frozen(fields),
+        )
 
 
-def _tables(data: Mapping, kind: str, make) -> dict:
-    made = {}
-    for name, table in data[kind].items():
-        try:
-            made[name] = make(name, table)
-        except (TypeError, LookupError) as error:
-            raise LedgerError(f"{FILE.name}: {kind}.{name}: {error}") from None
-    return made
+def _words(lists: Mapping, values: str | list) -> dict[str | float, str]:
+    """What stands for each value of a variable in names."""
+    values = lists[values] if isinstance(values, str) else values
+    if isinstance(values, Mapping):
+        return {float(value): word for value, word in values.items()}
+    return {value: str(value) for value in values}
 
 
-def _named(tables: Mapping, kind: str, name: str):
-    if name not in tables:
-        raise LookupError(f"there is no {kind}.{name}")
-    return tables[name]
+def _folder(fields: dict, paper: Paper) -> str:
+    """Without the values of variables; none for what compares other rows or cannot run."""
+    run, evaluation = paper.runs.get(fields.get("run")), paper.runs.get(fields.get("evaluation"))
+    own = fields.pop("folder", "") or fields.get("weights", "") or (run.folder if run else "")
+    return own + (evaluation.suffix if evaluation else "") if run or "weights" in fields else ""
 
 
-def _frozen(value):
-    """Lists as tuples."""
-    if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _seeds(fields: dict, paper: Paper) -> int:
+    if "gain" in fields:  # as many as of the rows that it compares
+        return paper.row(fields["gain"][0])[0].seeds
+    first = paper.runs.get(fields.get("run"))
+    while first and first.after:
+        first = paper.runs[first.after]
+    return fields.get("seeds") or (len(first.seeds) if first else 0) or 1
+
+
+def _with_error(number: float | list) -> tuple[float, float | None]:
+    return (number[0], number[1]) if isinstance(number, list) else (number, None)
+
+
+def _fill(text: str, words: Mapping[str, str]) -> str:
+    for name, word in words.items():
+        text = text.replace(f"{{{name}}}", word)
+    return text
+
+
+def _several(names: str | list[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _frozen(fields: dict) -> dict:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

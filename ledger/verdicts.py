@@ -1,387 +1,455 @@
-"""What counts as reproduced: the ledger's numbers and claims against what was collected."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""What counts as reproduced: the paper's numbers and claims against the results.
+
+All intervals are 95 %. Over seeds: Student's t. Between two rows: Welch's. Over tasks and seeds: the interquartile mean
+with percentile bootstrap intervals, stratified by task, as Agarwal et al. (2021, "Deep RL at the edge of the
+statistical precipice") propose.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean
+from dataclasses import dataclass, field, replace
+from itertools import product
 
-from ledger import statistics
-from ledger.ledger import Claim, Entry, Experiment, Ledger
-from ledger.results import (
-    CANNOT,
-    COMPLETE,
-    FAILED,
-    NOT_REPRODUCED,
-    NOT_RUN,
-    PARTIAL,
-    REPRODUCED,
-    Cell,
-    ClaimOutcome,
-    Collected,
-    Curve,
-    Outcome,
-    Part,
-    Result,
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from ledger.paper import Claim, Entry, Paper
+from ledger.results import EVALUATION, TRAINING, Result
+
+REPRODUCED, NOT_REPRODUCED, PARTIAL, COMPLETE, NOT_RUN, CANNOT = STATES = (
+    "reproduced",
+    "not reproduced",
+    "partial",  # some seeds, or some of what it is compared with, are missing
+    "run",  # complete, and the paper gives nothing to compare it with
+    "not run",
+    "cannot run",
 )
+RESAMPLES = 2000
+LAST = 0.1  # the end of a curve is this share of its steps
+NAN = float("nan")
 
 
-def judge(ledger: Ledger, collected: Collected) -> Collected:
-    """With outcomes by entry id and claims by claim id."""
-    found = {entry.id: Found(ledger, collected, entry) for entry in ledger.entries.values()}
-    claims = {claim.id: judge_claim(ledger, claim, found) for claim in ledger.claims.values()}
-    rows = {name: judge_row(ledger, item) for name, item in found.items() if not item.entry.experiment.gain}
-    outcomes = {}
-    for name, item in found.items():
-        outcome = judge_gain(ledger, item.entry, rows) if item.entry.experiment.gain else rows[name]
-        outcomes[name] = with_claims(ledger, item.entry.experiment, outcome, claims)
-    return replace(collected, outcomes=outcomes, claims=claims)
+@dataclass(frozen=True)
+class Cell:
+    """One number of a row: the paper's, ours (mean over the seeds) with its interval, and whether they agree.
 
+    What is not known is NaN. half: of the interval, over `over`. allowed: of the difference; within: None untested."""
 
-class Found:
-    """What was collected for an entry. used: the complete results that count."""
-
-    def __init__(self, ledger: Ledger, collected: Collected, entry: Entry):
-        experiment = entry.experiment
-        self.entry = entry
-        self.wanted = len(ledger.seeds_of(experiment))
-        kind = "evaluation" if experiment.evaluation else "training"
-        results = collected.of(entry.folder, kind) if entry.folder else []
-        self.used = [result for result in results if result.used and is_complete(result, experiment)]
-        left_out = [f"{result.label}: {_why_left_out(result)}" for result in results if result not in self.used]
-        self.notes = list(dict.fromkeys(left_out))
-        if shipped := sum(result.from_repository for result in self.used):
-            self.notes.append(f"came with the repository: {shipped} of {len(self.used)} runs")
-        if modified := sum(result.state == "modified" for result in self.used):
-            self.notes.append(f"of a modified checkout: {modified} of {len(self.used)} runs")
-        last = next((record for record in reversed(collected.records) if entry.id in record.get("experiments", ())), {})
-        failed_early = last.get("state") == FAILED and not results
-        if failed_early:
-            self.notes.append(f"{last['command']} failed; its log is among the runs")
-        self.failed = failed_early or any(result.failed for result in results) and not self.used
-        self.started = bool(results) or failed_early
+    paper: float
+    error: float
+    ours: float = NAN
+    half: float = NAN
+    over: str = ""
+    seeds: int = 0
+    allowed: float = NAN
 
     @property
-    def is_whole(self) -> bool:
-        return len(self.used) >= self.wanted and all(
-            len(self.values(metric)) >= self.wanted for metric in self.entry.metrics
+    def has_paper(self) -> bool:
+        return not math.isnan(self.paper)
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.paper
+
+    @property
+    def within(self) -> bool | None:
+        return None if math.isnan(self.difference + self.allowed) else abs(self.difference) <= self.allowed
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison of a claim, in words and as a number. entries: that it is about; passed: None, it is missing."""
+
+    entries: tuple[str, ...]
+    words: str = ""
+    value: float = NAN
+    passed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On an entry. notes: in words, why it is partial."""
+
+    state: str
+    seeds: int = 0
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Judged:
+    """used: the complete results that count, by entry; others: those that do not. verdicts by entry; claims: state and
+    parts by claim."""
+
+    def __init__(self, paper: Paper, results: Sequence[Result]):
+        self.paper, self.results = paper, results
+        found: dict[tuple, list[Result]] = {}
+        for result in results:
+            found.setdefault((result.kind, result.name), []).append(result)
+        self.used: dict[str, list[Result]] = {}
+        self.others: dict[str, list[Result]] = {}
+        for id, entry in paper.entries.items():
+            here = found.get((EVALUATION if entry.evaluation else TRAINING, entry.folder), []) if entry.folder else []
+            self.used[id] = [result for result in here if not result.why and _is_complete(result, entry)]
+            self.others[id] = [result for result in here if result not in self.used[id]]
+        entries = sorted(paper.entries.values(), key=lambda entry: bool(entry.gain))  # gains need their rows
+        self.verdicts: dict[str, Verdict] = {}
+        for entry in entries:
+            self.verdicts[entry.id] = self._gain(entry) if entry.gain else self._row(entry)
+        self.claims = {name: self._claim(claim) for name, claim in paper.claims.items()}
+        for entry in entries:
+            if self.verdicts[entry.id].state == COMPLETE:
+                self.verdicts[entry.id] = self._by_claims(entry)
+        self.verdicts = {id: self.verdicts[id] for id in paper.entries}
+
+    def has_begun(self, entry: Entry) -> bool:
+        return bool(self.used[entry.id] or self.others[entry.id])
+
+    def values(self, entry: Entry, metric: str) -> list[float]:
+        """The metric's number of each result that has it."""
+        numbers = [number(result, metric, entry.at_step) for result in self.used[entry.id]]
+        return [found for found in numbers if found is not None]
+
+    def curves(self, entry: Entry, metric: str) -> list[pd.Series]:
+        return [result.curves[metric] for result in self.used[entry.id] if metric in result.curves]
+
+    # ---------------------------------------------------------------------------------------------------------- rows
+
+    def _row(self, entry: Entry) -> Verdict:
+        if entry.cannot:
+            return Verdict(CANNOT, cells={metric: _paper_cell(entry, metric) for metric in entry.paper})
+        cells = {metric: self._cell(entry, metric) for metric in entry.metrics}
+        notes, seeds = tuple(self._notes(entry, cells)), len(self.used[entry.id])
+        if not self.has_begun(entry):
+            state = NOT_RUN
+        elif not self._is_whole(entry):
+            state = PARTIAL
+        else:
+            state = self._agreement(cells, entry.tolerance) if entry.tolerance else COMPLETE
+        return Verdict(state, seeds, cells, notes)
+
+    def _notes(self, entry: Entry, cells: Mapping[str, Cell]) -> Iterator[str]:
+        used = self.used[entry.id]
+        for result in self.others[entry.id]:
+            unfinished = f"unfinished, {result.steps} of {result.total or '?'} steps"
+            yield f"{result.label}: {result.why or unfinished}"
+        if came := sum(result.from_repository for result in used):
+            yield f"{came} of {len(used)} runs came with the repository"
+        for metric, cell in cells.items():
+            if cell.seeds < len(used):
+                yield f"{metric} is missing in {len(used) - cell.seeds} of {len(used)} runs"
+
+    def _is_whole(self, entry: Entry) -> bool:
+        counts = [len(self.used[entry.id]), *(len(self.values(entry, metric)) for metric in entry.metrics)]
+        return min(counts) >= entry.seeds
+
+    def _cell(self, entry: Entry, metric: str) -> Cell:
+        cell, values = _paper_cell(entry, metric), self.values(entry, metric)
+        if not values:
+            return cell
+        half, over = half_width(values), "seeds"
+        if len(values) == 1:
+            only = self.used[entry.id][0]
+            half, over = only.intervals.get(metric, NAN), only.interval_of
+        allowed = self._allowed(entry, metric, half, len(values))
+        over = "" if math.isnan(half) else over
+        return replace(cell, ours=float(np.mean(values)), half=half, over=over, seeds=len(values), allowed=allowed)
+
+    def _allowed(self, entry: Entry, metric: str, half: float, seeds: int) -> float:
+        """How far ours may be from the paper's; NaN for a metric that the tolerance does not cover."""
+        if not entry.tolerance or metric not in entry.paper:
+            return NAN
+        answers = self.paper.tolerances[entry.tolerance].get("answers")
+        if not answers:  # the paper prints intervals
+            return math.hypot(half, _number(entry.paper[metric][1]))
+        names = list(answers) if metric == "average" else [metric]
+        widths = [_share_half_width(entry.paper[name][0], answers.get(name, NAN), seeds) for name in names]
+        return math.hypot(*widths) / len(widths)
+
+    def _agreement(self, cells: Mapping[str, Cell], tolerance: str) -> str:
+        judged = self.paper.tolerances[tolerance]["judged"]
+        return REPRODUCED if all(cells[metric].within for metric in judged) else NOT_REPRODUCED
+
+    def _gain(self, entry: Entry) -> Verdict:
+        """A row that compares two others. It is reproduced if it is the paper's within what the two may be off; but not
+        where ours is too noisy to show a gain that the paper's own errors do show."""
+        of, over = (self.verdicts[id] for id in entry.gain)
+        cells = {metric: self._gain_cell(entry, metric, of.cells[metric], over.cells[metric]) for metric in entry.paper}
+        seeds = min(of.seeds, over.seeds)
+        if of.state == over.state == NOT_RUN:
+            return Verdict(NOT_RUN, 0, cells)
+        notes = [
+            f"{id}: {self.verdicts[id].state}" for id in entry.gain if self.verdicts[id].state in (PARTIAL, NOT_RUN)
+        ]
+        for metric in self.paper.tolerances[entry.tolerance]["judged"] if not notes else ():
+            if _is_underpowered(cells[metric], of.cells[metric], over.cells[metric]):
+                notes.append(f"{metric}: our interval is wider than the paper's gain; more seeds would tell")
+        return Verdict(PARTIAL if notes else self._agreement(cells, entry.tolerance), seeds, cells, tuple(notes))
+
+    def _gain_cell(self, entry: Entry, metric: str, of: Cell, over: Cell) -> Cell:
+        """In percent of the second row's, or in points."""
+        cell = _paper_cell(entry, metric)
+        if math.isnan(of.ours + over.ours) or entry.unit == "percent" and over.ours <= 0:
+            return cell
+        # How far the gain moves with each of the two numbers: in percent it is 100 (of / over - 1).
+        by_of, by_over = (100 / over.ours, 100 * of.ours / over.ours**2) if entry.unit == "percent" else (1.0, 1.0)
+        half = math.hypot(by_of * of.half, by_over * over.half)
+        allowed = math.hypot(by_of * of.allowed, by_over * over.allowed)
+        ours, kind = by_of * (of.ours - over.ours), "" if math.isnan(half) else of.over
+        return replace(cell, ours=ours, half=half, over=kind, seeds=min(of.seeds, over.seeds), allowed=allowed)
+
+    # -------------------------------------------------------------------------------------------------------- claims
+
+    def _by_claims(self, entry: Entry) -> Verdict:
+        """The paper has no number for a curve: it is reproduced if the claims hold that it takes part in."""
+        about = [part for _, parts in self.claims.values() for part in parts if entry.id in part.entries]
+        passed = {part.passed for part in about}
+        state = NOT_REPRODUCED if False in passed else PARTIAL if None in passed else REPRODUCED
+        return replace(self.verdicts[entry.id], state=state) if about else self.verdicts[entry.id]
+
+    def _claim(self, claim: Claim) -> tuple[str, list[Part]]:
+        subjects, baselines = (
+            [entry for row in rows for entry in self.paper.row(row)] for rows in (claim.subject, claim.baseline)
         )
+        parts = list(TESTS[claim.test](self, claim, subjects, baselines))
+        if not any(map(self.has_begun, subjects + baselines)):
+            return NOT_RUN, parts
+        passed = [part.passed for part in parts]
+        if None in passed or not all(map(self._is_whole, subjects + baselines)):
+            return PARTIAL, parts
+        return REPRODUCED if all(passed) else NOT_REPRODUCED, parts
 
-    def values(self, metric: str) -> list[float]:
-        """The metric's number of each result that has it, at the end of its curve if it is one."""
-        numbers = [final(result, metric, self.entry.experiment.until) for result in self.used]
-        return [number for number in numbers if number is not None]
+    def _pairs(self, claim: Claim) -> Iterator[tuple[Entry, Entry]]:
+        """Entries of subject and baseline that have the same value of each variable that both sweep."""
+        for subject, baseline in product(claim.subject, claim.baseline):
+            for one, other in product(self.paper.row(subject), self.paper.row(baseline)):
+                values, others = (dict(zip(entry.sweep, entry.values)) for entry in (one, other))
+                if all(values[name] == others[name] for name in values.keys() & others.keys()):
+                    yield one, other
 
-    def curves(self, metric: str) -> list[Curve]:
-        return [result.curves[metric] for result in self.used if metric in result.curves]
+    def _numbers(self, claim: Claim) -> list[tuple[Entry, Entry, list[float], list[float]]]:
+        return [
+            (one, other, *(self.values(entry, claim.metric or entry.metrics[0]) for entry in (one, other)))
+            for one, other in self._pairs(claim)
+        ]
+
+    def _order(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
+        if claim.aggregate:
+            yield self._aggregate(claim)
+        elif claim.value is not None:
+            yield self._gain_of_average(claim)
+        else:
+            for one, other, ones, others in self._numbers(claim):
+                if not ones or not others:
+                    yield Part((one.id, other.id))
+                    continue
+                difference, half = welch(ones, others)
+                words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, "
+                words += f"difference {difference:+.4g}" + (f" ± {half:.4g}" if half else ", one seed: the sign alone")
+                is_higher = difference > half
+                passed = not is_higher if claim.test == "not_higher" else is_higher
+                yield Part((one.id, other.id), words, difference, bool(passed))
+
+    def _gain_of_average(self, claim: Claim) -> Part:
+        numbers = self._numbers(claim)
+        ids = tuple(entry.id for one, other, *_ in numbers for entry in (one, other))
+        if not all(ones and others for *_, ones, others in numbers):
+            return Part(ids)
+        one, other = (float(np.mean([np.mean(pair[side]) for pair in numbers])) for side in (2, 3))
+        gain = 100 * (one / other - 1) if other > 0 else math.inf * (one - other)
+        words = f"average of {len(numbers)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %"
+        return Part(ids, words, gain, gain >= claim.value - claim.tolerance)
+
+    def _aggregate(self, claim: Claim) -> Part:
+        numbers = [pair for pair in self._numbers(claim) if pair[2] and pair[3]]
+        ids = tuple(entry.id for pair in self._pairs(claim) for entry in pair)
+        if not numbers:
+            return Part(ids)
+        scales = [self.paper.scales[one.values[0]] for one, *_ in numbers]
+        tasks = [np.array(pair[side]) / scale for side in (2, 3) for pair, scale in zip(numbers, scales)]
+        middle, low, high = iqm_difference(tasks)
+        shown = f"({low:+.3f} to {high:+.3f})" if low < high else "(one seed of a task: the sign alone)"
+        words = f"interquartile mean over {len(numbers)} of {len(ids) // 2} tasks, difference {middle:+.3f} {shown}"
+        return Part(ids, words, middle, low > 0)
+
+    def _above(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
+        """The means of the seeds, at the points that both curves have."""
+        for one, other in self._pairs(claim):
+            both = [self.curves(entry, claim.metric or entry.metrics[0]) for entry in (one, other)]
+            if not all(both):
+                yield Part((one.id, other.id))
+                continue
+            found = (mean_curve(both[0])["mean"] - mean_curve(both[1])["mean"]).dropna()
+            words = f"{one.name}: above at {(found > 0).sum()}, below at {(found < 0).sum()} of {len(found)} points"
+            yield Part((one.id, other.id), words, float(found.mean()), bool((found >= 0).all() and found.mean() > 0))
+
+    def _overhead(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
+        ratios = [np.mean(ones) / np.mean(others) for _, _, ones, others in self._numbers(claim) if ones and others]
+        ids = tuple(entry.id for entry in subjects + baselines)
+        if not ratios:
+            yield Part(ids)
+            return
+        mean, half = float(np.mean(ratios)) - 1, half_width(ratios)
+        words = f"{100 * mean:+.1f} %" + ("" if math.isnan(half) else f" ± {100 * half:.1f} over {len(ratios)} tasks")
+        yield Part(ids, words, mean, mean <= (claim.value or 0) + claim.tolerance)
+
+    def _bounds(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
+        """at_least and within: each curve is tested by itself, and the worst one counts."""
+        least = claim.low if claim.test == "within" else claim.value - claim.tolerance
+        most = claim.high if claim.test == "within" else math.inf
+        for entry in subjects:
+            curves = self.curves(entry, claim.metric or entry.metrics[0])
+            if not curves:
+                yield Part((entry.id,))
+                continue
+            lows, highs = zip(*(extremes(curve, claim.after, claim.window) for curve in curves))
+            low, high = min(lows), max(highs)
+            words = f"{entry.name}: {low:.4g} to {high:.4g}, expected "
+            words += f"at least {least:.4g}" if most == math.inf else f"{least:.4g} to {most:.4g}"
+            yield Part((entry.id,), words, low if most == math.inf else high, low >= least and high <= most)
+
+    def _spread(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
+        ids = tuple(entry.id for entry in subjects)
+        for metric in subjects[0].metrics:
+            means = [float(np.mean(values)) for entry in subjects if (values := self.values(entry, metric))]
+            if len(means) < 2:
+                yield Part(ids)
+                continue
+            size = max(means) - min(means)
+            words = (
+                f"{metric}: {size:.2f} between largest and smallest of {len(means)}, expected at most {claim.value:g}"
+            )
+            yield Part(ids, words, size, size <= claim.value)
 
 
-def is_complete(result: Result, experiment: Experiment) -> bool:
-    return result.finished or experiment.until is not None and result.steps >= experiment.until
+TESTS = {
+    "higher": Judged._order,
+    "not_higher": Judged._order,
+    "above": Judged._above,
+    "overhead": Judged._overhead,
+    "at_least": Judged._bounds,
+    "within": Judged._bounds,
+    "spread": Judged._spread,
+}
 
 
-def _why_left_out(result: Result) -> str:
-    if not result.used:
-        return "not used, see the problems"
-    return f"{'failed' if result.failed else 'unfinished'}, {result.progress}"
+def _is_complete(result: Result, entry: Entry) -> bool:
+    return result.finished or entry.at_step is not None and result.steps >= entry.at_step
 
 
-def final(result: Result, metric: str, until: int | None = None) -> float | None:
-    """until: the step at which a longer training is looked at."""
-    at_epochs = result.curves.get(f"eval_{metric}")  # timm's values are those of the last epoch
-    if until is not None and at_epochs:
-        return next((y for x, y in zip(at_epochs.x, at_epochs.y) if x >= until), None)
+def _paper_cell(entry: Entry, metric: str) -> Cell:
+    number, error = entry.paper.get(metric, (None, None))
+    return Cell(_number(number), _number(error))
+
+
+def _number(value: float | None) -> float:
+    return NAN if value is None else value
+
+
+def _is_underpowered(gain: Cell, of: Cell, over: Cell) -> bool:
+    """Where the paper prints no errors its numbers are shares of answers, and the tolerance says what they can show."""
+    return gain.half > abs(gain.paper) > math.hypot(of.error, over.error)  # False for NaN
+
+
+def _share_half_width(percent: float, answers: float, runs: int) -> float:
+    """In points, of the difference between a share of `answers` answers and the mean of `runs` such shares."""
+    share = percent / 100
+    return 100 * float(stats.norm.ppf(0.975)) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs))
+
+
+# ----------------------------------------------------------------------------------------------------------- statistics
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Of the mean's interval; NaN with one value."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else NAN
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Difference of the means, and half its interval; 0 where either has one value."""
+    difference = float(np.mean(one) - np.mean(other))
+    if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
+        return difference, 0.0
+    with np.errstate(all="ignore"):  # where one side's numbers are all the same
+        interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    return difference, float(interval.high - interval.low) / 2
+
+
+def number(result: Result, metric: str, at_step: int | None = None) -> float | None:
+    """At the end of the run, or at this step of a longer one: a single value, or a curve's mean over its last tenth."""
+    epochs = result.curves.get(f"eval_{metric}")  # timm's values are those of the last epoch
+    if at_step is not None and epochs is not None:
+        reached = epochs.loc[at_step:]
+        return float(reached.iloc[0]) if len(reached) else None
     if metric in result.values:
         return result.values[metric]
     if metric not in result.curves:
         return None
-    return statistics.end(result.curves[metric], math.inf if until is None else until)
+    curve = result.curves[metric].loc[:at_step]
+    first, last = curve.index[0], curve.index[-1]
+    return float(curve.loc[last - LAST * (last - first) :].mean())
 
 
-# ------------------------------------------------------------------------------------------------------ rows of tables
+def extremes(curve: pd.Series, after: float, window: int) -> tuple[float, float]:
+    """Smallest and largest after this share of the steps, of the running mean over `window` rows."""
+    first, last = curve.index[0], curve.index[-1]
+    late = curve.loc[first + after * (last - first) :]
+    means = late.rolling(min(window, len(late))).mean().dropna()
+    return float(means.min()), float(means.max())
 
 
-def judge_row(ledger: Ledger, found: Found) -> Outcome:
-    experiment, seeds = found.entry.experiment, len(found.used)
-    if experiment.cannot:
-        cells = [_paper_cell(experiment, metric) for metric in experiment.paper]
-        return Outcome(found.entry.id, CANNOT, cells, 0, found.wanted)
-    cells = [judge_cell(ledger, found, metric) for metric in found.entry.metrics]
-    notes = [f"{seeds} of {found.wanted} seeds"] if 0 < seeds < found.wanted else []
-    notes += found.notes
-    for cell in cells:
-        if cell.seeds < seeds:
-            where = f" in {seeds - cell.seeds} of {seeds} runs" if cell.seeds else ""
-            notes.append(f"{cell.metric} is missing{where}")
-    if not found.started:
-        state = NOT_RUN
-    elif found.failed:
-        state = FAILED
-    elif not found.is_whole:
-        state = PARTIAL
-    elif not experiment.tolerance:
-        state = COMPLETE
-    else:
-        judged = ledger.tolerances[experiment.tolerance].judged
-        state = _verdict(cells, judged)
-        if state == REPRODUCED and (outside := [cell.metric for cell in cells if cell.within is False]):
-            notes.append(f"by its {' and '.join(judged)}; outside the tolerance: {', '.join(outside)}")
-    return Outcome(found.entry.id, state, cells, seeds, max(seeds, found.wanted), notes)
+def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
+    """mean, and half of its interval (NaN with one curve), over the steps that all have; else interpolated."""
+    table = pd.concat(curves, axis=1, join="inner", ignore_index=True)
+    if len(table) < max(map(len, curves)):
+        first, last = max(curve.index[0] for curve in curves), min(curve.index[-1] for curve in curves)
+        x = np.linspace(first, max(first, last), points)
+        table = pd.DataFrame([np.interp(x, curve.index, curve) for curve in curves], columns=x).T
+    half = stats.t.ppf(0.975, len(curves) - 1) * table.sem(axis=1) if len(curves) > 1 else NAN
+    return pd.DataFrame({"mean": table.mean(axis=1), "half": half})
 
 
-def _verdict(cells: Sequence[Cell], judged: Sequence[str]) -> str:
-    return REPRODUCED if all(cell.within for cell in cells if cell.metric in judged) else NOT_REPRODUCED
+def _iqm(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    return stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis)
 
 
-def _paper_cell(experiment: Experiment, metric: str) -> Cell:
-    number = experiment.paper.get(metric)
-    return Cell(metric, number and number.value, number and number.error)
+def _bootstrap(tasks: Sequence[np.ndarray], statistic) -> tuple[np.ndarray, np.ndarray] | None:
+    """Of a statistic of the tasks' runs (last axis), each task resampled by itself; the same every time. None where a
+    task has one run."""
+    if min(task.shape[-1] for task in tasks) < 2:
+        return None
+    drawn = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
+    found = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
+    return found.confidence_interval.low, found.confidence_interval.high
 
 
-def judge_cell(ledger: Ledger, found: Found, metric: str) -> Cell:
-    experiment = found.entry.experiment
-    cell, values = _paper_cell(experiment, metric), found.values(metric)
-    if not values:
-        return cell
-    ours, interval, over = fmean(values), statistics.t_interval(values), "seeds"
-    if interval is None:
-        interval, over = found.used[0].intervals.get(metric), found.used[0].interval_of
-    over = over if interval is not None else ""
-    cell = replace(cell, ours=ours, interval=interval, interval_of=over, seeds=len(values))
-    if cell.paper is None:
-        return cell
-    difference = ours - cell.paper
-    allowed = allowed_difference(ledger, experiment, metric, interval, len(values))
-    within = None if allowed is None else abs(difference) <= allowed
-    return replace(cell, difference=difference, allowed=allowed, within=within)
+def iqm_difference(tasks: Sequence[np.ndarray]) -> tuple[float, float, float]:
+    """Of the first half of the tasks and the second, with the ends of its interval: itself where a task has one run."""
+    half = len(tasks) // 2
+
+    def difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+        return _iqm(*tasks[:half], axis=axis) - _iqm(*tasks[half:], axis=axis)
+
+    middle = float(difference(*tasks))
+    low, high = _bootstrap(tasks, difference) or (middle, middle)
+    return middle, float(low), float(high)
 
 
-def allowed_difference(
-    ledger: Ledger, experiment: Experiment, metric: str, interval: float | None, seeds: int
-) -> float | None:
-    """By the experiment's tolerance; None for a metric that it does not cover. `average` is that of its benchmarks."""
-    answers = ledger.tolerances[experiment.tolerance].answers
-    if not answers:
-        error = experiment.paper[metric].error
-        return None if interval is None or error is None else math.hypot(interval, error)
-    names = list(answers) if metric == "average" else [metric] if metric in answers else []
-    widths = [statistics.share_half_width(experiment.paper[name].value, answers[name], seeds) for name in names]
-    return math.hypot(*widths) / len(widths) if widths else None
+def iqm_curve(tasks: Sequence[Sequence[pd.Series]], scales: Sequence[float], points: int = 50) -> pd.DataFrame:
+    """mean, low and high (NaN where a task has one run) over the share of the training, 0 to 1.
+
+    tasks: the curves of each task's runs; scales: what each task's values are divided by."""
+    x = np.linspace(0, 1, points)
+    values = [
+        np.array([_over_training(curve, x) for curve in curves]).T / scale for curves, scale in zip(tasks, scales)
+    ]
+    low, high = _bootstrap(values, _iqm) or (NAN, NAN)
+    return pd.DataFrame({"mean": _iqm(*values), "low": low, "high": high}, index=x)
 
 
-# --------------------------------------------------------------------------------------------------------------- gains
-
-
-def judge_gain(ledger: Ledger, entry: Entry, rows: Mapping[str, Outcome]) -> Outcome:
-    """A row that compares two others: in percent of the second, or in points.
-
-    It is reproduced if it is the paper's within what the two rows may be off; but not where ours is too noisy to show a
-    gain that the paper's own errors do show."""
-    experiment = entry.experiment
-    of, over = (rows[name] for name in experiment.gain)
-    cells = [_gain_cell(experiment, metric, _cell(of, metric), _cell(over, metric)) for metric in experiment.paper]
-    seeds, wanted = min(of.seeds, over.seeds), min(of.wanted, over.wanted)
-    if of.state == over.state == NOT_RUN:
-        return Outcome(entry.id, NOT_RUN, cells, 0, wanted)
-    notes = [f"{row.id}: {row.state}" for row in (of, over) if row.state in (PARTIAL, FAILED, NOT_RUN)]
-    judged = ledger.tolerances[ledger.experiments[experiment.gain[0]].tolerance].judged
-    for cell in cells if not notes else ():
-        if cell.metric in judged and _hides_the_gain(cell, _cell(of, cell.metric), _cell(over, cell.metric)):
-            what = f"our interval, ± {cell.interval:.2g}, is wider than the paper's gain; more seeds would tell"
-            notes.append(f"{cell.metric}: {what}")
-    return Outcome(entry.id, PARTIAL if notes else _verdict(cells, judged), cells, seeds, wanted, notes)
-
-
-def _hides_the_gain(gain: Cell, of: Cell, over: Cell) -> bool:
-    """Where the paper prints no errors its numbers are shares of answers, and the tolerance says what they can show."""
-    if None in (gain.interval, of.paper_error, over.paper_error):
-        return False
-    return gain.interval > abs(gain.paper) > math.hypot(of.paper_error, over.paper_error)
-
-
-def _cell(outcome: Outcome, metric: str) -> Cell:
-    return next(cell for cell in outcome.cells if cell.metric == metric)
-
-
-def _gain_cell(experiment: Experiment, metric: str, of: Cell, over: Cell) -> Cell:
-    paper, in_percent = experiment.paper[metric].value, experiment.gain_in == "percent"
-    if of.ours is None or over.ours is None or in_percent and over.ours <= 0:
-        return Cell(metric, paper, None)
-    # How far the gain moves with each of the two numbers: in percent it is 100 (of / over - 1).
-    by_of, by_over = (100 / over.ours, 100 * of.ours / over.ours**2) if in_percent else (1.0, 1.0)
-
-    def combined(of_width: float | None, over_width: float | None) -> float | None:
-        return None if None in (of_width, over_width) else math.hypot(by_of * of_width, by_over * over_width)
-
-    ours, interval = by_of * (of.ours - over.ours), combined(of.interval, over.interval)
-    allowed = combined(of.allowed, over.allowed)
-    within = None if allowed is None else abs(ours - paper) <= allowed
-    kind = of.interval_of if interval is not None else ""
-    return Cell(metric, paper, None, ours, interval, kind, min(of.seeds, over.seeds), ours - paper, allowed, within)
-
-
-# ---------------------------------------------------------------------------------------------------- claims on curves
-
-
-def with_claims(
-    ledger: Ledger, experiment: Experiment, outcome: Outcome, claims: Mapping[str, ClaimOutcome]
-) -> Outcome:
-    """The paper has no number for a curve: it is reproduced if the claims hold that it takes part in."""
-    about = [claims[claim.id] for claim in ledger.claims_about(experiment)]
-    if outcome.state != COMPLETE or not about:
-        return outcome
-    states = {_claim_state(claim, outcome.id) for claim in about}
-    state = next(state for state in (NOT_REPRODUCED, PARTIAL, REPRODUCED) if state in states)
-    notes = [f"claim {claim.id}: {'; '.join(claim.notes)}" for claim in about if claim.state == PARTIAL]
-    return replace(outcome, state=state, notes=[*outcome.notes, *notes])
-
-
-def _claim_state(claim: ClaimOutcome, entry: str) -> str:
-    """Of the part of a claim that is about the entry (or the entry at the same value of the other experiment)."""
-    value = entry.partition("/")[2]
-    passed = [part.passed for part in claim.parts if part.entry.partition("/")[2] == value]
-    if claim.state == NOT_RUN or not passed or None in passed:
-        return PARTIAL if claim.state in (NOT_RUN, PARTIAL) else claim.state
-    return REPRODUCED if all(passed) else NOT_REPRODUCED
-
-
-def judge_claim(ledger: Ledger, claim: Claim, found: Mapping[str, Found]) -> ClaimOutcome:
-    of = [found[entry.id] for entry in ledger.experiments[claim.of].entries]
-    than = [found[entry.id] for entry in ledger.experiments[claim.than].entries] if claim.than else []
-    if not any(item.started for item in (*of, *than)):
-        return ClaimOutcome(claim.id, NOT_RUN)
-    parts = list(TESTS[claim.test, claim.aggregate](ledger, claim, of, than))
-    notes = [f"{item.entry.id}: {_missing(item)}" for item in (*of, *than) if not item.is_whole]
-    if notes or not parts or any(part.passed is None for part in parts):
-        return ClaimOutcome(claim.id, PARTIAL, parts, notes or ["it cannot be tested on what there is"])
-    return ClaimOutcome(claim.id, REPRODUCED if all(part.passed for part in parts) else NOT_REPRODUCED, parts)
-
-
-def _missing(item: Found) -> str:
-    if not item.started:
-        return NOT_RUN
-    return f"{len(item.used)} of {item.wanted} seeds" if len(item.used) < item.wanted else "a metric is missing"
-
-
-def _metric(claim: Claim, item: Found) -> str:
-    return claim.metric or item.entry.metrics[0]
-
-
-def _pairs(
-    claim: Claim, of: Sequence[Found], than: Sequence[Found]
-) -> Iterator[tuple[Found, list[float], list[float]]]:
-    """The entries for which both have results, with their numbers; `than` may have one for all."""
-    for one, other in zip(of, than * len(of) if len(than) == 1 else than, strict=True):
-        values = one.values(_metric(claim, one)), other.values(_metric(claim, other))
-        if all(values):
-            yield one, *values
-
-
-def higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    if claim.value is not None:
-        yield from _gain_of_average(claim, of, than)
-        return
-    for item, ones, others in _pairs(claim, of, than):
-        difference, interval = statistics.welch(ones, others)
-        text = f"{fmean(ones):.4g} against {fmean(others):.4g}, difference {difference:+.4g}"
-        text += f" ± {interval:.4g}" if interval is not None else ", one seed: the sign alone"
-        yield Part(item.entry.id, text, difference, interval, difference > (interval or 0))
-
-
-def not_higher(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    for part in higher(ledger, claim, of, than):
-        yield replace(part, passed=not part.passed)
-
-
-def lower(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    for part in higher(ledger, claim, of, than):
-        yield replace(part, passed=part.value < -(part.interval or 0))
-
-
-def _gain_of_average(claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    pairs = list(_pairs(claim, of, than))
-    if len(pairs) == len(of):
-        one, other = (fmean(fmean(values[side]) for _, *values in pairs) for side in (0, 1))
-        gain = 100 * (one / other - 1) if other > 0 else None
-        shown = "no percentage of it" if gain is None else f"{gain:+.1f} %"
-        text = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {shown}; the paper {claim.value:+g} %"
-        yield Part(claim.of, text, gain, None, one > other if gain is None else gain >= claim.value - claim.tolerance)
-
-
-def above(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    """The means of the seeds, at the points that both curves have."""
-    for one, other in zip(of, than, strict=True):
-        both = one.curves(_metric(claim, one)), other.curves(_metric(claim, other))
-        if not all(both):
-            continue
-        ours, others = (dict(zip(mean.x, mean.mean)) for mean in map(statistics.mean_curve, both))
-        differences = [ours[x] - others[x] for x in ours if x in others]
-        if differences:
-            count, mean = len(differences), fmean(differences)
-            above, below = sum(part > 0 for part in differences), sum(part < 0 for part in differences)
-            text = f"above at {above} and below at {below} of {count} points, on average {mean:+.4g}"
-            yield Part(one.entry.id, text, mean, None, not below and mean > 0)
-
-
-def higher_aggregate(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    pairs = list(_pairs(claim, of, than))
-    if not pairs:
-        return
-    scales = [ledger.scales[item.entry.value] for item, *_ in pairs]
-    ones, others = (
-        [[value / scale for value in values[side]] for (_, *values), scale in zip(pairs, scales)] for side in (0, 1)
-    )
-    difference, low, high = statistics.iqm_difference(ones, others)
-    text = f"interquartile mean over {len(pairs)} tasks, difference {difference:+.3f}"
-    text += f", interval {low:+.3f} to {high:+.3f}" if low is not None else ", one seed of a task: the sign alone"
-    interval = None if low is None else (high - low) / 2
-    yield Part(claim.of, text, difference, interval, (difference if low is None else low) > 0)
-
-
-def overhead(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    ratios = [fmean(ones) / fmean(others) for _, ones, others in _pairs(claim, of, than)]
-    if ratios:
-        mean, interval = fmean(ratios) - 1, statistics.t_interval(ratios)
-        text = f"{100 * mean:+.1f} %"
-        text += f" ± {100 * interval:.1f} over {len(ratios)} tasks" if interval is not None else ""
-        text += f", the paper {100 * claim.value:+.3g} %" if claim.value is not None else ""
-        yield Part(claim.of, text, mean, interval, mean <= (claim.value or 0) + claim.tolerance)
-
-
-def bounds(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    """at_least and within: each curve is tested by itself, and the worst one counts."""
-    for item in of:
-        curves = item.curves(_metric(claim, item))
-        if not curves:
-            continue
-        lows, highs = zip(*(statistics.extremes(curve, claim.after, claim.window) for curve in curves))
-        low, high = min(lows), max(highs)
-        if claim.test == "at_least":
-            floor = claim.value - claim.tolerance
-            text = f"smallest {low:.4g}, at least {floor:.4g} expected"
-            yield Part(item.entry.id, text, low, None, low >= floor)
-        else:
-            text = f"from {low:.4g} to {high:.4g}, {claim.low:g} to {claim.high:g} expected"
-            yield Part(item.entry.id, text, high, None, claim.low <= low and high <= claim.high)
-
-
-def spread(ledger: Ledger, claim: Claim, of: Sequence[Found], than: Sequence[Found]) -> Iterator[Part]:
-    for metric in ledger.experiments[claim.of].metric:
-        means = [fmean(values) for item in of if (values := item.values(metric))]
-        if len(means) > 1:
-            size = max(means) - min(means)
-            text = f"{metric}: {size:.2f} between the largest and smallest of {len(means)}"
-            yield Part(claim.of, f"{text}, at most {claim.value:g} expected", size, None, size <= claim.value)
-
-
-# By Claim.test and Claim.aggregate.
-TESTS = {
-    ("higher", False): higher,
-    ("higher", True): higher_aggregate,
-    ("not_higher", False): not_higher,
-    ("lower", False): lower,
-    ("above", False): above,
-    ("overhead", False): overhead,
-    ("at_least", False): bounds,
-    ("within", False): bounds,
-    ("spread", False): spread,
-}
+def _over_training(curve: pd.Series, x: np.ndarray) -> np.ndarray:
+    """From the first evaluation to the last; before the first there is none."""
+    first, last = curve.index[0], curve.index[-1]
+    return np.interp(first + x * (last - first), curve.index, curve)

@@ -1,143 +1,100 @@
-"""reproduce.py as it is typed: list and show, and what it says to damaged files and in difficult places."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The command line: list, collect and report; `run` has its own file."""
 
-import json
-import os
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
+import synthetic
 
-from ledger import cli, report, results, verdicts
-from ledger.errors import LedgerError
-from ledger.ledger import ROOT
-from tools.bench import synthetic
-
-
-@pytest.fixture
-def output_of(places, capsys):
-    def run(*words):
-        assert cli.main(words) == cli.OK
-        return capsys.readouterr().out
-
-    return run
+from ledger import cli
+from ledger.paper import ROOT
 
 
-@pytest.fixture(scope="module")
-def mixed(ledger):
-    """Without the results themselves, which list and show do not use."""
-    return replace(synthetic.mixed(ledger), results=[])
+def call(capsys, *words):
+    code = cli.main(list(map(str, words)))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
-@pytest.fixture
-def collected(places, mixed):
-    results.write(cli.COLLECTED, mixed)
-    return mixed
+def test_list_has_a_line_for_each_row(paper, places, capsys):
+    code, printed, _ = call(capsys, "list")
+    rows = {entry.row for entry in paper.entries.values()}
+    assert code == 0 and f"{len(rows)} rows and curves, 324 entries. Nothing has been collected yet" in printed
+    assert {line.split()[0] for line in printed.splitlines()[:-2]} == rows
+    assert any(line.split()[:3] == ["hb-fasttd3", "x", "8"] for line in printed.splitlines())
 
 
-def rows(output):
-    """Each line by its identifier, without the last two, which count."""
-    return {line.split()[0]: line for line in output.splitlines()[:-2]}
+def test_list_chooses(paper, places, capsys):
+    _, printed, _ = call(capsys, "list", "--place", "main_results", "--domain", "vision")
+    assert "cifar10-gain" in printed and "main-era" not in printed
+    _, printed, _ = call(capsys, "list", "--state", "cannot run")
+    assert {line.split()[0] for line in printed.splitlines()[:-2]} == {"eapo", "mnse", "obac", "obac-era"}
+    _, printed, _ = call(capsys, "list", "--place", "teaser")
+    assert "fig:teaser_llm: the same as tab:main_results" in printed
 
 
-def test_all_experiments_and_what_they_are_counted_as(output_of, ledger):
-    output = output_of("list")
-    assert list(rows(output)) == list(ledger.experiments)
-    counts = f"{len(ledger.experiments)} experiments, {len(ledger.entries)} rows and curves."
-    assert f"{counts} Nothing has been collected yet" in output
-    assert "hb-fasttd3 x 8 " in output and "cannot run" in rows(output)["eapo"]
-    assert "compares main-era and main-grpo" in rows(output)["main-gain"]
+def test_list_of_one_says_all_about_it(paper, places, capsys):
+    _, printed, _ = call(capsys, "list", "main-era")
+    for words in (
+        "tab:main_results",
+        "aime24 37.5",
+        "average within the tolerance",
+        "make llm-stage1",
+        "main-era: not",
+    ):
+        assert words in " ".join(printed.split())
+    _, printed, _ = call(capsys, "list", "ppo-era/Ant-v4")
+    assert "claim ppo-era: ppo-era higher than ppo." in printed and "TASKS=Ant-v4 make control-ppo" in printed
+    assert call(capsys, "list", "ppo-er")[0] == 2
 
 
-def test_chosen_by_domain_and_place(output_of, ledger):
-    times = [experiment.id for experiment in ledger.at("fig:vision_time")]
-    assert list(rows(output_of("list", "--domain", "vision", "--place", "TIME"))) == times
+def test_collect_says_what_it_found_and_list_shows_the_states(paper, places, capsys):
+    folder = places / "results/control"
+    for seed in range(1, 6):
+        synthetic.control_run(folder / f"Ant-v4-ppo-seed{seed}")
+        synthetic.control_run(folder / f"Ant-v4-ppo_era-seed{seed}", as_paper=seed != 5)
+    code, printed, errors = call(capsys, "collect")
+    assert code == 0 and "10 results, 9 used" in printed and "Ant-v4-ppo_era-seed5: was not trained as" in errors
+    _, printed, _ = call(capsys, "list", "ppo-era")
+    assert "ppo-era/Ant-v4: partial" in printed and "ppo-era/Hopper-v4: not run" in printed
+    _, printed, _ = call(capsys, "list", "--state", "partial")
+    assert "3 not run, 1 partial" in printed
 
 
-def test_a_place_without_rows_says_where_they_are(output_of):
-    output = output_of("list", "--place", "teaser_control")
-    assert output.startswith("fig:teaser_control: the same as fig:preview_results\n") and "0 experiments" in output
-    assert "tab:continuous_envs1: no result, a list of tasks" in output_of("list", "--place", "envs1")
+def test_report_collects_and_writes_the_pages(paper, places, capsys, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("copies")
+    synthetic.timm_run(elsewhere / "cifar10-seed42")
+    code, printed, _ = call(capsys, "report", elsewhere)
+    assert code == 0 and "results/report/index.html" in printed
+    assert "3 partial" in printed  # the row, its gain, and a baseline of a figure
+    assert (places / "results/report/index.html").is_file() and (places / "results/report/report.md").is_file()
 
 
-@pytest.mark.parametrize("state", results.STATES)
-def test_chosen_by_state(output_of, ledger, collected, state):
-    """An experiment of several entries is there if one of them is. "run" is also the end of "not run"."""
-    having = [
-        name
-        for name, experiment in ledger.experiments.items()
-        if state in {collected.outcomes[entry.id].state for entry in experiment.entries}
-    ]
-    assert list(rows(output_of("list", "--state", state))) == having
+def test_the_results_that_came_with_the_repository_are_collected(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "COLLECTED", tmp_path / "results/collected.csv")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, printed, _ = call(capsys, "collect")
+    assert code == 0 and "7 partial" in printed
 
 
-def test_show_has_all_of_it(output_of, collected):
-    output = output_of("show", "ood-era/arc_c")
-    assert "$ cd " in output and "make llm-merge llm-eval" in output
-    assert "out-of-distribution: ood-era higher ood-grpo" in output
-    output = output_of("show", "obac")
-    assert "has no licence, so nothing of it can be patched here" in output and "$ " not in output
-    assert "1 not run" in rows(output_of("list"))["hb-fasttd3"]
-    assert "hb-fasttd3/h1hand-pole-v0: not run" in output_of("show", "hb-fasttd3")
+def test_a_folder_that_is_not_there_is_named(places, capsys, tmp_path):
+    code, _, errors = call(capsys, "collect", tmp_path / "none")
+    assert code == 2 and errors == f"error: no such folder: {tmp_path}/none\n"
 
 
-# ------------------------------------------------------------------------------------------------------ collected.json
+def test_a_full_disk_is_a_sentence(places, capsys):
+    (places / "results").write_text("a file in the way")
+    code, _, errors = call(capsys, "collect")
+    assert code == 2 and errors.startswith("error: ") and "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"outcomes": {"main-era": {}}}, {"outcomes": []}, {"results": 3}, {"problems": [{}]}, {"format": 0}],
-    ids=str,
-)
-def test_a_collected_json_of_something_else_is_refused(ledger, places, capsys, change):
-    results.write(cli.COLLECTED, verdicts.judge(ledger, results.EMPTY))
-    cli.COLLECTED.write_text(json.dumps({**json.loads(cli.COLLECTED.read_text()), **change}))
-    for arguments in (["list"], ["show", "main-era"], ["report"]):
-        assert cli.main(arguments) == cli.REFUSED
-        assert "collected.json cannot be read" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "{", "null", "[" * 100_000, "\0"], ids=["empty", "cut", "null", "deep", "zero"])
-def test_a_damaged_collected_json_is_refused(places, capsys, text):
-    cli.COLLECTED.parent.mkdir()
-    cli.COLLECTED.write_text(text)
-    assert cli.main(["list"]) == cli.REFUSED and "`reproduce.py collect`" in capsys.readouterr().err
-
-
-def test_results_that_cannot_be_written(places, capsys):
-    (places / "results").write_text("a file where the folder should be")
-    with pytest.raises(LedgerError, match="cannot be written"):
-        results.write(cli.COLLECTED, results.EMPTY)
-    assert cli.main(["report"]) == cli.REFUSED and "cannot be written" in capsys.readouterr().err
-
-
-# -------------------------------------------------------------------------------------------------------------- places
-
-
-def reproduce(*arguments, **more):
-    more["env"] = {**os.environ, **more.get("env", {})}
-    return subprocess.run(
-        [sys.executable, ROOT / "reproduce.py", *arguments], text=True, stderr=subprocess.PIPE, **more
-    )
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("arguments", [["list"], ["list", "--place", "moremodels"]])  # more and less than a buffer
-def test_a_full_disk_is_not_a_traceback(arguments):
-    with open("/dev/full", "w") as full:
-        done = reproduce(*arguments, stdout=full)
-    message = "error: the output cannot be read or written (No space left on device).\n"
-    assert (done.returncode, done.stderr) == (2, message)
-
-
-def test_an_ascii_terminal_is_not_a_traceback():
-    done = reproduce("show", "cifar10", stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii"})
-    assert (done.returncode, done.stderr) == (0, "") and "top1 93.61 \\xb1 0.14" in done.stdout
-
-
-def test_names_that_are_not_utf8_are_shown_with_backslashes(ledger, tmp_path):
-    problem = results.Problem("runs/\udcff", 3, "is not a row")
-    collected = replace(results.EMPTY, sources=["runs/\udcff"], problems=[problem])
-    index = report.write(ledger, verdicts.judge(ledger, collected), tmp_path)
-    assert "runs/\\udcff:3" in index.read_text() and "runs/" in (tmp_path / "report.md").read_text()
+@pytest.mark.parametrize("words", [["list", "main-era"], ["run", "main-era", "--dry-run"], ["--help"]])
+def test_list_and_run_need_the_standard_library_alone(words):
+    """They run on the login node of a cluster."""
+    code = "import sys; sys.modules.update(dict.fromkeys(('numpy', 'pandas', 'scipy', 'matplotlib', 'jinja2')))\n"
+    code += "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-I", "-c", code, str(ROOT / "reproduce.py"), *words]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 0 and answer.stdout, answer.stderr

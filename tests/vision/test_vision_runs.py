@@ -69,7 +69,7 @@ def test_run_goes_on_from_where_it_ended(start, timm_scripts, recipe, tmp_path):
     record = json.loads((tmp_path / NAME / "run.json").read_text())
     expected = {"host": "timm", "seed": 42, "total_steps": 3, "finished": False, "as_paper": False, "modified": False}
     assert expected.items() <= record.items() and record["versions"]["torch"] and len(record["commit"]) == 40
-    assert record["added"][:2] == ["--epochs", "3"]
+    assert "--epochs" in record["added"]
 
     terminated = start(timm_scripts, "--epochs", "3")
     wait_for(terminated.stdout, "Train: 1 [")

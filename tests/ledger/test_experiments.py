@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""experiments.toml is consistent, and its runs, folders and steps are those of the Makefile and of the recipes."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from helpers import importable
+
+from ledger.paper import ROOT, Claim, Entry, UserError
+from ledger.results import RANGES
+from ledger.verdicts import TESTS
+from ledger.words import METRICS
+
+PRINT_CONTROL = """
+import json, host, launch
+for name, kind in launch.EXPERIMENTS.items():
+    for run in kind().runs(name, host.Settings(), []):
+        print(json.dumps([name, run.name, run.task, run.agent]))
+"""
+
+
+def without_seed(name):
+    return re.sub(r"-seed\d+$", "", name)
+
+
+@pytest.fixture(scope="session")
+def recipes():
+    """The runs of the recipes by experiment: (folder without seed, seed)."""
+    found = {}
+    for upstream, domain in (("timm", "vision"), ("fasttd3", "control")):
+        with importable(ROOT / f"overlays/{upstream}/recipes/era", "runs") as modules:
+            runs = modules.runs
+            for name, experiment in runs.EXPERIMENTS.items():
+                apart = "time/" if experiment.compares_time else ""
+                names = [apart + run.name for run in runs.runs(experiment, runs.Settings(), [])]
+                found[f"{domain}-{name}"] = {(without_seed(one), int(one.rpartition("-seed")[2])) for one in names}
+    command = [sys.executable, "-c", PRINT_CONTROL]
+    answer = subprocess.run(command, cwd=ROOT / "recipes/control", capture_output=True, text=True, check=True)
+    for experiment, name, *_ in map(json.loads, answer.stdout.splitlines()):
+        made = re.search(rf"^(control-\S+): EXPERIMENT = {experiment} ", (ROOT / "Makefile").read_text(), re.M)[1]
+        found.setdefault(made, set()).add((without_seed(name), int(name.rpartition("-seed")[2])))
+    return found
+
+
+def test_every_folder_and_seed_is_one_that_the_recipe_trains(paper, recipes):
+    entries = [entry for entry in paper.entries.values() if entry.run and entry.place.domain != "llm"]
+    assert len(entries) > 200
+    for entry in entries:
+        seeds = {seed for name, seed in recipes[entry.run] if name == entry.folder}
+        assert seeds == set(paper.runs[entry.run].seeds) and len(seeds) == entry.seeds, entry.id
+
+
+def test_llm_folders_and_steps_are_those_of_the_scripts(paper):
+    trainings = [run for run in paper.runs.values() if run.steps]
+    assert len(trainings) == 12
+    for run in trainings:
+        script = (ROOT / f"overlays/verl/recipe/era/run_{run.folder}.sh").read_text()
+        assert int(re.search(r"TOTAL_STEPS=\$\{TOTAL_STEPS:-(\d+)\}", script)[1]) == run.steps
+        stage1 = re.search(r"stage1=ckpts/ERA/(\S+)\n.*/global_step_(\d+)\"", script)
+        earlier = paper.runs.get(run.after)
+        assert (stage1 and stage1.groups()) == (earlier and (earlier.folder, str(earlier.steps)))
+
+
+def test_every_run_is_a_target_of_make(paper):
+    for run in paper.runs.values():
+        command = ["make", "-n", run.target or run.id]
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+
+
+def test_runs_are_of_the_pinned_upstreams(paper):
+    pinned = {name: entry["default"] for name, entry in json.loads((ROOT / "upstreams.json").read_text()).items()}
+    pinned["sbx"] = re.search(r"^sbx-rl==([\d.]+)", (ROOT / "requirements/control-cpu.txt").read_text(), re.M)[1]
+    for run in paper.runs.values():
+        name, _, version = run.upstream.partition(" ")
+        assert pinned[name] == version, run.id
+
+
+def test_every_entry_is_run_compared_or_not_at_all(paper):
+    assert len(paper.entries) == 324
+    for entry in paper.entries.values():
+        assert [bool(entry.folder), bool(entry.gain), bool(entry.cannot)].count(True) == 1, entry.id
+        assert not entry.run or entry.run in paper.runs and bool(entry.metrics), entry.id
+        assert not entry.evaluation or entry.evaluation in paper.runs, entry.id
+        assert "{" not in entry.folder + "".join(entry.metrics) + "".join(entry.variables.values()), entry.id
+        assert set(entry.paper) <= set(entry.metrics) and entry.unit in ("percent", "points"), entry.id
+        if entry.paper:
+            tolerance = paper.tolerances[entry.tolerance]
+            assert {*tolerance["judged"], *tolerance.get("answers", ())} <= set(entry.paper), entry.id
+        for other in entry.gain:
+            assert set(entry.paper) <= set(paper.entries[other].paper), entry.id
+
+
+def test_every_claim_is_tested_on_what_there_is(paper):
+    needs = {"at_least": ("value",), "within": ("low", "high"), "spread": ("value",)}
+    for claim in paper.claims.values():
+        assert claim.test in TESTS and all(map(paper.row, claim.rows)), claim.id
+        assert bool(claim.baseline) == (claim.test in ("higher", "not_higher", "above", "overhead")), claim.id
+        assert all(getattr(claim, name) is not None for name in needs.get(claim.test, ())), claim.id
+        assert not claim.aggregate or claim.place.draws == "aggregate", claim.id
+        assert all(entry.place == claim.place for row in claim.rows for entry in paper.row(row)), claim.id
+
+
+def test_every_place_has_entries_or_says_why_not(paper):
+    drawn = {entry.place.id for entry in paper.entries.values()}
+    for place in paper.places.values():
+        assert (place.id in drawn) != bool(place.same_as or place.no_result), place.id
+        assert all(other in paper.places for other in place.same_as), place.id
+        assert place.draws in ("table", "curves", "points", "bars", "aggregate"), place.id
+    aggregated = [entry for entry in paper.entries.values() if entry.place.draws == "aggregate"]
+    assert {entry.values[0] for entry in aggregated} <= set(paper.scales)
+
+
+def test_a_field_that_is_not_known_is_refused():
+    """Dataclasses do: a slip in experiments.toml does not pass silently."""
+    place = SimpleNamespace()
+    with pytest.raises(TypeError, match="labell"):
+        Entry("a", "a", place, "", "A", **{"labell": "B"})
+    with pytest.raises(TypeError, match="tolerence"):
+        Claim("a", place, "", "higher", ("b",), "", **{"tolerence": 1})
+    assert {field.name for field in dataclasses.fields(Entry)} >= {"at_step", "unit", "cannot"}
+
+
+def test_metrics_have_words_and_ranges_are_of_metrics(paper):
+    drawn = {metric for entry in paper.entries.values() for metric in entry.metrics}
+    without = {name for name in drawn if name not in METRICS and not name.startswith("pass@k/")}
+    assert without == {"average", "seconds of a step", "delta"}
+    assert set(RANGES) - drawn == {"eval_top1", "eval_top5", "timing_s/old_log_prob", "seconds"}
+
+
+@pytest.mark.parametrize(
+    "wrong, similar",
+    [
+        ("main-erq", "main-era"),
+        ("MAIN-ERA", "main-era"),
+        ("hb-fastsac-era/h1hand-wak-v0", "hb-fastsac-era/h1hand-walk-v0"),
+        ("zzzz", "`reproduce.py list` names all"),
+    ],
+)
+def test_similar_names_are_listed(paper, wrong, similar):
+    with pytest.raises(UserError, match="there is no row") as error:
+        paper.find(wrong)
+    assert similar in str(error.value)
