@@ -76,8 +76,7 @@ demo-control: DEMO = -m demo.control --fasttd3 "$$FASTTD3" --checkout $(FASTTD3_
 demo demo-vision demo-control: CHECK = $(DEMO) --check
 ## report: the paper's tables and figures, ours beside them (FOLDERS="copied/a ...")
 report: $(call ready,cpu)
-	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py collect "$${folders[@]}"
-	@$(CPU) reproduce.py report
+	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py report "$${folders[@]}"
 
 ##@ Patched checkouts in checkouts/ (python3 apply.py --help says more)
 ## apply, revert: put our patches on all upstreams; take them off
