@@ -1,6 +1,7 @@
 """The library era/: the page's examples, `python -m era`, and the package that `pip install .` makes."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -37,28 +38,33 @@ def softmax_entropy(logits):
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-def test_the_classifier_keeps_its_entropy_while_it_learns(example):
+def test_the_classifier_keeps_its_entropy_while_it_learns(example, capsys):
     left = example("A classifier")
+    smallest = softmax_entropy(left["logits"]).min()
+    assert capsys.readouterr().out == f"smallest entropy {smallest:.3f}, floor {left['era'].floor:.3f}\n"
     assert (left["logits"].argmax(-1) == left["labels"]).double().mean() > 0.95
     assert softmax_entropy(left["logits"]).min() > left["era"].floor - 1e-5 > 0.6
     assert softmax_entropy(left["model"](left["features"])).min() < 0.1  # what it would be without ERA
 
 
-def test_the_policy_keeps_its_entropy_although_noise_costs_reward(example):
+def test_the_policy_keeps_its_entropy_although_noise_costs_reward(example, capsys):
     left = example("A Gaussian policy")
+    nats = (left["log_std"].detach().double() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    assert capsys.readouterr().out == f"smallest entropy {nats.min():.3f}, target -3\n"
     assert (left["mean"].tanh() - 0.5).abs().mean() < 0.2
-    gaussian = torch.distributions.Normal(0, left["log_std"].detach().double().exp())
-    assert gaussian.entropy().sum(-1).min() > -3.0 - 1e-5
+    assert nats.min() > -3.0 - 1e-5
     assert left["policy"].entropy().mean() < -3.0  # the page: truncation takes some of it
 
 
-def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example):
+def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example, capsys):
     """Eq. llm by its cases: kz, z, z / k."""
     left = example("A GRPO step")
     z, advantages = left["logits"].detach().double(), left["advantages"]
     h_resp = softmax_entropy(z).sort(-1).values[:, -3:].mean(-1, keepdim=True)  # a fifth of 16 tokens
     sharpened, flattened = (h_resp < 0.45) & (advantages > 0), (h_resp > 3) & (advantages > 0)
     assert sharpened.any() and ((advantages > 0) & ~sharpened).any()
+    printed = f"H_resp {h_resp.mean():.3f}; {sharpened.double().mean():.0%} of the tokens sharpened\n"
+    assert capsys.readouterr().out == printed
     transformed = torch.where(sharpened[..., None], 2 * z, torch.where(flattened[..., None], z / 2, z))
     expected = transformed.log_softmax(-1).gather(-1, left["labels"][..., None])[..., 0]
     torch.testing.assert_close(left["log_prob"].detach().double(), expected, rtol=1e-5, atol=1e-4)
