@@ -15,6 +15,7 @@ own. On a GPU the last column is the share of the copy bandwidth: the logits are
 once more backward.
 """
 
+import functools
 import itertools
 import multiprocessing
 import resource
@@ -30,6 +31,8 @@ import torch.nn.functional as F
 from tools.bench import tables
 
 LOW, HIGH, K, ANY_K, TOP_K = 0.45, 3.0, 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
+WIDTH = 3584  # of the hidden states
+HEAD = "head and update, entropy bonus"
 MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the logits
 
 
@@ -44,6 +47,15 @@ class Case:
         self.advantages = advantages[:, None].expand(self.shape[:2])
         self.mask = torch.ones_like(self.labels)
 
+    @functools.cached_property
+    def hidden(self):
+        return torch.randn(*self.shape[:2], WIDTH, dtype=self.dtype, device=self.device, requires_grad=True)
+
+    @functools.cached_property
+    def weight(self):
+        weight = torch.randn(self.shape[-1], WIDTH, dtype=self.dtype, device=self.device).mul_(3 * WIDTH**-0.5)
+        return weight.requires_grad_()
+
     def make_logits(self):
         return torch.randn(self.shape, dtype=self.dtype, device=self.device).mul_(3)
 
@@ -53,6 +65,9 @@ class Case:
         if group == "old_log_prob":
             with torch.no_grad():
                 terms(self, logits)
+        elif group == HEAD:
+            self.hidden.grad = self.weight.grad = None
+            sum(term.sum() for term in terms(self)).backward()
         else:
             logits = Model.apply(torch.zeros((), requires_grad=True), [logits.detach()])
             sum(term.sum() for term in terms(self, logits)).backward()
@@ -145,6 +160,26 @@ def release(case, logits, top_k=None):
     return [logprobs_from_logits(logits, case.labels)]
 
 
+def head_of_verl(case):
+    from verl.utils.kernel.linear_cross_entropy import linear_cross_entropy
+
+    hidden, labels = case.hidden.flatten(0, 1), case.labels.flatten()
+    return linear_cross_entropy(hidden, case.weight, labels, case.temperature, "none")
+
+
+def head_and_logits(case):
+    return era(case, case.hidden @ case.weight.t(), entropy=True)
+
+
+def fused_head(case):
+    from verl.utils.era import logit_scale
+    from verl.utils.era_log_probs import fused_policy_terms
+
+    scale = logit_scale(case.entropy, case.advantages, case.mask, low=LOW, high=HIGH, k=K)
+    terms = fused_policy_terms(case.hidden, case.weight, case.labels, scale, case.temperature, entropy=True)
+    return [terms.scaled, terms.entropy]
+
+
 ARMS = {  # of each group the first is the baseline
     "old_log_prob": {
         "verl, padded: eager": partial(upstream, entropy=eager),
@@ -172,6 +207,11 @@ ARMS = {  # of each group the first is the baseline
         "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
         "ERA": partial(era, entropy=True),
     },
+    HEAD: {  # on a GPU
+        "verl's fused kernel": head_of_verl,
+        "ERA, logits": head_and_logits,
+        "ERA, fused head": fused_head,
+    },
 }
 ONLY_ON_A_GPU = ("flash-attn", "Liger", "torch")
 
@@ -180,7 +220,7 @@ def arms_of(group, device):
     return {
         arm: terms
         for arm, terms in ARMS[group].items()
-        if device == "cuda" or not (arm.startswith(ONLY_ON_A_GPU) or arm.endswith(ONLY_ON_A_GPU))
+        if device == "cuda" or not (group == HEAD or arm.startswith(ONLY_ON_A_GPU) or arm.endswith(ONLY_ON_A_GPU))
     }
 
 
@@ -220,8 +260,8 @@ def peaks(case, group):
     for arm in arms_of(group, case.device):
         try:
             found[arm] = memory(case, group, arm)
-        except ImportError as error:
-            print(f"{arm}: not measured: {error}")
+        except (ImportError, torch.OutOfMemoryError) as error:
+            print(f"{arm}: not measured: {str(error).splitlines()[0]}")
     return found
 
 
@@ -240,7 +280,7 @@ def measure(case, group, memory, turns):
     baseline = next(iter(memory))
     table = tables.ratios(seconds, dict.fromkeys(memory, baseline)).assign(mib=memory)
     table["mib_ratio"] = table.mib / table.mib[baseline]
-    if case.device == "cuda":
+    if case.device == "cuda" and group in MOVES:
         copies = [tables.seconds_of(lambda: logits.copy_(kept), "cuda") for _ in range(turns)]  # reads and writes once
         table["of_copy"] = MOVES[group] / 2 * statistics.median(copies) / table.seconds
     return table
@@ -275,12 +315,14 @@ def main():
     memory = {(size, group): peaks(case, group) for size, case in cases.items() for group in ARMS}
     columns = {"ms": ("seconds", 1e3, 1), "ratio": ("ratio", 1, 2), "p20-p80": ("ratio", 1, 2, True)}
     columns |= {"MiB": ("mib", 1, 0), "ratio ": ("mib_ratio", 1, 2)}
-    columns |= {"of copy": ("of_copy", 1, 2)} if args.device == "cuda" else {}
     for (size, group), peak in memory.items():
+        if not peak:
+            continue
         (tokens, dtype), case = size, cases[size]
         table = measure(case, group, peak, args.turns)
         logits = tokens * args.vocabulary * case.dtype.itemsize / 2**20
-        tables.show(f"{group}: {tokens} x {args.vocabulary:,} {dtype}, logits of {logits:.0f} MiB", table, columns)
+        shown = columns | ({"of copy": ("of_copy", 1, 2)} if "of_copy" in table else {})
+        tables.show(f"{group}: {tokens} x {args.vocabulary:,} {dtype}, logits of {logits:.0f} MiB", table, shown)
         shape = {"group": group, "tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype, "turns": args.turns}
         written.append(table.assign(**shape, temperature=args.temperature, **machine))
         tables.write_csv(args.csv, written)
