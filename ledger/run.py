@@ -131,11 +131,7 @@ class User:
     # LLM
 
     def home(self) -> Path:
-        """The Makefile's RAY_DATA_HOME."""
-        return ROOT / self.given("RAY_DATA_HOME", str(Path(self.given("HOME", str(Path.home()))) / "verl"))
-
-    def checkouts(self) -> Path:
-        return ROOT / self.given("CHECKOUTS", "checkouts")
+        return data_home(self.environment)
 
     def _llm(self, entry: Entry) -> Iterator[Step]:
         trainings = self.paper.trainings(entry)
@@ -146,8 +142,8 @@ class User:
                 yield self._evaluation(entry, self.paper.runs[entry.evaluation], trainings[-1], seed)
 
     def _checkpoint(self, training: Run, seed: int | None) -> Path:
-        folder = self.given("CKPTS_DIR", str(self.home() / "ckpts/ERA" / _with_seed(training.folder, seed)))
-        return ROOT / folder / f"global_step_{training.steps}"
+        folder = self.home() / "ckpts/ERA" / _with_seed(training.folder, seed)
+        return folder / f"global_step_{training.steps}"
 
     def _training(self, training: Run, seed: int | None) -> Step:
         goal = self._checkpoint(training, seed)
@@ -167,7 +163,9 @@ class User:
         command = ("sbatch", "--parsable", SLURM_SCRIPT, f"run_{training.folder}.sh", *words)
         note = "Once the jobs are done, the same command without --slurm runs the evaluation."
         waits = bool(training.after)
-        return Step(command, variables, self.checkouts() / "verl", goal, training.steps, waits, "" if waits else note)
+        return Step(
+            command, variables, checkouts(self.environment) / "verl", goal, training.steps, waits, "" if waits else note
+        )
 
     def _evaluation(self, entry: Entry, evaluation: Run, trained: Run | None, seed: int | None) -> Step:
         variables = dict(evaluation.variables)
@@ -207,10 +205,19 @@ def _with_seed(name: str, seed: int | None) -> str:
     return name if seed is None else f"{name}-seed{seed}"
 
 
+def data_home(environment: Mapping[str, str]) -> Path:
+    """The Makefile's RAY_DATA_HOME."""
+    return ROOT / (environment.get("RAY_DATA_HOME") or Path(environment.get("HOME") or Path.home()) / "verl")
+
+
+def checkouts(environment: Mapping[str, str]) -> Path:
+    return ROOT / (environment.get("CHECKOUTS") or "checkouts")
+
+
 def results_folders(environment: Mapping[str, str]) -> list[Path]:
     """Where the recipes write by default, and OUTPUT, as far as they exist."""
-    user = User(None, environment)
-    places = [user.home() / "ckpts/ERA", user.home() / "eval", ROOT / "results/control"]
-    places += [user.checkouts() / name / "output/era" for name in ("timm", "fasttd3")]
+    home, made = data_home(environment), checkouts(environment)
+    places = [home / "ckpts/ERA", home / "eval", ROOT / "results/control"]
+    places += [made / name / "output/era" for name in ("timm", "fasttd3")]
     places += [ROOT / environment["OUTPUT"]] if environment.get("OUTPUT") else []
     return [place for place in places if place.is_dir()]
