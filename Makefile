@@ -50,7 +50,7 @@ TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke control-smoke \
-	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-engine test-verl-0.9 \
+	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 \
 	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
 	log-prob-search learned-delta vision-models agreement bench bench-actor bench-gpu bench-vision bench-control \
 	bench-ppo bench-plugins clean given-python \
@@ -137,11 +137,6 @@ test-all: lint
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests -m grid
-## test-engine: the engine's long proof; counts in results/engine-proof
-test-engine: $(call ready,cpu)
-	@rm -rf results/engine-proof; mkdir -p results/engine-proof
-	@ERA_PROOF=long ERA_PROOF_RESULTS=results/engine-proof $(TESTS) tests/engine --dist worksteal; \
-		status=$$?; $(CPU) tests/engine/proof/tally.py results/engine-proof; exit $$status
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current

@@ -1,4 +1,15 @@
-"""A checkout as it is found: its files, what apply.py recorded about it, and the state that results."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""A checkout: what apply.py recorded of it, and its state.
+
+What apply.py knows about a work tree is in two kinds of refs, which git keeps per work tree:
+
+    refs/worktree/era/LABEL/BASE/TIP -> TIP    the overlay of version LABEL on the commit BASE ends in the commit TIP
+    refs/worktree/era-next -> COMMIT           only during a switch: where it leads
+
+The name of a record says all of it. It is written before a switch, and those of older overlays are removed after it, so
+HEAD alone tells which record holds, whenever a run is cut short.
+"""
 
 from __future__ import annotations
 
@@ -7,359 +18,164 @@ import dataclasses
 import json
 import os
 import re
-import shlex
-import stat
+import shutil
 from pathlib import Path
 
-from engine.context import Context
-from engine.errors import LOCAL, WRONG_BASE, Stop
-from engine.files import JUNK_PATTERNS, locked, write_file
-from engine.git import (
-    MODES,
-    QUIET_CONFIG,
-    Entry,
-    Git,
-    Tree,
-    blob_id,
-    changed_paths,
-    is_ancestor,
-    scratch_index,
-    unmarked_mode,
-)
-from engine.patches import NAME
-from engine.project import Upstream, read_overlay
+from engine.git import Git
+from engine.overlay import build
+from engine.project import JUNK, Upstream
+from engine.session import INTERRUPTED, LOCAL, Stop, hint, shell_git
 
 BRANCH = "refs/heads/era"
-PORT_BRANCHES = "refs/heads/era-port/"  # of worktrees that `port --write` made
-LOCK_WAIT = 20.0  # seconds a second apply waits for the first one
+RECORDS = "refs/worktree/era/"
+NEXT = "refs/worktree/era-next"
+HALF_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply", "index.lock")
+DRIFTED = ("stale", "modified", "wrong-base", "interrupted")
 
 
 @dataclasses.dataclass
 class Checkout:
-    """A folder as it was found. `record` is what apply wrote about it, None where it never did."""
+    """A checkout as it was found; docs/engine/usage.md says what the states mean."""
 
-    context: Context
     name: str
     path: Path
-    given: bool  # the user's own clone (--checkout)
     git: Git | None = None
-    ref: str | None = None  # the branch HEAD is on, None when detached
-    head: str | None = None
-    refs: dict[str, str] = dataclasses.field(default_factory=dict)
-    config: dict[str, str] = dataclasses.field(default_factory=dict)
-    record: dict | None = None
-    journal: dict | None = None
-
-    @property
-    def exists(self) -> bool:
-        return self.path.is_dir() and any(self.path.iterdir())
-
-    @property
-    def shell_git(self) -> str:
-        """The beginning of a git command for the user to copy."""
-        return f"git -C {shlex.quote(str(self.path))}"
-
-    @property
-    def own_folder(self) -> Path:
-        return self.git.git_dir / "era"
-
-
-def find_git_dir(path: Path) -> Path | None:
-    """The repository whose top folder is `path` itself, never one around it."""
-    dot = path / ".git"
-    if dot.is_file():  # a linked worktree or a submodule
-        text = dot.read_bytes()[:4096]
-        if not text.startswith(b"gitdir:"):
-            return None
-        dot = path / os.fsdecode(text[7:].strip())
-    return dot.resolve() if (dot / "HEAD").is_file() else None
-
-
-def lock_checkout(context: Context, path: Path, given: bool):
-    """One apply.py at a time. In the user's clone the lock leaves no trace: it is on the repository's folder."""
-    if not given:
-        return locked(context, path.parent / f".{path.name}.lock", LOCK_WAIT, str(path))
-    git_dir = find_git_dir(path)
-    return locked(context, git_dir, LOCK_WAIT, str(path)) if git_dir else contextlib.nullcontext()
-
-
-# The types of what apply.py writes into .git/era. A given clone may hold anything there, so it is checked as input.
-JOURNAL = {"verb": str, "plan": dict, "flags": dict, "refs": dict, "from": str, "head": str, "together": list}
-RECORD = {
-    "version": str,
-    "source": str,
-    "base": str,
-    "digest": str,
-    "inputs": dict,
-    "skipped": list,
-    "before": str,
-    "made": list,
-}
-
-
-def read_own(path: Path, shape: dict[str, type]) -> dict | None:
-    """The journal or the record of a checkout, None where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError, IsADirectoryError):
-        found = None
-    known = has_shape(found, shape) and (is_journal if shape is JOURNAL else is_record)(found)
-    if not known or path.parent.is_symlink():
-        advice = "move it away to have this checkout treated as a plain clone"
-        raise Stop(LOCAL, f"{path} was altered and cannot be read", advice)
-    return found
-
-
-def has_shape(found: object, shape: dict[str, type]) -> bool:
-    return isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in shape.items())
-
-
-def is_record(found: dict) -> bool:
-    ids = [found["base"], *([found["tip"]] if found.get("tip") is not None else [])]
-    skipped = all(NAME.fullmatch(str(file)) for file in found["skipped"])
-    return "tip" in found and skipped and all(re.fullmatch("[0-9a-f]{40}", str(oid)) for oid in ids)
-
-
-def is_journal(found: dict) -> bool:
-    parts = [part for place in found["plan"] for part in place.split("/")]
-    inside = not any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
-    record = found.get("record")
-    return inside and (has_shape(record, RECORD) and is_record(record) if record else found["verb"] == "revert")
-
-
-def write_record(folder: Path, record: dict) -> None:
-    write_file(folder / "record.json", json.dumps(record, indent=1).encode())
-
-
-def look(context: Context, name: str, path: Path, given: bool) -> Checkout:
-    found = Checkout(context, name, path, given)
-    git_dir = find_git_dir(path) if found.exists else None
-    if git_dir is None:
-        return found
-    found.git = git = Git(context, git_dir, path)
-    found.journal = read_own(found.own_folder / "journal.json", JOURNAL)
-    found.record = read_own(found.own_folder / "record.json", RECORD)
-    found.refs = git.refs("refs/heads", "refs/tags/upstream")
-    found.ref = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).strip() or None
-    found.head = found.refs.get(found.ref) if found.ref else git.commit("HEAD")
-    rows = git(
-        "config", "--null", "--get-regexp", r"^(core\.(filemode|sparsecheckout|symlinks)|filter\..*)$", ok=(0, 1)
-    )
-    found.config = dict(row.partition("\n")[::2] for row in rows.split("\0") if row)
-    # A git that writes the index may read files again, through the filters of this repository.
-    filters = {key: "false" if key.endswith(".required") else "" for key in found.config if key.startswith("filter.")}
-    if any("=" in key for key in filters):  # `git -c` cannot name these
-        raise Stop(
-            LOCAL,
-            f"{path}: its git configuration has a filter with = in its name, which cannot be switched off",
-            "rename the filter and run the command again; nothing was changed",
-        )
-    git.config = {**QUIET_CONFIG, **filters}
-    return found
-
-
-def on_disk(root: Path, path: str) -> Entry | None:
-    """What is at a path: an entry as in a tree, None for nothing, ("other", "") for anything but a file or link.
-
-    A file that is reached through a symbolic link to a folder does not count as the file of that path.
-    """
-    current = root
-    for part in path.split("/")[:-1]:
-        current = current / part
-        if current.is_symlink():
-            return ("other", "")
-    target = root / path
-    try:
-        info = target.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if stat.S_ISLNK(info.st_mode):
-        return ("120000", blob_id(os.fsencode(os.readlink(target))))
-    if not stat.S_ISREG(info.st_mode):
-        return ("other", "")
-    return (MODES[bool(info.st_mode & stat.S_IXUSR)], blob_id(target.read_bytes()))
-
-
-def same_entry(checkout: Checkout, found: Entry | None, wanted: Entry | None) -> bool:
-    """Equality that allows for filesystems without exec bits or links, as git's own settings say."""
-    if found == wanted or found is None or wanted is None:
-        return found == wanted
-    return found[1] == wanted[1] and {found[0], wanted[0]} <= loose_modes(checkout)
-
-
-def loose_modes(checkout: Checkout) -> set[str]:
-    """The modes that the file system does not tell apart."""
-    loose = set()
-    if checkout.config.get("core.filemode") == "false":
-        loose |= set(MODES)
-    if checkout.config.get("core.symlinks") == "false":
-        loose |= {"120000", "100644"}
-    return loose
-
-
-def mode_to_store(checkout: Checkout, found: str, known: Entry | None, content: bytes) -> str:
-    """The mode of a file to save: the known one, where the file system does not keep modes."""
-    if known and {found, known[0]} <= loose_modes(checkout):
-        return known[0]
-    return unmarked_mode(content) if found in MODES and checkout.config.get("core.filemode") == "false" else found
-
-
-def edits(checkout: Checkout, tree: Tree) -> list[str]:
-    """Paths of `tree` or of the index whose file or staged content is not the tree's. Hashes, never timestamps."""
-    index = checkout.git.index()
-    changed = changed_paths(index, tree)
-    for path, entry in tree.items():
-        if (
-            entry[0] != "160000"
-            and path not in changed
-            and not same_entry(checkout, on_disk(checkout.path, path), entry)
-        ):
-            changed.add(path)
-    if checkout.config.get("core.sparsecheckout") == "true" and any(
-        not os.path.lexists(checkout.path / p) for p in tree
-    ):
-        raise Stop(
-            WRONG_BASE,
-            f"{checkout.path} is a sparse checkout: not all of its files are there to be verified",
-            f"run `{checkout.shell_git} sparse-checkout disable`, or let apply.py make its own checkout",
-            "nothing was changed",
-        )
-    return sorted(changed)
-
-
-def untracked(checkout: Checkout) -> list[str]:
-    """New files that git would not ignore, without caches and what builds leave behind."""
-    patterns = [f"--exclude={pattern}" for pattern in JUNK_PATTERNS]
-    rows = checkout.git("ls-files", "--others", "--exclude-standard", "-z", *patterns).split("\0")
-    return sorted(row for row in rows if row and not row.endswith("/"))  # a folder is a repository of its own
-
-
-@contextlib.contextmanager
-def snapshot(checkout: Checkout, files: list[str]):
-    """The work tree's content of some paths on top of HEAD, as a tree; objects go to a folder that is thrown away."""
-    objects = Path(checkout.git("rev-parse", "--git-path", "objects").strip())
-    objects = objects if objects.is_absolute() else checkout.path / objects
-    with checkout.context.scratch_folder("objects") as folder:
-        quoted = '"' + str(objects).replace("\\", "\\\\").replace('"', '\\"') + '"'
-        git = checkout.git.with_env(GIT_OBJECT_DIRECTORY=str(folder), GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
-        changes: dict[str, Entry | None] = {}
-        contents = []
-        head = checkout.git.tree(checkout.head)
-        for path in files:
-            entry = on_disk(checkout.path, path)
-            if (checkout.path / path).is_dir() and not (checkout.path / path).is_symlink():
-                entry = None  # a folder took the place of the file
-            elif entry is not None and entry[0] == "other":
-                raise Stop(
-                    LOCAL,
-                    f"{checkout.path / path} is not a plain file, so it cannot be saved",
-                    "move it away; nothing was changed",
-                )
-            if entry is not None:
-                target = checkout.path / path
-                contents.append(os.fsencode(os.readlink(target)) if entry[0] == "120000" else target.read_bytes())
-                entry = (mode_to_store(checkout, entry[0], head.get(path), contents[-1]), blob_id(contents[-1]))
-            changes[path] = entry
-        git.write_blobs(contents)
-        with scratch_index(git) as scratch:
-            scratch("read-tree", checkout.head)
-            scratch.stage(changes)
-            yield scratch, scratch.write_tree()
-
-
-@dataclasses.dataclass
-class Status:
-    state: str
-    version: str
-    source: str | None = None
-    commit: str | None = None
-    files: list[str] = dataclasses.field(default_factory=list)
+    head: str = ""
+    branch: str = ""  # that HEAD is on; empty when detached
+    era: str = ""  # where the branch era is
+    label: str = ""  # with base and tip: the record that holds
+    base: str = ""
+    tip: str = ""
+    tips: tuple[str, ...] = ()  # of all records: more than one after a kill
+    applied: bool = False  # HEAD has the overlay below it, even where the user rewrote commits of ours
+    unfinished: str = ""  # where a switch leads that was cut short
+    sha256: str = ""  # of the source package that the base was made from
+    state: str = "absent"
+    version: str = ""
+    edited: list[str] = dataclasses.field(default_factory=list)
+    files: list[str] = dataclasses.field(default_factory=list)  # edited, or changed by the user's commits
     untracked: list[str] = dataclasses.field(default_factory=list)
-    commits: list[str] = dataclasses.field(default_factory=list)
+    commits: list[str] = dataclasses.field(default_factory=list)  # the user's, on top of the overlay
     note: str = ""
 
-
-DRIFTED = ("stale", "modified", "wrong-base", "interrupted")
-
-
-def evaluate(up: Upstream, checkout: Checkout, requested: str | None) -> Status:
-    """The state of a checkout, read from hashes only. `requested` is what --version says."""
-    record = checkout.record
-    label = requested or (record["version"] if record and record["version"] in up.versions else up.default)
-    if not checkout.exists and os.path.lexists(checkout.path) and not checkout.path.is_dir():
-        return Status("wrong-base", label, note="there is a file, or a link that leads nowhere, in its place")
-    if not checkout.exists:
-        return Status("absent", label)
-    if checkout.git is None:
-        return Status("wrong-base", label, note="it is not a git tree")
-    if checkout.journal:
-        completes = checkout.context.command("apply", up.name)
-        note = f"{checkout.journal['verb']} was cut short; `{completes}` completes it"
-        return Status("interrupted", label, commit=checkout.head, note=note)
-    if checkout.head is None:
-        return Status("wrong-base", label, note="it has no commit")
-    if in_force(checkout):
-        return evaluate_applied(up, checkout, label)
-    bases = {version.commit: found for found, version in up.versions.items()}
-    bases[up.version(label).commit] = label  # where two versions pin one commit
-    if record:
-        bases.setdefault(record["base"], record["version"])
-    if checkout.head in bases and (requested in (None, bases[checkout.head]) or not checkout.given):
-        files = edits(checkout, checkout.git.tree(checkout.head))
-        source = record["source"] if record and record["base"] == checkout.head else "git"
-        state = "modified" if files else "clean"
-        return Status(state, bases[checkout.head], source, checkout.head, files, untracked(checkout))
-    note = f"HEAD is {checkout.head}, expected {up.version(label).commit} ({label})"
-    return Status("wrong-base", label, commit=checkout.head, note=note)
+    @property
+    def kind(self) -> str:
+        return "pypi" if self.sha256 else "git"
 
 
-def in_force(checkout: Checkout) -> dict | None:
-    """The record, if the checkout is based on its overlay, even if the user rewrote commits on era."""
-    record, head = checkout.record, checkout.head
-    if not record or not record["tip"] or not head or head == record["base"] != record["tip"]:
-        return None
-    ours = checkout.ref and (checkout.ref == BRANCH or checkout.ref.startswith(PORT_BRANCHES))
-    start = record["base"] if ours else record["tip"]
-    return record if is_ancestor(checkout.git, start, head) else None
+def record_ref(label: str, base: str, tip: str) -> str:
+    return f"{RECORDS}{label}/{base}/{tip}"
 
 
-def evaluate_applied(up: Upstream, checkout: Checkout, label: str) -> Status:
-    record, git = checkout.record, checkout.git
-    found = Status("applied", record["version"], record["source"], checkout.head)
-    if not git.commit(record["tip"]):
-        found.state = "wrong-base"
-        found.note = (
-            f"git has thrown away the overlay's own commit {record['tip'][:12]}, which your rewritten history lacks. "
-            f"To go on: `{checkout.shell_git} branch -m era my-work`, "
-            f"`{checkout.shell_git} checkout {record['base'][:12]}`, "
-            f"`{checkout.context.command('apply', up.name)}`, and cherry-pick your commits from my-work"
-        )
+def find(name: str, path: Path) -> Checkout:
+    """The checkout with its record, as far as git tells without reading files."""
+    found, git = Checkout(name, path), Git(path)
+    if not (path / ".git").exists() or git.run("rev-parse", "--git-dir", ok=None).returncode:
         return found
-    if checkout.head != record["tip"]:
-        found.commits = git("rev-list", "--reverse", f"{record['tip']}..{checkout.head}").split()
-    tip_tree = git.tree(record["tip"])
-    head_tree = tip_tree if checkout.head == record["tip"] else git.tree(checkout.head)
-    found.files = sorted({*edits(checkout, head_tree), *changed_paths(head_tree, tip_tree)})
-    found.untracked = untracked(checkout)
-    found.note = why_stale(up, record, label)
-    if found.note:
-        found.state = "stale"
-    elif found.files or found.commits:
-        found.state = "modified"
+    found.git, found.head, found.era = git, git.commit("HEAD"), git.commit(BRANCH)
+    found.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
+    found.unfinished = git.commit(NEXT)
+    on_era, records = found.branch == BRANCH, []
+    for label, base, tip in [*(ref.split("/")[3:] for ref in git.refs(RECORDS)), *record_from_before(path)]:
+        above = git.is_ancestor(tip, found.head) or (on_era and git.is_ancestor(base, found.head))
+        records.append((tip != found.head, not above, label, base, tip))
+    found.tips = tuple(record[-1] for record in records)
+    if records:  # the best of them
+        _, elsewhere, found.label, found.base, found.tip = min(records)
+        found.applied = not elsewhere and (on_era or found.tip != found.base)
+        package = re.search("^sha256: (.*)$", git("cat-file", "commit", found.base), re.M)
+        found.sha256 = package[1] if package else ""
     return found
 
 
-def why_stale(up: Upstream, record: dict, label: str) -> str:
-    """Why the overlay of a checkout is no longer that of this project; empty if it still is."""
-    version = up.versions.get(label)
-    if version is None or label != record["version"]:
-        return f"{record['version']} is applied"
-    if record["source"] == "git" and record["base"] != version.commit:
-        return "upstreams.json pins another commit now"
+def record_from_before(path: Path) -> list[tuple[str, str, str]]:
+    """The record of a checkout that apply.py made before December 2026. The next switch writes a ref instead."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((path / ".git/era/record.json").read_text(encoding="utf-8"))
+        return [(record["version"], record["base"], record["tip"])] if record["tip"] else []
+    return []
+
+
+def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Checkout:
+    """A repository beside the place of a checkout. An old one is a killed run's: we hold the lock."""
+    part = place.with_name(f".{place.name}.new")
+    shutil.rmtree(part, ignore_errors=True)
+    temporary.callback(shutil.rmtree, part, ignore_errors=True)
+    git = Git.init(part, bare=False)
+    git("config", "remote.origin.url", up.git)
+    git("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
+    return find(up.name, part)
+
+
+# --- the state ---
+
+
+def edits(git: Git, commit: str) -> tuple[list[str], list[str]]:
+    """Files that differ from a commit, on disk or staged; and untracked files. Contents decide, never timestamps."""
+    with git.scratch_index(commit) as index:
+        more = ("--untracked-files=all", "--no-renames", "--ignore-submodules=all")
+        rows = index("status", "--porcelain", "-z", *more).split("\0")[:-1]
+    edited = {row[3:] for row in rows if not row.startswith("??")} | git.staged(commit).keys()
+    new = {row[3:] for row in rows if row.startswith("??")} - edited
+    return sorted(edited), sorted(path for path in new if not JUNK.search(path) and not path.endswith("/"))
+
+
+def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Checkout:
+    """Fill in the state. `requested` is what --version says."""
+    found.version = requested or (found.label if found.label in up.versions else up.default)
+    git, head = found.git, found.head
+    if not os.path.lexists(found.path) or (found.path.is_dir() and not any(found.path.iterdir())):
+        return found
+    pins = {version.commit: label for label, version in up.versions.items()}
+    pins.setdefault(found.base, found.label)
+    if not head:
+        found.state, found.note = "wrong-base", "it is not a git work tree with a commit"
+    elif (found.path / ".git/era/journal.json").exists():
+        found.state, found.note = "wrong-base", "a switch by an apply.py of before December 2026 was cut short here"
+    elif found.unfinished:
+        found.state, found.note = "interrupted", f"a switch was cut short; {hint('apply', up.name)} goes on"
+    elif found.applied:
+        found.note = why_stale(up, found, found.version)
+        found.version = found.label
+        found.edited, found.untracked = edits(git, head)
+        found.commits = git("rev-list", "--reverse", f"{found.tip}..{head}").split()
+        found.files = sorted({*found.edited, *git.changes(found.tip, head)})
+        found.state = "stale" if found.note else "modified" if found.files or found.commits else "applied"
+    elif head in pins:
+        found.version = pins[head]
+        found.edited, found.untracked = edits(git, head)
+        found.files = found.edited
+        found.state = "modified" if found.files else "clean"
+    else:
+        found.state = "wrong-base"
+        found.note = f"HEAD is {head}, expected {up.version(found.version).commit} ({found.version})"
+    return found
+
+
+def why_stale(up: Upstream, checkout: Checkout, label: str) -> str:
+    """Why a checkout's overlay is not this project's any more: built again, it must be the same commit."""
+    if label != checkout.label:
+        return f"{checkout.label} is applied"
+    version = up.version(label)
+    if (checkout.sha256 or checkout.base) not in (version.commit, version.sdist and version.sdist.sha256):
+        return "upstreams.json pins another source now"
     try:
-        digest = read_overlay(up, label).digest(record["base"])
-    except Stop as stop:  # revert and diff need no patches
+        with checkout.git.scratch_objects() as git:
+            tip = build(git, up, label, checkout.base).tip
+    except Stop as stop:
         return stop.lines[0]
-    return "" if digest == record["digest"] else "patches or overlay files changed since"
+    return "" if tip == checkout.tip else "patches or overlay files changed since"
+
+
+def refuse_unfinished(checkout: Checkout) -> None:
+    """Refuse after a kill in a switch, and in the middle of a merge or rebase of the user's."""
+    if checkout.unfinished:
+        again = f"run {hint('apply', checkout.name)} first; nothing is lost"
+        raise Stop(INTERRUPTED, f"{checkout.path}: a switch was cut short", again)
+    for name in HALF_WAY:
+        place = Path(checkout.git("rev-parse", "--git-path", name))
+        if place.exists():
+            advice = f"{shell_git(checkout.path, 'status')} says how to finish it or give it up"
+            if name == "index.lock":
+                advice = f"wait for the git that is running there; if none is, remove {place}"
+            raise Stop(LOCAL, f"{checkout.path} is in the middle of something: there is a {name}", advice)

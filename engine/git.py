@@ -1,373 +1,217 @@
-"""git, isolated from all configuration except what is passed to it, and object ids computed without it."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""git as a subprocess: one repository, and the questions and orders that the verbs have for it."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
+import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.context import Context
-from engine.errors import USAGE, WRONG_BASE, Damaged, GitFailed, Stop
-from engine.files import write_file
+from engine.session import LOCAL, SESSION, USAGE, Stop
 
-# A given checkout's own configuration is read by git whatever we do, so each setting that could run a program or
-# change bytes is overridden; the user's and the system's files are not read at all (see environment()).
-QUIET_CONFIG = {
+# Whatever the configuration of a repository says, these must not run a program or change the bytes that we make.
+SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
-    "core.untrackedCache": "false",
-    "core.splitIndex": "false",  # the shared part would stay in .git, even for a scratch index of ours
-    "core.commitGraph": "false",
-    "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
-    "core.quotePath": "false",
-    "core.ignoreCase": "false",
-    "core.useReplaceRefs": "false",  # true would override GIT_NO_REPLACE_OBJECTS
+    "core.splitIndex": "false",  # its shared part would stay in .git, even that of a scratch index
+    "core.attributesFile": os.devnull,
     "core.autocrlf": "false",
     "core.eol": "lf",
-    "core.safecrlf": "false",
-    "core.attributesFile": os.devnull,
-    "core.excludesFile": os.devnull,
-    "core.protectHFS": "true",
-    "core.protectNTFS": "true",
-    "core.pager": "cat",
-    "commit.gpgSign": "false",
-    "tag.gpgSign": "false",
-    "log.showSignature": "false",
-    "i18n.commitEncoding": "UTF-8",
-    "i18n.logOutputEncoding": "UTF-8",
-    "gc.auto": "0",
-    "maintenance.auto": "false",
+    "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
     "apply.whitespace": "nowarn",
     "apply.ignoreWhitespace": "no",
-    "submodule.recurse": "false",
+    "am.threeWay": "true",
+    "commit.gpgSign": "false",
     "diff.suppressBlankEmpty": "false",
-    "diff.noprefix": "false",
-    "diff.mnemonicPrefix": "false",
-    "diff.srcPrefix": "a/",
-    "diff.dstPrefix": "b/",
-}
-# How to reach a server is the user's decision: proxies, mirrors, certificates, keys. But a server must not send git to
-# other places: redirects (fetch_ref looks at them), bundles, packs elsewhere, promisors.
-NETWORK_CONFIG = {
-    "core.hooksPath": os.devnull,
+    "i18n.commitEncoding": "UTF-8",
+    "submodule.recurse": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
-    "http.followRedirects": "false",
-    "transfer.bundleURI": "false",
-    "fetch.uriProtocols": "",
-    "promisor.acceptFromServer": "none",
-    "fetch.fsckObjects": "true",
-    "fetch.recurseSubmodules": "false",
-    "fetch.writeCommitGraph": "false",
-    "protocol.version": "2",
-    "protocol.ext.allow": "never",
-    "http.lowSpeedLimit": "1000",
-    "http.lowSpeedTime": "30",
+    "transfer.fsckObjects": "true",
 }
-NETWORK_ENVIRONMENT = (
-    "GIT_CONFIG", "GIT_SSH", "GIT_SSL", "GIT_PROXY", "GIT_HTTP", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL", "GIT_CURL",
+# A server that is silent for a minute is given up.
+PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
+# The configuration of the user and of the system is for fetching: mirrors, proxies, certificates (`url.insteadOf`).
+# git before 2.32 does not know GIT_CONFIG_GLOBAL, but looks into HOME.
+ISOLATED = {name: os.devnull for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "HOME", "XDG_CONFIG_HOME")}
+ISOLATED.update(GIT_CONFIG_NOSYSTEM="1", GIT_ATTR_NOSYSTEM="1", GIT_NO_LAZY_FETCH="1")
+FOR_NETWORK = (
+    "GIT_CONFIG",
+    "GIT_SSH",
+    "GIT_SSL",
+    "GIT_PROXY",
+    "GIT_HTTP",
+    "GIT_ASKPASS",
+    "GIT_ALLOW_PROTOCOL",
     "GIT_EXEC_PATH",
-)  # fmt: skip
+)
+
+AUTHOR, EMAIL = "ERA overlays", "era-overlays@users.noreply.github.com"
+DATE = "1767225600 +0000"  # fixed, so that the same input makes the same commit ids everywhere
+IDENTITY = {
+    f"GIT_{role}_{key}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for key, value in {"NAME": AUTHOR, "EMAIL": EMAIL, "DATE": DATE}.items()
+}
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # every git knows it
+NO_ID = "0" * 40
+PLAIN_MODES = ("100644", "100755")  # of a file, without and with the exec bit
+# The same change gives the same text everywhere: `git diff-tree` obeys less of the configuration than `git diff`.
+DIFF = ["diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"]
+PATCH = [*DIFF, "--patch", "--text", "--no-color", "--full-index", "--no-renames", "--diff-algorithm=myers"]
+PATCH += ["--unified=3", "--inter-hunk-context=0", "--indent-heuristic"]
+# Files keep their bytes, whatever upstream's .gitattributes and the user's configuration say; git looks here first.
+ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !eol\n"
+EXCLUDES = "__pycache__/\n*.py[cod]\n*.egg-info/\n.DS_Store\n*~\n.*.sw?\n"
+Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO_ID where there is nothing
 
 
-def environment(network: bool) -> dict[str, str]:
-    """The process's environment without the GIT_* variables that could point git elsewhere."""
-    keep = NETWORK_ENVIRONMENT if network else ("GIT_EXEC_PATH",)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(keep)}
-    env.update(LC_ALL="C", LANGUAGE="C", GIT_TERMINAL_PROMPT="0", GIT_ATTR_NOSYSTEM="1")
-    env.update(GIT_NO_REPLACE_OBJECTS="1", GIT_GRAFT_FILE=os.devnull)  # an id stands for its own object
-    if not network:
-        env.update(
-            GIT_CONFIG_NOSYSTEM="1",
-            GIT_CONFIG_GLOBAL=os.devnull,
-            HOME=os.devnull,  # git before 2.32 does not know GIT_CONFIG_GLOBAL
-            XDG_CONFIG_HOME=os.devnull,
-            GIT_CONFIG_SYSTEM=os.devnull,
-            GIT_ALLOW_PROTOCOL="none",  # a partial clone must not fetch behind our back
-            GIT_NO_LAZY_FETCH="1",
-            GIT_OPTIONAL_LOCKS="0",
-            GIT_LITERAL_PATHSPECS="1",
-        )
-    return env
+class GitFailed(Stop):
+    """A git command that should have worked failed."""
 
-
-def settings(values: dict[str, str]) -> list[str]:
-    return [word for key, value in values.items() for word in ("-c", f"{key}={value}")]
-
-
-AUTHOR = ("ERA overlays", "era-overlays@users.noreply.github.com")
-DATE_RAW = "1767225600 +0000"  # fixed, so that the same input makes the same commit ids everywhere
-MODES = ("100644", "100755")  # a plain file, without and with the exec bit
-NULL_ID = "0" * 40
-Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`
-Tree = dict[str, Entry]
-Content = tuple[str, bytes]  # mode and bytes
-
-
-def unmarked_mode(content: bytes) -> str:
-    """The mode of a file where the file system keeps no exec bits: scripts are executable."""
-    return MODES[content.startswith(b"#!")]
-
-
-def blob_id(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def changed_paths(old: Tree, new: Tree) -> set[str]:
-    return {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
-
-
-def tree_id(tree: Tree) -> str:
-    """The id that git must give a tree with these entries, computed without git."""
-    nested: dict = {}
-    for path, entry in tree.items():
-        *folders, name = path.split("/")
-        node = nested
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[name] = entry
-
-    def identify(node: dict) -> str:
-        rows = []
-        for name, child in node.items():
-            mode, oid = ("40000", identify(child)) if isinstance(child, dict) else child
-            raw = os.fsencode(name)
-            rows.append(
-                (raw + b"/" if mode == "40000" else raw, mode.encode() + b" " + raw + b"\0" + bytes.fromhex(oid))
-            )
-        body = b"".join(row for _, row in sorted(rows))
-        return hashlib.sha1(b"tree %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
-
-    return identify(nested)
-
-
-def committer() -> dict[str, str]:
-    """The environment that gives commits the same ids on every machine."""
-    who = {}
-    for role in ("AUTHOR", "COMMITTER"):
-        who.update({f"GIT_{role}_NAME": AUTHOR[0], f"GIT_{role}_EMAIL": AUTHOR[1], f"GIT_{role}_DATE": DATE_RAW})
-    return who
+    def __init__(self, command: str, stderr: bytes):
+        lines = os.fsdecode(stderr).strip().splitlines() or ["nothing"]
+        reasons = [line for line in lines if line.startswith(("fatal:", "error:", "\t"))] or lines
+        super().__init__(LOCAL, f"git {command} failed", *(f"git said: {line}" for line in reasons[-6:]))
 
 
 class Git:
-    """One repository. `--git-dir` is always given, so git never searches the folders above for one."""
+    """One repository: `folder` is the top of a work tree, or a bare repository."""
 
-    def __init__(self, context: Context, git_dir: Path, work_tree: Path | None = None, extra: dict | None = None):
-        self.context, self.git_dir, self.work_tree = context, git_dir, work_tree
-        self.extra: dict[str, str] = extra or {}
-        self.config = QUIET_CONFIG
+    def __init__(self, folder: Path, bare: bool = False, env: dict[str, str] | None = None):
+        self.folder, self.bare = folder, bare
+        # Both are always named, so git never searches the folders above, and core.worktree has no effect.
+        places = {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
+        self.env = {**places, **(env or {})}
 
-    def run(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess:
-        """Run a git that works on local files. Ctrl-C does not reach it: it inherits our blocked SIGINT."""
-        context = self.context
-        context.check_interrupt()
-        command = ["git", *settings(self.config), f"--git-dir={self.git_dir}"]
-        if self.work_tree:
-            command.append(f"--work-tree={self.work_tree}")
-        context.trace(["git", f"--git-dir={self.git_dir}", *args])
-        env = {**environment(network=False), **self.extra}
-        folder = self.work_tree or self.git_dir
-        done = subprocess.run(
-            [*command, *args], input=data, capture_output=True, env=env, cwd=folder, pass_fds=context.locks
-        )
-        if done.returncode not in ok:
-            raise GitFailed(args[0], os.fsdecode(done.stderr), self.git_dir)
+    def run(self, *args: str, data: bytes = b"", ok: tuple | None = (0,), network=False) -> subprocess.CompletedProcess:
+        """Run a command. `ok` are the exit codes that are no failure; None stands for all of them."""
+        if SESSION.verbose:
+            print("+ git -C", self.folder, *args, file=sys.stderr, flush=True)
+        kept = FOR_NETWORK if network else ("GIT_EXEC_PATH",)
+        env = {key: value for key, value in os.environ.items() if key[:4] != "GIT_" or key.startswith(kept)}
+        env.update(LC_ALL="C", GIT_TERMINAL_PROMPT="0", GIT_NO_REPLACE_OBJECTS="1", GIT_OPTIONAL_LOCKS="0")
+        env.update(GIT_LITERAL_PATHSPECS="1", **IDENTITY, **({} if network else ISOLATED), **self.env)
+        settings = {**SETTINGS, **(PATIENCE if network else {})}
+        command = ["git", *(word for key, value in settings.items() for word in ("-c", f"{key}={value}"))]
+        # A download may leave a helper behind (git's credential-cache), which must not hold our locks.
+        more = {"capture_output": True, "env": env, "pass_fds": () if network else SESSION.locks}
+        try:
+            done = subprocess.run([*command, "-C", str(self.folder), *args], input=data, **more)
+        except FileNotFoundError:
+            raise Stop(USAGE, "git was not found on the PATH", "install git 2.30 or newer") from None
+        if ok and done.returncode not in ok:
+            raise GitFailed(args[0], done.stderr)
         return done
 
-    def __call__(self, *args: str, data: bytes = b"", ok: tuple[int, ...] = (0,)) -> str:
-        return os.fsdecode(self.run(*args, data=data, ok=ok).stdout)
+    def __call__(self, *args: str, data: str = "", ok: tuple | None = (0,)) -> str:
+        return os.fsdecode(self.run(*args, data=os.fsencode(data), ok=ok).stdout).rstrip("\n")
 
-    def with_env(self, **extra: str) -> Git:
-        other = Git(self.context, self.git_dir, self.work_tree, {**self.extra, **extra})
-        other.config = self.config
-        return other
+    @classmethod
+    def init(cls, folder: Path, bare: bool) -> Git:
+        folder.mkdir(parents=True, exist_ok=True)
+        git = cls(folder, bare)
+        git("init", "--quiet", "--template=", "--object-format=sha1", *(["--bare"] if bare else []))
+        git("config", "core.autocrlf", "false")
+        info = folder / ("info" if bare else ".git/info")
+        info.mkdir(exist_ok=True)
+        (info / "attributes").write_text(ATTRIBUTES)
+        (info / "exclude").write_text(EXCLUDES)
+        return git
 
-    def commit(self, name: str) -> str | None:
-        """The commit a name stands for, or None."""
-        return self("rev-parse", "--verify", "--quiet", name + "^{commit}", ok=(0, 1, 128)).strip() or None
+    # --- the same repository, without touching what is in it ---
 
-    def has_whole(self, commit: str) -> bool:
-        """Whether a commit is there with all its files. Of an import that was killed the commit alone may be there."""
-        return self.run("rev-list", "--objects", "--no-walk", commit, ok=(0, 128)).returncode == 0
+    @contextlib.contextmanager
+    def scratch_index(self, tree: str):
+        """The same repository with an index of its own that holds `tree`. It has no timestamps: git reads each file."""
+        with tempfile.TemporaryDirectory(prefix="era-") as folder:
+            git = Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
+            git("read-tree", tree)
+            yield git
 
-    def refs(self, *places: str) -> dict[str, str]:
-        rows = self("for-each-ref", "--format=%(refname) %(objectname)", *places).splitlines()
+    @contextlib.contextmanager
+    def copied_index(self):
+        """The same repository with a copy of its index."""
+        with tempfile.TemporaryDirectory(prefix="era-") as folder:
+            with contextlib.suppress(FileNotFoundError):  # a new repository has none
+                shutil.copyfile(self("rev-parse", "--git-path", "index"), f"{folder}/index")
+            yield Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
+
+    @contextlib.contextmanager
+    def scratch_objects(self):
+        """The same repository, with a temporary folder for new objects: for verbs that only read."""
+        with tempfile.TemporaryDirectory(prefix="era-") as folder:
+            own = self("rev-parse", "--git-path", "objects")
+            quoted = '"' + own.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            more = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted}
+            yield Git(self.folder, self.bare, {**self.env, **more})
+
+    # --- questions ---
+
+    def commit(self, name: str) -> str:
+        """The id of the commit that a name stands for, or an empty string."""
+        return self("rev-parse", "--verify", "--quiet", name + "^{commit}", ok=None)
+
+    def has(self, commit: str) -> bool:
+        """Whether a commit is there with all its files."""
+        return self.run("rev-list", "--objects", "--no-walk", commit, ok=None).returncode == 0
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        return older == newer or self.run("merge-base", "--is-ancestor", older, newer, ok=None).returncode == 0
+
+    def paths(self, tree: str) -> list[str]:
+        return self("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree).split("\0")[:-1]
+
+    def refs(self, place: str) -> dict[str, str]:
+        rows = self("for-each-ref", "--format=%(refname) %(objectname)", place).splitlines()
         return dict(row.split(" ") for row in rows)
 
-    def tree(self, treeish: str) -> Tree:
-        """The files of a tree, checked against its id: git checks a commit that it reads, but not the trees."""
-        oid = self("rev-parse", "--verify", f"{treeish}^{{tree}}").strip()
-        rows = self("ls-tree", "-r", "-z", "--full-tree", oid).split("\0")[:-1]
-        parsed = (row.split("\t", 1) for row in rows)
-        found = {path: (info.split()[0], info.split()[2]) for info, path in parsed}
-        if tree_id(found) != oid:
-            raise Damaged(self.git_dir, f"the entries of the tree {oid} do not match its id")
-        return found
-
-    def index(self) -> Tree:
-        """What is staged; a path in a merge conflict gets the mode "conflict"."""
-        found = {}
-        for row in self("ls-files", "--stage", "-z").split("\0")[:-1]:
-            info, path = row.split("\t", 1)
-            mode, oid, stage = info.split()
-            found[path] = (mode, oid) if stage == "0" else ("conflict", oid)
-        return found
-
-    def locks(self, refs: Iterable[str]) -> list[Path]:
-        """Lock files that stand in the way of writing the index, HEAD and these refs."""
-        common = Path(self("rev-parse", "--git-common-dir").strip())
-        common = common if common.is_absolute() else (self.work_tree or self.git_dir) / common
-        names = [self.git_dir / "index", self.git_dir / "HEAD", common / "packed-refs", *(common / ref for ref in refs)]
-        paths = [name.with_name(f"{name.name}.lock") for name in names]
-        return [path for path in paths if path.exists()]
-
-    def flags(self) -> dict[str, str]:
-        """The flags that the user set in the index: h for assume-unchanged, S for skip-worktree, s for both."""
-        rows = (row.split(" ", 1) for row in self("ls-files", "-v", "-z").split("\0")[:-1])
-        return {path: letter for letter, path in rows if letter in "hSs"}
-
-    def set_flags(self, flags: dict[str, str]) -> None:
-        for option, letters in (("--assume-unchanged", "hs"), ("--skip-worktree", "Ss")):
-            paths = "".join(f"{path}\0" for path, letter in flags.items() if letter in letters)
-            if paths:
-                self("update-index", option, "-z", "--stdin", data=os.fsencode(paths))
-
-    def stage(self, changes: dict[str, Entry | None]) -> None:
-        """Put entries into the index, or take paths out of it, without looking at any file."""
-        self("update-index", "-z", "--index-info", data=index_lines(changes))
-
-    def write_tree(self) -> str:
-        return self("write-tree").strip()
-
-    def blobs(self, oids: set[str]) -> dict[str, bytes]:
-        """Contents by id, each checked against its id: git itself does not check what it reads."""
-        wanted = sorted(oids)
-        if not wanted:
-            return {}
-        out = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in wanted).encode()).stdout
-        found, at = {}, 0
-        for oid in wanted:
-            end = out.index(b"\n", at)
-            head = out[at:end].split()
-            if len(head) != 3:
-                raise Damaged(self.git_dir, f"the object {oid} is missing")
-            size = int(head[2])
-            found[oid] = out[end + 1 : end + 1 + size]
-            at = end + size + 2
-            if blob_id(found[oid]) != oid:
-                raise Damaged(self.git_dir, f"the bytes of the object {oid} do not match its id")
-        return found
-
-    def write_blobs(self, contents: list[bytes]) -> None:
-        """Store file contents: one process for all, no filters."""
-        stream = b"".join(b"blob\ndata %d\n%s\n" % (len(content), content) for content in contents)
-        if stream:
-            self("fast-import", "--quiet", "--done", data=stream + b"done\n")
-
-    def commit_tree(self, tree: str, parents: list[str], message: str) -> str:
-        flags = [word for parent in parents for word in ("-p", parent)]
-        git = self.with_env(**committer())
-        return git("commit-tree", tree, *flags, "-F", "-", data=message.encode()).strip()
-
     def changes(self, old: str, new: str) -> dict[str, tuple[Entry, Entry]]:
-        """Path to (entry before, entry after) of what differs; an absent side has mode 000000 and the null id."""
-        rows = self("diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", old, new).split("\0")[:-1]
-        found = {}
-        for info, path in zip(rows[::2], rows[1::2]):
-            mode, new_mode, oid, new_id, _ = info[1:].split(" ")
-            found[path] = ((mode, oid), (new_mode, new_id))
-        return found
+        """What differs between two trees: path to the entries before and after."""
+        return {} if old == new else self._raw("diff-tree", "-r", old, new)
 
-    def import_objects(self, source: Git, objects: str) -> None:
-        """Copy objects (lines of `rev-list --objects`). The receiving git computes every id again.
+    def staged(self, tree: str) -> dict[str, tuple[Entry, Entry]]:
+        """What differs between a tree and the index. An unmerged path has NO_ID after."""
+        return self._raw("diff-index", "--cached", tree)
 
-        So an object whose bytes do not match its id arrives under another id, and is then missing here.
-        """
-        pack = source.run("pack-objects", "--stdout", "-q", data=os.fsencode(objects)).stdout
-        few = objects.count("\n") <= 200
-        self.run(*(("unpack-objects", "-q") if few else ("index-pack", "--stdin")), data=pack)
-        names = "".join(f"{line[:40]}\n" for line in objects.split("\n") if line).encode()
-        missing = [
-            row for row in self("cat-file", "--batch-check", data=names).splitlines() if row.endswith(" missing")
-        ]
-        if missing:
-            raise Damaged(
-                source.git_dir, f"the object {missing[0].split()[0]} is missing, or its bytes do not match its id"
-            )
+    def _raw(self, command: str, *args: str) -> dict[str, tuple[Entry, Entry]]:
+        rows = self(command, "-z", "--raw", "--no-renames", "--no-abbrev", *args).split("\0")
+        split = ((path, info[1:].split(" ")) for info, path in zip(rows[::2], rows[1::2]))
+        return {path: ((mode, oid), (new_mode, new_id)) for path, (mode, new_mode, oid, new_id, _) in split}
 
+    # --- orders ---
 
-@contextlib.contextmanager
-def scratch_index(git: Git):
-    """The same repository with an index of its own, so that nobody's real index is touched."""
-    with git.context.scratch_folder("index") as folder:
-        yield git.with_env(GIT_INDEX_FILE=str(folder / "index"))
+    def stage(self, entries: dict[str, Entry]) -> None:
+        """Put entries into the index, or take those with NO_ID out, without looking at any file."""
+        rows = sorted(entries.items(), key=lambda row: row[1][1] != NO_ID)  # a file gives way to a folder
+        lines = (f"{mode if oid != NO_ID else 0} {oid}\t{path}\0" for path, (mode, oid) in rows)
+        self("update-index", "-z", "--index-info", data="".join(lines))
 
+    def stage_files(self, paths: Iterable[str]) -> None:
+        """Put files into the index as they are on disk; those that are not there are taken out."""
+        found = {path: (self.folder / path) for path in paths}
+        folders = {path for path, place in found.items() if place.is_dir() and not place.is_symlink()}
+        if folders:
+            self.stage({path: ("0", NO_ID) for path in folders})
+        names = "".join(f"{path}\0" for path in found if path not in folders)
+        self("update-index", "--add", "--remove", "--replace", "-z", "--stdin", data=names)
 
-def index_lines(changes: dict[str, Entry | None]) -> bytes:
-    """Input for `git update-index -z --index-info`; removals first, so that a file can give way to a folder."""
-    rows = sorted(changes.items(), key=lambda item: (item[1] is not None, item[0]))
-    lines = (f"0 {NULL_ID}\t{path}\0" if entry is None else f"{entry[0]} {entry[1]}\t{path}\0" for path, entry in rows)
-    return os.fsencode("".join(lines))
+    def snapshot(self, tree: str, paths: Iterable[str]) -> str:
+        """A tree with some paths as they are on disk right now."""
+        with self.scratch_index(tree) as git:
+            git.stage_files(paths)
+            return git("write-tree")
 
+    def commit_tree(self, tree: str, message: str, *parents: str) -> str:
+        above = (word for parent in parents for word in ("-p", parent))
+        return self("commit-tree", tree, *above, data=message)
 
-def check_git() -> None:
-    advice = "install git 2.30 or newer and run the command again; nothing was changed"
-    try:
-        text = subprocess.run(["git", "--version"], capture_output=True, text=True, env=environment(False)).stdout
-    except OSError:
-        raise Stop(USAGE, "git was not found on the PATH", advice) from None
-    found = re.search(r"(\d+)\.(\d+)", text)
-    if found and (int(found[1]), int(found[2])) < (2, 30):
-        raise Stop(USAGE, f"git {found[0]} is too old", advice)
-
-
-def init_repository(context: Context, path: Path, bare: bool) -> Git:
-    command = ["git", *settings(QUIET_CONFIG), "init", "--quiet", "--template=", "--object-format=sha1"]
-    command += [*(["--bare"] if bare else []), str(path)]
-    context.trace(["git", "init", str(path)])
-    done = subprocess.run(command, capture_output=True, env=environment(False), pass_fds=context.locks)
-    if done.returncode:
-        raise GitFailed("init", os.fsdecode(done.stderr))
-    return Git(context, path) if bare else Git(context, path / ".git", path)
-
-
-def take_commit(git: Git, owner: Git, commit: str, *more: str) -> None:
-    """Copy a commit (and more of them, on top of it) with its files, but not its history.
-
-    The mark comes first: a kill in between leaves the mark of a commit that is not there, which git ignores.
-    """
-    add_shallow(git, commit, owner)
-    git.import_objects(owner, owner("rev-list", "--objects", "--no-walk", commit, *more))
-
-
-def add_shallow(git: Git, commit: str, owner: Git) -> None:
-    """Tell a repository that the parents of a commit, which the owner has, are left out on purpose."""
-    if not re.search(r"^parent ", owner("cat-file", "commit", commit).split("\n\n")[0], re.M):
-        return
-    path = git.git_dir / "shallow"
-    known = path.read_text().split() if path.exists() else []
-    write_file(path, "".join(f"{oid}\n" for oid in sorted({*known, commit})).encode())
-
-
-def is_ancestor(git: Git, older: str, newer: str) -> bool:
-    return older == newer or git.run("merge-base", "--is-ancestor", older, newer, ok=(0, 1, 128)).returncode == 0
-
-
-def store_files(git: Git, files: dict[str, Content], parent: str | None, message: str) -> str:
-    """A commit whose tree is the parent's with these files added."""
-    entries = {path: (mode, blob_id(content)) for path, (mode, content) in files.items()}
-    git.write_blobs([content for _, content in files.values()])
-    with scratch_index(git) as scratch:
-        if parent:
-            scratch("read-tree", parent)
-        scratch.stage(entries)
-        tree = scratch.write_tree()
-    expected = {**(git.tree(parent) if parent else {}), **entries}
-    refused = sorted(changed_paths(git.tree(tree), expected))  # update-index silently leaves out paths that it refuses
-    if refused:
-        raise Stop(WRONG_BASE, f"git does not store the path {refused[0]!r}", "nothing was changed")
-    return git.commit_tree(tree, [parent] if parent else [], message)
+    def update_refs(self, *orders: str) -> None:
+        """Orders of `git update-ref --stdin`: all of them, or none."""
+        self("update-ref", "--stdin", data="".join(f"{order}\n" for order in orders))

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """One call of apply.py: what was asked for, and on which checkouts."""
 
 from __future__ import annotations
@@ -7,76 +9,52 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from engine.checkout import Checkout, evaluate, in_force, lock_checkout, look
-from engine.context import Context
-from engine.errors import INTERRUPTED, OK, SOURCE, WRONG_BASE, Stop
+from engine import switch
+from engine.checkout import Checkout, examine, find, refuse_unfinished
 from engine.project import Upstream
+from engine.session import SOURCE, Stop
 from engine.source import Cache
 
 
 @dataclasses.dataclass
 class Run:
-    context: Context
-    verb: str
     upstreams: dict[str, Upstream]
     names: list[str]
-    named: bool  # by the user; otherwise `names` are the upstreams that a verb without names applies to
+    named: bool  # by the user; otherwise `names` are those that a verb without names applies to
     paths: list[str]
     cache: Cache
     checkouts: Path
-    checkout: Path | None
+    clone: Path | None  # --checkout
     options: argparse.Namespace
-    result: dict = dataclasses.field(default_factory=dict)
+    result: dict = dataclasses.field(default_factory=dict)  # for --json
     left_out: dict[str, Stop] = dataclasses.field(default_factory=dict)
 
-    @property
-    def code(self) -> int:
-        return SOURCE if self.left_out else OK
+    def label(self, up: Upstream) -> str | None:
+        """What --version asks for."""
+        return up.version(self.options.version).label if self.options.version else None
+
+    def onto(self, up: Upstream) -> str | None:
+        """What --onto asks for; `1.0.28` is as good as `v1.0.28`."""
+        onto = self.options.onto
+        return f"v{onto}" if f"v{onto}" in up.versions and not self.clone else onto
+
+    def look(self, name: str, repair: bool = False) -> Checkout:
+        """A checkout with its state; with `repair`, after a switch that was cut short has been taken back."""
+        path = self.clone or self.checkouts / name
+        found = find(name, path)
+        if repair and found.git:
+            switch.recover(found)
+            found = find(name, path)
+            refuse_unfinished(found)
+        return examine(self.upstreams[name], found, self.label(self.upstreams[name]))
 
     @contextlib.contextmanager
     def or_left_out(self, name: str):
-        """An upstream that nobody named is left out where its source is unavailable; main() reports it at the end."""
+        """An upstream that nobody named is left out if its source is unavailable; the others go on."""
         try:
             yield
         except Stop as stop:
             if self.named or stop.code != SOURCE:
                 raise
             self.left_out[name] = stop
-            self.result[name]["error"] = "\n".join(stop.lines)
-
-    def path(self, name: str) -> Path:
-        return self.checkout or self.checkouts / name
-
-    def look(self, name: str) -> Checkout:
-        return look(self.context, name, self.path(name), given=self.checkout is not None)
-
-    def each(self):
-        for name in self.names:
-            yield self.upstreams[name], self.look(name)
-
-    @contextlib.contextmanager
-    def held(self):
-        """The locks of all checkouts of this run, taken in one order so that two runs cannot block each other."""
-        with contextlib.ExitStack() as stack:
-            paths = sorted({self.path(name) for name in self.names})
-            for path in [] if self.options.dry_run else paths:
-                stack.enter_context(lock_checkout(self.context, path, given=self.checkout is not None))
-            yield set(paths)
-
-
-def refuse_interrupted(checkout: Checkout) -> None:
-    if checkout.journal:
-        raise Stop(
-            INTERRUPTED,
-            f"{checkout.path}: an earlier {checkout.journal['verb']} was cut short",
-            f"run `{checkout.context.command('apply', checkout.name)}` first to complete it. Nothing was changed",
-        )
-
-
-def applied_record(up: Upstream, checkout: Checkout, requested: str | None = None) -> dict | None:
-    """The record of an applied overlay, None where there is none (absent or clean)."""
-    refuse_interrupted(checkout)
-    status = evaluate(up, checkout, requested if checkout.git is None else None)
-    if status.state == "wrong-base":
-        raise Stop(WRONG_BASE, f"{checkout.path}: {status.note}", "nothing was changed")
-    return in_force(checkout)
+            self.result[name] = {**self.result.get(name, {}), "error": "\n".join(stop.lines)}

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Fixtures: a project and a clone per test, and a git that reads no configuration of the user."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """A small project with tiny upstreams, on which every verb can be tried without a network."""
 
 from __future__ import annotations
@@ -169,7 +171,7 @@ class Result:
         return json.loads(self.out)
 
 
-LEAVINGS = re.compile(r"(^|/)__pycache__/|\.pyc$|(^|/)\.era-new-")
+LEAVINGS = re.compile(r"(^|/)__pycache__/|\.pyc$")
 
 
 def is_folder(path: Path) -> bool:
@@ -288,7 +290,7 @@ class Project:
         return next((self.root / "patches" / name / label).glob(f"{number:04d}-*.patch"))
 
 
-# What several test files share.
+# --- what several test files share ---
 
 
 def unreachable(project: Project, name: str = "alpha") -> None:
@@ -308,39 +310,41 @@ def branch(project: Project, name: str, edit) -> None:
 
 def hinted(text: str) -> list[list[str]]:
     """The apply.py commands that a message tells the user to run, as words."""
-    return [
-        shlex.split(found) for found in re.findall(r"python apply\.py ([^`\n]*?)(?:`|\. Nothing|, then|\n|$)", text)
-    ]
+    return [shlex.split(found) for found in re.findall(r"python3 apply\.py ([^`\n]*)", text)]
 
 
 def follow(text: str) -> None:
     """Run the git commands of a message as they are printed."""
-    for command in re.findall(r"`(git -C [^`]+)`", text):
+    for command in re.findall(r"`?(git -C [^`\n]+)", text):
         words = shlex.split(command)
-        git(words[2], *words[3:])
+        git(Path(words[2]), *words[3:])
 
 
-def before_git(patch, git_dir: Path, word: str, act) -> None:
-    """While `patch` lasts, `act()` is called before every git of apply.py with that word in the repository."""
+def before_git(patch, word: str, act) -> None:
+    """While `patch` lasts, `act()` is called before every git of apply.py with that word in its command."""
     real = subprocess.Popen.__init__
 
     def start(self, args, *more, **options):
-        if word in args and f"--git-dir={git_dir}" in args:
+        if word in args:
             act()
         real(self, args, *more, **options)
 
     patch.setattr(subprocess.Popen, "__init__", start)
 
 
-def fail() -> None:
-    raise OSError(28, "No space left on device")
-
-
-def interrupt(project: Project, monkeypatch, *args: str, folder: Path | None = None) -> None:
-    """A run that fails in the middle of its switch, before it moves branches and HEAD."""
+def interrupt(project: Project, monkeypatch, *args: str) -> None:
+    """A run that fails in the middle of its switch: the files are changed, HEAD is not."""
     with monkeypatch.context() as patch:
-        before_git(patch, (folder or project.checkout()) / ".git", "update-ref", fail)
-        assert "to complete the switch" in project.run(*args, code=7).err
+        real = project.engine.switch.change_files
+
+        def change_and_fail(git, switch, *more) -> None:
+            real(git, switch, *more)
+            if more:  # the dry run
+                return
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(project.engine.switch, "change_files", change_and_fail)
+        assert "completes it" in project.run(*args, code=7).err
 
 
 def content(folder: Path, skip: tuple[str, ...] = ()) -> dict[str, tuple[bool, bytes]]:
@@ -388,9 +392,9 @@ def make_template(folder: Path) -> dict:
     write_tree(
         folder / "project",
         {
-            "patches/alpha/v1/0001-hook-the-core.patch": first,
-            "patches/alpha/v1/0002-hook-core-and-util.patch": second,
-            "patches/beta/b1/0001-hook-main.patch": single,
+            "patches/alpha/v1/0001-Hook-the-core.patch": first,
+            "patches/alpha/v1/0002-Hook-core-and-util.patch": second,
+            "patches/beta/b1/0001-Hook-main.patch": single,
             "overlays/alpha/src/era.py": "ERA = 1\n",
             "overlays/alpha/tools/go.sh": "#!/bin/sh\n",
             "overlays/alpha/src/__pycache__/era.pyc": "junk",
@@ -409,7 +413,7 @@ def make_project(tmp_path: Path, template: tuple[Path, dict]) -> Project:
         "project": "alpha",
         "version": "1.0",
         "sha256": ids["sha256"],
-        "lacks": ["extra/"],
+        "lacks": "extra/: there is no recipe",
         "adds": list(SDIST_ONLY),
     }
     made = Project(

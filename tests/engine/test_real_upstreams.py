@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The engine on the real upstreams, where they can be fetched (tests/conftest.py skips with the reason where not)."""
 
 from __future__ import annotations

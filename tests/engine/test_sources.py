@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Where upstream comes from: its repository, its source package or a path. Nothing unverified is ever used."""
 
 from __future__ import annotations
@@ -5,12 +7,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import shutil
-import socket
-import sys
 import tarfile
-import threading
-import zlib
 
 import pytest
 from kit import FIRST, SDIST_ONLY, content, git, make_archive, make_patch, make_upstream, replace_in, unreachable
@@ -27,47 +24,23 @@ def source_of(project) -> str:
     return project.run("status", "alpha", "--json").json["alpha"]["source"]
 
 
-# --- the repository --------------------------------------------------------------------------------------------------
+# --- the repository ---
 
 
-@pytest.fixture
-def refuses_ids(project, monkeypatch):
-    """A server that gives out only what its branches and tags point to."""
-    module = project.engine.source.git
-    real = module.fetch_ref
-
-    def fetch_ref(git_, url, wanted, *more, **options):
-        refused = not wanted.startswith("refs/")
-        return "remote error: not our ref" if refused else real(git_, url, wanted, *more, **options)
-
-    monkeypatch.setattr(module, "fetch_ref", fetch_ref)
-    return project
-
-
-def test_a_server_that_refuses_ids_is_asked_for_the_tag_or_the_branches(refuses_ids):
-    refuses_ids.run("apply", "beta")
-    assert refuses_ids.state("beta") == "applied"
-
-
-def test_a_moved_tag(refuses_ids):
-    git(refuses_ids.up / "alpha", "tag", "-f", "v1", "v2")
-    error = refuses_ids.run("apply", "alpha", code=3).err
-    assert "the tag was moved" in error and refuses_ids.ids["v2"] in error and "git diff upstreams.json" in error
-    assert error.lower().count("nothing was changed") == 1 and not refuses_ids.checkout().exists()
+def test_a_moved_tag(project):
+    """The server does not hold the pinned commit any more, so it is asked for the tag."""
+    project.upstreams["alpha"]["versions"]["v1"]["commit"] = "1" * 40
+    project.save()
+    error = project.run("apply", "alpha", code=3).err
+    assert "the tag was moved" in error and project.ids["v1"] in error and "git diff upstreams.json" in error
+    assert not project.checkout().exists()
+    assert git(project.cache / "git/alpha.git", "for-each-ref", "refs/pins") == ""
 
 
 def test_a_commit_that_the_repository_does_not_have(project):
     project.upstreams["beta"]["versions"]["b1"]["commit"] = "1" * 40
     project.save()
     assert "does not hold the pinned commit" in project.run("apply", "beta", code=6).err
-
-
-def test_a_pin_that_is_the_id_of_a_tag(project):
-    git(project.up / "alpha", "tag", "-f", "-a", "-m", "x", "v2", "v1")
-    project.upstreams["alpha"]["versions"]["v1"]["commit"] = git(project.up / "alpha", "rev-parse", "v2")
-    project.save()
-    assert "commit" in project.run("fetch", "alpha", "--source", "git", code=6).err
-    assert git(project.cache / "git/alpha.git", "for-each-ref") == ""
 
 
 def test_url_instead_of(project, tmp_path):
@@ -79,36 +52,24 @@ def test_url_instead_of(project, tmp_path):
     project.run("fetch", "alpha", "--source", "git")
 
 
-def test_a_stalled_server_is_given_up(project, monkeypatch):
-    """A server that accepts and then says nothing."""
-    server = socket.create_server(("127.0.0.1", 0))
-    held = []
-    threading.Thread(target=lambda: held.append(server.accept()), daemon=True).start()
-    monkeypatch.setattr(project.engine.source.git, "SILENCE", 1.0)
-    project.upstreams["beta"]["git"] = f"https://127.0.0.1:{server.getsockname()[1]}/beta"
-    project.save()
-    assert "stalled" in project.run("fetch", "beta", code=6).err
-    server.close()
-
-
 def test_git_alone_is_an_error_when_it_cannot_be_reached(project):
     unreachable(project)
     error = project.run("apply", "alpha", "--source", "git", code=6).err
-    assert "cannot be reached" in error and "nothing was changed" in error and not project.checkout().exists()
+    assert "cannot be reached" in error and not project.checkout().exists()
 
 
-# --- the source package ----------------------------------------------------------------------------------------------
+# --- the source package ---
 
 
 def test_the_source_package_stands_in_and_stays(project):
     unreachable(project)
     result = project.run("apply", "alpha")
-    assert "cannot be reached" in result.out and "it lacks extra/" in result.out
+    assert "cannot be reached" in result.out and "which lacks extra/: there is no recipe" in result.out
     expected = {path for path in FIRST if not path.startswith("extra/")} | {"src/era.py", "tools/go.sh"}
     checkout = project.checkout()
     assert set(content(checkout)) == expected and source_of(project) == "pypi"
     assert git(checkout, "log", "-1", "--format=%s", "upstream/v1") == "alpha 1.0, source package"
-    assert git(checkout, "fsck", "--strict", check=False) == ""
+    assert git(checkout, "fsck", "--strict", "--no-dangling", check=False) == ""
     # A repository that can be reached again changes nothing by itself.
     project.upstreams["alpha"]["git"] = f"file://{project.up}/alpha"
     project.save()
@@ -139,28 +100,21 @@ def test_an_index_that_offers_other_bytes_or_nothing(project):
     assert "no source package" in project.run("apply", "beta", "--source", "pypi", code=6).err
 
 
-def test_a_python_without_pip(project, monkeypatch, tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    assert "ensurepip" in project.run("fetch", "alpha", "--source", "pypi", code=6).err
-
-
 def hook_recipe(project, file: str, edit) -> None:
     text, _ = make_patch(project.up / "alpha", project.ids["v1"], edit, "Hook the recipe")
     (project.root / "patches/alpha/v1" / file).write_text(text)
 
 
 def test_a_patch_for_what_the_package_lacks_is_skipped_and_kept(project):
-    hook_recipe(project, "0003-hook-the-recipe.patch", replace_in("extra/recipe.py", "1", "2"))
+    hook_recipe(project, "0003-Hook-the-recipe.patch", replace_in("extra/recipe.py", "1", "2"))
     out = project.run("apply", "alpha", "--source", package(project)).out
-    assert "skipped" in out and "0003-hook-the-recipe.patch" in out and project.state() == "applied"
+    assert "without 0003-Hook-the-recipe.patch" in out and "lacks extra/: there is no recipe" in out
+    assert project.state() == "applied"
     project.run("export", "alpha", "--check")
     (project.checkout() / "README.md").write_text("more\n")
     project.run("export", "alpha")
     series = (project.root / "patches/alpha/v1/series").read_text()
-    assert "hook-the-recipe.patch" in series and len(series.split()) == 4
+    assert "Hook-the-recipe.patch" in series and len(series.split()) == 4
     full = project.root / "full"
     project.run("apply", "alpha", "--checkouts", str(full), "--source", "git")
     assert (full / "alpha/extra/recipe.py").read_text() == "recipe = 2\n"
@@ -173,11 +127,11 @@ def test_a_patch_that_mixes_lacking_and_present_files(project):
         replace_in("README.md", "alpha", "beta")(work)
 
     hook_recipe(project, "0003-mix.patch", both)
-    error = project.run("apply", "alpha", "--source", package(project), code=6).err
-    assert "0003-mix.patch" in error and "--source git" in error and not project.checkout().exists()
+    assert "0003-mix.patch" in project.run("apply", "alpha", "--source", package(project), code=4).err
+    assert not project.checkout().exists()
 
 
-# --- a path ----------------------------------------------------------------------------------------------------------
+# --- a path ---
 
 
 def test_a_local_repository_and_a_local_package(project, tmp_path):
@@ -189,23 +143,19 @@ def test_a_local_repository_and_a_local_package(project, tmp_path):
     error = project.run("fetch", "alpha", "--source", str(other), code=3).err
     assert project.ids["sha256"] in error and hashlib.sha256(other.read_bytes()).hexdigest() in error
     other.write_bytes(whole[: len(whole) // 2])
-    assert "truncated" in project.run("fetch", "alpha", "--source", str(other), code=3).err
+    assert "expected" in project.run("fetch", "alpha", "--source", str(other), code=3).err
     assert "no such file" in project.run("fetch", "alpha", "--source", str(tmp_path / "gone"), code=6).err
     project.run("fetch", "beta", "--source", str(project.up / "alpha"), code=6)
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    refused = 6 if sys.version_info >= (3, 13) else 2  # where Path.resolve does not raise, it is a path to nothing
-    project.run("fetch", "alpha", "--source", str(loop), code=refused)
 
 
-# --- the cache -------------------------------------------------------------------------------------------------------
+# --- the cache ---
 
 
 def test_an_altered_archive_in_the_cache_is_fetched_again(project):
     project.run("fetch", "alpha", "--source", package(project))
     archive = next((project.cache / "archives").glob("*/*.tar.gz"))
     archive.write_bytes(archive.read_bytes()[:100])
-    assert "altered or cut short" in project.run("apply", "alpha", "--source", "pypi").out
+    assert "cannot" not in project.run("apply", "alpha", "--source", "pypi").out
     assert project.state() == "applied"
 
 
@@ -218,7 +168,7 @@ def test_a_damaged_repository_in_the_cache_is_refused_and_repaired_by_fetch(proj
         data[len(data) // 2] ^= 0xFF
         path.write_bytes(data)
     result = project.run("apply", "alpha", code=None)
-    assert result.code in (3, 5) and not project.checkout().exists() and "fetch" in result.err
+    assert result.code == 3 and not project.checkout().exists() and "apply.py fetch alpha" in result.err
     assert "thrown away" in project.run("fetch", "alpha").out
     project.run("apply", "alpha")
     assert project.state() == "applied"
@@ -242,28 +192,7 @@ def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
     assert git(repository, "rev-parse", pin) != evil
 
 
-def alter_folder(repository, commit: str) -> None:
-    """The folder src with other modes than its id says, as a well-formed object."""
-    oid = git(repository, "rev-parse", f"{commit}:src")
-    rows = git(repository, "ls-tree", oid).replace("100644", "100755").replace("\t", " ").splitlines()
-    entries = ((mode, name, blob) for mode, _, blob, name in map(str.split, rows))
-    body = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(blob) for mode, name, blob in entries)
-    path = repository / "objects" / oid[:2] / oid[2:]
-    path.chmod(0o644)
-    path.write_bytes(zlib.compress(b"tree %d\0" % len(body) + body))
-
-
-def test_altered_trees_are_refused(project):
-    project.run("apply", "alpha")
-    alter_folder(project.checkout() / ".git", "era")
-    assert "damaged" in project.run("status", "alpha", code=1).out and project.state() == "wrong-base"
-    shutil.rmtree(project.checkout())
-    alter_folder(project.cache / "git/alpha.git", project.ids["v1"])
-    error = project.run("apply", "alpha", code=3).err
-    assert "damaged" in error and "fetch" in error and not project.checkout().exists()
-
-
-# --- archives with the right sha256, which somebody pinned without looking -------------------------------------------
+# --- archives with the right sha256, which somebody pinned without looking ---
 
 
 def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""):
@@ -288,7 +217,6 @@ def fetch_pinned(project, path, code: int | None = 3) -> str:
         member("p-1/link", kind=tarfile.SYMTYPE, link="/etc"),
         member("p-1/hard", kind=tarfile.LNKTYPE, link="p-1/a.py"),
         member("p-1/device", kind=tarfile.CHRTYPE),
-        member("q-1/b.py"),
         member("p-1/new\nline"),
     ],
     ids=lambda item: repr(item[0].name),
@@ -298,7 +226,8 @@ def test_hostile_archives_are_refused(project, tmp_path, bad):
     with tarfile.open(path, "w:gz") as archive:
         for made, data in (member("p-1/a.py"), bad):
             archive.addfile(made, io.BytesIO(data) if made.isreg() else None)
-    assert str(path.name) in fetch_pinned(project, path)
+    error = fetch_pinned(project, path)
+    assert "is not a plain file" in error and repr(bad[0].name) in error
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"x" * 2000, mtime=0)], ids=["empty", "text", "gz"])

@@ -1,38 +1,56 @@
-"""status: the seven states, read from contents alone, and what is said of a checkout that cannot be read."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""status and diff: each state as usage.md defines it, from contents alone; and the differences as git shows them."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
-from kit import follow, git, write_tree
+from kit import content, git, write_tree
+
+KEYS = {"version", "state", "source", "commit", "path", "files", "untracked", "commits", "note"}
 
 
-def test_states_in_turn(project):
-    assert project.state() == "absent"
-    project.run("status", "alpha")
-    project.run()
-    assert project.state() == "applied"
-    (project.checkout() / "README.md").write_text("mine\n")
-    found = project.run("status", "--json", code=1).json
-    assert (found["alpha"]["state"], found["alpha"]["files"]) == ("modified", ["README.md"])
-    assert (found["beta"]["state"], found["beta"]["files"]) == ("applied", [])
-    keys = {"version", "state", "source", "commit", "path", "files", "untracked", "commits", "note"}
-    assert found["alpha"].keys() == keys and found["alpha"]["version"] == "v1"
-    git(project.checkout(), "checkout", "-q", "README.md")
-    assert project.state() == "applied"
-    git(project.checkout(), "commit", "-q", "--allow-empty", "-m", "mine")
-    (commit,) = project.run("status", "alpha", "--json", code=1).json["alpha"]["commits"]
-    assert git(project.checkout(), "rev-parse", "era").startswith(commit) and project.state() == "modified"
-    git(project.checkout(), "reset", "-q", "HEAD~")
-    (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
-    assert project.state() == "stale"
+def test_states(project):
+    checkout = project.checkout()
+    assert project.state() == "absent" and project.run("status").code == 0
     project.run("apply", "alpha")
     assert project.state() == "applied"
-    project.run("revert", "alpha")
+    (checkout / "README.md").write_text("mine\n")
+    found = project.run("status", "alpha", "--json", code=1).json["alpha"]
+    assert (found["state"], found["files"]) == ("modified", ["README.md"]) and found.keys() == KEYS
+    (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
+    found = project.run("status", "alpha", "--json", code=1).json["alpha"]
+    assert (found["state"], found["files"]) == ("stale", ["README.md"]) and "changed since" in found["note"]
+    (project.root / "overlays/alpha/src/era.py").write_text("ERA = 1\n")
+    git(checkout, "commit", "-qam", "Mine")
+    found = project.run("status", "alpha", "--json", code=1).json["alpha"]
+    assert (found["state"], len(found["commits"]), found["files"]) == ("modified", 1, ["README.md"])
+    git(checkout, "checkout", "-q", "upstream/v1")
     assert project.state() == "clean"
-    git(project.checkout(), "commit", "-q", "--allow-empty", "-m", "away")
-    assert project.run("status", "alpha", code=1).out.startswith("alpha v1: wrong-base")
+    git(checkout, "checkout", "-q", "era")
+    git(checkout, "commit", "-q", "--amend", "-m", "Mine, amended")
+    assert project.state() == "modified"
+    git(checkout, "checkout", "-q", "--orphan", "other")
+    git(checkout, "commit", "-q", "-m", "Other")
+    found = project.run("status", "alpha", "--json", code=1).json["alpha"]
+    assert found["state"] == "wrong-base" and "HEAD is" in found["note"] and found["source"] is None
+
+
+def test_status_and_apply_name_the_same_commit(project):
+    project.run("apply", "alpha")
+    base = project.ids["v1"][:12]
+    assert f"alpha v1: applied (git, {base}) in {project.checkout()}\n" == project.run("status", "alpha").out
+    assert f"applied to {base} (git)" in project.run("apply", "alpha").out
+
+
+def test_another_pin_is_stale(project):
+    project.run("apply", "alpha")
+    project.upstreams["alpha"]["versions"]["v1"]["commit"] = project.ids["v2"]
+    project.save()
+    assert "pins another source" in project.run("status", "alpha", code=1).out
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
@@ -53,35 +71,49 @@ def test_new_files_are_listed_and_are_no_drift(project):
     assert found["state"] == "applied" and found["untracked"] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("file", ["HEAD", "index", "config", "packed-refs"])
-def test_a_damaged_repository(project, file):
-    project.run("apply", "alpha")
-    (project.checkout() / ".git" / file).write_bytes(b"\0 nonsense\n")
-    found = project.run("status", "alpha", code=1).out
-    assert "alpha v1: wrong-base" in found and "damaged" in found and "python apply.py apply alpha" in found
-
-
-def test_a_record_that_was_altered_does_not_hide_other_checkouts(project):
+@pytest.mark.parametrize("file", ["HEAD", "config"])
+def test_a_damaged_repository_does_not_hide_the_others(project, file):
     project.run()
-    (project.checkout() / ".git/era/record.json").write_text("{")
-    (project.checkout("beta") / "main.py").unlink()
-    said = project.run("status", code=5)
-    assert "record.json was altered" in said.err
-    assert said.out.startswith("beta b1: modified") and said.out.endswith("; deleted: main.py\n")
+    (project.checkout() / ".git" / file).write_bytes(b"\0 nonsense\n")
+    said = project.run("status", code=1)
+    assert "alpha v1: wrong-base" in said.out and "beta b1: applied" in said.out
 
 
-def test_a_commit_of_the_overlay_that_git_collected(project):
-    """After an amend only the reflog leads to it, and that ends."""
+# --- diff ---
+
+
+def test_the_overlay_as_git_diff_shows_it(project, tmp_path):
     project.run("apply", "alpha")
-    checkout = project.checkout()
-    (checkout / "README.md").write_text("mine\n")
-    git(checkout, "commit", "-qa", "--amend", "-m", "Amended")
-    mine = git(checkout, "rev-parse", "HEAD")
-    git(checkout, "reflog", "expire", "--expire=now", "--all")
-    git(checkout, "gc", "-q", "--prune=now")
-    said = project.run("status", "alpha", code=1).out
-    assert "has thrown away" in said and "damaged" not in said
-    assert "has thrown away" in project.run("export", "alpha", code=3).err
-    follow(said)
-    project.run("apply", "alpha", "--offline")
-    assert project.state() == "applied" and git(checkout, "rev-parse", "my-work") == mine
+    out = project.run("diff", "alpha").raw
+    command = ["git", "diff", "--full-index", "upstream/v1", "era"]
+    shown = subprocess.run(command, cwd=project.checkout(), capture_output=True).stdout
+    clean = tmp_path / "clean"
+    git(tmp_path, "clone", "-q", "--branch", "v1", str(project.up / "alpha"), str(clean))
+    subprocess.run(["git", "apply", "-"], cwd=clean, input=out, check=True)
+    assert content(clean) == content(project.checkout())
+    assert shown.count(b"\n@@") == out.count(b"\n@@") > 0
+    stat = project.run("diff", "alpha", "--stat").out
+    assert "src/core.py" in stat and "4 files changed" in stat
+    only = project.run("diff", "alpha", "src/util.py").out
+    assert "src/util.py" in only and "src/core.py" not in only
+    assert project.run("diff", "alpha", "--", "src/util.py").out == only
+    assert "src/util.py" in project.run("diff", "alpha", "--json").json["alpha"]["diff"]
+
+
+def test_local_edits_and_new_files(project):
+    project.run("apply", "alpha")
+    write_tree(project.checkout(), {"src/util.py": "x = 1\n", "new.py": "y = 1\n", "image.bin": "\0\1"})
+    (project.checkout() / "README.md").unlink()
+    before = git(project.checkout(), "count-objects")
+    out = project.run("diff", "alpha", "--local").out
+    assert all(name in out for name in ("src/util.py", "new.py", "README.md", "image.bin")) and "core.py" not in out
+    assert git(project.checkout(), "count-objects") == before  # nothing is written into the repository
+
+
+def test_an_empty_diff_says_so(project):
+    assert "apply.py apply alpha" in project.run("diff", "alpha", code=3).err
+    project.run("apply", "alpha")
+    for args in (["no/such/path"], ["--local"]):
+        found = project.run("diff", "alpha", *args)
+        assert found.out == "" and "no difference" in found.err
+    assert project.run("diff", "alpha").err == ""

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """tools/drift/textual.py: every patch on every release since the pinned one, read from git."""
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ def textual(project):
 
 
 def drift(project, code: int, *names: str) -> dict:
-    """The result for all names, of the folder out beside the cache."""
-    run = project.engine.cli.read_arguments(
-        project.engine.context.Context(), ["fetch", *names, "--cache", str(project.cache)]
-    )
+    """The result for these names, or all; the releases go to the folder out beside the cache."""
     project.write_lists()
-    assert textual(project).textual_drift(run, project.cache.with_name("out")) == code
-    return run.result["upstreams"]
+    module = textual(project)
+    found = module.textual_drift(names or project.upstreams, project.cache.with_name("out"), project.cache)
+    assert found[0] == code
+    return found[1]["upstreams"]
 
 
 def oldest(found: dict, name: str = "alpha") -> dict:

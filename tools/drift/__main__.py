@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from engine.cli import read_arguments
-from engine.context import Context
-from engine.errors import Stop
+from engine.session import Stop
 from tools.drift import probes
 from tools.drift.page import page
 from tools.drift.textual import order, textual_drift
@@ -179,13 +177,11 @@ def say(name: str, release: str, outcomes: list[dict]) -> None:
 def main() -> int:
     trees, logs = WORK / "trees", WORK / "logs"
     shutil.rmtree(WORK, ignore_errors=True)
-    run = read_arguments(Context(), ["fetch", *PROBES])
     try:
-        status = textual_drift(run, trees)
+        status, result = textual_drift(PROBES, trees)
     except Stop as stop:
         sys.exit(f"error: {stop}\ndocs/engine/drift.md is as it was")
     print(f"\nStarted on this CPU; what each prints is in {logs}.", flush=True)
-    result = run.result
     good = start_all(result, trees, logs)
     result["environment"] = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
     (OUT / "drift.json").write_text(json.dumps(result, indent=1) + "\n")

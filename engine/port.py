@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The verb port: every patch tried on another upstream revision, or carried there. Both happen in a new repository."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from pathlib import Path
+
+from engine import switch
+from engine.checkout import find, make_fresh, record_ref
+from engine.git import Git, GitFailed
+from engine.overlay import build, commit_files
+from engine.project import LABEL, ROOT, Patch, Upstream, read_overlay
+from engine.run import Run
+from engine.session import (
+    CONFLICT,
+    LOCAL,
+    OK,
+    SOURCE,
+    Stop,
+    hint,
+    locked,
+    say,
+    shell_git,
+    some,
+    uninterrupted,
+)
+from engine.source import FETCH, Source, bring, fetch, requested_path
+
+AM = ("am", "--3way", "--keep-cr", "--quiet")
+BAD = ("conflict", "gone")
+
+
+def verb_port(run: Run) -> int:
+    return max(port(run, run.upstreams[name]) for name in run.names)
+
+
+def port(run: Run, up: Upstream) -> int:
+    """Try the patches of a version on another revision, or with --write carry them there."""
+    label, onto = run.label(up) or up.default, run.onto(up)
+    beside = run.clone or run.checkouts / up.name
+    with contextlib.ExitStack() as temporary:
+        if run.options.write:
+            temporary.enter_context(locked(beside.parent))
+            git = make_fresh(up, beside, temporary).git
+        else:
+            git = Git.init(Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="era-"))), bare=False)
+        target = prepare(run, up, label, git)
+        if run.options.write:
+            place = find_place(beside, "era" if run.clone and not onto else new_label(onto, target))
+            rows = write_port(git, up, label, target, new_label(onto, target), place)
+        else:
+            rows = try_patches(git, up, label, target)
+    where = f": in {place}, on the branch era" if run.options.write else ""
+    say(f"{up.name}: {label} onto {onto or 'HEAD'} ({target[:12]}){where}")
+    for row in rows:
+        say("\n            ".join([f"  {row['result']:9} {row['patch']}", *row["detail"]]))
+    bad = any(row["result"] in BAD for row in rows)
+    if run.options.write:
+        print_next_steps(run, up.name, place, bad)
+    else:
+        given = {"--onto": run.options.onto, "--version": run.options.version}
+        more = [word for option, value in given.items() if value for word in (option, value)]
+        say(f"{hint('port', up.name, *more, '--write')} carries the patches there, up to the first conflict")
+    run.result[up.name] = {"version": label, "onto": onto or "HEAD", "commit": target, "patches": rows}
+    return CONFLICT if bad else OK
+
+
+def new_label(onto: str | None, target: str) -> str:
+    """The name of the version that a port makes."""
+    return onto if onto and LABEL.fullmatch(onto) else target[:7]
+
+
+def find_place(beside: Path, suffix: str) -> Path:
+    place = beside.with_name(f"{beside.name}-{suffix}")
+    if place.exists():
+        raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
+    return place
+
+
+# --- the revision, in a repository of its own ---
+
+
+def find_target(run: Run, up: Upstream, git: Git) -> str:
+    """Bring what --onto names, or HEAD of the clone. Unless it is a pinned version, nothing verifies it."""
+    onto, cache = run.onto(up), run.cache
+    if run.clone:
+        commit = Git(run.clone).commit(onto or "HEAD") if run.clone.is_dir() else ""
+        if not commit:
+            advice = f"{shell_git(run.clone, 'fetch', up.git, onto)} may bring it" if onto else "expected a git clone"
+            raise Stop(SOURCE, f"{run.clone} has no commit {onto or 'HEAD'}", advice)
+        git.run(*FETCH, "--", str(run.clone), commit, network=True)
+        return commit
+    if onto in up.versions:
+        source = cache.find(up, up.version(onto), run.options.source)
+        bring(git, cache.repository(up.name), source)
+        return source.base
+    kept, place = cache.repository(up.name), str(requested_path(run.options.source) or up.git)
+    for name in [onto] if re.fullmatch("[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]:
+        ref = f"refs/onto/{name.replace('/', '%')}"  # so that branches x and x/y do not clash
+        if (not cache.offline and fetch(kept, place, name, ref)) or not kept.commit(ref):
+            continue
+        commit = kept.commit(ref)
+        bring(git, kept, Source("git", commit, ref))
+        if name.startswith("refs/tags/"):  # for export, which adds the version with its tag
+            git("update-ref", name, commit)
+        return commit
+    where = "the cache (--offline)" if cache.offline else place
+    raise Stop(SOURCE, f"{up.name}: there is no version, tag, branch or commit {onto} in {where}")
+
+
+def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
+    """The revision, and all contents that a three-way merge of the patches needs: those of the pinned version."""
+    pinned = run.cache.find(up, up.version(label), None)
+    bring(git, run.cache.repository(up.name), pinned)
+    build(git, up, label, pinned.base)
+    return find_target(run, up, git)
+
+
+def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
+    """Each patch in order, on the result of those before it, in the work tree. One that conflicts is left out."""
+    (patches, files), there = read_overlay(up.name, label), {*git.paths(target)}
+    git("checkout", "--quiet", "--force", "--detach", target)
+    rows, taken = [], sorted(files.keys() & there)
+    if taken:
+        detail = [f"upstream has files of these names there: {some(taken)}"]
+        rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
+    for patch in patches:
+        before = git.commit("HEAD")
+        plain = git.run("apply", "--cached", "--check", "--verbose", "-", data=patch.raw, ok=None)
+        done = git.run(*AM, data=patch.raw, ok=None)
+        moved = plain.returncode or b"(offset " in plain.stderr
+        result, detail = "offset" if moved else "clean", []
+        if done.returncode:
+            detail = conflicts(git, patch, there, done.stderr)
+            result = "conflict" if patch.ids.keys() <= there else "gone"
+            git.run("am", "--abort", ok=None)
+            git("reset", "--quiet", "--hard", before)
+        elif git.commit("HEAD") == before:
+            result = "landed"
+        rows.append({"patch": patch.file, "result": result, "detail": detail})
+    return rows
+
+
+def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]:
+    """The files in which `git am` stopped, with the lines of the conflict markers."""
+    found = [f"{path}: does not exist there" for path in patch.ids if path not in there]
+    for path in git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]:
+        lines = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
+        at = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
+        found.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
+    if not found:  # a full disk, or contents that a source package lacks: no conflict
+        raise GitFailed("am", said)
+    return found
+
+
+# --- with --write ---
+
+
+def write_port(git: Git, up: Upstream, label: str, target: str, onto: str, place: Path) -> list[dict]:
+    """Make a checkout of the revision with our files as a commit, and let `git am` put the patches onto it.
+
+    It stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
+    """
+    (patches, files), tip = read_overlay(up.name, label), target
+    if files and files.keys() <= {*git.paths(target)}:
+        advice = "take those commits out with `git revert` or `git reset`, and port onto the result"
+        raise Stop(LOCAL, f"{target[:12]} has the overlay's files already: ERA was carried there before", advice)
+    if files:
+        with git.scratch_index(target) as index:
+            tip, _ = commit_files(index, up.name, files, target)
+    record = f"update {record_ref(onto, target, tip)} {tip}"
+    switch.carry_out(switch.plan(find(up.name, git.folder), tip), [record], to_branch=True)
+    with uninterrupted(f"remove {place} and run the same command again"):
+        git.folder.rename(place)
+        git, detail, done = Git(place), [], len(patches)
+        folder = ROOT / "patches" / up.name / label
+        am = git.run(*AM, *(str(folder / patch.file) for patch in patches), ok=None) if patches else None
+        if am and am.returncode:
+            done = int((place / ".git/rebase-apply/next").read_text()) - 1
+            detail = conflicts(git, patches[done], {*git.paths("HEAD")}, am.stderr)
+    results = [*["committed"] * done, *["conflict"] * bool(detail), *["to come"] * len(patches)]
+    rows = [{"patch": patch.file, "result": result, "detail": []} for patch, result in zip(patches, results)]
+    if detail:
+        rows[done]["detail"] = detail
+    return rows
+
+
+def print_next_steps(run: Run, name: str, place: Path, stopped: bool) -> None:
+    if stopped:
+        say(f"next: resolve the conflict in {place}, `git add -A` and `git am --continue`, until all are in")
+    if run.clone:
+        say(f"then: {shell_git(run.clone, 'pull', str(place), 'era')} brings ERA into your branch")
+    export = hint("export", name).split(" --checkout")[0].strip("`")
+    say(f"{'or' if run.clone else 'then'}: `{export} --checkout {place}` makes patches here")

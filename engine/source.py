@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Upstream sources. The cache keeps them: a bare repository per upstream, and source packages as files.
+
+    refs/pins/COMMIT          the pinned commit
+    refs/pins/sdist-SHA256    a source package as a commit
+    refs/onto/NAME            a revision that `port --onto NAME` asked for, which nothing verifies
+
+Nothing in the cache is taken on trust. A package is hashed and imported again at each use. A commit is fetched from
+here into a checkout (`bring`), where git computes the id of each object again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from pathlib import Path
+
+from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git
+from engine.project import Sdist, Upstream, Version
+from engine.session import SESSION, SOURCE, WRONG_BASE, Stop, hint, locked, say
+
+REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow|couldn't find remote ref", re.I)
+FETCH = ("fetch", "--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--depth=1")
+
+
+@dataclasses.dataclass
+class Source:
+    """An upstream tree: the commit `base`, which `ref` holds in the cache."""
+
+    kind: str  # "git" or "pypi"
+    base: str
+    ref: str
+
+
+class Cache:
+    """The sources that were fetched before. `held` locks it, at the first use."""
+
+    def __init__(self, root: Path, offline: bool, held: contextlib.ExitStack):
+        self.root, self.offline, self.held, self.locked = root, offline, held, False
+
+    def repository(self, name: str) -> Git:
+        if not self.locked:
+            self.held.enter_context(locked(self.root))
+            self.locked = True
+        path = self.root / "git" / f"{name}.git"
+        if not (path / "info/exclude").exists():  # the last thing that init writes
+            shutil.rmtree(path, ignore_errors=True)
+            Git.init(path, bare=True)
+        for lock in [*path.glob("*.lock"), *path.glob("refs/**/*.lock")]:  # left by a git that was killed
+            lock.unlink()
+        return Git(path, bare=True)
+
+    def repair(self, name: str) -> None:
+        git = self.repository(name)
+        if git.run("fsck", "--no-dangling", "--no-progress", ok=None).returncode:
+            say(f"{name}: the cache {git.folder} is damaged and is thrown away")
+            shutil.rmtree(git.folder)
+
+    def find(self, up: Upstream, version: Version, request: str | None, recorded: str = "") -> Source:
+        """A pinned version, fetched if need be.
+
+        `request` is the value of --source, `recorded` the kind of source that a checkout was made from. Without
+        either, git is tried first, then the source package.
+        """
+        git, path, title = self.repository(up.name), requested_path(request), f"{up.name} {version.label}"
+        kind = requested_kind(request) or recorded or "git"
+        if kind == "pypi":
+            if not version.sdist:
+                raise Stop(SOURCE, f"{title} has no source package in upstreams.json", "use --source git")
+            return self.package(git, version.sdist, path)
+        pinned = Source("git", version.commit, f"refs/pins/{version.commit}")
+        if git.commit(pinned.ref) == version.commit:
+            return pinned
+        try:
+            if self.offline and not path:
+                raise Stop(SOURCE, f"{title} is not in the cache {self.root} (--offline)")
+            say(f"{title}: fetching {version.commit[:12]} from {path or up.git} ...")
+            fetch_pin(git, str(path or up.git), version, pinned.ref)
+            return pinned
+        except Stop as stop:
+            if stop.code != SOURCE or request or recorded or not version.sdist:
+                raise
+            say(f"{title}: {'; '.join(stop.lines)}")
+            say(f"{title}: taking the source package instead, which lacks {version.sdist.lacks}")
+            return self.package(git, version.sdist, None)
+
+    def package(self, git: Git, sdist: Sdist, given: Path | None) -> Source:
+        """A source package as a commit; `given` is the user's own copy of it."""
+        folder, ref = self.root / "archives" / sdist.sha256, f"refs/pins/sdist-{sdist.sha256}"
+        kept = next((path for path in folder.glob("*.tar.gz") if sha256(path) == sdist.sha256), None)
+        if given or not kept:
+            with tempfile.TemporaryDirectory(prefix="era-") as scratch:
+                archive = given or download(sdist, Path(scratch), self.offline)
+                if sha256(archive) != sdist.sha256:
+                    expected = f"expected {sdist.sha256}; none of it was used"
+                    raise Stop(WRONG_BASE, f"{archive}: the sha256 is {sha256(archive)}", expected)
+                folder.mkdir(parents=True, exist_ok=True)
+                kept = folder / f"{sdist.project}-{sdist.version}.tar.gz"
+                part = kept.with_suffix(".part")
+                shutil.copyfile(archive, part)
+                part.replace(kept)
+        git.run("fast-import", "--quiet", "--force", "--done", data=import_stream(kept, sdist, ref))
+        return Source("pypi", git.commit(ref), ref)
+
+
+def requested_path(request: str | None) -> Path | None:
+    return None if request in (None, "git", "pypi") else Path(request).expanduser().resolve()
+
+
+def requested_kind(request: str | None) -> str | None:
+    path = requested_path(request)
+    if path and not path.exists():
+        raise Stop(SOURCE, f"--source {path}: there is no such file or folder")
+    return request if path is None else "git" if path.is_dir() else "pypi"
+
+
+def bring(git: Git, cache: Git, source: Source) -> None:
+    """Copy a commit without its history from the cache into a checkout, where git computes each id again."""
+    if git.has(source.base):
+        return
+    done = git.run(*FETCH, str(cache.folder), source.ref, ok=None)
+    if not git.has(source.base):
+        said = os.fsdecode(done.stderr).strip() or f"{source.ref} is not {source.base}"
+        repair = hint("fetch", cache.folder.stem)
+        raise Stop(WRONG_BASE, f"the cache {cache.folder} is damaged: {said}", f"{repair} repairs it")
+
+
+# --- repositories ---
+
+
+def fetch(git: Git, url: str, wanted: str, into: str) -> str:
+    """Fetch one revision. Returns an empty string, or what git said if the repository does not give it."""
+    done = git.run(*FETCH, "--", url, f"{wanted}:{into}", ok=None, network=True)
+    if not done.returncode:
+        return ""
+    said = "".join(char if char.isprintable() else " " for char in os.fsdecode(done.stderr).strip())[-300:]
+    if not REFUSES_IDS.search(said):
+        raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")
+    return said
+
+
+def fetch_pin(git: Git, url: str, version: Version, ref: str) -> None:
+    """The pinned commit: by its id, or by its tag where a server refuses ids. What came must have the id."""
+    refused = fetch(git, url, version.commit, "refs/incoming")
+    if refused and version.tag:
+        refused = fetch(git, url, f"refs/tags/{version.tag}", "refs/incoming")
+    if refused:
+        raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", f"git said: {refused}")
+    found = git.commit("refs/incoming")
+    if found != version.commit:
+        advice = "the tag was moved there, or upstreams.json was edited here: see `git diff upstreams.json`"
+        raise Stop(WRONG_BASE, f"{url}: {version.tag} is {found}, expected {version.commit}", advice)
+    git.update_refs(f"update {ref} {found}", "delete refs/incoming")
+
+
+# --- source packages ---
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def download(sdist: Sdist, folder: Path, offline: bool) -> Path:
+    """The package, fetched by pip, which checks the hash before it runs anything of it."""
+    what, wanted = f"the source package {sdist.project} {sdist.version}", folder / "requirements.txt"
+    if offline:
+        raise Stop(SOURCE, f"{what} is not in the cache (--offline)")
+    say(f"fetching {what} with pip ...")
+    wanted.write_text(f"{sdist.project}=={sdist.version} --hash=sha256:{sdist.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-input"]
+    command += ["--require-hashes", "--disable-pip-version-check", "-d", f"{folder}/out", "-r", str(wanted)]
+    if SESSION.verbose:
+        print("+", *command, file=sys.stderr, flush=True)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        raise Stop(WRONG_BASE, f"{what}: the index offers other bytes than the pinned sha256 {sdist.sha256}")
+    files = list(folder.glob("out/*.tar.gz"))
+    if done.returncode or len(files) != 1:
+        raise Stop(SOURCE, f"{what} cannot be fetched", f"pip said: {done.stderr.strip()[-300:]}")
+    return files[0]
+
+
+def import_stream(path: Path, sdist: Sdist, ref: str) -> bytes:
+    """A verified package, without its top folder, as a commit for `git fast-import`; the same id for everyone."""
+    message = f"{sdist.project} {sdist.version}, source package\n\nsha256: {sdist.sha256}\n".encode()
+    who = f"{AUTHOR} <{EMAIL}> {DATE}"
+    parts = [f"commit {ref}\nauthor {who}\ncommitter {who}\ndata {len(message)}\n".encode() + message]
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                inner = inner_path(path, member)
+                added = any(inner == add or (add.endswith("/") and inner.startswith(add)) for add in sdist.adds)
+                if member.isdir() or added:
+                    continue
+                content, mode = archive.extractfile(member).read(), PLAIN_MODES[bool(member.mode & 0o100)]
+                parts.append(f"M {mode} inline {inner}\ndata {len(content)}\n".encode() + content)
+    except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
+        raise Stop(WRONG_BASE, f"{path} cannot be unpacked: {error}") from None
+    return b"\n".join([*parts, b"done\n"])
+
+
+def inner_path(path: Path, member: tarfile.TarInfo) -> str:
+    """The path of an archive's member inside its top folder. fast-import itself would take names that lead out."""
+    _, _, inner = member.name.partition("/")
+    bad = any(part in ("", ".", "..") or part.lower() == ".git" for part in member.name.split("/"))
+    if bad or not inner.isprintable() or '"' in inner or not (member.isdir() or (member.isreg() and inner)):
+        problem = f"{path}: {member.name!r} is not a plain file inside of the package's folder"
+        raise Stop(WRONG_BASE, problem, "none of it was used")
+    return inner

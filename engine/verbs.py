@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The verbs fetch, apply, revert, status and diff."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from engine import switch
+from engine.checkout import DRIFTED, Checkout, edits, make_fresh, record_ref, refuse_unfinished
+from engine.git import DIFF
+from engine.overlay import build
+from engine.project import Upstream, read_overlay
+from engine.run import Run
+from engine.session import DRIFT, LOCAL, OK, WRONG_BASE, Stop, count, hint, locked, say, shell_git, some, uninterrupted
+from engine.source import bring, requested_kind
+
+
+def verb_fetch(run: Run) -> int:
+    for name in run.names:
+        up = run.upstreams[name]
+        version = up.version(run.label(up) or up.default)
+        run.cache.repair(name)
+        with run.or_left_out(name):
+            source = run.cache.find(up, version, run.options.source)
+            say(f"{name} {version.label}: in the cache and verified ({source.kind}, {source.base[:12]})")
+            run.result[name] = {"version": version.label, "source": source.kind, "commit": source.base}
+    return OK
+
+
+# --- apply and revert ---
+
+
+def verb_apply(run: Run) -> int:
+    return change_all(run, plan_apply)
+
+
+def verb_revert(run: Run) -> int:
+    return change_all(run, plan_revert)
+
+
+def change_all(run: Run, plan: Callable) -> int:
+    """Everything is built and checked, for all upstreams, before the first work tree changes."""
+    with locked(run.checkouts), contextlib.ExitStack() as temporary:
+        steps: list[Callable] = []
+        for name in run.names:
+            with run.or_left_out(name):
+                steps += plan(run, run.upstreams[name], temporary)
+        with uninterrupted("the same command again completes it; nothing is lost"):
+            for step in steps:
+                step()
+    return OK
+
+
+def plan_apply(run: Run, up: Upstream, temporary: contextlib.ExitStack) -> list[Callable]:
+    """Prepare one checkout. Returns what is left to do, if anything."""
+    checkout, wanted = run.look(up.name, repair=True), run.label(up)
+    label = wanted or (checkout.version if checkout.version in up.versions else up.default)
+    run.result[up.name] = {"version": label, "action": "none", "path": str(checkout.path)}
+    refuse_unfit(up, label, checkout)
+    asked = requested_kind(run.options.source) or checkout.kind
+    if checkout.applied and checkout.state != "stale" and asked == checkout.kind:
+        say(f"{up.name} {label}: {nothing_to_do(up, label, checkout, wanted)}")
+        return []
+    recorded = checkout.kind if checkout.label == label else ""
+    source = run.cache.find(up, up.version(label), run.options.source, recorded)
+    place, fresh = checkout.path, not checkout.git
+    if fresh:
+        checkout = make_fresh(up, place, temporary)
+    bring(checkout.git, run.cache.repository(up.name), source)
+    built = build(checkout.git, up, label, source.base)
+    way, refs = switch.plan(checkout, built.tip), plan_refs(checkout, label, source.base, built.tip)
+    carried = sorted({*checkout.edited} - {*way.paths})
+    if fresh:  # nobody sees it before it is renamed
+        switch.carry_out(way, refs, to_branch=True)
+
+    def finish() -> None:
+        if not fresh:
+            switch.carry_out(way, refs, to_branch=True)
+        number = verify(checkout, built.tip, carried)
+        if fresh:
+            put_in_place(checkout.path, place)
+        run.result[up.name]["action"] = "fresh" if fresh else "switch"
+        text = f"applied {built} to {source.base[:12]} ({source.kind}); verified {number} files in {place}"
+        kept = f"; your edits are kept: {some(carried)}" if carried else ""
+        say(f"{up.name} {label}: {text}{kept}")
+        if built.skipped:
+            say(f"{up.name} {label}: the source package lacks {up.version(label).sdist.lacks}")
+
+    return [finish]
+
+
+def refuse_unfit(up: Upstream, label: str, checkout: Checkout) -> None:
+    """Refuse a checkout on another commit, or one with edits and no overlay."""
+    if checkout.state == "wrong-base":
+        aside = f"move it away (`mv {checkout.path} {checkout.path}-old`) and run {hint('apply', up.name)} again"
+        back = [f"or {shell_git(checkout.path, 'checkout', up.version(label).commit)}"] if checkout.head else []
+        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}", aside, *back)
+    if checkout.files and not checkout.applied:
+        problem = f"{checkout.path} has local edits on {checkout.version}: {some(checkout.files)}"
+        stash = shell_git(checkout.path, "stash")
+        raise Stop(LOCAL, problem, f"stash them ({stash}), or commit them to a branch of yours")
+
+
+def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | None) -> str:
+    text = f"already applied to {checkout.base[:12]} ({checkout.kind}), nothing to do"
+    kept = [*checkout.files, *(f"commit {oid[:12]}" for oid in checkout.commits)]
+    text += f"; your edits are kept: {some(kept)}" if kept else ""
+    newer = label != up.default and not wanted
+    return text + (f"; {up.default} is the default now, --version {up.default} switches to it" if newer else "")
+
+
+def put_in_place(part: Path, place: Path) -> None:
+    if place.is_dir():  # it is empty
+        place.rmdir()
+    part.rename(place)
+
+
+def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
+    """The refs to be written before a switch. Commits that only the branch era holds are never dropped."""
+    orders = [f"update {record_ref(label, base, tip)} {tip}", f"update refs/tags/upstream/{label} {base}"]
+    if checkout.commits and not checkout.git.changes(checkout.head, tip):  # exported since: kept, and out of the way
+        orders += [f"update refs/heads/era-saved/{checkout.head[:12]} {checkout.head}"]
+    elif checkout.commits or checkout.era not in ("", tip, *checkout.tips):
+        found = some([oid[:12] for oid in checkout.commits] or [checkout.era[:12]])
+        rename = shell_git(checkout.path, "branch", "-m", "era", "my-work")
+        export = f"{hint('export', checkout.name)} makes patches of them, " if checkout.applied else ""
+        advice = f"{export}{rename} and a checkout of {base[:12]} keep them elsewhere"
+        raise Stop(LOCAL, f"{checkout.path}: the branch era holds commits of yours: {found}", advice)
+    return orders
+
+
+def verify(checkout: Checkout, commit: str, carried: list[str]) -> int:
+    """Read every file of the result. Returns their number."""
+    wrong = {*edits(checkout.git, commit)[0]} - {*carried}
+    if wrong:
+        raise Stop(WRONG_BASE, f"{checkout.path}: after the switch these files differ: {some(sorted(wrong))}")
+    return len(checkout.git.paths(commit)) - len(carried)
+
+
+def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callable]:
+    checkout, name = run.look(up.name, repair=True), up.name
+    result = run.result[name] = {"action": "none"}
+    if checkout.applied and checkout.era not in ("", checkout.tip, checkout.head):
+        checkout.state, checkout.note = "wrong-base", "the branch era is elsewhere: check it out first"
+    if checkout.state == "wrong-base":
+        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}")
+    if not checkout.applied:
+        say(f"{name}: nothing to revert, no overlay is applied in {checkout.path}")
+        return []
+    mine = [*checkout.edited, *(f"commit {oid[:12]}" for oid in checkout.commits)]
+    if mine and not run.options.keep_edits:
+        advice = f"{hint('revert', name, '--keep-edits')} puts them on a branch first"
+        raise Stop(LOCAL, f"{checkout.path} has local edits: {some(mine)}", advice)
+    if mine:
+        tree = checkout.git.snapshot(checkout.head, checkout.edited)
+    way = switch.plan(checkout, checkout.base, checkout.edited, saved=bool(mine))
+
+    def finish() -> None:
+        if mine:
+            switch.save(checkout, tree, f"your edits of {name}")
+        switch.carry_out(way, [], to_branch=False)
+        number = verify(checkout, checkout.base, [])
+        text = f"back on upstream {checkout.base[:12]} ({checkout.kind}); verified {number} files in {checkout.path}"
+        say(f"{name} {checkout.label}: {text}")
+        result.update(action="reverted", version=checkout.label, commit=checkout.base)
+
+    return [finish]
+
+
+# --- status and diff ---
+
+
+def verb_status(run: Run) -> int:
+    drift, failed = False, []
+    for name in run.names:
+        try:
+            found = run.look(name)
+            if found.version in run.upstreams[name].versions:
+                read_overlay(name, found.version)  # a patch or file that is missing is an error here too
+        except Stop as stop:  # the others are shown all the same
+            failed.append(stop)
+            continue
+        drift = drift or found.state in DRIFTED
+        known = found.state not in ("absent", "wrong-base", "interrupted")
+        values = {**vars(found), "path": str(found.path), "commit": found.head or None}
+        values["source"] = found.kind if known else None
+        shown = ("version", "state", "source", "commit", "path", "files", "untracked", "commits", "note")
+        run.result[name] = {key: values[key] for key in shown}
+        base = found.base if found.applied else found.head  # what `apply` prints
+        text = f"{name} {found.version}: {found.state}"
+        text += f" ({found.kind}, {base[:12]})" if known else ""
+        text += f" in {found.path}" + (f"; {found.note}" if found.note else "")
+        text += f"; edited: {some(found.files)}" if found.files else ""
+        text += f"; {count(len(found.commits), 'commit')} of yours on top" if found.commits else ""
+        text += f"; {count(len(found.untracked), 'untracked file')}" if found.untracked else ""
+        say(text)
+    if failed:
+        raise Stop(failed[0].code, *(line for stop in failed for line in stop.lines))
+    return DRIFT if drift else OK
+
+
+def verb_diff(run: Run) -> int:
+    """What `git diff` shows between upstream and the overlay; with --local, between the overlay and the files."""
+    shape = ["--stat"] if run.options.stat else ["--patch", "--binary"]
+    color = "always" if not run.options.json and sys.stdout.isatty() else "never"
+    for name in run.names:
+        found = run.look(name)
+        if found.state in ("absent", "wrong-base"):
+            problem = f"{found.path}: {found.note or 'there is no checkout yet'}"
+            raise Stop(WRONG_BASE, problem, f"{hint('apply', name)} makes one")
+        refuse_unfinished(found)
+        tip = found.tip if found.applied else found.head
+        with found.git.scratch_objects() as git:
+            ends = (found.base if found.applied else tip, tip)
+            if run.options.local:
+                ends = (tip, git.snapshot(found.head, [*found.edited, *found.untracked]))
+            out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *run.paths).stdout
+        if not out:
+            print(f"{name}: no difference in {found.path}", file=sys.stderr, flush=True)
+        run.result[name] = {"diff": out.decode("utf-8", "backslashreplace")}
+        if not run.options.json:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(out)
+            sys.stdout.buffer.flush()
+    return OK

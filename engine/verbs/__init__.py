@@ -1,1 +1,0 @@
-"""The verbs of apply.py, a file each."""
