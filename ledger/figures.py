@@ -96,9 +96,11 @@ def _title(*parts: object) -> str:
 
 def _curves(judged: Judged, entries: Sequence[Entry]) -> Iterator[Panel]:
     for (name, values, _), members in _grouped(entries, lambda entry: entry.values).items():
-        first, metric_name = members[0]
-        x = "k" if metric_name.startswith("pass@k/") else STEPS[first.place.domain]
-        panel = Panel(_title(name, *values), x, metric(metric_name), bounds=_bounds(judged, members))
+        first, drawn = members[0]
+        x = "k" if drawn.startswith("pass@k/") else STEPS[first.place.domain]
+        units = {metric(drawn) for _, drawn in members}
+        y = units.pop() if len(units) == 1 else name
+        panel = Panel(_title(name, *values), x, y, bounds=_bounds(judged, members))
         for entry, drawn in members:
             curves = judged.curves(entry, drawn)
             if not curves:
@@ -258,9 +260,10 @@ def _line(axis, panel: Panel, table: pd.DataFrame, label: str, count: int, x: Se
             offset = (count - (len(panel.lines) - 1) / 2) * 0.5 / len(panel.lines)
             axis.errorbar(table["mean"], np.array(x) + offset, xerr=bars, **look)
         else:
-            axis.errorbar(x, table["mean"], yerr=bars, **look)
+            apart = 0.02 * (count - (len(panel.lines) - 1) / 2) * (max(x) - min(x))
+            axis.errorbar(np.array(x) + apart, table["mean"], yerr=bars, **look)
         return
-    every = max(1, len(table) // 6)
+    every = max(len(panel.lines), len(table) // 6)
     marks = {"markersize": 4, "markevery": (count * every // len(panel.lines), every)}
     axis.plot(x, table["mean"], linewidth=1.4, label=label, **style, **marks)
     if table.low.notna().any():

@@ -167,7 +167,13 @@ def test_curves_that_overlap_can_be_told_apart(paper):
     lines = figures.draw(panel).axes[0].lines
     assert len(lines) == 2
     for look in ("get_color", "get_linestyle", "get_marker", "get_markevery"):
-        assert len({str(getattr(line, look)()) for line in lines}) == 2 or look == "get_linestyle"
+        assert len({str(getattr(line, look)()) for line in lines}) == 2, look
+    passes = results.pd.Series([10.0, 20.0, 30.0], index=[1, 2, 4])
+    rows = ("pass-grpo/aime24", "pass-era/aime24")
+    made = [result(paper.entries[row], None, curves={"pass@k/aime24": passes}) for row in rows]
+    panel = figures.of_place(judge(paper, made), paper.entries[rows[0]].place)[0]
+    first, second = (line.get_markevery() for line in figures.draw(panel).axes[0].lines)
+    assert (first, second) == ((0, 2), (1, 2)), "markers at other points, however few there are"
 
 
 def test_the_same_results_give_the_same_bytes(paper, written):
