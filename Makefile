@@ -192,7 +192,7 @@ bench-gpu: $(call ready,verl-gpu)
 	@$(VERL_GPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl" --device cuda --csv results/bench-gpu-logprobs.csv
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
 		--csv results/bench-gpu-actor.csv
-## bench-vision: time of ERA in classifiers; in policies: bench-control, bench-ppo, bench-plugins
+## bench-vision: time of ERA in classifiers; bench-control, bench-ppo, bench-plugins likewise
 bench-vision: $(READY_TIMM)
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
 bench-control: $(READY_FASTTD3)

@@ -141,6 +141,10 @@ def launch(domain: str, added: list[str]) -> None:
         plan = grid.Grid(domain, [], jobs, trainer, trainer.python, 0, at_once, "here", output, repeated)
         grid.launch(plan, lambda python: ([], None), lambda folders: [f"{len(folders)} finished"], "train.csv")
         if launching.is_on("DRY_RUN"):
+            print(
+                "note: DRY_RUN checked neither packages nor earlier runs. These runs decide the next stage's settings.",
+                file=sys.stderr,
+            )
             return
     print(f"All runs of docs/rivals/{domain}.md are finished, in {output}.")
 
