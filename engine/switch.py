@@ -32,17 +32,16 @@ class Switch:
     seen: str  # HEAD's tree, with these files as they are on disk
 
 
-def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = False, there: str = "") -> Switch:
+def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = False) -> Switch:
     """Everything that could be in the way shows here, before anything changes.
 
-    `also` are more files to be brought to `new`. `saved` says that what is on disk is kept on a branch. `there` is the
-    commit that a switch leads to which was cut short.
+    `also` are more files to be brought to `new`. `saved` says that what is on disk or staged is kept on a branch.
     """
     git, old = checkout.git, checkout.head or EMPTY_TREE
     changes = git.changes(old, new)
     paths = sorted({*changes, *also})
     seen = git.snapshot(old, paths)
-    found = edits_in_the_way(git, paths, [old, new, *filter(None, [there])], seen, saved)
+    found = set() if saved else edits_in_the_way(git, paths, old, new, seen)
     created = [path for path, (_, entry) in changes.items() if entry[1] != NO_ID]
     found |= {place for path in created for place in blocked(git.folder, path, {*paths})}
     if found:
@@ -57,15 +56,11 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
     return switch
 
 
-def edits_in_the_way(git: Git, paths: list[str], known: list[str], seen: str, saved: bool) -> set[str]:
-    """The files whose content a switch would lose: on disk or staged, they are as in none of the known trees.
-
-    `saved` says that what is on disk is kept on a branch, so only what is staged and nowhere else can be in the way.
-    """
-    on_disk = [git.changes(tree, seen) for tree in known]
-    staged = [git.staged(tree) for tree in (*known, seen)]
-    found = {path for path in paths if all(path in differs for differs in staged)}
-    return found if saved else found | {path for path in paths if all(path in differs for differs in on_disk)}
+def edits_in_the_way(git: Git, paths: list[str], old: str, new: str, seen: str) -> set[str]:
+    """The files whose content a switch would lose: on disk neither old nor new, or staged and nowhere else."""
+    on_disk = git.changes(old, seen).keys() & git.changes(new, seen).keys()
+    staged = git.staged(old).keys() & git.staged(new).keys() & git.staged(seen).keys()
+    return {*on_disk, *staged} & {*paths}
 
 
 def blocked(folder: Path, path: str, known: set[str]) -> list[str]:
@@ -124,8 +119,8 @@ def recover(checkout: Checkout) -> None:
     if not there:
         return
     clear_locks(git, ("index", "HEAD", "packed-refs", BRANCH))
-    switch = plan(checkout, head, git.changes(head, there), saved=True, there=there)
-    if git.changes(head, switch.seen).keys() & git.changes(there, switch.seen).keys():
+    switch = plan(checkout, head, git.changes(head, there), saved=True)
+    if edits_in_the_way(git, switch.paths, head, there, switch.seen):
         save(checkout, switch.seen, "what a switch that was cut short had left")
     change_files(git, switch)
     git("update-ref", "-d", NEXT)
@@ -142,9 +137,13 @@ def clear_locks(git: Git, names: tuple[str, ...]) -> None:
 
 
 def save(checkout: Checkout, tree: str, what: str) -> None:
-    """Keep a tree, and the commits of the user's that are below it, on a branch of its own."""
-    commit = checkout.git.commit_tree(tree, f"{what}\n", checkout.head)
+    """Keep a tree on a branch of its own, with what is staged and the user's commits below it."""
+    git, parent = checkout.git, checkout.head
+    staged = git("write-tree")
+    if git.changes(parent, staged) and git.changes(tree, staged):
+        parent = git.commit_tree(staged, f"{what}, as staged\n", parent)
+    commit = git.commit_tree(tree, f"{what}\n", parent)
     name = f"era-saved/{time.strftime('%Y%m%d-%H%M%S')}-{commit[:7]}"
-    checkout.git("update-ref", f"refs/heads/{name}", commit)
+    git("update-ref", f"refs/heads/{name}", commit)
     back = shell_git(checkout.path, "cherry-pick", "-n", f"{checkout.tip or checkout.head}..{name}")
     say(f"{checkout.name}: {what}: on the branch {name}; {back} brings it back")
