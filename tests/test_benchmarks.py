@@ -64,7 +64,7 @@ def test_every_arm_is_measured(name, python, trees_of, tmp_path):
     rows = pd.read_csv(file)
     groups = [name for name in ("group", "pass", "what") if name in rows]
     for _, table in rows.groupby(groups) if groups else [((), rows)]:
-        assert table.arm.is_unique and (table.ratio == 1).any() and table.arm.str.contains("era|ERA").any()
+        assert table.arm.is_unique and (table.ratio == 1).any() and len(table) > 2
         assert (table.seconds_p20 > 0).all() and (table.seconds_p20 <= table.seconds).all()
         assert (table.ratio_p20 <= table.ratio).all() and (table.ratio <= table.ratio_p80).all()
     assert rows[["cpu", "torch", "turns"]].notna().all(axis=None)
