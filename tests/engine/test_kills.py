@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from kit import git, write_tree
@@ -61,9 +62,12 @@ class Kills:
 
     def place(self, name: str, token: str) -> str:
         checkout = self.project.checkout(name)
-        files = [path for path in checkout.rglob("*") if path.is_file() and ".git" not in path.parts]
-        if any(token.encode() in path.read_bytes() for path in files):
-            return "file"
+        for folder, folders, files in os.walk(checkout):  # which skips what a git that goes on removes meanwhile
+            folders[:] = [inner for inner in folders if inner != ".git"]
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):
+                    if token.encode() in Path(folder, file).read_bytes():
+                        return "file"
         commits = git(checkout, "rev-list", "--branches").split()
         return "commit" if commits and git(checkout, "grep", "-lF", token, *commits, check=False) else "NOWHERE"
 
