@@ -16,6 +16,7 @@ from ledger import run
 from ledger.paper import ROOT, Entry, Paper, UserError, load
 
 COLLECTED = ROOT / "results/collected.csv"  # entry, state and seeds, as the last `collect` found them
+STATES = ("reproduced", "not reproduced", "partial", "run", "not run", "cannot run")  # of ledger/verdicts.py
 REPORT = ROOT / "results/report"
 NEEDED = ("jinja2", "markdown_it", "matplotlib", "pandas", "scipy")
 
@@ -31,6 +32,12 @@ def main(arguments: Sequence[str]) -> int:
     return 2
 
 
+def seed(word: str) -> int:
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"{word!r}: a seed is a whole number from 0")
+    return int(word)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="reproduce.py", description="The paper's rows and curves beside our results.")
     verbs = parser.add_subparsers(required=True, metavar="list | run | collect | report")
@@ -43,11 +50,11 @@ def make_parser() -> argparse.ArgumentParser:
     listing = verb("list", show, "a line for each row of the paper; with its name, all about one")
     listing.add_argument("row", nargs="?", help="a row (main-era), or one of its entries (hb-fasttd3/h1hand-run-v0)")
     listing.add_argument("--domain", choices=("llm", "vision", "control"))
-    listing.add_argument("--place", default="", help="part of a table's or figure's label: main_results, fig:llm")
-    listing.add_argument("--state", help="such as partial or 'not run', as the last `collect` found it")
+    listing.add_argument("--place", help="part of a table's or figure's label: main_results, fig:llm")
+    listing.add_argument("--state", choices=STATES, help="as the last `collect` found it")
     starting = verb("run", start, "run a row's commands one after the other; again continues them")
     starting.add_argument("row", help="a row, or one of its entries: hb-fastsac-era/h1hand-walk-v0")
-    starting.add_argument("--seeds", type=int, nargs="+", default=(), help="default: the recipe's")
+    starting.add_argument("--seeds", type=seed, nargs="+", default=(), help="default: the recipe's")
     starting.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     starting.add_argument("--slurm", action="store_true", help="submit to Slurm, where the recipe can")
     for name, help in (
@@ -67,9 +74,12 @@ def make_parser() -> argparse.ArgumentParser:
 def show(paper: Paper, options: argparse.Namespace) -> int:
     if options.row:
         return show_one(paper, paper.find(options.row))
+    part = (options.place or "").lower()
+    if not any(part in place.lower() for place in paper.places):
+        raise UserError(f"no table or figure has {options.place!r} in its label. Labels: {', '.join(paper.places)}")
     states, rows = collected_states(), {}
     for entry in paper.entries.values():
-        if options.domain in (None, entry.place.domain) and options.place.lower() in entry.place.id.lower():
+        if options.domain in (None, entry.place.domain) and part in entry.place.id.lower():
             rows.setdefault(entry.row, []).append(entry)
     lines, total = [], 0
     for row, entries in rows.items():
@@ -83,10 +93,10 @@ def show(paper: Paper, options: argparse.Namespace) -> int:
     for line in lines:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip())
     for place in paper.places.values():
-        if options.place and options.place.lower() in place.id.lower() and (place.same_as or place.no_result):
+        if part and part in place.id.lower() and (place.same_as or place.no_result):
             print(f"{place.id}: {place.no_result or 'the same as ' + ', '.join(place.same_as)}")
     hint = "" if states else " Nothing has been collected yet: `reproduce.py collect`."
-    print(f"\n{len(lines)} rows and curves, {total} entries.{hint}")
+    print(f"\n{len(lines)} rows, {total} entries.{hint}")
     return 0
 
 
@@ -143,13 +153,13 @@ def collect(paper: Paper, options: argparse.Namespace) -> int:
 
     missing = [str(folder) for folder in options.folders if not folder.is_dir()]
     if missing:
-        raise UserError(f"no such folder: {', '.join(missing)}")
+        raise UserError(f"not a folder: {', '.join(missing)}")
     folders = [*run.results_folders(os.environ), *options.folders]
     found = results.collect(paper, folders, ROOT / "records", options.with_modified)
     judged = verdicts.Judged(paper, found)
-    for result in found:
-        if result.why:
-            print(f"{result.folder}: {result.why}", file=sys.stderr)
+    left_out = judged.left_out()
+    for result, why in left_out:
+        print(f"{result.folder}: {why}", file=sys.stderr)
     COLLECTED.parent.mkdir(exist_ok=True)
     with COLLECTED.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -157,7 +167,7 @@ def collect(paper: Paper, options: argparse.Namespace) -> int:
         writer.writerows((id, verdict.state, verdict.seeds) for id, verdict in judged.verdicts.items())
     states = Counter(verdict.state for verdict in judged.verdicts.values())
     counted = ", ".join(f"{states[state]} {state}" for state in verdicts.STATES if states[state])
-    print(f"{len(found)} results, {sum(not result.why for result in found)} used. Of the paper's rows: {counted}.")
+    print(f"{len(found)} results, {len(found) - len(left_out)} used. Of the paper's entries: {counted}.")
     if options.report:
         from ledger import report
 

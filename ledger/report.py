@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from ledger import figures
 from ledger.paper import ROOT, Claim, Entry, Place
-from ledger.verdicts import CANNOT, NAN, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STATES, Cell, Judged, Part
+from ledger.verdicts import CANNOT, NAN, NOT_REPRODUCED, NOT_RUN, PARTIAL, REPRODUCED, STATES, Cell, Judged, Part
 from ledger.words import days, escape, measured, metric, number, plain
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def write(judged: Judged, out: Path) -> Path:
             (place, tables(judged, place)) for place in judged.paper.places.values() if is_table_not_run(judged, place)
         ],
         elsewhere=[place for place in judged.paper.places.values() if place.same_as or place.no_result],
-        left_out=[result for result in judged.results if result.why],
+        left_out=judged.left_out(),
         symbols=SYMBOLS,
         plain=plain,
         tolerances=judged.paper.tolerances,
@@ -107,10 +107,23 @@ def first_sentence(judged: Judged) -> str:
         verdicts = "none could be judged yet"
     others = sum(states.values()) - good - bad - states[NOT_RUN] - states[CANNOT]
     more = " more" if good + bad else ""
+    claims = Counter(state for state, _ in judged.claims.values())
+    held, failed = claims[REPRODUCED], claims[NOT_REPRODUCED]
     return (
-        f"Of the paper's {sum(states.values())} rows and curves, {verdicts}; {others}{more} have begun, "
-        f"{states[NOT_RUN]} were not run, and {states[CANNOT]} this project cannot run."
+        f"Of the paper's {sum(states.values())} entries, {verdicts}; {others}{more} have begun{_trainings(judged)}, "
+        f"{states[NOT_RUN]} were not run, and {states[CANNOT]} this project cannot run. Of its {sum(claims.values())} "
+        f"claims, {held} hold, {failed} do not, and {claims[PARTIAL]} could be tested in part."
     )
+
+
+def _trainings(judged: Judged) -> str:
+    """What stands behind the entries that have begun: one training may be in several figures."""
+    begun = [entry for entry in judged.paper.entries.values() if judged.has_begun(entry)]
+    names, places = sorted({entry.folder for entry in begun}), {entry.place.id for entry in begun}
+    if not names:
+        return ""
+    shown = ", ".join(names) if len(names) <= 3 else f"{len(names)} trainings or evaluations"
+    return f" ({shown}, in {len(places)} {'table or figure' if len(places) == 1 else 'tables and figures'})"
 
 
 def counts(judged: Judged) -> pd.DataFrame:
@@ -122,13 +135,14 @@ def counts(judged: Judged) -> pd.DataFrame:
     claims = Counter(state for state, _ in judged.claims.values())
     table = table.assign(all=table.sum(axis=1), claims=[claims[state] for state in table.index])
     table = table[table.sum(axis=1) > 0]
-    table.insert(0, "rows and curves", [f"{SYMBOLS[state]} {state}" for state in table.index])
+    table.insert(0, "entries", [f"{SYMBOLS[state]} {state}" for state in table.index])
     table.attrs["right"] = list(table.columns[1:])
     return table
 
 
 def where_from(judged: Judged) -> str:
-    used = [result for result in judged.results if not result.why]
+    left_out = {result for result, _ in judged.left_out()}
+    used = [result for result in judged.results if result not in left_out]
     if not used:
         return "No results were found."
     came = [result for result in used if result.from_repository]
@@ -173,6 +187,8 @@ def section(judged: Judged, place: Place, out: Path) -> Section:
     begun = [claim for claim in claims if judged.claims[claim.id][0] != NOT_RUN]
     shown = [(claim, tested(judged, claim), *judged.claims[claim.id]) for claim in begun]
     caption = figures.caption(panels) if panels else ""
+    if place.draws in ("curves", "aggregate"):
+        caption += " Numbers are means over the last tenth of the steps."
     return Section(place, pictures, caption, tables(judged, place), shown, len(claims) - len(begun))
 
 
@@ -213,9 +229,10 @@ def _table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
     rows, has_begun = [], any(map(judged.has_begun, entries))
     for entry in entries:
         verdict = judged.verdicts[entry.id]
+        seeds = min([cell.seeds for cell in verdict.cells.values() if cell.seeds], default=0)
         start = {"row": escape(entry.name)}
         end = {
-            "seeds": f"{verdict.seeds} of {max(verdict.seeds, entry.seeds)}",
+            "seeds": f"{seeds} of {max(verdict.seeds, entry.seeds)}",
             "state": f"{SYMBOLS[verdict.state]} {verdict.state}",
         }
         end = {key: text.replace(" ", NO_BREAK) for key, text in end.items()}
@@ -263,4 +280,4 @@ def not_run(judged: Judged) -> pd.DataFrame:
         first = next((entry for entry in entries if judged.verdicts[entry.id].state == NOT_RUN), None)
         how = f"`python3 reproduce.py run {first.row}`" if first else escape(entries[0].cannot)
         rows.append((escape(place.title), escape(place.id), f"{', '.join(kinds)} of {len(entries)}", how))
-    return pd.DataFrame(rows, columns=["table or figure", "label", "rows and curves", "the first of them, or why not"])
+    return pd.DataFrame(rows, columns=["table or figure", "label", "entries", "the first of them, or why not"])

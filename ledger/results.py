@@ -86,6 +86,7 @@ def collect(
     for result in found:
         result.why = result.why or _why_not_paper(result.info, with_modified)
     _leave_out_repeated(found)
+    _leave_out_other_lengths(found)
     return found
 
 
@@ -99,28 +100,43 @@ def _why_not_paper(info: Mapping, with_modified: bool) -> str:
 
 
 def _leave_out_repeated(found: Sequence[Result]) -> None:
-    """Own results count before the repository's; copies count once; of others with one seed none counts."""
+    """Own results count before the repository's; of copies the repository's counts, or the first; of others with one
+    seed none counts. An unfinished run takes nothing from a finished one."""
+    first: dict[tuple, Result] = {}
+    for result in sorted(found, key=lambda result: (not result.finished, not result.from_repository)):
+        if result.why:
+            continue
+        copied = first.setdefault((result.kind, result.name, result.digest), result)
+        if copied is not result:
+            result.why = f"has the numbers of {copied.folder} to the byte, so it is not another run"
     own = {
         _key(result): result for result in found if result.finished and not result.why and not result.from_repository
     }
     for result in found:
         if result.from_repository and not result.why and (other := own.get(_key(result))):
             result.why = f"came with the repository; {other.folder} is your own and counts"
-    first: dict[tuple, Result] = {}
-    for result in sorted(found, key=lambda result: not result.finished):
-        if result.why:
-            continue
-        copied = first.setdefault((result.kind, result.name, result.digest), result)
-        if copied is not result:
-            result.why = f"has the numbers of {copied.folder} to the byte, so it is not another run"
     same: dict[tuple, list[Result]] = {}
     for result in found:
-        if not result.why:
+        if not result.why and result.finished:
             same.setdefault(_key(result), []).append(result)
     for results in same.values():
         for result in results if len(results) > 1 else ():
             others = ", ".join(str(other.folder) for other in results if other is not result)
             result.why = f"is also in {others} with other numbers, so none counts: leave one, or name another seed"
+
+
+def _leave_out_other_lengths(found: Sequence[Result]) -> None:
+    """A run that was asked for other steps than most of its name, or than the repository's, is another experiment."""
+    same: dict[tuple, list[Result]] = {}
+    for result in found:
+        if result.kind == TRAINING and result.finished and not result.why and result.total:
+            same.setdefault((result.kind, result.name), []).append(result)
+    for results in same.values():
+        steps = [result.total for result in results if result.from_repository] or [result.total for result in results]
+        usual = max(steps, key=lambda total: (steps.count(total), total))
+        for result in results:
+            if result.total != usual:
+                result.why = f"was asked for {result.total} steps, and the other runs of its row for {usual}"
 
 
 def _key(result: Result) -> tuple:
@@ -142,6 +158,9 @@ def read_folder(root: Path, paper: Paper) -> Iterator[Result]:
             entry = entries.get((kind, result.name))
             if entry is None or not file.is_file():
                 continue
+            if result.why:
+                yield result
+                continue
             try:
                 reader(result, file, entry, paper)
                 result.digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -157,7 +176,18 @@ def _named(kind: str, folder: Path) -> Result:
     name, seed = (found[1], int(found[2])) if found else (whole.name, None)
     if whole.parent.name in APART:
         name = f"{whole.parent.name}/{name}"
-    return Result(kind, name, seed, folder, info=read_info(folder))
+    info = read_info(folder)
+    result = Result(kind, name, seed, folder, info=info)
+    said, total = info.get("seed"), info.get("total_steps")
+    if seed is not None and said is not None and said != seed:
+        result.why = f"run.json says seed {said!r}, and the folder's name {seed}: name the folder after its seed"
+    elif total is not None and not (type(total) is int and total > 0):
+        result.why = f"run.json: total_steps is {total!r}, and a number of steps was expected"
+    elif info.get("finished") not in (True, False, None):
+        result.why = f"run.json: finished is {info['finished']!r}, and true or false was expected"
+    elif not isinstance(info.get("hardware", {}), dict):
+        result.why = "run.json: hardware is not a table of names and values"
+    return result
 
 
 def read_info(folder: Path) -> dict:

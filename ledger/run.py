@@ -8,6 +8,7 @@ The make targets do the work: they check, resume, lock their folders and write r
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +70,8 @@ def run(paper: Paper, entries: Sequence[Entry], seeds: Sequence[int], dry_run: b
             if code:
                 print(f"It ended with exit code {code}. The same command again continues what is not finished.")
                 return code
+    if dry_run:
+        print("Not checked: environment, data and GPUs. The commands do that when they start.", file=sys.stderr)
     return 0
 
 

@@ -29,6 +29,7 @@ REPRODUCED, NOT_REPRODUCED, PARTIAL, COMPLETE, NOT_RUN, CANNOT = STATES = (
 )
 RESAMPLES = 2000
 LAST = 0.1  # the end of a curve is this share of its steps
+FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too narrow to decide
 NAN = float("nan")
 
 
@@ -107,6 +108,11 @@ class Judged:
     def has_begun(self, entry: Entry) -> bool:
         return bool(self.used[entry.id] or self.others[entry.id])
 
+    def left_out(self) -> list[tuple[Result, str]]:
+        """Results that no entry counts, with the reason."""
+        counted = {result for results in self.used.values() for result in results}
+        return [(result, why_not(result)) for result in self.results if result not in counted]
+
     def values(self, entry: Entry, metric: str) -> list[float]:
         """The metric's number of each result that has it."""
         numbers = [number(result, metric, entry.at_step) for result in self.used[entry.id]]
@@ -133,8 +139,7 @@ class Judged:
     def _notes(self, entry: Entry, cells: Mapping[str, Cell]) -> Iterator[str]:
         used = self.used[entry.id]
         for result in self.others[entry.id]:
-            unfinished = f"unfinished, {result.steps} of {result.total or '?'} steps"
-            yield f"{result.label}: {result.why or unfinished}"
+            yield f"{result.label}: {why_not(result)}"
         if came := sum(result.from_repository for result in used):
             yield f"{came} of {len(used)} runs came with the repository"
         for metric, cell in cells.items():
@@ -203,10 +208,11 @@ class Judged:
     # -------------------------------------------------------------------------------------------------------- claims
 
     def _by_claims(self, entry: Entry) -> Verdict:
-        """The paper has no number for a curve: it is reproduced if the claims hold that it takes part in."""
-        about = [part for _, parts in self.claims.values() for part in parts if entry.id in part.entries]
-        passed = {part.passed for part in about}
-        state = NOT_REPRODUCED if False in passed else PARTIAL if None in passed else REPRODUCED
+        """The paper has no number for a curve: it takes the state of the whole claims that it takes part in."""
+        about = {
+            state for state, parts in self.claims.values() for part in parts if entry.id in part.entries
+        }  # those of other tasks are part of a claim too
+        state = next((state for state in (PARTIAL, NOT_REPRODUCED) if state in about), REPRODUCED)
         return replace(self.verdicts[entry.id], state=state) if about else self.verdicts[entry.id]
 
     def _claim(self, claim: Claim) -> tuple[str, list[Part]]:
@@ -272,6 +278,8 @@ class Judged:
         middle, low, high = iqm_difference(tasks)
         shown = f"({low:+.3f} to {high:+.3f})" if low < high else "(one seed of a task: the sign alone)"
         words = f"interquartile mean over {len(numbers)} of {len(ids) // 2} tasks, difference {middle:+.3f} {shown}"
+        if low < high and min(len(values) for pair in numbers for values in pair[2:]) < FEW:
+            return Part(ids, f"{words}, few seeds: too narrow", middle)
         return Part(ids, words, middle, low > 0)
 
     def _above(self, claim: Claim, subjects: list[Entry], baselines: list[Entry]) -> Iterator[Part]:
@@ -337,6 +345,10 @@ TESTS = {
 
 def _is_complete(result: Result, entry: Entry) -> bool:
     return result.finished or entry.at_step is not None and result.steps >= entry.at_step
+
+
+def why_not(result: Result) -> str:
+    return result.why or f"unfinished, {result.steps} of {result.total or '?'} steps"
 
 
 def _paper_cell(entry: Entry, metric: str) -> Cell:

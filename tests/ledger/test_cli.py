@@ -21,7 +21,7 @@ def call(capsys, *words):
 def test_list_has_a_line_for_each_row(paper, places, capsys):
     code, printed, _ = call(capsys, "list")
     rows = {entry.row for entry in paper.entries.values()}
-    assert code == 0 and f"{len(rows)} rows and curves, 324 entries. Nothing has been collected yet" in printed
+    assert code == 0 and f"{len(rows)} rows, 324 entries. Nothing has been collected yet" in printed
     assert {line.split()[0] for line in printed.splitlines()[:-2]} == rows
     assert any(line.split()[:3] == ["hb-fasttd3", "x", "8"] for line in printed.splitlines())
 
@@ -33,6 +33,11 @@ def test_list_chooses(paper, places, capsys):
     assert {line.split()[0] for line in printed.splitlines()[:-2]} == {"eapo", "mnse", "obac", "obac-era"}
     _, printed, _ = call(capsys, "list", "--place", "teaser")
     assert "fig:teaser_llm: the same as tab:main_results" in printed
+    code, _, errors = call(capsys, "list", "--place", "foo")
+    assert code == 2 and "no table or figure has 'foo'" in errors
+    for wrong in (["list", "--state", "foo"], ["run", "ppo", "--dry-run", "--seeds", "1", "-2"]):
+        with pytest.raises(SystemExit):
+            call(capsys, *wrong)
 
 
 def test_list_of_one_says_all_about_it(paper, places, capsys):
@@ -81,7 +86,7 @@ def test_the_results_that_came_with_the_repository_are_collected(capsys, monkeyp
 
 def test_a_folder_that_is_not_there_is_named(places, capsys, tmp_path):
     code, _, errors = call(capsys, "collect", tmp_path / "none")
-    assert code == 2 and errors == f"error: no such folder: {tmp_path}/none\n"
+    assert code == 2 and errors == f"error: not a folder: {tmp_path}/none\n"
 
 
 def test_a_full_disk_is_a_sentence(places, capsys):

@@ -37,8 +37,8 @@ def states_of(paper, numbers):
 def test_the_first_sentence_says_how_much_of_the_paper_was_run(paper):
     nothing = report.first_sentence(judge(paper, []))
     assert nothing == (
-        "Of the paper's 324 rows and curves, none could be judged yet; 0 have begun, 304 were not run, and 20 this "
-        "project cannot run."
+        "Of the paper's 324 entries, none could be judged yet; 0 have begun, 304 were not run, and 20 this "
+        "project cannot run. Of its 36 claims, 0 hold, 0 do not, and 0 could be tested in part."
     )
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
     said = report.first_sentence(all_numbers)

@@ -268,14 +268,33 @@ def test_own_results_count_before_those_of_the_repository(paper, tmp_path):
     assert [(result.seed, result.from_repository) for result in found if not result.why] == [(1, False), (2, True)]
     synthetic.write_info(own, total_steps=10_000, finished=False)
     found = collect(paper, tmp_path / "own", repository=tmp_path / "repository")
-    assert sum(not result.why for result in found) == 1, "an unfinished one beside it: another run of one seed"
+    assert [result.seed for result in found if not result.why and result.finished] == [1, 2], "unfinished takes nothing"
 
 
 def test_a_copy_of_the_repositorys_under_another_seed_is_no_new_seed(paper, tmp_path):
     folder = synthetic.control_run(tmp_path / "repository/HalfCheetah-v4-ppo-seed1")
     shutil.copytree(folder, tmp_path / "own/HalfCheetah-v4-ppo-seed9")
     found = collect(paper, tmp_path / "own", repository=tmp_path / "repository")
-    assert sum(not result.why for result in found) == 1
+    assert [result.folder for result in found if not result.why] == [folder], "the original"
+
+
+def test_a_shorter_run_is_no_further_seed(paper, tmp_path):
+    for seed in (1, 2):
+        synthetic.control_run(tmp_path / f"HalfCheetah-v4-ppo-seed{seed}")
+    synthetic.control_run(tmp_path / "HalfCheetah-v4-ppo-seed3", total=5000)
+    assert [result.why for result in collect(paper, tmp_path)] == [
+        *("", ""),
+        "was asked for 5000 steps, and the other runs of its row for 10000",
+    ]
+
+
+WRONG = {"seed": 7, "total_steps": "abc", "finished": "yes", "hardware": [1]}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_wrong_field_of_run_json_is_named(one, tmp_path, field):
+    synthetic.write_info(synthetic.control_run(tmp_path / ERA), **{"total_steps": 10_000, field: WRONG[field]})
+    assert one().why.startswith("run.json") and field in one().why
 
 
 def test_what_is_not_searched(paper, tmp_path):

@@ -159,7 +159,9 @@ def test_a_training_that_has_reached_its_last_step_is_passed_over(paper, places,
 def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(paper, places, make, capsys):
     called = make()
     assert run.run(paper, paper.find("hb-fasttd3/h1hand-run-v0"), (3,), True, False) == 0
-    line = capsys.readouterr().out.strip()
+    printed = capsys.readouterr()
+    line = printed.out.strip()
+    assert "Not checked" in printed.err
     assert called() == [] and line.endswith("AGENT=fasttd3 TASKS=h1hand-run-v0 SEED=3 make control-humanoidbench")
     (places / "bin").mkdir(exist_ok=True)
     subprocess.run(line, shell=True, check=True, executable="/bin/bash")
@@ -192,7 +194,7 @@ def test_users_mistakes_are_a_sentence(make):
     for words, said in (
         (("main-erq",), "there is no row 'main-erq'"),
         (("obac",), "OBAC's public repository has no licence"),
-        (("cifar10", "--seeds", "x"), "invalid int value"),
+        (("cifar10", "--seeds", "x"), "a seed is a whole number"),
     ):
         process = start(*words)
         _, errors = process.communicate(timeout=900)
