@@ -120,11 +120,15 @@ def edits(git: Git, commit: str) -> tuple[list[str], list[str]]:
     return sorted(edited), sorted(path for path in new if not JUNK.search(path) and not path.endswith("/"))
 
 
+def is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+
+
 def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Checkout:
     """Fill in the state. `requested` is what --version says."""
     found.version = requested or (found.label if found.label in up.versions else up.default)
     git, head = found.git, found.head
-    if not os.path.lexists(found.path) or (found.path.is_dir() and not any(found.path.iterdir())):
+    if not os.path.lexists(found.path) or is_empty_folder(found.path):
         return found
     pins = {version.commit: label for label, version in up.versions.items()}
     pins.setdefault(found.base, found.label)
@@ -133,7 +137,8 @@ def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Chec
     elif (found.path / ".git/era/journal.json").exists():
         found.state, found.note = "wrong-base", "a switch by an apply.py of before December 2026 was cut short here"
     elif found.unfinished:
-        found.state, found.note = "interrupted", f"a switch was cut short; {hint('apply', up.name)} goes on"
+        found.state = "interrupted"
+        found.note = "a switch was cut short; apply or revert takes it back first: repeat your command"
     elif found.applied:
         found.note = why_stale(up, found, found.version)
         found.version = found.label

@@ -89,8 +89,9 @@ def with_verb_first(argv: list[str]) -> list[str]:
 def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Run, str]:
     argv, paths = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     options = make_parser().parse_args(with_verb_first(argv))
-    if "" in vars(options).values():  # an unset variable in somebody's script, no request for the default
-        raise Stop(USAGE, "an option is empty", "give it a value, or leave it out")
+    for name, value in vars(options).items():
+        if value == "":  # an unset variable in somebody's script, no request for the default
+            raise Stop(USAGE, f"the option --{name.replace('_', '-')} is empty", "give it a value, or leave it out")
     SESSION.verbose, SESSION.json = options.verbose, options.json
     places = {key: getattr(options, key) for key in ("checkouts", "checkout", "cache")}
     SESSION.places = [word for key, value in places.items() if value for word in (f"--{key}", value)]
@@ -135,7 +136,9 @@ def refuse_unfit(run: Run) -> None:
         pull = f"git -C {clone} pull {clone}-era era"
         raise Stop(USAGE, instead, hint("port", name, "--write").strip("`"), pull)
     if clone and verb in ("revert", "fetch"):
-        undo = f"`git -C {clone} reset --keep ORIG_HEAD` undoes the pull that brought ERA into it"
+        undo = (
+            f"`git -C {clone} reset --keep ORIG_HEAD` undoes the pull that brought ERA into it, before you commit more"
+        )
         raise Stop(USAGE, f"`{verb}` does not change a clone of yours", undo)
     if verb == "port" and not (run.options.onto or clone):
         advice = f"for example: {hint('port', name, '--onto', 'main')}"

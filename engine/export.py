@@ -163,12 +163,10 @@ def overlay_list(name: str, places: dict[str, str]) -> Content:
 
 def read_layers(git: Git, checkout: Checkout, upstream: set[str]) -> list[Layer]:
     """The commits on top of the base, each reduced to its changes of upstream files."""
-    layers, before = [], checkout.base
-    rows = git("rev-list", "--reverse", "--parents", f"{checkout.base}..{checkout.head}")
-    for row in rows.splitlines():
-        commit, *above = row.split()
-        if above != [before]:
-            raise Stop(LOCAL, f"the commit {commit} is a merge", "make the history straight (git rebase)")
+    layers, before, mine = [], checkout.base, f"{checkout.base}..{checkout.head}"
+    for merge in git("rev-list", "--merges", mine).split():
+        raise Stop(LOCAL, f"the commit {merge} is a merge", "make the history straight (git rebase)")
+    for commit in git("rev-list", "--reverse", mine).split():
         message = git("cat-file", "commit", commit).split("\n\n", 1)[1].strip("\n")
         after = {path: new for path, (_, new) in git.changes(before, commit).items() if path in upstream}
         layers += [Layer(message, after)] if after else []

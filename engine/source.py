@@ -132,7 +132,8 @@ def bring(git: Git, cache: Git, source: Source) -> None:
     if not git.has(source.base):
         said = os.fsdecode(done.stderr).strip() or f"{source.ref} is not {source.base}"
         repair = hint("fetch", cache.folder.stem)
-        raise Stop(WRONG_BASE, f"the cache {cache.folder} is damaged: {said}", f"{repair} repairs it")
+        problem = f"{git.folder}: git could not fetch {source.base[:12]} from the cache {cache.folder}: {said}"
+        raise Stop(WRONG_BASE, problem, f"if the cache is damaged, {repair} repairs it")
 
 
 # --- repositories ---

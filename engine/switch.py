@@ -40,13 +40,17 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
     git, old = checkout.git, checkout.head or EMPTY_TREE
     changes = git.changes(old, new)
     paths = sorted({*changes, *also})
-    seen = git.snapshot(old, paths)
-    found = set() if saved else edits_in_the_way(git, paths, old, new, seen)
     created = [path for path, (_, entry) in changes.items() if entry[1] != NO_ID]
-    found |= {place for path in created for place in blocked(git.folder, path, {*paths})}
+    found = {place for path in created for place in blocked(git.folder, path, {*paths})}
+    seen = "" if found else git.snapshot(old, paths)
+    if not found and not saved:
+        found = edits_in_the_way(git, paths, old, new, seen)
     if found:
         advice = f"see {hint('diff', checkout.name, '--local')}; export them, commit them elsewhere or move them away"
-        raise Stop(LOCAL, f"{checkout.path}: local edits are in the way: {some(sorted(found))}", advice)
+        more = (
+            f"{shell_git(checkout.path, 'status', '--ignored')} shows what is only staged (`git reset FILE`) or ignored"
+        )
+        raise Stop(LOCAL, f"{checkout.path}: local edits are in the way: {some(sorted(found))}", advice, more)
     switch = Switch(checkout, new, paths, seen)
     try:
         with git.copied_index() as index:
@@ -115,7 +119,7 @@ def recover(checkout: Checkout) -> None:
     moved already, only marks are left to be removed.
     """
     git, there, head = checkout.git, checkout.unfinished, checkout.head or EMPTY_TREE
-    clear_locks(git, OWN_REFS)
+    clear_locks(git, (*OWN_REFS, "shallow"))  # `bring` fetches into a checkout
     if not there:
         return
     clear_locks(git, ("index", "HEAD", "packed-refs", BRANCH))
@@ -145,5 +149,6 @@ def save(checkout: Checkout, tree: str, what: str) -> None:
     commit = git.commit_tree(tree, f"{what}\n", parent)
     name = f"era-saved/{time.strftime('%Y%m%d-%H%M%S')}-{commit[:7]}"
     git("update-ref", f"refs/heads/{name}", commit)
-    back = shell_git(checkout.path, "cherry-pick", "-n", f"{checkout.tip or checkout.head}..{name}")
+    diff = shell_git(checkout.path, "diff", "--binary", checkout.tip or checkout.head, name).rstrip("`")
+    back = f"{diff} | {shell_git(checkout.path, 'apply', '--3way').lstrip('`')}"
     say(f"{checkout.name}: {what}: on the branch {name}; {back} brings it back")

@@ -102,7 +102,7 @@ def refuse_unfit(up: Upstream, label: str, checkout: Checkout) -> None:
     if checkout.files and not checkout.applied:
         problem = f"{checkout.path} has local edits on {checkout.version}: {some(checkout.files)}"
         stash = shell_git(checkout.path, "stash")
-        raise Stop(LOCAL, problem, f"stash them ({stash}), or commit them to a branch of yours")
+        raise Stop(LOCAL, problem, f"stash them: {stash}; `git stash pop` brings them back after apply")
 
 
 def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | None) -> str:
@@ -126,10 +126,13 @@ def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
         orders += [f"update refs/heads/era-saved/{checkout.head[:12]} {checkout.head}"]
     elif checkout.commits or checkout.era not in ("", tip, *checkout.tips):
         found = some([oid[:12] for oid in checkout.commits] or [checkout.era[:12]])
-        rename = shell_git(checkout.path, "branch", "-m", "era", "my-work")
-        export = f"{hint('export', checkout.name)} makes patches of them, " if checkout.applied else ""
-        advice = f"{export}{rename} and a checkout of {base[:12]} keep them elsewhere"
-        raise Stop(LOCAL, f"{checkout.path}: the branch era holds commits of yours: {found}", advice)
+        branch = checkout.branch.removeprefix("refs/heads/") if checkout.commits else "era"
+        words = {"era": ["-m", "era", "my-work"], "": ["my-work"]}.get(branch)  # a branch of the user's keeps its name
+        keep = f"{shell_git(checkout.path, 'branch', *words)} and then " if words else ""
+        export = f"{hint('export', checkout.name)} makes patches of them; " if checkout.applied else ""
+        advice = f"{export}{keep}{shell_git(checkout.path, 'checkout', base)} keeps them where they are"
+        where = f"the branch {branch}" if branch else "HEAD"
+        raise Stop(LOCAL, f"{checkout.path}: {where} holds commits of yours: {found}", advice)
     return orders
 
 

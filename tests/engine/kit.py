@@ -314,10 +314,9 @@ def hinted(text: str) -> list[list[str]]:
 
 
 def follow(text: str) -> None:
-    """Run the git commands of a message as they are printed."""
+    """Run the git commands of a message as they are printed, pipes too."""
     for command in re.findall(r"`?(git -C [^`\n]+)", text):
-        words = shlex.split(command)
-        git(Path(words[2]), *words[3:])
+        subprocess.run(command, shell=True, check=True, capture_output=True)
 
 
 def before_git(patch, word: str, act) -> None:

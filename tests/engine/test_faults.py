@@ -60,6 +60,8 @@ def test_locks_of_a_git_that_was_killed(project, monkeypatch):
         (project.cache / "git/alpha.git" / name).write_text("")
     project.run("apply", "alpha")
     assert project.state() == "modified" and kept(project)
+    (project.checkout() / ".git/shallow.lock").write_text("")  # of a fetch from the cache, before any switch
+    project.run("apply", "alpha", "--version", "v2")
 
 
 def test_a_lock_of_the_users_git_is_respected(project):

@@ -91,3 +91,46 @@ def test_a_checkout_on_another_branch_is_left_alone(project):
     before = content(checkout)
     error = project.run("revert", "alpha", code=3).err
     assert re.search(r"HEAD is [0-9a-f]{40}", error) and content(checkout) == before
+
+
+def test_a_link_where_a_new_folder_comes(project, tmp_path):
+    project.run("apply", "alpha")
+    project.run("revert", "alpha")
+    (project.checkout() / "tools").symlink_to(tmp_path)
+    assert "edits are in the way: tools\n" in project.run("apply", "alpha", code=5).err
+
+
+def test_a_link_to_an_empty_folder_in_the_place_of_a_checkout(project, tmp_path):
+    (tmp_path / "empty").mkdir()
+    project.checkouts.mkdir()
+    project.checkout().symlink_to(tmp_path / "empty")
+    assert "move it away" in project.run("apply", "alpha", code=3).err
+
+
+def test_saved_commits_with_a_merge_come_back_as_printed(project):
+    project.run("apply", "alpha")
+    checkout = project.checkout()
+    git(checkout, "checkout", "-q", "-b", "side")
+    (checkout / "README.md").write_text("mine\n")
+    git(checkout, "commit", "-q", "-a", "-m", "Side")
+    side = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "checkout", "-q", "era")
+    git(checkout, "merge", "-q", "--no-ff", "-m", "Merge", "side")
+    merge = git(checkout, "rev-parse", "HEAD")
+    error = project.run("export", "alpha", code=5).err
+    assert merge in error and side not in error
+    out = project.run("revert", "alpha", "--keep-edits").out
+    follow(out)
+    assert (checkout / "README.md").read_text() == "mine\n"
+
+
+def test_commits_on_a_branch_of_mine(project):
+    project.run("apply", "alpha")
+    checkout = project.checkout()
+    git(checkout, "checkout", "-q", "-b", "mine")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "Mine")
+    error = project.run("apply", "alpha", "--version", "v2", code=5).err
+    assert "the branch mine holds commits" in error
+    follow(error)
+    project.run("apply", "alpha", "--version", "v2")
+    assert git(checkout, "log", "-1", "--format=%s", "mine") == "Mine"
