@@ -37,7 +37,7 @@ STYLES = {
 # title: task, setting of ERA
 EXAMPLES = {
     "healthy": ("chain", "0.45"),
-    "bound too high": ("chain", "0.7"),
+    "higher bound": ("chain", "0.7"),
     "useless: one right answer": ("chain-single", "0.3"),
 }
 
