@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path += [str(PROJECT / "overlays/shared/recipes/era"), str(PROJECT / "recipes/control")]
+CONTROL = str(PROJECT / "recipes/control")
+sys.path += [str(PROJECT / "overlays/shared/recipes/era"), CONTROL]
 import grid  # noqa: E402
 import launching  # noqa: E402
 import run_json  # noqa: E402
@@ -28,6 +29,7 @@ from results import is_finished, steps_done  # noqa: E402
 from rivals import llm, records, vision  # noqa: E402
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose  # noqa: E402
 
+sys.path.remove(CONTROL)  # it has an `environments`, which would hide FastTD3's package of this name
 OUTPUT = PROJECT / "results/rivals"
 
 

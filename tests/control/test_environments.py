@@ -22,10 +22,7 @@ def overlay(project_root):
 @pytest.fixture
 def gymnasium_env(overlay, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "disable")
-    # Where train.py's neighbours are. recipes/control, which tests of the rivals bring in, has an `environments` too.
-    others = [place for place in sys.path if not place.endswith("recipes/control")]
-    monkeypatch.setattr(sys, "path", [str(overlay / "fast_td3"), *others])
-    monkeypatch.delitem(sys.modules, "environments", raising=False)
+    monkeypatch.syspath_prepend(overlay / "fast_td3")  # where train.py's neighbours are
     spec = importlib.util.spec_from_file_location("gymnasium_env", overlay / "fast_td3/environments/gymnasium_env.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
