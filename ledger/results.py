@@ -5,7 +5,7 @@
 A folder is found by the file that its metrics are in, and belongs to the entries whose `folder` is its name without
 -seed<n>. A last line without its end may be cut and is left out; of steps that a resumed training wrote again the last
 counts; a metric that is anywhere not a number, or out of its range, is left out of its result. run.json says how the
-run was started (overlays/shared/recipes/era/run_json.py); what an older run does not say is unknown, and it counts.
+run was started (recipes/run_json.py); what an older run does not say is unknown, and it counts.
 """
 
 import csv

@@ -20,7 +20,7 @@ llm_name() {
 
 # experiments LAUNCHER: the names that a recipe's launch.py takes.
 experiments() {
-    PYTHONPATH=overlays/shared/recipes/era python3 "$1" --help | sed -n 's/^EXPERIMENT: //p' | tr -d ,
+    PYTHONPATH=recipes python3 "$1" --help | sed -n 's/^EXPERIMENT: //p' | tr -d ,
 }
 
 runs() {
@@ -28,8 +28,8 @@ runs() {
     case $1 in
         llm) for script in overlays/verl/recipe/era/run_*.sh; do llm_name "$script"; done
             echo qwen3-8b-era qwen3-8b-era-megatron ;;
-        vision) experiments overlays/timm/recipes/era/launch.py ;;
-        control) experiments overlays/fasttd3/recipes/era/launch.py
+        vision) experiments recipes/vision/launch.py ;;
+        control) experiments recipes/control/fasttd3/launch.py
             experiments recipes/control/launch.py | sed 's/ppo-llm-techniques/llm-techniques/' ;;
     esac
 }
@@ -244,8 +244,8 @@ case $target in
     llm-data) data ;;
     llm-merge) merge ;;
     llm-eval) evaluate ;;
-    llm-qwen3-8b-era) current_verl recipes/verl-0.9/run_era_qwen3_8b.sh ;;
-    llm-qwen3-8b-era-megatron) current_verl recipes/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
+    llm-qwen3-8b-era) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b.sh ;;
+    llm-qwen3-8b-era-megatron) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
     llm-*) llm ;;
     vision-results) results timm ;;
     control-results) results fasttd3 ;;

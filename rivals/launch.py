@@ -19,7 +19,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONTROL = str(PROJECT / "recipes/control")
-sys.path += [str(PROJECT / "overlays/shared/recipes/era"), CONTROL]
+sys.path += [str(PROJECT / "recipes"), CONTROL]
 import grid  # noqa: E402
 import launching  # noqa: E402
 import run_json  # noqa: E402

@@ -24,7 +24,7 @@ from rivals import llm
 from rivals.llm import CURVES, SAMPLES, STEPS
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that all recipes share
+sys.path.append(str(PROJECT / "recipes"))  # the files that all recipes share
 import run_json  # noqa: E402
 
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")

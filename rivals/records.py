@@ -18,7 +18,7 @@ from rivals import llm, vision
 from rivals.rule import KEY
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that all recipes share
+sys.path.append(str(PROJECT / "recipes"))  # the files that all recipes share
 import run_json  # noqa: E402
 
 RECORDS = PROJECT / "records/rivals"

@@ -31,7 +31,7 @@ from demo.vision.settings import CLASSES, MODEL
 from era.discrete import raw_logits
 from rivals import vision
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "overlays/shared/recipes/era"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "recipes"))
 import run_json  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")

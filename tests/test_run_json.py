@@ -13,7 +13,7 @@ from helpers import importable
 
 @pytest.fixture(scope="module")
 def run_json(project_root):
-    with importable(project_root / "overlays/shared/recipes/era", "run_json") as found:
+    with importable(project_root / "recipes", "run_json") as found:
         return found.run_json
 
 

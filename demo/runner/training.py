@@ -15,7 +15,7 @@ from demo.runner.environment import ROOT
 from demo.runner.errors import DemoError
 from demo.runner.processes import end_of, follow, process_group
 
-sys.path.append(str(ROOT / "overlays/shared/recipes/era"))  # the files that all recipes share
+sys.path.append(str(ROOT / "recipes"))  # the files that all recipes share
 import run_json  # noqa: E402
 
 LOG_FILE = "log.txt"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(PROJECT / "overlays/shared/recipes/era"))  # the files that all recipes share
+sys.path.append(str(PROJECT / "recipes"))  # the files that all recipes share
 import run_json  # noqa: E402
 
 CURVES = "train.csv"

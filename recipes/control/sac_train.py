@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-sys.path += [str(PROJECT), str(PROJECT / "overlays/shared/recipes/era")]
+sys.path += [str(PROJECT), str(PROJECT / "recipes")]
 import environments  # noqa: E402
 import run_json  # noqa: E402
 

@@ -29,8 +29,8 @@ EPOCHS, STEP_SECONDS = 200, 0.0314
 
 @cache
 def recipe(path: str) -> ModuleType:
-    """A file of the overlays that imports the standard library alone."""
-    spec = importlib.util.spec_from_file_location(f"synthetic_{Path(path).stem}", ROOT / "overlays" / path)
+    """A file of the recipes that imports the standard library alone."""
+    spec = importlib.util.spec_from_file_location(f"synthetic_{Path(path).stem}", ROOT / "recipes" / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -86,8 +86,8 @@ def verl_run(folder: Path, steps: range, **info) -> Path:
 
 def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = None) -> Path:
     """samples: per problem, instead of the protocol's. The summary is that of evaluate.py's own scores.py."""
-    protocols, scores = recipe("verl/recipe/era/evaluation/protocol.py"), recipe("verl/recipe/era/evaluation/scores.py")
-    rows = json.loads((ROOT / "overlays/verl/recipe/era/datasets.json").read_text())
+    protocols, scores = recipe("llm/evaluation/protocol.py"), recipe("llm/evaluation/scores.py")
+    rows = json.loads((ROOT / "recipes/llm/datasets.json").read_text())
     rng, summaries = rng_of(folder), {}
     for name in benchmarks:
         problems, protocol = rows[name]["pin"]["rows"], protocols.PROTOCOLS[name]
@@ -173,7 +173,7 @@ def make(paper: Paper, entry: Entry, out: Path, seed: int, training: bool = Fals
     run = paper.runs.get(entry.run)
     if entry.evaluation and not training:
         is_pass = bool(paper.runs[entry.evaluation].suffix)
-        names = ("aime24", "aime25") if is_pass else tuple(recipe("verl/recipe/era/evaluation/protocol.py").PROTOCOLS)
+        names = ("aime24", "aime25") if is_pass else tuple(recipe("llm/evaluation/protocol.py").PROTOCOLS)
         folder = out / f"eval/{entry.folder}-seed{seed}"
         if not folder.exists():
             evaluation(folder, names, 64 if is_pass else None)

@@ -33,8 +33,8 @@ def without_seed(name):
 def recipes():
     """The runs of the recipes by experiment: (folder without seed, seed)."""
     found = {}
-    for upstream, domain in (("timm", "vision"), ("fasttd3", "control")):
-        with importable(ROOT / f"overlays/{upstream}/recipes/era", "runs") as modules:
+    for folder, domain in (("vision", "vision"), ("control/fasttd3", "control")):
+        with importable(ROOT / "recipes" / folder, "runs") as modules:
             runs = modules.runs
             for name, experiment in runs.EXPERIMENTS.items():
                 apart = "time/" if experiment.compares_time else ""

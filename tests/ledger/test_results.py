@@ -66,7 +66,7 @@ def test_verl_with_more_steps_is_another_run(one, tmp_path):
 
 
 def test_evaluation(one, tmp_path):
-    names = tuple(synthetic.recipe("verl/recipe/era/evaluation/protocol.py").PROTOCOLS)
+    names = tuple(synthetic.recipe("llm/evaluation/protocol.py").PROTOCOLS)
     folder = synthetic.evaluation(tmp_path / "grpo_qwen2.5_math_7b", names)
     result, summary = one(), json.loads((folder / "summary.json").read_text())["benchmarks"]
     assert result.kind == "evaluation" and result.finished and result.steps == result.total

@@ -33,7 +33,7 @@ TOKENS = 12  # "\boxed{4}" and the end
 @pytest.fixture(scope="session")
 def recipe(project_root):
     """The folder of evaluate.py, with its modules importable as they are for the script."""
-    folder = project_root / "overlays/verl/recipe/era"
+    folder = project_root / "recipes/llm"
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))

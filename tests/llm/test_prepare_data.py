@@ -23,7 +23,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 FIXTURES = json.loads((Path(__file__).parent / "data_fixtures/rows.json").read_text())
-SCRIPT = ROOT / "overlays/verl/recipe/era/prepare_data.py"
+SCRIPT = ROOT / "recipes/llm/prepare_data.py"
 SETS = json.loads(SCRIPT.with_name("datasets.json").read_text())
 MATH = ["aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"]
 OOD = ["arc_c", "gpqa_diamond", "mmlu_pro"]

@@ -13,7 +13,7 @@ environment.require()
 
 from test_trainer import train, workers  # noqa: E402
 
-RECIPES = environment.ROOT / "recipes/verl-0.9"
+RECIPES = environment.ROOT / "recipes/llm/verl-0.9"
 FSDP, MEGATRON = "era_qwen3_8b", "era_qwen3_8b_megatron"
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."

@@ -20,9 +20,10 @@ from typing import Any
 from zipfile import is_zipfile
 
 import grid
-import results
 import run_json
 import runs
+
+import results
 
 MODELS = "models"
 PACKAGES = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")
@@ -52,9 +53,7 @@ def variables(checkout: Path) -> dict[str, str]:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     numbered = {
-        int(file.stem.rpartition("_")[2]): file
-        for file in folder.glob(f"{MODELS}/*_[0-9]*.pt")
-        if is_zipfile(file)
+        int(file.stem.rpartition("_")[2]): file for file in folder.glob(f"{MODELS}/*_[0-9]*.pt") if is_zipfile(file)
     }
     return numbered[max(numbered)] if numbered else None
 
@@ -85,9 +84,7 @@ class FastTD3(grid.Trainer):
     def record(self, run: runs.Run) -> dict[str, Any]:
         seed = int(run.name.rpartition("-seed")[2])
         known = {**self.about(run), **run_json.described_by(self.python, PACKAGES)}
-        return run_json.begin(
-            "fasttd3", run.task, seed, None, (), command=list(run.command), **known
-        )
+        return run_json.begin("fasttd3", run.task, seed, None, (), command=list(run.command), **known)
 
     def leftovers(self, folder: Path) -> list[Path]:
         paths = [folder / name for name in (MODELS, runs.CURVES, run_json.FILE, grid.LOG)]

@@ -258,10 +258,7 @@ def folder_problems(jobs: list[Job], trainer: Trainer) -> list[str]:
 def slurm_problems(engine: str) -> list[str]:
     if engine != "slurm" or shutil.which("sbatch"):
         return []
-    return [
-        "Slurm: SLURM=1, but this machine has no sbatch. Start it on a login node, or leave "
-        "SLURM out."
-    ]
+    return ["Slurm: SLURM=1, but this machine has no sbatch. Start it on a login node, or leave SLURM out."]
 
 
 def ask_python(python: str, probe: Path, question: dict, variables: dict[str, str]) -> dict | None:
@@ -321,11 +318,7 @@ def print_commands(grid: Grid) -> None:
 
 
 def slurm_script(grid: Grid) -> str:
-    left = [
-        str(index)
-        for index, (_, folder) in enumerate(grid.jobs)
-        if not grid.trainer.is_finished(folder)
-    ]
+    left = [str(index) for index, (_, folder) in enumerate(grid.jobs) if not grid.trainer.is_finished(folder)]
     output = grid.jobs[0][1].parent
     variables = {key: os.environ[key] for key in PASSED_ON if os.environ.get(key)}
     variables |= {"PYTHON": grid.python, "OUTPUT": str(grid.output), **grid.exports}
@@ -440,10 +433,7 @@ class TimeLeft:
         self.trainer, self.folders = trainer, [folder for _, folder in jobs]
         planned = [trainer.planned_steps(run) for run, _ in jobs]
         self.total = None if None in planned else sum(planned)
-        self.before = {
-            folder: trainer.steps(folder)[0] if trainer.resumes(folder) else 0
-            for folder in self.folders
-        }
+        self.before = {folder: trainer.steps(folder)[0] if trainer.resumes(folder) else 0 for folder in self.folders}
         self.began = time.monotonic()
 
     def __call__(self, waiting: Iterable[Job] = ()) -> str:
@@ -453,8 +443,7 @@ class TimeLeft:
         not_begun = {folder for _, folder in waiting}
         before = sum(self.before.values())
         done = sum(
-            self.before[folder] if folder in not_begun else self.trainer.steps(folder)[0]
-            for folder in self.folders
+            self.before[folder] if folder in not_begun else self.trainer.steps(folder)[0] for folder in self.folders
         )
         if done <= before or done >= self.total:
             return ""
@@ -463,9 +452,7 @@ class TimeLeft:
         return f", about {hours}{minutes % 60:.0f} min left"
 
 
-def train_grid(
-    jobs: list[Job], trainer: Trainer, pool: Here | Ray, at_once: int
-) -> list[tuple[Job, str]]:
+def train_grid(jobs: list[Job], trainer: Trainer, pool: Here | Ray, at_once: int) -> list[tuple[Job, str]]:
     """Trains the runs, at most `at_once` at the same time.
 
     Returns:
@@ -550,12 +537,9 @@ def launch(
         return submit(script, output / f"{grid.name}.sbatch")
     if left:
         if grid.engine == "ray" and prefix != sys.prefix:  # Ray's tasks run in the driver's Python
-            os.execvp(
-                grid.python, [grid.python, *map(os.path.abspath, sys.argv[:1]), *sys.argv[1:]]
-            )
+            os.execvp(grid.python, [grid.python, *map(os.path.abspath, sys.argv[:1]), *sys.argv[1:]])
         print(
-            f"{len(left)} of {len(grid.jobs)} runs to train, in {output}; each writes {LOG} and "
-            f"{curves}",
+            f"{len(left)} of {len(grid.jobs)} runs to train, in {output}; each writes {LOG} and {curves}",
             flush=True,
         )
         at_once = grid.at_once or len(left)

@@ -40,10 +40,11 @@ import sys
 import grid
 import launching
 import preflight
-import results
 import runs
 import training
 from launching import CHECKOUT, checked, is_on, refuse_if_any
+
+import results
 
 TASK = re.compile(r"(h1|h1hand|Gym)-\w[\w-]*-v\d+")
 GPUS = checked(float, lambda share: 0 < share <= 1)
@@ -76,9 +77,7 @@ def launch(name: str, added: list[str]) -> None:
         output=launching.output_folder(),
         repeated=REPEATED,
     )
-    find_problems = functools.partial(
-        preflight.find_problems, plan.jobs, CHECKOUT, engine=plan.engine, cpu=cpu
-    )
+    find_problems = functools.partial(preflight.find_problems, plan.jobs, CHECKOUT, engine=plan.engine, cpu=cpu)
     table = results.time_lines if experiment.compares_time else results.return_lines
     grid.launch(plan, find_problems, table, runs.CURVES)
 

@@ -38,7 +38,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Optional
 
 PINS = Path(__file__).resolve().with_name("datasets.json")
 GROUPS = ("train", "math", "ood")
@@ -53,9 +52,7 @@ TRAIN_BEFORE = (
 )
 TRAIN_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 MATH_AFTER = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-CHOICE_AFTER = (
-    "\n\nPlease reason step by step, and put the letter of the correct option within \\boxed{}."
-)
+CHOICE_AFTER = "\n\nPlease reason step by step, and put the letter of the correct option within \\boxed{}."
 
 
 class Problem(Exception):
@@ -119,9 +116,9 @@ ANSWER_FORMS: dict[str, Callable] = {
 def problem_and_answer(source: dict, pin: dict) -> tuple[str, str]:
     """Both stripped; an empty answer where the source has none."""
     answer = source[pin["answer"]]
-    return source[pin["problem"]].strip(), "" if answer in (None, "", []) else ANSWER_FORMS[
-        pin["answer_form"]
-    ](answer).strip()
+    return source[pin["problem"]].strip(), "" if answer in (None, "", []) else ANSWER_FORMS[pin["answer_form"]](
+        answer
+    ).strip()
 
 
 def math_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -142,17 +139,13 @@ def train_row(source: dict, pin: dict, name: str, index: int) -> dict:
     )
 
 
-def choice_row(
-    name: str, index: int, question: str, options: list[str], right: Optional[int]
-) -> dict:
+def choice_row(name: str, index: int, question: str, options: list[str], right: int | None) -> dict:
     """`right`: position of the right option, from 0; None where the source names none of them."""
     if right is not None and not 0 <= right < len(options):
         raise ValueError(f"the answer is option {right + 1} of {len(options)}")
     lines = "\n".join(f"{chr(65 + i)}. {option.strip()}" for i, option in enumerate(options))
     answer = "" if right is None else chr(65 + right)
-    return evaluation_row(
-        name, index, f"{question.strip()}\n\n{lines}{CHOICE_AFTER}", answer, len(options)
-    )
+    return evaluation_row(name, index, f"{question.strip()}\n\n{lines}{CHOICE_AFTER}", answer, len(options))
 
 
 def arc_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -166,14 +159,10 @@ def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
     columns = COLUMNS["gpqa"][1:]
     order = sorted(
         columns,
-        key=lambda column: hashlib.sha256(
-            f"{pin['option_seed']}\n{source['Question']}\n{column}".encode()
-        ).hexdigest(),
+        key=lambda column: hashlib.sha256(f"{pin['option_seed']}\n{source['Question']}\n{column}".encode()).hexdigest(),
     )
     right = order.index("Correct Answer") if source["Correct Answer"] else None
-    return choice_row(
-        name, index, source["Question"], [source[column] or "" for column in order], right
-    )
+    return choice_row(name, index, source["Question"], [source[column] or "" for column in order], right)
 
 
 def mmlu_pro_row(source: dict, pin: dict, name: str, index: int) -> dict:
@@ -225,7 +214,7 @@ def address(pin: dict) -> str:
     return f"{GITHUB}/{pin['github']}/{pin['revision']}/{pin['path']}"
 
 
-def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
+def local_file(name: str, pin: dict, given: list[Path]) -> Path | None:
     """The file with the pinned checksum, None where there is none.
 
     Any file given counts, and in folders those called as at the source or as the set.
@@ -237,9 +226,7 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
     wrong = []
     for path in given:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if not file.is_file() or (
-                file != path and file.name != source.name and file.stem != name
-            ):
+            if not file.is_file() or (file != path and file.name != source.name and file.stem != name):
                 continue
             found = checksum(file)
             if found == pin["sha256"]:
@@ -247,10 +234,7 @@ def local_file(name: str, pin: dict, given: list[Path]) -> Optional[Path]:
             if file.stem == name or file.resolve().parts[-2:] == source.parts[-2:]:
                 wrong.append(f"{file} has {found}")
     if wrong:
-        raise Problem(
-            f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get "
-            f"{address(pin)} again."
-        )
+        raise Problem(f"the sha256 pinned for it is {pin['sha256']}, but {', '.join(wrong)}. Get {address(pin)} again.")
     return None
 
 
@@ -329,8 +313,7 @@ def expect_columns(found: Iterable[str], pin: dict) -> None:
     missing = [column for column in wanted if column not in found]
     if missing:
         raise Problem(
-            f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. "
-            "Nothing was made of it."
+            f"{pin['path']} has no column {', '.join(missing)}; it has {', '.join(found)}. Nothing was made of it."
         )
 
 
@@ -408,9 +391,7 @@ def made_rows(name: str, file: Path, pin: dict) -> tuple[list[dict], list[str]]:
         try:
             made = ROWS[pin["make"]](item, pin, name, index)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise Problem(
-                f"{pin['path']}, row {index} (from 0): {error}. Nothing was made of it."
-            ) from None
+            raise Problem(f"{pin['path']}, row {index} (from 0): {error}. Nothing was made of it.") from None
         if made["reward_model"]["ground_truth"]:
             rows.append(made)
             places.setdefault(made["prompt"][0]["content"], []).append(index)
@@ -442,9 +423,7 @@ def make(name: str, set_: dict, file: Path, target: Path) -> list[str]:
         target.parent.mkdir(parents=True, exist_ok=True)
         if pin["make"] in ("published", "unique"):
             check_published(file, pin)
-            shutil.copyfile(file, part) if pin["make"] == "published" else write_unique(
-                file, pin, part
-            )
+            shutil.copyfile(file, part) if pin["make"] == "published" else write_unique(file, pin, part)
         else:
             rows, notes = made_rows(name, file, pin)
             datasets.Dataset.from_list(rows).to_parquet(str(part))
@@ -507,15 +486,9 @@ def bare_problems(file: Path) -> set[str]:
 
 def overlaps(sets: dict, out: Path) -> list[str]:
     """Notes on benchmark problems that a training file, where both exist, holds word for word."""
-    there = {
-        name: out / entry["file"] for name, entry in sets.items() if (out / entry["file"]).is_file()
-    }
+    there = {name: out / entry["file"] for name, entry in sets.items() if (out / entry["file"]).is_file()}
     training = {name: file for name, file in there.items() if sets[name].get("trains")}
-    held_out = {
-        name: bare_problems(file)
-        for name, file in there.items()
-        if training and sets[name]["group"] == "math"
-    }
+    held_out = {name: bare_problems(file) for name, file in there.items() if training and sets[name]["group"] == "math"}
     notes = []
     for file in training.values():
         problems = bare_problems(file)
@@ -554,9 +527,7 @@ def chosen(names: list[str], sets: dict) -> list[str]:
     return [name for name in sets if name in wanted]
 
 
-def prepare(
-    names: list[str], sets: dict, out: Path, given: list[Path], offline: bool
-) -> dict[str, str]:
+def prepare(names: list[str], sets: dict, out: Path, given: list[Path], offline: bool) -> dict[str, str]:
     """Make what is not finished; one set's failure does not stop the others.
 
     Returns:
@@ -578,8 +549,7 @@ def prepare(
                 notes += make(name, sets[name], file, target)
                 changed = True
             print(
-                f"{name}: {target}, {rows_made(pin):,} rows "
-                f"({why or 'kept, checksum and pin match'})",
+                f"{name}: {target}, {rows_made(pin):,} rows ({why or 'kept, checksum and pin match'})",
                 flush=True,
             )
         except (Problem, OSError) as error:
@@ -618,15 +588,14 @@ def make_parser(sets: dict) -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Optional[list[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     sets = json.loads(PINS.read_text())
     parser = make_parser(sets)
     args = parser.parse_args(arguments)
     unknown = [name for name in args.names if name not in sets and name not in ("all", *GROUPS)]
     if unknown:
         parser.error(
-            f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, "
-            f"{', '.join(GROUPS)}."
+            f"unknown: {', '.join(unknown)}. There are {', '.join(sets)}, and the groups all, {', '.join(GROUPS)}."
         )
     if args.list:
         try:
@@ -635,10 +604,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if importlib.util.find_spec("datasets") is None:
-        parser.error(
-            f"{sys.executable} has no package `datasets`. Use the Python that trains. "
-            "Nothing was changed."
-        )
+        parser.error(f"{sys.executable} has no package `datasets`. Use the Python that trains. Nothing was changed.")
     out = args.out.expanduser()
     try:
         out.mkdir(parents=True, exist_ok=True)

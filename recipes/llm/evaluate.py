@@ -28,8 +28,8 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, Optional
 
 from evaluation import scores
 from evaluation.inputs import (
@@ -89,7 +89,7 @@ def number_between(least: float, most: float, least_included: bool):
     return number
 
 
-def parse_arguments(argv: Optional[list[str]]) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     instead = "instead of the benchmark's protocol"
@@ -171,9 +171,7 @@ def load_engine(args: argparse.Namespace, longest_prompt: int):
 
     try:
         if args.engine == "vllm":
-            return VLLMEngine(
-                args.model, args.dtype, longest_prompt + args.max_tokens, args.tensor_parallel
-            )
+            return VLLMEngine(args.model, args.dtype, longest_prompt + args.max_tokens, args.tensor_parallel)
         return TransformersEngine(args.model, args.dtype)
     except Exception as error:  # whatever the library meets in a damaged or unknown model
         raise Stop(
@@ -213,13 +211,8 @@ def evaluate(
     with (args.out / f"{benchmark.name}.samples.jsonl").open("a") as file:
         for batch in batches(missing, args.batch_size or engine.batch_size):
             problems = [(benchmark.problems[position], sample) for position, sample in batch]
-            seeds = [
-                sample_seed(args.seed, benchmark.name, problem.index, sample)
-                for problem, sample in problems
-            ]
-            requests = [
-                Request(prompts[position], seed) for (position, _), seed in zip(batch, seeds)
-            ]
+            seeds = [sample_seed(args.seed, benchmark.name, problem.index, sample) for problem, sample in problems]
+            requests = [Request(prompts[position], seed) for (position, _), seed in zip(batch, seeds)]
             completions = engine.generate(requests, sampling)
             grades = grader.grade(
                 (done.text, problem.ground_truth, problem.choices, done.finish_reason == "length")
@@ -235,16 +228,14 @@ def evaluate(
                     "ground_truth": problem.ground_truth,
                     **grade._asdict(),
                 }
-                for (problem, sample), seed, completion, grade in zip(
-                    problems, seeds, completions, grades
-                )
+                for (problem, sample), seed, completion, grade in zip(problems, seeds, completions, grades)
             ]
             file.write("".join(json.dumps(sample) + "\n" for sample in samples))
             file.flush()
             progress.add(benchmark.name, samples)
 
 
-def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
+def write_summary(out: Path, pass_at: list[int] | None) -> dict[str, dict]:
     """Of every benchmark in the folder, those of earlier runs too."""
     benchmarks = {}
     found = earlier_settings(out)
@@ -255,10 +246,7 @@ def write_summary(out: Path, pass_at: Optional[list[int]]) -> dict[str, dict]:
         powers = [2**i for i in range(n.bit_length())] if n > 1 else []
         ks = [k for k in sorted(set(pass_at)) if k <= n] if pass_at else powers
         benchmarks[name] = {
-            "protocol": {
-                key: found[name][key]
-                for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")
-            },
+            "protocol": {key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")},
             "as_paper": is_as_paper(name, found[name]),
             **scores.summarize(samples, found[name]["problems"], n, ks),
         }
@@ -300,9 +288,7 @@ def read_inputs(args: argparse.Namespace) -> list[Benchmark]:
             benchmark = with_training_prompt(benchmark, problems)
         if benchmark.name in benchmarks:
             other = benchmarks[benchmark.name].file
-            problems.append(
-                f"data: {other} and {file} are both {benchmark.name}. Give one of them."
-            )
+            problems.append(f"data: {other} and {file} are both {benchmark.name}. Give one of them.")
         benchmarks[benchmark.name] = benchmark
     refuse(problems + out_problems(args.out))
     return list(benchmarks.values())
@@ -315,9 +301,7 @@ def lock(out: Path):
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        refuse(
-            [f"out: another evaluation is writing into {out}. Wait for it, or give another --out."]
-        )
+        refuse([f"out: another evaluation is writing into {out}. Wait for it, or give another --out."])
     return file
 
 
@@ -390,7 +374,7 @@ def what_is_kept(out: Path) -> str:
     )
 
 
-def main(argv: Optional[list[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
         run(args)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 # tab. continuous_envs2
 TASKS = tuple(
-    f"h1hand-{task}-v0"
-    for task in ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
+    f"h1hand-{task}-v0" for task in ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
 )
 CURVES = "train.csv"
 

@@ -47,9 +47,7 @@ def read_summary(file: Path) -> tuple[list[str], Rows]:
     with file.open(newline="") as stream:
         columns, *lines = list(csv.reader(stream)) or [[]]
     rows = {
-        int(line[0]): dict(zip(columns, line))
-        for line in lines
-        if len(line) == len(columns) and line[0].isdecimal()
+        int(line[0]): dict(zip(columns, line)) for line in lines if len(line) == len(columns) and line[0].isdecimal()
     }
     return columns, dict(sorted(rows.items()))
 
@@ -93,9 +91,7 @@ def time_lines(folders: list[Path]) -> list[str]:
         seconds = statistics.fmean(speed[0] for speed in counted)
         rate = statistics.harmonic_mean([speed[1] for speed in counted])
         first = first or rate
-        lines.append(
-            f"{folder.name:<44}{len(counted):>7}{seconds:>9.3f}{rate:>10.1f}{first / rate:>8.3f}"
-        )
+        lines.append(f"{folder.name:<44}{len(counted):>7}{seconds:>9.3f}{rate:>10.1f}{first / rate:>8.3f}")
     return lines
 
 
@@ -119,10 +115,7 @@ def accuracy_lines(folders: list[Path], epochs: float = math.inf) -> list[str]:
         members = groups.setdefault(folder.name.rpartition("-seed")[0], {})
         members[folder.name] = (max(rows), top1, top5)
         is_imagenet = folder.name.startswith("imagenet") and "classes" not in folder.name
-        cells = "".join(
-            _with_margin(value, _binomial_margin(value) if is_imagenet else None)
-            for value in (top1, top5)
-        )
+        cells = "".join(_with_margin(value, _binomial_margin(value) if is_imagenet else None) for value in (top1, top5))
         best = max(float(row["eval_top1"]) for row in rows.values())
         entropy = f"{float(last['eval_entropy_min']):.4f}" if "eval_entropy_min" in last else "-"
         lines.append(f"{folder.name:<44}{max(rows) + 1:>7}{cells}{best:>8.2f}{entropy:>9}")

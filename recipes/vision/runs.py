@@ -95,9 +95,7 @@ EXPERIMENTS = {
     "imagenet-aug": Experiment(IMAGENET, True, (BASELINE,)),
     "imagenet-aug-era": Experiment(IMAGENET, True, (era(1.2),)),
     # fig:vision_entropy, "using checkpoints from the 100th [ImageNet] and 200th epochs"
-    "cifar10-sweep": Experiment(
-        CIFAR10, False, tuple(map(era, (0.3, 0.6, 0.9, 1.2, 1.5))), free_aug=True
-    ),
+    "cifar10-sweep": Experiment(CIFAR10, False, tuple(map(era, (0.3, 0.6, 0.9, 1.2, 1.5))), free_aug=True),
     "imagenet-sweep": Experiment(
         IMAGENET, False, tuple(map(era, (0.6, 0.9, 1.2, 1.5, 1.8))), free_aug=True, stop_after=100
     ),
@@ -114,9 +112,7 @@ EXPERIMENTS = {
         free_aug=True,
     ),
     # fig:vision_time, "under the data augmentation"
-    "cifar10-time": Experiment(
-        CIFAR10, True, (BASELINE, era(0.6)), stop_after=3, compares_time=True
-    ),
+    "cifar10-time": Experiment(CIFAR10, True, (BASELINE, era(0.6)), stop_after=3, compares_time=True),
 }
 
 

@@ -9,8 +9,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "overlays/shared" / name / "era") for name in ("recipe", "recipes"))]
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "recipes/llm"), str(ROOT / "recipes")]
 
 from run_checks import (  # noqa: E402
     ACTOR,
@@ -34,7 +34,7 @@ from run_checks import (  # noqa: E402
 
 from era.verl import compatibility  # noqa: E402
 
-CONFIG = ROOT / "recipes/verl-0.9/config/era_math.yaml"
+CONFIG = ROOT / "recipes/llm/verl-0.9/config/era_math.yaml"
 STRATEGY = f"{ACTOR}.strategy"
 FETCHED = "data.gen_batch_size"
 # The GPUs of a data-parallel rank, and among them those that share a sequence.

@@ -22,10 +22,11 @@ import re
 import signal
 import sys
 import unicodedata
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as GraderTimeout
 from itertools import product
 from multiprocessing import get_context
-from typing import Iterable, NamedTuple, Optional
+from typing import NamedTuple
 
 from pebble import ProcessPool
 
@@ -48,9 +49,7 @@ PHRASE = re.compile(
 INLINE_MATH = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
 POINT = re.compile(r"(?<=\d)\.(?!\d)")
-WRAPPING = re.compile(
-    r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]"
-)
+WRAPPING = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathsf|rm|bf)\b\s*|[\s${}*_]|\\[()\[\],;! ]")
 # One letter by itself, or a capital before the text of its option: "C", "(c)", "C.", "C) 42", "(C):
 # a cat". Not "Cat", not "B or C", not "a.m.".
 LETTER = re.compile(r"\(?(?:([A-Za-z])[.:)]*|([A-Z])[.:)].*)", re.DOTALL)
@@ -70,7 +69,7 @@ class Grade(NamedTuple):
         "unparsable", "grader time-out" or "grader error".
     """
 
-    extracted: Optional[str]
+    extracted: str | None
     correct: bool
     status: str
 
@@ -89,7 +88,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
-def boxed_answer(text: str) -> Optional[str]:
+def boxed_answer(text: str) -> str | None:
     """Content of the last complete box; None without a box.
 
     Boxes before it that a comma, "and" or "or" joins to it belong to the answer: 2, 5.
@@ -106,7 +105,7 @@ def boxed_answer(text: str) -> Optional[str]:
     return ", ".join(contents)
 
 
-def math_answer(text: str) -> Optional[str]:
+def math_answer(text: str) -> str | None:
     """The boxed answer, else what follows the last "answer is" or "answer:" on its line.
 
     There, the first formula, or all of it. None if there is neither, "" if it is empty.
@@ -123,7 +122,7 @@ def math_answer(text: str) -> Optional[str]:
     return answer.strip().rstrip(".*_ ").strip()
 
 
-def choice_answer(text: str) -> Optional[str]:
+def choice_answer(text: str) -> str | None:
     """The letter, as a capital, in the last box, else after the last "answer is" that names one.
 
     A box that holds anything but a single letter is returned as it is. None without either.
@@ -134,9 +133,7 @@ def choice_answer(text: str) -> Optional[str]:
         content = found[-1][2].strip()
         letter = LETTER.fullmatch(WRAPPING.sub("", content))
         return (letter[1] or letter[2]).upper() if letter else content
-    spoken = [
-        match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))
-    ]
+    spoken = [match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))]
     return (spoken[-1]["enclosed"] or spoken[-1]["bare"]) if spoken else None
 
 
@@ -188,9 +185,7 @@ def grade_choice(text: str, ground_truth: str, choices: int) -> Grade:
     answer = choice_answer(text)
     if not answer:
         return Grade(None, False, "no answer")
-    return Grade(
-        answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable"
-    )
+    return Grade(answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable")
 
 
 def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
@@ -200,14 +195,8 @@ def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
         choices: number of options, 0 for mathematics.
         truncated: whether it was cut at the limit of tokens.
     """
-    result = (
-        grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
-    )
-    return (
-        result._replace(status="truncated")
-        if truncated and result.status == "no answer"
-        else result
-    )
+    result = grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
+    return result._replace(status="truncated") if truncated and result.status == "no answer" else result
 
 
 def is_mathematics(ground_truth: str) -> bool:
@@ -237,7 +226,7 @@ class Grader:
     wrong.
     """
 
-    def __init__(self, seconds: float, workers: Optional[int] = None):
+    def __init__(self, seconds: float, workers: int | None = None):
         self.seconds = seconds
         # spawn, because forking a process that holds CUDA or threads is not safe
         self.pool = ProcessPool(
@@ -247,9 +236,7 @@ class Grader:
         )
 
     def _results(self, function, arguments: Iterable[tuple], on_failure) -> list:
-        futures = [
-            self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments
-        ]
+        futures = [self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments]
         results = []
         for future in futures:
             try:
@@ -265,9 +252,7 @@ class Grader:
         return self._results(grade, responses, lambda status: Grade(None, False, status))
 
     def are_mathematics(self, ground_truths: Iterable[str]) -> list[bool]:
-        return self._results(
-            is_mathematics, [(truth,) for truth in ground_truths], lambda status: False
-        )
+        return self._results(is_mathematics, [(truth,) for truth in ground_truths], lambda status: False)
 
     def close(self) -> None:
         self.pool.stop()

@@ -16,8 +16,8 @@
 import argparse
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, Optional
 
 from evaluation.inputs import Benchmark, Stop
 
@@ -84,9 +84,7 @@ def earlier_settings(out: Path) -> dict[str, dict]:
 def difference(key: str, before, now) -> str:
     if key.endswith("_sha256"):
         before, now = f"{before}"[:12], f"{now}"[:12]
-    return f"{key} {before!r} there, {now!r} now" + (
-        " (another --limit, or other data)" if key == "problems" else ""
-    )
+    return f"{key} {before!r} there, {now!r} now" + (" (another --limit, or other data)" if key == "problems" else "")
 
 
 def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) -> Iterator[str]:
@@ -97,9 +95,7 @@ def settings_problems(out: Path, now: dict[str, dict], before: dict[str, dict]) 
         if differing & {"problems", "prompt"}:
             differing.discard("data_sha256")  # it is over these, so it says nothing more
         if differing:
-            differences = (
-                difference(key, settings.get(key), current.get(key)) for key in sorted(differing)
-            )
+            differences = (difference(key, settings.get(key), current.get(key)) for key in sorted(differing))
             yield (
                 f"out: {out} holds {name} under other settings: {'; '.join(differences)}. Give "
                 f"another --out, or the settings of {out / f'{name}.settings.json'}."
@@ -174,7 +170,7 @@ def write_whole(file: Path, text: str) -> None:
     new.replace(file)
 
 
-def continue_samples(file: Path, settings: dict) -> tuple[list[dict], Optional[str]]:
+def continue_samples(file: Path, settings: dict) -> tuple[list[dict], str | None]:
     """The samples that are there, and a notice.
 
     Bad lines are taken out; a copy is kept if there is more than an end that a kill cut off.
@@ -191,6 +187,5 @@ def continue_samples(file: Path, settings: dict) -> tuple[list[dict], Optional[s
     more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return (
         samples,
-        f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the "
-        f"others are made again.{kept}",
+        f"{file}: {'; '.join(wrong[:3])}{more}. {len(samples)} good samples stay, the others are made again.{kept}",
     )

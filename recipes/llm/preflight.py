@@ -83,10 +83,7 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
         named = f"{error.override}: " if isinstance(error, OverrideParseException) else ""
         problems.append(f"settings: {named}{error}".replace("\n", " "))
     except (KeyError, TypeError) as error:
-        problems.append(
-            "settings: an override deletes or replaces what verl needs "
-            f"({type(error).__name__}: {error})."
-        )
+        problems.append(f"settings: an override deletes or replaces what verl needs ({type(error).__name__}: {error}).")
     return settings, problems
 
 
@@ -108,9 +105,7 @@ def era_problems(config: dict) -> list[str]:
 def policy_loss_problems(config: dict) -> list[str]:
     """Names that verl would refuse at the first update, after the first responses were drawn."""
     actor, model = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["model"]
-    sources = [
-        (CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")
-    ]
+    sources = [(CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")]
     losses = re.findall(r'@register_policy_loss\("(\w+)"\)', "".join(sources))
     known = {
         "policy_loss.loss_mode": (actor["policy_loss"]["loss_mode"], ["vanilla", *losses]),
@@ -139,9 +134,7 @@ def packages_problems(settings: Settings) -> list[str]:
         or settings.get(f"{override}attn_implementation")
         or "flash_attention_2"  # verl's default
     )
-    needs_flash = attention == "flash_attention_2" or settings.get(
-        "actor_rollout_ref.model.use_remove_padding"
-    )
+    needs_flash = attention == "flash_attention_2" or settings.get("actor_rollout_ref.model.use_remove_padding")
     modules = ["flash_attn"] if needs_flash else []
     return lacking_packages(settings, modules, "`make llm-...` makes one")
 
@@ -153,13 +146,10 @@ def generation_problems(settings: Settings, gpus: int) -> list[str]:
     problems = []
     if prompts * n % gpus:
         problems.append(
-            f"batch: {trained}={prompts} x {RESPONSES}={n} = {prompts * n} responses do not divide "
-            f"among {gpus} GPUs."
+            f"batch: {trained}={prompts} x {RESPONSES}={n} = {prompts * n} responses do not divide among {gpus} GPUs."
         )
     if generated % gpus:
-        problems.append(
-            f"batch: {GENERATED_PROMPTS}={generated} prompts do not divide among {gpus} GPUs."
-        )
+        problems.append(f"batch: {GENERATED_PROMPTS}={generated} prompts do not divide among {gpus} GPUs.")
     return problems
 
 

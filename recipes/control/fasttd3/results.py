@@ -74,9 +74,7 @@ def milliseconds_per_step(folder: Path) -> float | None:
     found = rows(folder)
     if len(found) < 2:
         return None
-    steps, seconds = (
-        float(found[-1][name]) - float(found[0][name]) for name in ("global_step", "seconds")
-    )
+    steps, seconds = (float(found[-1][name]) - float(found[0][name]) for name in ("global_step", "seconds"))
     return 1000 * seconds / steps
 
 
@@ -88,8 +86,7 @@ def groups(folders: list[Path]) -> dict[str, dict[str, list[Path]]]:
         if match:
             found.setdefault(match[1], {}).setdefault(match[2], []).append(folder)
     return {
-        task: {agent: found[task][agent] for agent in sorted(found[task], key=AGENTS.index)}
-        for task in sorted(found)
+        task: {agent: found[task][agent] for agent in sorted(found[task], key=AGENTS.index)} for task in sorted(found)
     }
 
 
@@ -110,8 +107,7 @@ def return_lines(folders: list[Path]) -> list[str]:
                 lines.append(f"{task:<28}{agent:<26}{'-':>6}")
     if unfinished:
         done = ", ".join(
-            f"{folder.name} ({steps_done(folder)} of {total_steps(folder) or '?'} steps)"
-            for folder in unfinished
+            f"{folder.name} ({steps_done(folder)} of {total_steps(folder) or '?'} steps)" for folder in unfinished
         )
         lines.append(f"Not finished and left out: {done}")
     return lines

@@ -29,9 +29,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Collection, Dict, List, Optional, Sequence
+from typing import Any
 
 FILE = "run.json"
 VARIABLE = "ERA_RUN"
@@ -42,11 +43,11 @@ THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "KMP_", "GOMP_", "ATEN_", "XLA_
 def begin(
     host: str,
     task: str,
-    seed: Optional[int],
-    total_steps: Optional[int],
+    seed: int | None,
+    total_steps: int | None,
     packages: Sequence[str],
     **known: Any,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The record of a run that starts now, by the process that trains.
 
     Args:
@@ -75,7 +76,7 @@ def begin(
     }
 
 
-def start(folder: Path, record: Dict[str, Any]) -> None:
+def start(folder: Path, record: dict[str, Any]) -> None:
     """Writes the record of a run that starts or goes on.
 
     A run that goes on keeps the time of its first start, and stays modified or unlike the paper's
@@ -91,13 +92,13 @@ def start(folder: Path, record: Dict[str, Any]) -> None:
     write(folder, record)
 
 
-def finish(folder: Path, record: Dict[str, Any], cpu_seconds: Optional[float] = None) -> None:
+def finish(folder: Path, record: dict[str, Any], cpu_seconds: float | None = None) -> None:
     """Writes the record of a run that has reached its last step. cpu_seconds: if they are known."""
     seconds = None if cpu_seconds is None else round(cpu_seconds, 1)
     write(folder, {**record, "finished": True, "ended": now(), "cpu_seconds": seconds})
 
 
-def write(folder: Path, record: Dict[str, Any]) -> None:
+def write(folder: Path, record: dict[str, Any]) -> None:
     """Replaces run.json as a whole: a kill or a full disk leaves the earlier one."""
     new = folder / f"{FILE}.new"
     try:
@@ -108,7 +109,7 @@ def write(folder: Path, record: Dict[str, Any]) -> None:
         raise
 
 
-def read(folder: Path) -> Dict[str, Any]:
+def read(folder: Path) -> dict[str, Any]:
     """{} without run.json, or with one that cannot be read."""
     try:
         record = json.loads((folder / FILE).read_text())
@@ -120,7 +121,7 @@ def read(folder: Path) -> Dict[str, Any]:
 # What a launcher knows
 
 
-def for_script(**known: Any) -> Dict[str, str]:
+def for_script(**known: Any) -> dict[str, str]:
     """The variable that gives a script's `begin` these fields."""
     return {VARIABLE: json.dumps(known)}
 
@@ -141,7 +142,7 @@ def is_as_paper(added: Sequence[str], harmless: Collection[str]) -> bool:
     return True
 
 
-def code(*folders: Path) -> Dict[str, Any]:
+def code(*folders: Path) -> dict[str, Any]:
     """commit and modified of the git repositories that these folders are the tops of.
 
     The commit is the first one's. They are modified if a file that git tracks and that trains is
@@ -153,7 +154,7 @@ def code(*folders: Path) -> Dict[str, Any]:
     return {"commit": states[0]["commit"] if states else None, "modified": is_modified}
 
 
-def _state(folder: Path) -> Dict[str, Any]:
+def _state(folder: Path) -> dict[str, Any]:
     git = ("git", "-C", str(folder))
     top = _ask(*git, "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != folder.resolve():
@@ -176,7 +177,7 @@ def _state(folder: Path) -> Dict[str, Any]:
     }
 
 
-def _ask(*command: str) -> Optional[str]:
+def _ask(*command: str) -> str | None:
     """What a command prints; None if it does not exist or fails."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -188,13 +189,13 @@ def _ask(*command: str) -> Optional[str]:
 # The environment and the machine
 
 
-def describe(packages: Sequence[str]) -> Dict[str, Any]:
+def describe(packages: Sequence[str]) -> dict[str, Any]:
     """versions, hardware and threads, of this Python on this machine."""
     threads = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(THREADS)}
     return {"versions": versions(packages), "hardware": hardware(), "threads": threads}
 
 
-def described_by(python: str, packages: Sequence[str]) -> Dict[str, Any]:
+def described_by(python: str, packages: Sequence[str]) -> dict[str, Any]:
     """As `describe`, of the Python that trains; without versions where that does not answer."""
     answer = _ask(python, os.path.abspath(__file__), *packages)
     try:
@@ -203,7 +204,7 @@ def described_by(python: str, packages: Sequence[str]) -> Dict[str, Any]:
         return {**describe(()), "versions": {}}
 
 
-def versions(packages: Sequence[str]) -> Dict[str, str]:
+def versions(packages: Sequence[str]) -> dict[str, str]:
     """Of Python, and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for package in packages:
@@ -214,7 +215,7 @@ def versions(packages: Sequence[str]) -> Dict[str, str]:
     return found
 
 
-def hardware() -> Dict[str, Any]:
+def hardware() -> dict[str, Any]:
     """What the bits of a result depend on: two CPUs of one name may have other instructions.
 
     cpu, family, model, stepping: as the kernel names them. capability: the instructions that torch
@@ -222,7 +223,7 @@ def hardware() -> Dict[str, Any]:
     """
     named = {"cpu": "model name", "family": "cpu family", "model": "model", "stepping": "stepping"}
     values = _first_cpu()
-    found: Dict[str, Any] = {key: values[name] for key, name in named.items() if name in values}
+    found: dict[str, Any] = {key: values[name] for key, name in named.items() if name in values}
     found.setdefault("cpu", platform.processor() or platform.machine())
     if importlib.util.find_spec("torch"):
         import torch
@@ -233,7 +234,7 @@ def hardware() -> Dict[str, Any]:
     return {**found, "gpus": gpus()}
 
 
-def _first_cpu() -> Dict[str, str]:
+def _first_cpu() -> dict[str, str]:
     """The lines of /proc/cpuinfo about the first CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
@@ -243,7 +244,7 @@ def _first_cpu() -> Dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def gpus() -> List[str]:
+def gpus() -> list[str]:
     """Their names."""
     names = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return [line.strip() for line in names.splitlines() if line.strip()]

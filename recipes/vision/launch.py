@@ -42,10 +42,11 @@ from typing import Any
 
 import launching
 import preflight
-import results
 import run_json
 import runs
 from launching import CHECKOUT, Refused, is_on, refuse_if_any
+
+import results
 
 EPOCH_BEGINS = re.compile(r"Train: (\d+) \[")
 SECONDS_TO_END = 60
@@ -77,9 +78,7 @@ def read_settings(name: str, experiment: runs.Experiment) -> runs.Settings:
         problems.append(f"H0={os.environ['H0']}: {name} trains without ERA. Use {name}-era.")
     if "AUG" in values and not experiment.free_aug:
         paper = "with" if experiment.aug else "without"
-        problems.append(
-            f"AUG={values['AUG']}: {name} is {paper} augmentation in the paper. Leave AUG out."
-        )
+        problems.append(f"AUG={values['AUG']}: {name} is {paper} augmentation in the paper. Leave AUG out.")
     refuse_if_any(problems)
     data_dir = os.environ.get("DATA_DIR")
     return runs.Settings(
@@ -104,9 +103,7 @@ def plan(name: str, settings: runs.Settings, added: list[str]) -> list[Job]:
     longest = max(epochs for *_, epochs in jobs)
     if settings.epochs and settings.epochs > longest:
         longer = f'ARGS="--epochs {settings.epochs}", with an OUTPUT of its own'
-        refuse_if_any(
-            [f"EPOCHS={settings.epochs}: the schedule has {longest}. For a longer one: {longer}."]
-        )
+        refuse_if_any([f"EPOCHS={settings.epochs}: the schedule has {longest}. For a longer one: {longer}."])
     return jobs
 
 
@@ -144,9 +141,7 @@ def print_commands(jobs: list[Job], python: str) -> None:
 def download_cifar10(folder: Path, python: str) -> None:
     """In one process, before torchrun's, which would all write the same archive at once."""
     print(f"downloading CIFAR-10 into {folder} ...", flush=True)
-    code = (
-        "import sys; from torchvision.datasets import CIFAR10 as C; C(sys.argv[1], download=True)"
-    )
+    code = "import sys; from torchvision.datasets import CIFAR10 as C; C(sys.argv[1], download=True)"
     answer = subprocess.run([python, "-c", code, folder], capture_output=True, text=True)
     if answer.returncode != 0:
         reason = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -173,9 +168,7 @@ def record_of(run: runs.Run, epochs: int, python: str, known: dict[str, Any]) ->
     dataset, _, agent = name.partition("-")
     known = {**known, **run_json.described_by(python, PACKAGES)}
     command = list(run.command)
-    return run_json.begin(
-        "timm", dataset, int(seed), epochs, (), agent=agent or "baseline", command=command, **known
-    )
+    return run_json.begin("timm", dataset, int(seed), epochs, (), agent=agent or "baseline", command=command, **known)
 
 
 def train(run: runs.Run, folder: Path, epochs: int, python: str, record: dict[str, Any]) -> None:
@@ -245,11 +238,7 @@ def launch(name: str, added: list[str]) -> None:
     if is_on("DRY_RUN"):
         return print_commands(jobs, python)
     python_to_check = None if is_on("ENVIRONMENT_TO_COME") else python
-    refuse_if_any(
-        preflight.find_problems(
-            experiment.dataset, jobs, CHECKOUT, python_to_check, settings.gpus, download
-        )
-    )
+    refuse_if_any(preflight.find_problems(experiment.dataset, jobs, CHECKOUT, python_to_check, settings.gpus, download))
     if is_on("CHECK_ONLY"):
         return
     left = [job for job in jobs if results.epochs_done(job[1]) < job[2]]
@@ -262,8 +251,7 @@ def launch(name: str, added: list[str]) -> None:
         is_resumed = (folder / preflight.CHECKPOINT).exists()
         resumed = f", resumed after epoch {results.epochs_done(folder)}" if is_resumed else ""
         print(
-            f"== {run.name} ({number} of {len(left)} to train): {epochs} epochs{resumed}, "
-            f"in {folder}",
+            f"== {run.name} ({number} of {len(left)} to train): {epochs} epochs{resumed}, in {folder}",
             flush=True,
         )
         total = experiment.stop_after if experiment.compares_time else flags.epochs

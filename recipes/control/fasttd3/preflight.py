@@ -38,11 +38,7 @@ OWN_FLAGS = {
 
 def flags_in(words: Iterable[str]) -> list[str]:
     """As tyro reads them: - and _ are the same in a flag."""
-    return [
-        "--" + word[2:].partition("=")[0].replace("-", "_")
-        for word in words
-        if word.startswith("--")
-    ]
+    return ["--" + word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
 
 
 def on_cpu(added: list[str]) -> bool:
@@ -64,10 +60,7 @@ def flag_problems(name: str, added: list[str]) -> list[str]:
 
 def question(commands: list[runs.Run], checkout: Path, needs_egl: bool) -> dict:
     """For probe.py. Runs that differ only by their seed are checked once."""
-    asked = {
-        (run.task, run.agent): [str(checkout / run.command[0]), *run.command[1:]]
-        for run in commands
-    }
+    asked = {(run.task, run.agent): [str(checkout / run.command[0]), *run.command[1:]] for run in commands}
     return {
         "tasks": sorted({run.task for run in commands}),
         "commands": list(asked.values()),
@@ -88,18 +81,12 @@ def find_problems(
     problems, prefix = [], None
     bench = training.humanoid_bench(checkout)
     if not (checkout / "fast_td3/train.py").is_file():
-        problems.append(
-            f"checkout: {checkout} has no fast_td3/train.py. Run: python3 apply.py apply fasttd3"
-        )
+        problems.append(f"checkout: {checkout} has no fast_td3/train.py. Run: python3 apply.py apply fasttd3")
     elif python is not None:
         asked = question([run for run, _ in jobs], checkout, needs_egl=engine != "slurm")
         variables = training.variables(checkout)
         problems, prefix = grid.environment_problems(python, PROBE, asked, variables, engine)
-    if (
-        python is None
-        and not bench.is_dir()
-        and any(not run.task.startswith("Gym-") for run, _ in jobs)
-    ):
+    if python is None and not bench.is_dir() and any(not run.task.startswith("Gym-") for run, _ in jobs):
         problems.append(f"HumanoidBench: no {bench}. Run: python3 apply.py apply humanoid-bench")
     has_gpus = cpu or engine == "slurm" or os.environ.get("RAY_ADDRESS") or launching.local_gpus()
     if not has_gpus:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import launching
 import runs
+
 from results import epochs_done
 
 CHECKPOINT = "last.pth.tar"
@@ -159,9 +160,7 @@ def outputs(flags: argparse.Namespace) -> int | None:
     return flags.num_classes or (RESNET50_CLASSES if flags.model == "resnet50" else None)
 
 
-def data_problems(
-    flags: argparse.Namespace, checkout: Path, dataset: str, download: bool
-) -> list[str]:
+def data_problems(flags: argparse.Namespace, checkout: Path, dataset: str, download: bool) -> list[str]:
     folder = checkout / flags.data_dir
     if flags.dataset == "torch/cifar10":
         return cifar10_problems(flags, folder, download)
@@ -213,10 +212,7 @@ def folder_of_images_problems(flags: argparse.Namespace, folder: Path, dataset: 
             f"NUM_CLASSES={count} if it is another data set."
         ]
     if most is not None and count > most:
-        return [
-            f"data: {folder} has {count} classes, the model {most} outputs. "
-            f"Set NUM_CLASSES={count}."
-        ]
+        return [f"data: {folder} has {count} classes, the model {most} outputs. Set NUM_CLASSES={count}."]
     return []
 
 
@@ -277,20 +273,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
 def flag_problems(added: list[str]) -> list[str]:
     """train.py takes unique beginnings of a flag; here the flags that matter must be in full."""
     given = dict.fromkeys(word.partition("=")[0] for word in added)
-    problems = [
-        f"ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}."
-        for flag in OWN_FLAGS
-        if flag in given
-    ]
+    problems = [f"ARGS: {flag} cannot be set here: {OWN_FLAGS[flag]}." for flag in OWN_FLAGS if flag in given]
     for short in given:
         if short in READ_FLAGS or len(short) < 3:
             continue
         for flag in {**READ_FLAGS, **OWN_FLAGS}:
             if flag != short and flag.startswith(short):
                 own = (
-                    f", which cannot be set here: {OWN_FLAGS[flag]}"
-                    if flag in OWN_FLAGS
-                    else f". Write {flag} in full"
+                    f", which cannot be set here: {OWN_FLAGS[flag]}" if flag in OWN_FLAGS else f". Write {flag} in full"
                 )
                 problems.append(f"ARGS: {short} is short for {flag}{own}.")
     try:

@@ -14,8 +14,9 @@
 """How each benchmark is sampled."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple
 
 # The paper names neither for its evaluation.
 MAX_TOKENS = 8192  # of its training (subsec:impl_llm)
@@ -42,7 +43,7 @@ PROTOCOLS = {
 }
 
 
-def protocol_of(name: str, overrides: dict) -> Optional[Protocol]:
+def protocol_of(name: str, overrides: dict) -> Protocol | None:
     """The benchmark's protocol with the overrides.
 
     None for an unknown benchmark without both samples and temperature.
@@ -52,7 +53,7 @@ def protocol_of(name: str, overrides: dict) -> Optional[Protocol]:
     return Protocol(**overrides) if {"samples", "temperature"} <= overrides.keys() else None
 
 
-def is_as_paper(name: str, settings: dict) -> Optional[bool]:
+def is_as_paper(name: str, settings: dict) -> bool | None:
     """Whether a benchmark's settings are the paper's; more samples of the same kind are, too.
 
     None for a benchmark that the paper does not have.
@@ -72,7 +73,7 @@ def is_as_paper(name: str, settings: dict) -> Optional[bool]:
     return is_same and settings["samples"] >= samples
 
 
-def protocol_problems(name: str, protocol: Protocol, pass_at: Optional[list[int]]) -> Iterator[str]:
+def protocol_problems(name: str, protocol: Protocol, pass_at: list[int] | None) -> Iterator[str]:
     samples, temperature, _ = protocol
     if temperature == 0 and samples > 1:
         yield (

@@ -108,8 +108,7 @@ def table(benchmarks: dict[str, dict]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
         "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths))
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
         ).rstrip()
         for row in rows
     ]
@@ -117,11 +116,8 @@ def table(benchmarks: dict[str, dict]) -> str:
     if average is not None:
         lines.append(f"average over the paper's six sets: {percent(average)}")
     for name, summary in benchmarks.items():
-        if (
-            summary["pass_at"] and summary["samples_per_problem"] > 1
-        ):  # of one sample, pass@1 is the accuracy above
+        if summary["pass_at"] and summary["samples_per_problem"] > 1:  # of one sample, pass@1 is the accuracy above
             lines.append(
-                f"{name}: "
-                + "  ".join(f"pass@{k} {percent(share)}" for k, share in summary["pass_at"].items())
+                f"{name}: " + "  ".join(f"pass@{k} {percent(share)}" for k, share in summary["pass_at"].items())
             )
     return "\n".join(lines)

@@ -22,8 +22,9 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple
 
 from prepare_data import MATH_AFTER, TRAIN_AFTER, TRAIN_BEFORE
 
@@ -56,15 +57,10 @@ def packages_problems(engine: str) -> Iterator[str]:
         "transformers": "transformers",
         "torch": "torch",
     }
-    missing = [
-        requirement
-        for module, requirement in wanted.items()
-        if importlib.util.find_spec(module) is None
-    ]
+    missing = [requirement for module, requirement in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         yield (
-            f"packages: {', '.join(missing)} not installed in {sys.prefix}: "
-            f"{shlex.join(['pip', 'install', *missing])}"
+            f"packages: {', '.join(missing)} not installed in {sys.prefix}: {shlex.join(['pip', 'install', *missing])}"
         )
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
         yield (
@@ -100,18 +96,13 @@ def read_problem(row: dict) -> tuple[str, Problem]:
     if (
         not isinstance(messages, list)
         or not messages
-        or not all(
-            isinstance(message, dict) and message.get("role") and message.get("content")
-            for message in messages
-        )
+        or not all(isinstance(message, dict) and message.get("role") and message.get("content") for message in messages)
     ):
         raise ValueError("prompt is not a list of messages with role and content")
     truth = (row["reward_model"] or {}).get("ground_truth")
     if not isinstance(truth, str) or not truth.strip():
         raise ValueError("reward_model.ground_truth is empty or no text")
-    name, index, kind, choices = (
-        extra.get(key) for key in ("benchmark", "index", "kind", "choices")
-    )
+    name, index, kind, choices = (extra.get(key) for key in ("benchmark", "index", "kind", "choices"))
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"extra_info.benchmark is {name!r}, expected a name such as aime24")
     if not isinstance(index, int):
@@ -121,14 +112,10 @@ def read_problem(row: dict) -> tuple[str, Problem]:
     if kind == "math":
         return name, Problem(index, messages, truth, 0)
     if not isinstance(choices, int) or not 2 <= choices <= 26:
-        raise ValueError(
-            f"extra_info.choices is {choices!r}, expected a number of options from 2 to 26"
-        )
+        raise ValueError(f"extra_info.choices is {choices!r}, expected a number of options from 2 to 26")
     letters = [chr(ord("A") + i) for i in range(choices)]
     if truth not in letters:
-        raise ValueError(
-            f"reward_model.ground_truth is {truth!r}, expected a letter from A to {letters[-1]}"
-        )
+        raise ValueError(f"reward_model.ground_truth is {truth!r}, expected a letter from A to {letters[-1]}")
     return name, Problem(index, messages, truth, choices)
 
 
@@ -145,9 +132,7 @@ def is_training_file(schema) -> bool:
 AGAIN = "Make it again with recipe/era/prepare_data.py."
 
 
-def read_benchmark(
-    file: Path, overrides: dict, limit: Optional[int], problems: list[str]
-) -> Optional[Benchmark]:
+def read_benchmark(file: Path, overrides: dict, limit: int | None, problems: list[str]) -> Benchmark | None:
     """The benchmark of a file, or None with the reasons added to `problems`."""
     rows = read_rows(file, problems)
     if rows is None:
@@ -193,12 +178,10 @@ def with_training_prompt(benchmark: Benchmark, problems: list[str]) -> Benchmark
         content = TRAIN_BEFORE + last["content"].removesuffix(MATH_AFTER) + TRAIN_AFTER
         return [*before, {**last, "content": content}]
 
-    return benchmark._replace(
-        problems=[p._replace(messages=reworded(p.messages)) for p in benchmark.problems]
-    )
+    return benchmark._replace(problems=[p._replace(messages=reworded(p.messages)) for p in benchmark.problems])
 
 
-def read_rows(file: Path, problems: list[str]) -> Optional[list[dict]]:
+def read_rows(file: Path, problems: list[str]) -> list[dict] | None:
     """The rows of a file, or None with the reason added to `problems`."""
     import pyarrow
     import pyarrow.parquet
@@ -225,12 +208,10 @@ def read_rows(file: Path, problems: list[str]) -> Optional[list[dict]]:
 
 
 def has_weights(folder: Path) -> bool:
-    return any(
-        any(folder.glob(pattern)) for pattern in ("model*.safetensors", "pytorch_model*.bin")
-    )
+    return any(any(folder.glob(pattern)) for pattern in ("model*.safetensors", "pytorch_model*.bin"))
 
 
-def checkpoint_problem(model: Path) -> Optional[str]:
+def checkpoint_problem(model: Path) -> str | None:
     """How to merge it, if this is a checkpoint of verl's FSDP workers: no engine loads shards."""
     steps = sorted(
         model.glob("global_step_*"),
@@ -241,8 +222,7 @@ def checkpoint_problem(model: Path) -> Optional[str]:
             continue
         if has_weights(actor / "huggingface"):
             return (
-                f"model: {model} is a verl checkpoint. The model is in {actor / 'huggingface'}: "
-                "give that as --model."
+                f"model: {model} is a verl checkpoint. The model is in {actor / 'huggingface'}: give that as --model."
             )
         target = actor.parent / "merged"
         merge = ["python3", "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
@@ -267,9 +247,7 @@ def model_problems(model: Path) -> list[str]:
     missing = []
     if not (model / "config.json").is_file():
         missing.append("config.json")
-    if not any(
-        (model / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
-    ):
+    if not any((model / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         missing.append("a tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
     if not has_weights(model):
         missing.append("weights (*.safetensors or pytorch_model*.bin)")
@@ -283,11 +261,7 @@ def model_problems(model: Path) -> list[str]:
             missing.append(f"a readable {index.name}")
             continue
         missing += sorted(shard for shard in shards if not (model / shard).is_file())
-    return (
-        [f"model: {model} lacks {', '.join(missing)}. Download or merge it again."]
-        if missing
-        else []
-    )
+    return [f"model: {model} lacks {', '.join(missing)}. Download or merge it again."] if missing else []
 
 
 def gpu_problems(engine: str, tensor_parallel: int) -> list[str]:
@@ -307,17 +281,13 @@ def out_problems(out: Path) -> list[str]:
     if not there.is_dir():
         return [f"out: {there} is not a folder. Give another --out."]
     try:
-        tempfile.TemporaryDirectory(
-            dir=there
-        ).cleanup()  # os.access grants root every folder, /proc too
+        tempfile.TemporaryDirectory(dir=there).cleanup()  # os.access grants root every folder, /proc too
     except OSError as error:
         return [f"out: {there} cannot be written ({error.strerror}). Give another --out."]
     return []
 
 
-def context_problems(
-    model: Path, prompts: dict[str, list[list[int]]], max_tokens: int
-) -> Iterator[str]:
+def context_problems(model: Path, prompts: dict[str, list[list[int]]], max_tokens: int) -> Iterator[str]:
     """Nothing is cut silently: prompt and response must fit into the model's positions."""
     from transformers import AutoConfig
 
@@ -359,7 +329,4 @@ def prompt_ids(model: Path, benchmarks: list[Benchmark]) -> dict[str, list[list[
             return tokenizer.apply_chat_template(messages, add_generation_prompt=True)
         return tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"]
 
-    return {
-        benchmark.name: [encode(problem.messages) for problem in benchmark.problems]
-        for benchmark in benchmarks
-    }
+    return {benchmark.name: [encode(problem.messages) for problem in benchmark.problems] for benchmark in benchmarks}

@@ -104,36 +104,22 @@ class TransformersEngine:
             .eval()
         )
         ends = self.model.generation_config.eos_token_id
-        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {
-            None
-        }  # as vLLM does
+        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}  # as vLLM does
         self.ends = sorted(ends)
-        self.padding = next(
-            token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None
-        )
+        self.padding = next(token for token in (self.tokenizer.pad_token_id, *self.ends, 0) if token is not None)
         # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM
         # leaves them out too.
-        self.model.generation_config = GenerationConfig(
-            eos_token_id=self.ends or None, pad_token_id=self.padding
-        )
+        self.model.generation_config = GenerationConfig(eos_token_id=self.ends or None, pad_token_id=self.padding)
 
     def generate(self, requests: list[Request], sampling: Sampling) -> list[Completion]:
         import torch
         from transformers import LogitsProcessorList
 
         length = max(len(request.prompt_ids) for request in requests)
-        padded = [
-            [self.padding] * (length - len(request.prompt_ids)) + request.prompt_ids
-            for request in requests
-        ]
-        mask = [
-            [0] * (length - len(request.prompt_ids)) + [1] * len(request.prompt_ids)
-            for request in requests
-        ]
+        padded = [[self.padding] * (length - len(request.prompt_ids)) + request.prompt_ids for request in requests]
+        mask = [[0] * (length - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
         # Drawn by our processor, whose noise is per request; generate() then takes the largest.
-        processors = LogitsProcessorList(
-            [seeded_sampling(requests, sampling)] if sampling.temperature > 0 else []
-        )
+        processors = LogitsProcessorList([seeded_sampling(requests, sampling)] if sampling.temperature > 0 else [])
         with torch.inference_mode():
             sequences = self.model.generate(
                 torch.tensor(padded, device=self.device),

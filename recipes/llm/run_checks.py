@@ -24,9 +24,9 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any
 
 import run_json
 
@@ -95,9 +95,7 @@ def named_settings(overrides: list[str]) -> Settings:
         key, _, value = override.lstrip("+").partition("=")
         settings.pop(key, None)
         if re.fullmatch(r"'.*'", value, re.DOTALL):  # as launch.sh's `quoted` writes paths
-            settings[key] = re.sub(
-                r"(\\+)('|\Z)", lambda m: "\\" * (len(m[1]) // 2) + m[2], value[1:-1]
-            )
+            settings[key] = re.sub(r"(\\+)('|\Z)", lambda m: "\\" * (len(m[1]) // 2) + m[2], value[1:-1])
         elif re.fullmatch(r"\[[\w,]+\]", value):
             settings[key] = value[1:-1].split(",")
         elif re.fullmatch(r"\d+", value):
@@ -131,7 +129,7 @@ def is_text_or_texts(value: Any) -> bool:
 
 
 def expectations(
-    settings: Settings, counts: Iterable[str], verl: Optional[Path]
+    settings: Settings, counts: Iterable[str], verl: Path | None
 ) -> dict[str, tuple[Callable[[Any], bool], str]]:
     """What the settings that the checks go by must be, as a test and in words.
 
@@ -166,9 +164,7 @@ def supported_loggers(verl: Path) -> list[str]:
     return ast.literal_eval(re.search(r"supported_backend = (\[.*?\])", source, re.DOTALL)[1])
 
 
-def wrong_settings(
-    settings: Settings, expected: dict[str, tuple[Callable[[Any], bool], str]]
-) -> dict[str, str]:
+def wrong_settings(settings: Settings, expected: dict[str, tuple[Callable[[Any], bool], str]]) -> dict[str, str]:
     """The problem with each setting that is not what it must be."""
     composed = "trainer.project_name" in settings  # else only some of the settings are known
     wrong = {}
@@ -244,7 +240,7 @@ print('gpus', *(int(n['Resources'].get('GPU', 0)) for n in ray.nodes() if n['Ali
 """
 
 
-def cluster_gpus(address: str) -> Optional[list[int]]:
+def cluster_gpus(address: str) -> list[int] | None:
     """GPUs of each node of the Ray cluster at `address`; None where none answers."""
     print(f"asking the Ray cluster at {address} ...", file=sys.stderr, flush=True)
     host_and_port = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
@@ -274,10 +270,7 @@ def cluster_problems(
         # Only an environment with ray can ask the cluster; the run checks again then.
         if environment_to_come:
             return []
-        return [
-            f"GPUs: {sys.executable} has no ray, so the Ray cluster at RAY_ADDRESS={address} "
-            "cannot be asked."
-        ]
+        return [f"GPUs: {sys.executable} has no ray, so the Ray cluster at RAY_ADDRESS={address} cannot be asked."]
     found = cluster_gpus(address)
     if found is None:
         return [
@@ -292,9 +285,7 @@ def cluster_problems(
     return []
 
 
-def gpu_problems(
-    nnodes: int, gpus_per_node: int, environment_to_come: bool, or_submit: str = ""
-) -> list[str]:
+def gpu_problems(nnodes: int, gpus_per_node: int, environment_to_come: bool, or_submit: str = "") -> list[str]:
     """or_submit: what else starts Ray on several nodes, as the end of a clause."""
     address = os.environ.get("RAY_ADDRESS")
     wanted = f"{nnodes} x {gpus_per_node} GPUs (NNODES x GPUS_PER_NODE)"
@@ -330,10 +321,7 @@ def batch_problems(settings: Settings, gpus: int, trained: str, groups: Iterable
         if gpus % settings[key]
     ]
     if prompts % mini:
-        problems.append(
-            f"batch: {trained}={prompts} prompts do not divide into mini-batches of "
-            f"{MINI_BATCH}={mini}."
-        )
+        problems.append(f"batch: {trained}={prompts} prompts do not divide into mini-batches of {MINI_BATCH}={mini}.")
     if gpus % group == 0 and mini * n % (gpus // group):
         problems.append(
             f"batch: {MINI_BATCH}={mini} x {RESPONSES}={n} = {mini * n} responses do not divide "
@@ -355,7 +343,7 @@ def length_problems(settings: Settings, ulysses: str) -> list[str]:
     ]
 
 
-def model_problems(model: str, context_length: Optional[int]) -> list[str]:
+def model_problems(model: str, context_length: int | None) -> list[str]:
     """context_length: tokens of the longest prompt and response; None while they are not known."""
     folder = Path(model).expanduser()
     config = folder / "config.json"
@@ -370,10 +358,7 @@ def model_problems(model: str, context_length: Optional[int]) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         positions = None
     if not is_count(positions):
-        return [
-            f"model: {config} is not a model configuration with max_position_embeddings. Download "
-            "it again."
-        ]
+        return [f"model: {config} is not a model configuration with max_position_embeddings. Download it again."]
     problems = []
     if context_length and positions < context_length:
         advice = (
@@ -386,9 +371,7 @@ def model_problems(model: str, context_length: Optional[int]) -> list[str]:
             f"{context_length}. {advice}."
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        problems.append(
-            f"model: {folder} holds no weights (*.safetensors or *.bin). Download it again."
-        )
+        problems.append(f"model: {folder} holds no weights (*.safetensors or *.bin). Download it again.")
     return problems
 
 
@@ -436,13 +419,10 @@ def table_problems(path: Path, fetched: str, least_rows: int) -> list[str]:
     lacks = ", ".join(column for column in COLUMNS if column not in names)
     problems = []
     if lacks:
-        problems.append(
-            f"data: {path} lacks verl's columns {lacks}. Make it with recipe/era/prepare_data.py."
-        )
+        problems.append(f"data: {path} lacks verl's columns {lacks}. Make it with recipe/era/prepare_data.py.")
     if metadata.num_rows < least_rows:
         problems.append(
-            f"data: {path} has {metadata.num_rows} rows, a generation batch needs {least_rows} "
-            f"({fetched})."
+            f"data: {path} has {metadata.num_rows} rows, a generation batch needs {least_rows} ({fetched})."
         )
     return problems
 
@@ -450,7 +430,7 @@ def table_problems(path: Path, fetched: str, least_rows: int) -> list[str]:
 # Checkpoints
 
 
-def step_of(checkpoint: Path) -> Optional[int]:
+def step_of(checkpoint: Path) -> int | None:
     found = re.fullmatch(r"global_step_(\d+)", checkpoint.name)
     return int(found[1]) if found else None
 
@@ -487,9 +467,7 @@ def resume_problems(settings: Settings, gpus: int) -> list[str]:
     return checkpoint_problems(checkpoint, contents, settings, gpus)
 
 
-def start_problems(
-    checkpoint: Path, contents: list[str], settings: Settings, gpus: int
-) -> list[str]:
+def start_problems(checkpoint: Path, contents: list[str], settings: Settings, gpus: int) -> list[str]:
     if step_of(checkpoint) is None:
         return [
             f"checkpoint: trainer.resume_from_path={checkpoint} is not named global_step_<number>, "
@@ -503,9 +481,7 @@ def start_problems(
     return checkpoint_problems(checkpoint, contents, settings, gpus)
 
 
-def checkpoint_problems(
-    checkpoint: Path, contents: list[str], settings: Settings, gpus: int
-) -> list[str]:
+def checkpoint_problems(checkpoint: Path, contents: list[str], settings: Settings, gpus: int) -> list[str]:
     """verl's FSDP checkpoints are one file per rank, and load only on as many ranks."""
     actor = checkpoint / "actor"
     names = [file.name for file in actor.glob("model_world_size_*_rank_*.pt")]
@@ -518,9 +494,7 @@ def checkpoint_problems(
         ]
     is_megatron = settings.get(f"{ACTOR}.strategy") == "megatron"  # reshards, in another layout
     kinds = [] if is_megatron else [SHARDS[content] for content in contents if content in SHARDS]
-    files = [
-        actor / f"{kind}_world_size_{gpus}_rank_{rank}.pt" for kind in kinds for rank in range(gpus)
-    ]
+    files = [actor / f"{kind}_world_size_{gpus}_rank_{rank}.pt" for kind in kinds for rank in range(gpus)]
     files.append(checkpoint / "data.pt")
     # torch.save writes a zip archive, whose end is missing when the write was interrupted.
     broken = [str(file.relative_to(checkpoint)) for file in files if not zipfile.is_zipfile(file)]
