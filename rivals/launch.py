@@ -1,68 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m rivals.launch llm|vision: trains the runs of docs/rivals/, and chooses settings by the rule written there.
+"""Trains the runs of docs/rivals/llm.md or vision.md, and chooses settings by the rule written there.
 
 Repeating the command skips finished runs and starts interrupted ones over. Settings come from the environment:
 
   OUTPUT      folder of the runs: results/rivals
   JOBS        runs at a time: as many as this machine has cores
-  PYTHON      of the environment that trains: this one
   CHECKOUTS   folder of apply.py's checkouts, for llm: checkouts
   DRY_RUN=1   print the commands of the next stage and stop
 """
 
+import argparse
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-CONTROL = str(PROJECT / "recipes/control")
-sys.path += [str(PROJECT / "recipes"), CONTROL]
-import grid  # noqa: E402
-import launching  # noqa: E402
-import run_json  # noqa: E402
-from host import JOBS, code_of, cores  # noqa: E402
+from recipes import run_json
+from rivals import llm, records, vision
+from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
-from results import is_finished, steps_done  # noqa: E402
-from rivals import llm, records, vision  # noqa: E402
-from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose  # noqa: E402
-
-sys.path.remove(CONTROL)  # it has an `environments`, which would hide FastTD3's package of this name
-OUTPUT = PROJECT / "results/rivals"
+PROJECT = records.PROJECT
+LOG = "log.txt"
+Runs = dict[str, list[str]]  # the name of each run's folder, and the module and flags that train it
 
 
-@dataclass(frozen=True)
-class Run:
-    name: str
-    task: str
-    agent: str  # the method
-    command: tuple[str, ...]
-
-
-def runs(
-    module: str, task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int], flags: tuple[str, ...] = ()
-) -> list[Run]:
+def runs(module: str, task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int], *flags: str) -> Runs:
     """Seed by seed, so that the first runs already compare all methods."""
-    return [
-        Run(
-            f"{task}-{method}-{setting}-seed{seed}",
-            task,
-            method,
-            (module, *flags, "--method", method, "--setting", setting, "--seed", str(seed)),
-        )
-        for seed in seeds
-        for method, values in settings.items()
-        for setting in values
-    ]
+    found = {}
+    for seed in seeds:
+        for method, setting in ((method, setting) for method, values in settings.items() for setting in values):
+            words = [module, *flags, "--method", method, "--setting", setting, "--seed", str(seed)]
+            found[f"{task}-{method}-{setting}-seed{seed}"] = words
+    return found
 
 
-def llm_runs(task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> list[Run]:
-    return runs("rivals.llm_run", task, settings, seeds, ("--task", task))
+def llm_runs(task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> Runs:
+    return runs("rivals.llm_run", task, settings, seeds, "--task", task)
 
 
-def llm_stages(output: Path) -> Iterator[list[Run]]:
+def llm_stages(output: Path) -> Iterator[Runs]:
     """Each is asked for once the runs of those before it are finished."""
     for tuned_on, task, off_policy in llm.PARTS:
         settings = llm.settings(off_policy)
@@ -74,7 +55,7 @@ def llm_stages(output: Path) -> Iterator[list[Run]]:
     yield llm_runs("chain-single", {"grpo": ["1"], "era": ["0.3"]}, [1])
 
 
-def vision_stages(output: Path) -> Iterator[list[Run]]:
+def vision_stages(output: Path) -> Iterator[Runs]:
     yield runs("rivals.vision_run", vision.TASK, vision.METHODS, TUNING_SEEDS)
     scores = vision.scores(vision.measures(records.gather(output)["vision/measures"]))
     settings = {}  # those of a method's arms may be the same
@@ -83,74 +64,75 @@ def vision_stages(output: Path) -> Iterator[list[Run]]:
     yield runs("rivals.vision_run", vision.TASK, settings, FRESH_SEEDS)
 
 
-@dataclass(frozen=True)
-class Trainer(grid.Trainer):
-    python: str
-    steps_of: Mapping[str, int]  # a task's runs
-    files: tuple[str, ...]
-
-    def words(self, run: Run, folder: Path) -> list[str]:
-        return [self.python, "-m", *run.command]
-
-    def variables(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
-
-    def about(self, run: Run) -> dict:
-        return {"added": [], "as_paper": False, **code_of()}
-
-    def leftovers(self, folder: Path) -> list[Path]:
-        return [path for name in (run_json.FILE, grid.LOG, *self.files) if (path := folder / name).exists()]
-
-    def resumes(self, folder: Path) -> bool:
-        return False
-
-    def is_finished(self, folder: Path) -> bool:
-        return is_finished(folder)
-
-    def steps(self, folder: Path) -> tuple[int, int | None]:
-        return steps_done(folder), run_json.read(folder).get("total_steps")
-
-    def last_return(self, folder: Path) -> float | None:
-        return None
-
-    def planned_steps(self, run: Run) -> int | None:
-        return self.steps_of[run.task]
+STAGES = {"llm": llm_stages, "vision": vision_stages}
 
 
-# stages; steps of a task's runs; files that they write
-DOMAINS = {
-    "llm": (llm_stages, llm.STEPS, (llm.CURVES, llm.SAMPLES, "verl")),
-    "vision": (vision_stages, {vision.TASK: vision.EPOCHS}, ("train.csv", vision.MEASURES)),
-}
+def is_finished(folder: Path) -> bool:
+    return run_json.read(folder).get("finished") is True
 
 
-def launch(domain: str, added: list[str]) -> None:
-    launching.refuse_if_any([f"{word}: the protocol's runs take no flags." for word in added])
-    given, problems = launching.read_variables({"JOBS": JOBS})
-    checkout = Path(os.environ.get("CHECKOUTS") or PROJECT / "checkouts", "verl")
+def train(folder: Path, command: list[str]) -> int:
+    """The exit code. The output is in LOG, in the folder, which begins empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    with open(folder / LOG, "w") as log:
+        return subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT).returncode
+
+
+def train_stage(left: dict[Path, list[str]], jobs: int) -> None:
+    """Exits with the logs of the runs that failed, once all have ended."""
+    failed = []
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        training = {pool.submit(train, folder, command): folder for folder, command in left.items()}
+        for number, done in enumerate(as_completed(training), 1):
+            folder = training[done]
+            if done.result() or not is_finished(folder):
+                failed.append(folder)
+            ended = f"failed, see {folder / LOG}" if folder in failed else "finished"
+            print(f"{number} of {len(left)}: {folder.name} {ended}", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failed:
+        sys.exit(
+            f"error: {len(failed)} runs failed, and the next ones need them. Repeat the command to start them over."
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m rivals.launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("domain", choices=STAGES)
+    domain, given = parser.parse_args().domain, os.environ.get
+    output = Path(given("OUTPUT") or PROJECT / "results/rivals").absolute()
+    jobs = given("JOBS") or str(run_json.hardware()["cores"])
+    if not jobs.isdigit() or not int(jobs):
+        parser.error(f"JOBS={jobs}: a number of runs, above 0, expected.")
+    checkout = Path(given("CHECKOUTS") or PROJECT / "checkouts", "verl").absolute()
+    os.environ["CHECKOUTS"] = str(checkout.parent)  # for runs, which start in other folders
     if domain == "llm" and not (checkout / "verl/utils/era.py").is_file():
-        problems.append(f"checkout: {checkout} is not verl with the overlay. Run: python3 apply.py apply verl")
-    launching.refuse_if_any(problems)
-    output = Path(os.path.abspath(os.environ.get("OUTPUT") or OUTPUT))
-    stages, steps, files = DOMAINS[domain]
-    trainer = Trainer(grid.python_that_trains(sys.executable), steps, files)
-    for runs_of_stage in stages(output):
-        jobs = [(run, output / run.name) for run in runs_of_stage]
-        if all(trainer.is_finished(folder) for _, folder in jobs):
-            continue
-        repeated = "Repeating the command skips finished runs and starts these over."
-        at_once = given.get("JOBS", cores())
-        plan = grid.Grid(domain, [], jobs, trainer, trainer.python, 0, at_once, "here", output, repeated)
-        grid.launch(plan, lambda python: ([], None), lambda folders: [f"{len(folders)} finished"], "train.csv")
-        if launching.is_on("DRY_RUN"):
-            print(
-                "note: DRY_RUN checked neither packages nor earlier runs. These runs decide the next stage's settings.",
-                file=sys.stderr,
-            )
+        parser.error(f"{checkout} is not verl with the overlay. Run: python3 apply.py apply verl")
+    for stage in STAGES[domain](output):
+        left = {output / name: [sys.executable, "-m", *words] for name, words in stage.items()}
+        left = {folder: command for folder, command in left.items() if not is_finished(folder)}
+        if left and given("DRY_RUN", "0") != "0":
+            for folder, command in left.items():
+                at = shlex.quote(str(folder))
+                print(f"mkdir -p {at} && cd {at} && PYTHONPATH={PROJECT} OMP_NUM_THREADS=1 {shlex.join(command)}")
+            print("note: these runs decide the next stage's settings.", file=sys.stderr)
             return
+        if left:
+            print(
+                f"{len(left)} of {len(stage)} runs to train, in {output}; each writes {LOG} and train.csv", flush=True
+            )
+        train_stage(left, int(jobs))
     print(f"All runs of docs/rivals/{domain}.md are finished, in {output}.")
 
 
 if __name__ == "__main__":
-    after_stop = "; nothing is left running. Repeating the command skips finished runs and goes on with the others."
-    sys.exit(launching.main(__doc__, DOMAINS, launch, after_stop))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped. Repeating the command skips finished runs and starts the others over.")

@@ -5,7 +5,7 @@
 docs/rivals/llm.md says why these, and how one of the five is chosen.
 """
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,8 @@ import pandas as pd
 from demo.llm import chain
 from rivals.rule import KEY
 
-ACTOR = "actor_rollout_ref.actor."
-ERA = f"{ACTOR}era."
-LOSS = f"{ACTOR}policy_loss."
-REFERENCE = "actor_rollout_ref.ref."
-
 # Setpoints are shares of the entropy after the warm-up, so that they fit every task; the paper's rule is 0.3.
-SHARES = ("0.15", "0.2", "0.3", "0.45", "0.7")
+SHARES = "0.15 0.2 0.3 0.45 0.7"
 # That entropy in nats: H_resp, and the mean over all tokens. Means over seeds 1 and 2.
 START = {
     **dict.fromkeys(("chain", "chain-goal", "chain-biased"), (2.194, 0.797)),
@@ -28,13 +23,6 @@ START = {
 }
 CURVES, SAMPLES = "train.csv", "samples.csv"
 STEPS = dict.fromkeys(START, 150) | {"chain-goal": 300}
-DELTA = 0.005  # of the adaptive coefficient
-OFF_POLICY_RATE = 2e-4  # with four updates per batch of answers
-OFF_POLICY = {
-    f"{ACTOR}ppo_mini_batch_size": 4,
-    f"{ACTOR}ppo_micro_batch_size_per_gpu": 32,
-    f"{ACTOR}optim.lr": OFF_POLICY_RATE,
-}
 # The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
 PARTS = (
     ("chain", "chain", False),
@@ -43,15 +31,25 @@ PARTS = (
     ("chain", "chain", True),
     ("chain-goal", "chain-goal", False),  # the longest of them
 )
+OFF_POLICY_RATE = 2e-4  # with four updates per batch of answers
+OFF_POLICY = f"actor.ppo_mini_batch_size=4 actor.ppo_micro_batch_size_per_gpu=32 actor.optim.lr={OFF_POLICY_RATE} "
+ADAPTIVE = "++actor.era.entropy_coeff_delta=0.005 "
 
 
 @dataclass(frozen=True)
 class Method:
-    """title: in tables. settings: values of what is tuned. overrides: hydra's, of a value and a task."""
+    """A method and the values of what is tuned.
+
+    Attributes:
+        title: in tables.
+        values: separated by blanks.
+        words: what differs from the demo's GRPO, as Hydra's overrides in actor_rollout_ref. {value} is a setting,
+            {rate} that times the learning rate, {h_resp} and {mean} are that times an entropy of START.
+    """
 
     title: str
-    settings: tuple[str, ...]
-    overrides: Callable[[str, str], dict]
+    values: str
+    words: str
     off_policy: bool = False
 
     @property
@@ -59,92 +57,67 @@ class Method:
         """Without what is tuned."""
         return self.title.partition(",")[0]
 
-
-def _nats(share: str, entropy: float) -> str:
-    return f"{float(share) * entropy:.4f}"
-
-
-def _era(share: str, task: str) -> dict:
-    return {f"{ERA}k": 2.0, f"{ERA}low": _nats(share, START[task][0])}
-
-
-def _adaptive(share: str, task: str) -> dict:
-    return {f"{ERA}low": _nats(share, START[task][0]), f"++{ERA}entropy_coeff_delta": DELTA}
-
-
-def _adaptive_mean(share: str, task: str) -> dict:
-    low = _nats(share, START[task][1])
-    return {f"{ERA}low": low, f"{ERA}top_fraction": 1.0, f"++{ERA}entropy_coeff_delta": DELTA}
-
-
-def _kl(coefficient: str, task: str) -> dict:
-    return {
-        f"{ACTOR}use_kl_loss": True,
-        f"{ACTOR}kl_loss_coef": coefficient,
-        f"{REFERENCE}log_prob_micro_batch_size_per_gpu": 128,
-        f"+{REFERENCE}fsdp_config.model_dtype": "fp32",
-        f"+{REFERENCE}fsdp_config.mixed_precision.param_dtype": "fp32",
-    }
-
-
-def _clip_cov(share: str, task: str) -> dict:
-    clips = {f"{ACTOR}clip_ratio_{side}": 1.0 for side in ("low", "high")}  # as its authors' recipes have them
-    return {f"{LOSS}loss_mode": "clip_cov", f"{LOSS}clip_cov_ratio": share, **clips}
+    @property
+    def settings(self) -> list[str]:
+        return self.values.split()
 
 
 METHODS = {
-    "grpo": Method(
-        "GRPO, learning rate",
-        ("0.25", "0.5", "1", "2", "4"),
-        lambda value, task: {f"{ACTOR}optim.lr": float(value) * chain.TASKS[task].learning_rate},
+    "grpo": Method("GRPO, learning rate", "0.25 0.5 1 2 4", "actor.optim.lr={rate}"),
+    "hotter": Method("GRPO sampled hotter, temperature", "1.1 1.2 1.35 1.5 2.0", "rollout.temperature={value}"),
+    "era": Method("ERA, omega_low", SHARES, "actor.era.k=2.0 actor.era.low={h_resp}"),
+    "adaptive": Method("adaptive bonus on H_resp, target", SHARES, f"{ADAPTIVE} actor.era.low={{h_resp}}"),
+    "adaptive-mean": Method(
+        "adaptive bonus on the mean entropy, target",
+        SHARES,
+        f"{ADAPTIVE} actor.era.low={{mean}} actor.era.top_fraction=1.0",
     ),
-    "hotter": Method(
-        "GRPO sampled hotter, temperature",
-        ("1.1", "1.2", "1.35", "1.5", "2.0"),
-        lambda value, task: {"actor_rollout_ref.rollout.temperature": value},
+    "bonus": Method("entropy bonus, coefficient", "0.01 0.02 0.03 0.05 0.08", "actor.entropy_coeff={value}"),
+    "kl": Method(
+        "KL loss, coefficient",
+        "0.01 0.02 0.03 0.05 0.1",
+        "actor.use_kl_loss=True actor.kl_loss_coef={value} ref.log_prob_micro_batch_size_per_gpu=128 "
+        "+ref.fsdp_config.model_dtype=fp32 +ref.fsdp_config.mixed_precision.param_dtype=fp32",
     ),
-    "era": Method("ERA, omega_low", SHARES, _era),
-    "adaptive": Method("adaptive bonus on H_resp, target", SHARES, _adaptive),
-    "adaptive-mean": Method("adaptive bonus on the mean entropy, target", SHARES, _adaptive_mean),
-    "bonus": Method(
-        "entropy bonus, coefficient",
-        ("0.01", "0.02", "0.03", "0.05", "0.08"),
-        lambda value, task: {f"{ACTOR}entropy_coeff": value},
-    ),
-    "kl": Method("KL loss, coefficient", ("0.01", "0.02", "0.03", "0.05", "0.1"), _kl),
-    "off-grpo": Method(
-        "GRPO, learning rate",
-        ("0.25", "0.5", "1", "1.5", "2"),
-        lambda value, task: {f"{ACTOR}optim.lr": float(value) * OFF_POLICY_RATE},
-        off_policy=True,
-    ),
-    "off-era": Method("ERA, omega_low", SHARES, _era, off_policy=True),
+    "off-grpo": Method("GRPO, learning rate", "0.25 0.5 1 1.5 2", OFF_POLICY + "actor.optim.lr={rate}", True),
+    "off-era": Method("ERA, omega_low", SHARES, OFF_POLICY + "actor.era.k=2.0 actor.era.low={h_resp}", True),
     "clip-higher": Method(
         "clip-higher, upper clip",
-        ("0.24", "0.28", "0.4", "0.6", "1.0"),
-        lambda value, task: {f"{ACTOR}clip_ratio_low": 0.2, f"{ACTOR}clip_ratio_high": value},
-        off_policy=True,
+        "0.24 0.28 0.4 0.6 1.0",
+        OFF_POLICY + "actor.clip_ratio_low=0.2 actor.clip_ratio_high={value}",
+        True,
     ),
-    "clip-cov": Method("Clip-Cov, share", ("0.002", "0.01", "0.02", "0.05", "0.1"), _clip_cov, off_policy=True),
+    "clip-cov": Method(
+        "Clip-Cov, share",
+        "0.002 0.01 0.02 0.05 0.1",
+        # clips as its authors' recipes have them
+        OFF_POLICY + "actor.policy_loss.loss_mode=clip_cov actor.policy_loss.clip_cov_ratio={value} "
+        "actor.clip_ratio_low=1.0 actor.clip_ratio_high=1.0",
+        True,
+    ),
     "kl-cov": Method(
         "KL-Cov, share",
-        ("0.002", "0.02", "0.1", "0.2", "0.5"),
-        lambda value, task: {f"{LOSS}loss_mode": "kl_cov", f"{LOSS}kl_cov_ratio": value, f"{LOSS}ppo_kl_coef": 1.0},
-        off_policy=True,
+        "0.002 0.02 0.1 0.2 0.5",
+        OFF_POLICY + "actor.policy_loss.loss_mode=kl_cov actor.policy_loss.kl_cov_ratio={value} "
+        "actor.policy_loss.ppo_kl_coef=1.0",
+        True,
     ),
 }
 
 
-def settings(off_policy: bool) -> dict[str, tuple[str, ...]]:
+def settings(off_policy: bool) -> dict[str, list[str]]:
     """Of each method of a part."""
     return {name: one.settings for name, one in METHODS.items() if one.off_policy == off_policy}
 
 
 def overrides(method: str, setting: str, task: str) -> list[str]:
     """What differs from the demo's GRPO."""
-    chosen = METHODS[method]
-    values = (OFF_POLICY if chosen.off_policy else {}) | chosen.overrides(setting, task)
-    return [f"{key}={value}" for key, value in values.items()]
+    chosen, value = METHODS[method], float(setting)
+    rate = OFF_POLICY_RATE if chosen.off_policy else chain.TASKS[task].learning_rate
+    h_resp, mean = (f"{value * entropy:.4f}" for entropy in START[task])
+    words = chosen.words.format(value=setting, rate=value * rate, h_resp=h_resp, mean=mean).split()
+    last = dict(word.split("=") for word in words)  # off-grpo has two learning rates
+    return [re.sub(r"^(\+*)", r"\1actor_rollout_ref.", f"{key}={value}") for key, value in last.items()]
 
 
 def distinct_at(samples: pd.DataFrame, accuracy: float) -> float:

@@ -10,7 +10,6 @@ which answers were sampled from the final weights; run.json. The model that a se
 import argparse
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
@@ -20,13 +19,11 @@ import pandas as pd
 from demo.llm import chain, config, training, warmup
 from demo.llm.models import EOS
 from era.language import response_entropy
+from recipes import run_json
 from rivals import llm
 from rivals.llm import CURVES, SAMPLES, STEPS
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.append(str(PROJECT / "recipes"))  # the files that all recipes share
-import run_json  # noqa: E402
-
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
 TEMPERATURES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 2.0, 3.0, 4.0)
 ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
@@ -134,7 +131,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    known = {"method": arguments.method, "setting": arguments.setting}
+    known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
     record = run_json.begin("verl", arguments.task, arguments.seed, arguments.steps, PACKAGES, **known)
     run_json.start(Path(), record)
     weights = train(arguments)

@@ -7,67 +7,34 @@ measured at its end; curves.csv (llm) its training, means over 5 steps. A run th
 """
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from recipes import run_json
 from rivals import llm, vision
 from rivals.rule import KEY
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.append(str(PROJECT / "recipes"))  # the files that all recipes share
-import run_json  # noqa: E402
-
 RECORDS = PROJECT / "records/rivals"
-LABELS = dict.fromkeys(("setting", "commit"), str)  # even where they look like numbers
 WINDOW = 5  # steps of a row of curves.csv: short enough for what the pages say of the way to a collapse
 LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
-SHARE, NATS, NOT_NEGATIVE = (0, 1), (0, 30), (0, math.inf)
-# What names a row of each table beside its run; the columns that the pages need, and their smallest and largest value.
-TABLES = {
-    "llm/runs": ([], {"reward": SHARE, "response_entropy": NATS, "lowest_entropy": NATS, "step_seconds": NOT_NEGATIVE}),
-    "llm/samples": (
-        ["temperature"],
-        {"pass_at_1": SHARE, "pass_at_32": SHARE, "reward": SHARE, "response_entropy": NATS}
-        | {"distinct_32": (0, 32), "distinct_all": (0, 256), "answer_entropy": NOT_NEGATIVE},
-    ),
-    "llm/curves": (["step"], {name: NATS if name == "response_entropy" else SHARE for name in CURVES}),
-    "vision/runs": ([], {}),
-    "vision/measures": (
-        ["variant", "set"],
-        {"temperature": NOT_NEGATIVE, "top1": (0, 100), "ece": (0, 100), "nll": NOT_NEGATIVE},
-    ),
+# What names a row of each table, beside its run.
+ROWS = {
+    "llm/runs": [],
+    "llm/samples": ["temperature"],
+    "llm/curves": ["step"],
+    "vision/runs": [],
+    "vision/measures": ["variant", "set"],
 }
-# The entropies are measured at temperature 1 alone; a classifier that collapsed has neither ECE nor NLL.
-MAY_BE_NAN = ("response_entropy", "answer_entropy", "ece", "nll")
-
-
-def check(table: pd.DataFrame, name: str, where: Path) -> None:
-    """Raises ValueError where a column is missing, a row is repeated, or a value is out of range."""
-    row, ranges = TABLES[name]
-    missing = [column for column in (*KEY, *row, *ranges) if column not in table]
-    if missing:
-        raise ValueError(f"{where}: no column {', '.join(missing)}.")
-    repeated = table[table.duplicated([*KEY, *row])]
-    if len(repeated):
-        raise ValueError(f"{where}: a second row of {repeated.iloc[0][[*KEY, *row]].to_dict()}.")
-    for column, (low, high) in ranges.items():
-        fits = table[column].between(low, high) | (table[column].isna() & (column in MAY_BE_NAN))
-        if not fits.all():
-            found = table.loc[~fits, [*KEY, *row, column]].iloc[0].to_dict()
-            raise ValueError(f"{where}: {column} from {low} to {high} expected, but there is {found}.")
 
 
 def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
-    """A table of TABLES; checked."""
-    file = records / f"{name}.csv"
-    table = pd.read_csv(file, dtype=LABELS)
-    check(table, name, file)
-    return table
+    """A table of ROWS. Settings are labels, even where they look like numbers."""
+    return pd.read_csv(records / f"{name}.csv", dtype={"setting": str, "commit": str})
 
 
 def _llm(folder: Path) -> dict[str, pd.DataFrame]:
@@ -110,27 +77,20 @@ def gather(output: Path) -> dict[str, pd.DataFrame]:
             continue
         for name, table in HOSTS[run["host"]](folder).items():
             columns = {key: run[key] for key in KEY} | (about(run) if name.endswith("/runs") else {})
-            for place, (column, value) in enumerate(columns.items()):
-                table.insert(place, column, value)
-            found.setdefault(name, []).append(table)
+            found.setdefault(name, []).append(pd.DataFrame(columns, table.index).join(table))
     return {name: pd.concat(tables) for name, tables in found.items()}
 
 
 def collect(output: Path, records: Path = RECORDS) -> int:
-    """The number of finished runs in `output`, which are now in `records`. Raises ValueError, as `check`."""
+    """The number of finished runs in `output`, which are now in `records`."""
     found = gather(output)
     for name, table in found.items():
-        check(table, name, output)
-    for name, table in found.items():
         file = records / f"{name}.csv"
-        if file.is_file():
-            before = read(name, records)
-            replaced = pd.MultiIndex.from_frame(before[KEY]).isin(pd.MultiIndex.from_frame(table[KEY]))
-            table = pd.concat([before[~replaced], table])
         file.parent.mkdir(parents=True, exist_ok=True)
+        both = pd.concat([read(name, records), table]) if file.is_file() else table
+        both = both.drop_duplicates([*KEY, *ROWS[name]], keep="last").sort_values(KEY, kind="stable")
         # Five digits are more than a comparison of seeds can use.
-        written = {"index": False, "float_format": "%.5g", "na_rep": "nan", "lineterminator": "\r\n"}
-        table.sort_values(KEY, kind="stable").to_csv(file, **written)
+        both.to_csv(file, index=False, float_format="%.5g", na_rep="nan", lineterminator="\r\n")
     return sum(len(table) for name, table in found.items() if name.endswith("/runs"))
 
 
@@ -140,10 +100,7 @@ def main() -> None:
     output = parser.parse_args().output
     if not output.is_dir():
         sys.exit(f"error: {output} is not there. It is the OUTPUT of rivals.launch.")
-    try:
-        print(f"{collect(output)} finished runs of {output} are in {RECORDS}.")
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    print(f"{collect(output)} finished runs of {output} are in {RECORDS}.")
 
 
 if __name__ == "__main__":

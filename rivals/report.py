@@ -7,8 +7,8 @@ A page has its tables between <!-- table NAME --> and <!-- end -->.
 
 import argparse
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -17,10 +17,10 @@ import pandas as pd
 from scipy import stats
 
 from rivals import llm, pictures, records, vision
-from rivals.records import run_json
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 
 DOCS = records.PROJECT / "docs"
+WELCH = partial(stats.ttest_ind, equal_var=False)
 PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -38,26 +38,39 @@ def spread(values: pd.Series, digits: int) -> str:
     return f"{mean(values):.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
 
 
-def interval(middle: float, half: float, digits: int) -> str:
-    """Bold where the interval excludes 0."""
-    low, high = middle - half, middle + half
-    cell = f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
+def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = stats.ttest_rel) -> str:
+    """Of the means, one's minus the other's, with its 95 % interval; bold where that excludes 0.
+
+    Args:
+        test: of scipy; by seed unless it is WELCH.
+    """
+    low, high = test(one, other).confidence_interval()
+    cell = f"{one.mean() - other.mean():+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
     return cell if low <= 0 <= high else f"**{cell}**"
 
 
-def paired(differences: pd.Series, digits: int) -> str:
-    """Mean of the differences by seed and its 95 % interval by Student's t."""
-    return interval(differences.mean(), stats.t.ppf(0.975, len(differences) - 1) * differences.sem(), digits)
-
-
-def unpaired(one: pd.Series, other: pd.Series, digits: int) -> str:
-    """Difference of the means and its 95 % interval by Welch's t-test."""
-    found = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
-    return interval(one.mean() - other.mean(), (found.high - found.low) / 2, digits)
+def chosen_and_fresh(numbers: pd.DataFrame, scores: pd.Series, settings: Mapping[str, Sequence[str]]) -> tuple:
+    """Of each method the setting that the rule chooses, and the numbers of its fresh runs."""
+    chosen = choose(scores, settings)
+    return chosen, {method: of(numbers, (method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
 
 
 def joined(values: Iterable[float], form: str) -> str:
     return ", ".join(format(value, form) for value in values)
+
+
+def tuning_lines(scores: pd.Series, settings: Mapping[str, Sequence[str]], digits: int) -> dict[str, list[str]]:
+    """Of each method the mean score of every setting over the tuning seeds; the chosen one is bold.
+
+    Args:
+        scores: by method, setting and seed.
+    """
+    means = scores[scores.index.isin(TUNING_SEEDS, "seed")].groupby(["method", "setting"]).mean()
+    lines = {}
+    for method, best in choose(scores, settings).items():
+        cells = {setting: f"{setting}: {abs(means[method, setting]):.{digits}f}" for setting in settings[method]}
+        lines[method] = [*(cells | {best: f"**{cells[best]}**"}).values()]
+    return lines
 
 
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
@@ -74,12 +87,12 @@ HEADINGS = {
     "d@.95": ("d@.95", 1),
     "d@.90": ("d@.90", 1),
 }
+# What is shown of a task; and what ERA is compared in, fixed in the protocol.
 SHOWN = {
     "chain": ["H_resp", "accuracy", "distinct of 256", "d@.95", "d@.90"],
     "chain-goal": ["H_resp", "accuracy", "distinct of 256", "accuracy at the best temperature", "pass@32"],
     **dict.fromkeys(("chain-biased", "chain-single"), ["H_resp", "accuracy", "pass@32", "reward"]),
 }
-# What ERA is compared in; fixed in the protocol.
 COMPARED = {
     "chain": ["d@.95"],
     "chain-goal": ["accuracy at the best temperature", "pass@32"],
@@ -92,21 +105,23 @@ class Part(NamedTuple):
 
     task: str
     tuned: bool
+    off_policy: bool
     chosen: dict[str, str]
     fresh: dict[str, pd.DataFrame]
 
 
-def llm_numbers(runs: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """A row per run, by KEY."""
-    return llm.measures(samples).join(runs.set_index(KEY).add_prefix("training_"))
+def llm_numbers() -> pd.DataFrame:
+    """A row per recorded run, by KEY."""
+    runs = records.read("llm/runs").set_index(KEY).add_prefix("training_")
+    return llm.measures(records.read("llm/samples")).join(runs)
 
 
 def llm_parts(numbers: pd.DataFrame) -> dict[str, Part]:
+    """By the name of the part."""
     parts = {}
     for tuned_on, task, off_policy in llm.PARTS:
-        chosen = choose(numbers.score[tuned_on], llm.settings(off_policy))
-        fresh = {method: of(numbers, (task, method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
-        parts[f"{task}{', off-policy' if off_policy else ''}"] = Part(task, tuned_on == task, chosen, fresh)
+        found = chosen_and_fresh(numbers.loc[task], numbers.score[tuned_on], llm.settings(off_policy))
+        parts[f"{task}{', off-policy' if off_policy else ''}"] = Part(task, tuned_on == task, off_policy, *found)
     return parts
 
 
@@ -115,41 +130,29 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
 
     Both only push upwards, so a floor is kept where the entropy ends above it, too.
     """
+    ends = numbers.training_response_entropy.sort_index()
     lines = []
-    for share in llm.SHARES:
+    for share in llm.METHODS["era"].settings:
         target = float(share) * llm.START["chain"][0]
         lines.append([f"{target:.2f}"])
         for method in ("era", "adaptive"):
-            seeds = [seed for seed in (*TUNING_SEEDS, *FRESH_SEEDS) if ("chain", method, share, seed) in numbers.index]
-            found = of(numbers, ("chain", method, share), seeds).training_response_entropy
+            found = ends["chain", method, share]
+            found = found[found.index.isin((*TUNING_SEEDS, *FRESH_SEEDS))]
             below, reached = (found < target - HELD).any(), ((found - target).abs() <= HELD).all()
             lines[-1].append(f"{joined(found, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
     return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
 
 
-def llm_tuning_table(numbers: pd.DataFrame, part: Part) -> str:
-    """The mean score of every setting over the tuning seeds; the chosen one is bold."""
-    lines, digits = [], 2 if part.task == "chain-goal" else 1
-    for method, best in part.chosen.items():
-        lines.append([llm.METHODS[method].title])
-        for setting in llm.METHODS[method].settings:
-            cell = f"{setting}: {of(numbers.score, (part.task, method, setting), TUNING_SEEDS).mean():.{digits}f}"
-            lines[-1].append(f"**{cell}**" if setting == best else cell)
-    return table(["method", *["setting: score"] * 5], lines)
-
-
 def llm_results_table(part: Part) -> str:
     """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
-    era, *_ = (found for method, found in part.fresh.items() if method in ("era", "off-era"))
-    lines = []
+    shown, compared = SHOWN[part.task], COMPARED[part.task]
+    era, lines = part.fresh["off-era" if part.off_policy else "era"], []
     for method, found in part.fresh.items():
-        lines.append([llm.METHODS[method].name, part.chosen[method]])
-        for column, digits in map(HEADINGS.get, SHOWN[part.task]):
-            lines[-1].append(spread(found[column], digits))
-        for column, digits in map(HEADINGS.get, COMPARED[part.task]):
-            lines[-1].append("-" if found is era else paired(era[column] - found[column], digits))
-    compared = [f"ERA minus it, {heading}" for heading in COMPARED[part.task]]
-    return table(["method", "setting", *SHOWN[part.task], *compared], lines)
+        cells = [spread(found[column], digits) for column, digits in map(HEADINGS.get, shown)]
+        for column, digits in map(HEADINGS.get, compared):
+            cells.append("-" if found is era else difference(era[column], found[column], digits))
+        lines.append([llm.METHODS[method].name, part.chosen[method], *cells])
+    return table(["method", "setting", *shown, *(f"ERA minus it, {heading}" for heading in compared)], lines)
 
 
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
@@ -158,7 +161,10 @@ def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
     for title, part in llm_parts(numbers).items():
         name = title.replace(", ", "-")
         if part.tuned:
-            tables[f"tuning {name}"] = llm_tuning_table(numbers, part)
+            digits = 2 if part.task == "chain-goal" else 1
+            tuning = tuning_lines(numbers.score[part.task], llm.settings(part.off_policy), digits)
+            lines = [[llm.METHODS[method].title, *cells] for method, cells in tuning.items()]
+            tables[f"tuning {name}"] = table(["method", *["setting: score"] * 5], lines)
         tables[f"results {name}"] = llm_results_table(part)
     return tables
 
@@ -174,46 +180,38 @@ def name_of(arm: str) -> str:
 
 def vision_runs(numbers: pd.DataFrame) -> tuple[dict[str, str], dict[str, pd.DataFrame]]:
     """Of each arm the chosen setting, and its fresh runs."""
-    chosen = choose(vision.scores(numbers), vision.settings())
-    return chosen, {arm: of(numbers, (arm, setting), FRESH_SEEDS) for arm, setting in chosen.items()}
+    return chosen_and_fresh(numbers, vision.scores(numbers), vision.settings())
 
 
 def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """By the name that marks their place in the page."""
     scores, (chosen, fresh) = vision.scores(numbers), vision_runs(numbers)
 
-    def nll(arm: str, setting: str) -> float:
-        return -of(scores, (arm, setting), TUNING_SEEDS).mean()
+    def minus(arm: str, other: str, images: str) -> str:
+        return "-" if arm == other else difference(fresh[arm]["nll", images], fresh[other]["nll", images], 3)
 
-    def difference(arm: str, other: str, images: str) -> str:
-        return "-" if arm == other else paired(fresh[arm]["nll", images] - fresh[other]["nll", images], 3)
-
-    tuning, results = [], []
-    for arm, best in chosen.items():
-        cells = {setting: f"{setting}: {nll(arm, setting):.4f}" for setting in vision.settings()[arm]}
-        tuning.append([name_of(arm), *(cells | {best: f"**{cells[best]}**"}).values()])
+    results = []
+    for arm, setting in chosen.items():
         means = fresh[arm].mean()
-        test = [
-            f"{means[measure, vision.TEST]:.{digits}f}" for measure, digits in {"top1": 2, "ece": 2, "nll": 3}.items()
-        ]
-        line = [name_of(arm), best, f"{means['temperature', vision.TEST]:.2f}", *test]
-        shifted = f"{means['nll', vision.SHIFTED]:.3f}"
-        line += [difference(arm, REFERENCE, vision.TEST), shifted, difference(arm, REFERENCE, vision.SHIFTED)]
-        results.append(line)
-    best_arms = {
-        method: min((arm for arm in fresh if vision.ARMS[arm] == method), key=lambda arm: nll(arm, chosen[arm]))
-        for method in vision.METHODS
-    }
-    era = best_arms.pop("era")
-    beside_best = [
-        [name_of(arm), *(difference(era, arm, images) for images in (vision.TEST, vision.SHIFTED))]
-        for arm in best_arms.values()
-    ]
+        digits = {"temperature": 2, "top1": 2, "ece": 2, "nll": 3}
+        cells = [f"{means[measure, vision.TEST]:.{decimals}f}" for measure, decimals in digits.items()]
+        cells += [minus(arm, REFERENCE, vision.TEST), f"{means['nll', vision.SHIFTED]:.3f}"]
+        results.append([name_of(arm), setting, *cells, minus(arm, REFERENCE, vision.SHIFTED)])
+    best = {}  # arm of each method, by its NLL on the tuning seeds
+    for method in vision.METHODS:
+        arms = [arm for arm in chosen if vision.ARMS[arm] == method]
+        best[method] = max(arms, key=lambda arm: of(scores, (arm, chosen[arm]), TUNING_SEEDS).mean())
+    era = best.pop("era")
+    beside = [[name_of(arm), minus(era, arm, vision.TEST), minus(era, arm, vision.SHIFTED)] for arm in best.values()]
+    tuning = tuning_lines(scores.rename_axis(["method", "setting", "seed"]), vision.settings(), 4)
     heads = ["temperature", "top-1, %", "ECE, %", "NLL", "minus the baseline's", "shifted: NLL", "minus the baseline's"]
     return {
-        "tuning": table(["arm", *(f"setting {number}" for number in range(1, 6))], tuning),
+        "tuning": table(
+            ["arm", *(f"setting {number}" for number in range(1, 6))],
+            [[name_of(arm), *cells] for arm, cells in tuning.items()],
+        ),
         "results": table(["arm", "setting", *heads], results),
-        "best": table([f"{name_of(era)} minus", "NLL", "shifted: NLL"], beside_best),
+        "best": table([f"{name_of(era)} minus", "NLL", "shifted: NLL"], beside),
     }
 
 
@@ -241,13 +239,8 @@ ALPHA_TARGET = -0.5  # nats per dimension, of all three
 
 def curves(group: str, agent: str) -> list[pd.DataFrame]:
     """train.csv of each recorded seed, by seed."""
-    found = {}
-    for folder in (records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*"):
-        seed = run_json.read(folder).get("seed")
-        if not folder.name.endswith(f"-seed{seed}"):
-            raise ValueError(f"{folder} holds a run with seed {seed}, by its {run_json.FILE}.")
-        found[seed] = pd.read_csv(folder / "train.csv")
-    return [found[seed] for seed in sorted(found)]
+    folders = (records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*")
+    return [pd.read_csv(folder / "train.csv") for folder in sorted(folders)]
 
 
 def ppo_table(first: str, arms: dict[str, str]) -> str:
@@ -260,8 +253,8 @@ def ppo_table(first: str, arms: dict[str, str]) -> str:
     lines = []
     for agent, label in arms.items():
         returns, entropies, clipped = (ends[agent][column] for column in columns)
-        minus_ppo = "-" if agent == "ppo" else unpaired(returns, ends["ppo"].eval_avg_return, 0)
-        era_minus = "-" if agent == "ppo_era" else unpaired(ends["ppo_era"].eval_avg_return, returns, 0)
+        minus_ppo = "-" if agent == "ppo" else difference(returns, ends["ppo"].eval_avg_return, 0, WELCH)
+        era_minus = "-" if agent == "ppo_era" else difference(ends["ppo_era"].eval_avg_return, returns, 0, WELCH)
         cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", minus_ppo, era_minus]
         lines.append([label, *cells, joined(entropies, ".2f"), joined(clipped, ".0%").replace("%", " %")])
     heading = ["return, each seed", "mean", "it minus PPO", "PPO-ERA minus it", "entropy per dimension"]
@@ -298,7 +291,7 @@ def filled(page: str, tables: dict[str, str]) -> str:
 def pages() -> dict[Path, str]:
     """The pages with their tables, as the records have them."""
     tables = {
-        "rivals/llm": llm_tables(llm_numbers(records.read("llm/runs"), records.read("llm/samples"))),
+        "rivals/llm": llm_tables(llm_numbers()),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
         "control/ppo": {"arms": ppo_table("sigma", ARMS)},
@@ -309,10 +302,9 @@ def pages() -> dict[Path, str]:
 
 
 def draw(folder: Path) -> None:
-    samples = records.read("llm/samples")
-    numbers = llm_numbers(records.read("llm/runs"), samples)
+    numbers = llm_numbers()
     parts = {title: (part.task, part.chosen) for title, part in llm_parts(numbers).items() if part.tuned}
-    pictures.frontiers(samples, parts, folder / "rivals-frontiers.png")
+    pictures.frontiers(records.read("llm/samples"), parts, folder / "rivals-frontiers.png")
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
@@ -322,12 +314,9 @@ def draw(folder: Path) -> None:
 
 def main() -> None:
     argparse.ArgumentParser("python -m rivals.report", description=__doc__).parse_args()
-    try:
-        for file, text in pages().items():
-            file.write_text(text)
-        draw(DOCS / "img")
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    for file, text in pages().items():
+        file.write_text(text)
+    draw(DOCS / "img")
     print(f"Tables in {DOCS}/rivals and {DOCS}/control, pictures in {DOCS}/img")
 
 

@@ -29,11 +29,10 @@ import era.timm
 from demo.vision import data
 from demo.vision.settings import CLASSES, MODEL
 from era.discrete import raw_logits
+from recipes import run_json
 from rivals import vision
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "recipes"))
-import run_json  # noqa: E402
-
+PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")
 EVALUATED_EVERY, BATCH_SIZE = 8, 20
 PER_CLASS = 10  # training images
@@ -180,7 +179,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     if run_json.read(folder).get("finished"):
         sys.exit(f"vision_run.py: error: {folder} holds a finished run. Start this one in another folder.")
     torch.set_num_threads(1)
-    known = {"method": arguments.method, "setting": arguments.setting}
+    known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
     record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES, **known)
     run_json.start(folder, record)
     sets = image_sets()

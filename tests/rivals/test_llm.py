@@ -4,7 +4,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +31,12 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
             era_checks.validate_trainer_config(composed)
 
 
-def finish(output: Path, run: launch.Run, **known) -> None:
+def finish(folder: Path, words: list[str], **known) -> None:
     """What a run leaves; the third setting of a method has most distinct answers."""
-    words = dict(zip(run.command[1::2], run.command[2::2]))
-    method, setting, seed = words["--method"], words["--setting"], int(words["--seed"])
-    folder = output / run.name
+    given = dict(zip(words[1::2], words[2::2]))
+    task, method, setting, seed = (given[f"--{name}"] for name in records.KEY)
     folder.mkdir()
-    record = {"host": "verl", "task": run.task, "method": method, "setting": setting, "seed": seed, "finished": True}
+    record = {"host": "verl", "task": task, "method": method, "setting": setting, "seed": int(seed), "finished": True}
     record |= {"started": "2026-11-20T08:00:01+00:00", "ended": "2026-11-20T08:09:01+00:00", "commit": "c" * 40}
     record |= {"versions": {"torch": "2.6.0"}, "hardware": {"cpu": "AMD EPYC", "cores": 2}}
     (folder / "run.json").write_text(json.dumps(record | known))
@@ -57,12 +55,12 @@ def test_stages_follow_the_protocol_and_records_hold_their_runs(tmp_path):
     output.mkdir()
     for stage in launch.llm_stages(output):
         found.append(stage)
-        for run in stage:
-            if not (output / run.name).exists():  # parts share their tuning
-                finish(output, run)
+        for name, words in stage.items():
+            if not (output / name).exists():  # parts share their tuning
+                finish(output / name, words)
     assert [len(stage) for stage in found] == [70, 35, 70, 35, 70, 35, 50, 25, 70, 35, 2]
-    assert "chain-single-bonus-0.03-seed11" in {run.name for run in found[5]}
-    finish(output, launch.Run("not-finished", "chain", "era", found[0][0].command), finished=False)
+    assert "chain-single-bonus-0.03-seed11" in found[5]
+    finish(output / "not-finished", next(iter(found[0].values())), finished=False)
     tables = tmp_path / "records"
     assert records.collect(output, tables) == records.collect(output, tables) == 357  # again: replaced
     runs, curves = (records.read(f"llm/{name}", tables) for name in ("runs", "curves"))
@@ -72,31 +70,16 @@ def test_stages_follow_the_protocol_and_records_hold_their_runs(tmp_path):
     assert ",0.66667," in (tables / "llm/samples.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    "change, problem",
-    [
-        (lambda rows: rows.drop(columns="pass_at_1"), "no column pass_at_1"),
-        (lambda rows: rows.assign(distinct_32=33), "distinct_32 from 0 to 32 expected"),
-        (lambda rows: rows.assign(pass_at_1=float("nan")), "pass_at_1 from 0 to 1 expected"),
-        (lambda rows: pd.concat([rows, rows.tail(1)]), "a second row of"),
-    ],
-)
-def test_damaged_tables_are_refused(tmp_path, change, problem):
-    (run,) = launch.llm_runs("chain", {"era": ["0.3"]}, [1])
-    (tmp_path / "runs").mkdir()
-    finish(tmp_path / "runs", run)
-    records.collect(tmp_path / "runs", tmp_path)
-    change(records.read("llm/samples", tmp_path)).to_csv(tmp_path / "llm/samples.csv", index=False)
-    with pytest.raises(ValueError, match=problem):
-        records.read("llm/samples", tmp_path)
-
-
-def test_a_copied_run_is_refused(tmp_path):
-    (run,) = launch.llm_runs("chain", {"era": ["0.3"]}, [1])
-    finish(tmp_path, run)
-    shutil.copytree(tmp_path / run.name, tmp_path / "chain-era-0.3-seed2")
-    with pytest.raises(ValueError, match="a second row of .*'seed': 1"):
-        records.collect(tmp_path, tmp_path / "records")
+def test_a_stage(tmp_path, capsys):
+    """An interrupted run starts over in an empty folder; one that fails ends the launch after all others."""
+    (tmp_path / "interrupted").mkdir()
+    (tmp_path / "interrupted/train.csv").touch()
+    finished = "import os, pathlib; assert not os.path.exists('train.csv'); pathlib.Path('run.json').write_text('{}')"
+    left = {"broken": "print('reason'); exit(3)", "interrupted": finished.replace("{}", '{"finished": true}')}
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        launch.train_stage({tmp_path / name: [sys.executable, "-c", code] for name, code in left.items()}, 1)
+    assert launch.is_finished(tmp_path / "interrupted") and (tmp_path / "broken/log.txt").read_text() == "reason\n"
+    assert "2 of 2: interrupted finished" in capsys.readouterr().out
 
 
 @pytest.mark.grid
