@@ -196,10 +196,11 @@ bench-gpu: $(call ready,verl-gpu)
 bench-vision: $(READY_TIMM)
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
 bench-control: $(READY_FASTTD3)
-	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control --checkout $(FASTTD3_CHECKOUT) \
-		--csv results/bench-control.csv
+	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control fasttd3 \
+		--checkout $(FASTTD3_CHECKOUT) --csv results/bench-control.csv
 bench-ppo: patched-drl-code-pytorch
-	@mkdir -p results; $(CPU) -m tools.bench.ppo --checkout "$$CHECKOUTS/drl-code-pytorch" --csv results/bench-ppo.csv
+	@mkdir -p results; $(CPU) -m tools.bench.control ppo --checkout "$$CHECKOUTS/drl-code-pytorch" \
+		--csv results/bench-ppo.csv
 bench-plugins: $(call ready,control-cpu)
 	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
 ## clean: remove virtual environments; RESULTS=1 removes results/ too

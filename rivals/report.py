@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Writes the tables and pictures of docs/rivals/, of PPO and of SAC anew, from records/ alone.
-
-A page has its tables between <!-- table NAME --> and <!-- end -->.
-"""
+"""Writes the tables and pictures of docs/rivals/, of PPO and of SAC anew, from records/ alone."""
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,16 +14,10 @@ from scipy import stats
 
 from rivals import llm, pictures, records, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
+from tools.pages import filled, table
 
 DOCS = records.PROJECT / "docs"
 WELCH = partial(stats.ttest_ind, equal_var=False)
-PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    first, *others = (f"| {' | '.join(line)} |" for line in (heading, *lines))
-    return "\n".join([first, f"|{'---|' * len(heading)}", *others])
 
 
 # --------------------------------------------------------------------------------------------------------------- cells
@@ -278,14 +268,6 @@ def alpha_table() -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------- pages
-
-
-def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with its tables. Raises ValueError unless it has a place for each of them."""
-    places = [name for _, name, _ in PLACE.findall(page)]
-    if sorted(places) != sorted(tables):
-        raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
-    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
 
 
 def pages() -> dict[Path, str]:

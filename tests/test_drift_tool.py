@@ -1,14 +1,18 @@
-"""tools/drift: what it says of a patched release that works, one that breaks, and what cannot be started."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""tools/drift: which releases there are, what becomes of one, and what the page says of those that work or break."""
 
-import re
+import json
+import subprocess
+import sys
 
 import pytest
 import torch
+from helpers import FASTTD3, TIMM
 
-from era.verl.compatibility import TESTED
-from tools.drift import __main__ as tool
+from tools import pages
+from tools.drift import __main__ as drift
 from tools.drift import probes
-from tools.drift.page import page
 
 WORKS = """
 import sys, torch
@@ -25,59 +29,69 @@ def create_model(name, num_classes, era_min_entropy):
     return Model()
 """
 BREAKS = "def create_model(name, **kwargs):\n    return loss_fn\n"
-LACKS = "import not_installed_anywhere.part\n"
 FILES = ("0001-Create-classifiers-with-ERA.patch", "0002-Train-with-ERA.patch")
-PATHS = {FILES[0]: {probes.FACTORY}, FILES[1]: {"train.py"}}
 
 
-def release(label: str, *results: str) -> dict:
-    rows = [{"patch": file, "result": result} for file, result in zip(FILES, results)]
-    return {"release": label, "commit": "0" * 40, "date": "2026-01-01", "problem": None, "patches": rows}
+def test_releases_from_a_pinned_version_to_the_next():
+    tags = ["v1.10", "v1.9.1", "v1.9", "v1.9.post1", "v1.9rc1", "v0.9", "nightly", "v2.0", "v2.1", "1.0-tv", "v1.9+cpu"]
+    pinned = {"v1.9": {"tag": "v1.9"}, "v2.0": {"tag": "v2.0"}}
+    assert drift.releases(pinned, "v1.9", tags) == ["v1.9", "v1.9.post1", "v1.9.1", "v1.10"]
+    assert drift.releases(pinned, "v2.0", tags) == ["v2.0", "v2.1"]
+    assert drift.releases({"a1": {}, "b2": {}}, "b2", tags) == ["b2", "main"]
 
 
-@pytest.fixture
-def started(tmp_path):
-    """The outcomes of a timm whose __init__.py is this text, where patch 0002 conflicts."""
+def test_a_release_has_the_patches_and_our_new_files(tmp_path):
+    """Our file is left out where the release has a submodule or a link in place of its folder."""
 
-    def start(text: str, label: str = "v9.1") -> dict:
-        package = tmp_path / label / "timm"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(text)
-        row = release(label, "offset", "conflict")
-        tree, folder = package.parent, tmp_path / "logs" / label
-        return {**row, "started": tool.start_release("timm", row, PATHS, tree, folder)}
+    def git(*words):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
 
-    return start
+    (tmp_path / "core.py").write_text("one\n")
+    git("init", "-q", "-b", "era")
+    git("add", ".")
+    git("commit", "-qm", "upstream")
+    git("tag", "upstream/v1")
+    (tmp_path / "recipe").mkdir()
+    for name in ("recipe/run.sh", "era.py"):
+        (tmp_path / name).touch()
+    git("add", ".")
+    git("commit", "-qm", "new files")
+    (tmp_path / "core.py").write_text("one\npatched\n")
+    git("commit", "-qam", "patch")
+    git("format-patch", "-q", "-1", "-o", tmp_path / ".git")
+    git("checkout", "-q", "upstream/v1")
+    (tmp_path / "core.py").write_text("moved\none\n")
+    (tmp_path / "recipe").symlink_to("elsewhere")
+    git("add", ".")
+    git("commit", "-qm", "release")
+    (tmp_path / "left over").touch()
+    drift.merged(tmp_path, "v1", "v2", git("rev-parse", "HEAD"), list((tmp_path / ".git").glob("*.patch")))
+    assert (tmp_path / "core.py").read_text() == "moved\none\npatched\n" and (tmp_path / "recipe").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {".git", "core.py", "recipe", "era.py"}
 
 
-def outcome(row: dict) -> list[tuple]:
-    return [(item["what"], item["outcome"], item["reason"]) for item in row["started"]]
-
-
-def test_what_breaks_when_it_is_started_fails_with_the_last_line(started):
-    train = ("train.py", "not tried", "0002 conflicts")
-    error = "NameError: name 'loss_fn' is not defined"
-    rows = [started(WORKS), started(BREAKS, "v9.2"), started(LACKS, "v9.3")]
-    assert outcome(rows[0]) == [("create_model", "starts", ""), train]
-    assert outcome(rows[1]) == [("create_model", "fails", error), train]
-    assert outcome(rows[2])[0][1:] == ("not tried", "the environment has no not_installed_anywhere")
-
-    version = {"patches": list(FILES), "problems": [], "releases": rows}
-    plugins = {"v9.1": {"what": "era.timm", "outcome": "trains", "reason": ""}}
-    plugins["v9.5"] = {"what": "era.timm", "outcome": "not tried", "reason": "no timm-9.5"}
-    result = {"date": "2026-01-02", "environment": "Python 3", "upstreams": {}}
-    result["upstreams"]["timm"] = {"versions": {"v9.0": version}, "plugins": plugins}
-    text = page(result)
+def test_what_breaks_when_it_is_started_and_the_page(tmp_path):
+    rows, results = [], dict(zip(FILES, ("offset", "conflict")))
+    for label, text in {"v9.1": WORKS, "v9.2": BREAKS}.items():
+        files = {"timm/__init__.py": text, probes.FACTORY: "attach_era(model)", "train.py": "general = 'operate'"}
+        for name, content in files.items():
+            (tmp_path / label / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / label / name).write_text(content)
+        chosen = {test: drift.probes_of("timm", plugin=False)[test] for test in ("test_timm_model", "test_timm_train")}
+        started = drift.start(chosen, tmp_path / label, sys.executable, tmp_path / "logs" / label)
+        row = {"release": label, "date": "2026-01-01", "results": results, "started": started}
+        rows.append({**row, "plugin": [{"what": "era.timm", "outcome": "trains", "reason": ""}], "problem": ""})
+    unread = {"release": "v9.4", "date": "?", "results": {}, "started": [], "plugin": [], "problem": "gone"}
+    text = drift.parts("timm", {"v1.0.28": [*rows, unread]})["timm v1.0.28"]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| v9")]
     assert cells == [
-        ["v9.1", "2026-01-01", "offset", "conflict", "starts: create_model", "trains"],
-        ["v9.2", "2026-01-01", "offset", "conflict", "fails: create_model", ""],
-        ["v9.3", "2026-01-01", "offset", "conflict", "not tried", ""],
-        ["v9.5", "", "", "", "", "not tried"],
+        ["v9.1", "2026-01-01", "offset", "conflict", "", "", "starts: create_model", "trains"],
+        ["v9.2", "2026-01-01", "offset", "conflict", "", "", "fails: create_model", "trains"],
+        ["v9.4", "?", "", "", "", "", "not tried", ""],
     ]
-    assert f"- v9.2: create_model fails: `{error}`" in text and "2026-01-02" in text
-    assert "- v9.1, v9.2, v9.3: train.py was not tried: 0002 conflicts" in text
-    assert "- v9.5: era.timm was not tried: no timm-9.5" in text
+    assert "- v9.2: create_model fails: `NameError: name 'loss_fn' is not defined`" in text
+    assert "- v9.1, v9.2: train.py was not tried: train.py has no ERA" in text and "- v9.4 was not read: gone" in text
 
 
 def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
@@ -87,28 +101,22 @@ def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
         probes.check_classifier(classifier)
 
 
-def test_a_failure_of_what_is_claimed_is_told_by_the_exit_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(tool, "PLUGINS", {})
-    broken = {"what": "", "outcome": tool.FAILS, "reason": "RuntimeError: broken"}
-    monkeypatch.setattr(tool, "start", lambda chosen, *arguments: dict.fromkeys(chosen, broken))
-    for pinned, label in ((True, "v1.0.20"), (False, "v1.0.21")):
-        row = release(label, "clean", "clean")
-        version = {"commit": row["commit"] if pinned else "1" * 40, "patches": list(FILES), "releases": [row]}
-        assert tool.start_all({"upstreams": {"timm": {"v1.0.20": version}}}, tmp_path, tmp_path) is not pinned
+@pytest.mark.grid
+@pytest.mark.parametrize("name, version", [("verl", "v0.4.1"), ("timm", TIMM), ("fasttd3", FASTTD3)])
+def test_every_probe_succeeds_on_a_pinned_version(name, version, trees_of, tmp_path):
+    started = drift.start(
+        drift.probes_of(name, plugin=False), trees_of(name, version)[0], sys.executable, tmp_path / "logs"
+    )
+    assert {item["outcome"] for item in started} <= {"trains", "starts"}, started
 
 
-def test_the_releases_of_era_verl(tmp_path):
-    plugin = tool.PLUGINS["verl"]
-    assert (plugin.oldest, plugin.newest) == (TESTED[0], TESTED[-1])
-    rows = [release(label) for label in ("v0.8.0", "v0.9.0", "v0.10.0")]
-    found = tool.plugin_trees("verl", {"v0.4.1": {"releases": rows}}, tmp_path)
-    assert list(found) == ["v0.9.0", "v0.9.1"]
-    assert found["v0.9.0"] == tmp_path / "verl/v0.4.1/v0.9.0/upstream" and found["v0.9.1"].name == "verl-0.9.1"
+def test_the_page_has_a_place_for_every_pinned_version(project_root):
+    upstreams = json.loads((project_root / "upstreams.json").read_text())
+    tables = {f"{name} {label}": "" for name in drift.NAMES for label in upstreams[name]["versions"]}
+    pages.filled(drift.PAGE.read_text(), {"run": "", **tables})
 
 
-def test_the_files_of_every_probe_are_patched(project_root):
-    for name, chosen in tool.PROBES.items():
-        patches = (project_root / "patches" / name).glob("*/*.patch")
-        paths = {path for patch in patches for path in re.findall(r"^diff --git a/(\S+) b/", patch.read_text(), re.M)}
-        for probe in chosen:
-            assert paths.issuperset(probe.files), probe
+def test_an_unknown_upstream_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["drift", "tim"])
+    with pytest.raises(SystemExit, match="tim: expected of verl, timm, fasttd3"):
+        drift.main()

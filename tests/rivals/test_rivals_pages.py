@@ -11,6 +11,7 @@ from scipy import stats
 
 from rivals import llm, pictures, records, report, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
+from tools import pages
 
 
 def test_the_pages_have_the_tables_of_the_records():
@@ -21,9 +22,9 @@ def test_the_pages_have_the_tables_of_the_records():
 
 def test_a_table_without_a_place_is_an_error():
     page = "before\n<!-- table one -->\nold\n<!-- end -->\nafter\n"
-    assert report.filled(page, {"one": "| new |"}) == "before\n<!-- table one -->\n| new |\n<!-- end -->\nafter\n"
+    assert pages.filled(page, {"one": "| new |"}) == "before\n<!-- table one -->\n| new |\n<!-- end -->\nafter\n"
     with pytest.raises(ValueError, match="two"):
-        report.filled(page, {"one": "", "two": ""})
+        pages.filled(page, {"one": "", "two": ""})
 
 
 def test_the_rule():

@@ -1,128 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Time of a step of FastTD3's train.py and of FastSAC-ERA's, as ratios, and the activation's share of it.
+"""Time of a step of the training scripts of FastTD3 and of the paper's PPO, with ERA and without, as ratios.
 
-    python -m tools.bench.control --checkout checkouts/fasttd3 [--turns 3] [--device cuda] [--csv FILE]
+    python -m tools.bench.control fasttd3 --checkout checkouts/fasttd3 [--turns 3] [--csv FILE] [flags of train.py]
+    python -m tools.bench.control ppo --checkout checkouts/drl-code-pytorch [flags of PPO_continuous_main.py]
 
-Each turn trains once, for some hundred steps of the real train.py with upstream's networks, and takes the time between
-the first row of its log, before which everything is compiled, and the last; the environments' time is part of it.
+Each turn trains once and takes the time between the first row of its log and the last, so neither imports nor
+compilation count; the environments' time is part of it. PPO's is CPU time. Flags of the script go to all arms, such as
+--batch_size 4096 --compile --cuda, or PPO's --fast. OMP_NUM_THREADS sets the number of threads.
 
 Removing FastTD3's delay doubles the policy updates, with or without ERA, so all arms are compared with FastTD3 without
-delay too. The activation (ln sigma from the head's output, and its gradient in a policy update) is also measured alone,
-for each target action and each policy update of a step. OMP_NUM_THREADS sets the number of threads.
+delay too (second_ratio). PPO's arm `head` has ERA's layer and no activation, so ERA's second_ratio is the activation's
+own cost, and its ratio all that PPO-ERA adds.
 """
 
-import csv
 import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import gymnasium
-import torch
+import pandas as pd
 
-from era import continuous
 from tools.bench import tables
 
-ARMS = {
-    "fasttd3": ("FastTD3", ["--agent", "fasttd3"]),
-    "no-delay": ("FastTD3 without delay", ["--agent", "fasttd3", "--policy_frequency", "1"]),
-    "era": ("FastSAC-ERA", ["--agent", "fastsac_era"]),
-    "era-delta": ("FastSAC-ERA, learned delta", ["--agent", "fastsac_era", "--era_learn_delta"]),
-    "era-tanh": ("FastSAC-ERA, tanh", ["--agent", "fastsac_era", "--era_distribution", "tanh"]),
-    "era-clipped": ("FastSAC-ERA, clipped", ["--agent", "fastsac_era", "--era_distribution", "clipped"]),
-    "era-batch": ("FastSAC-ERA, batch level", ["--agent", "fastsac_era", "--era_level", "batch"]),
-}
-LOG_INTERVAL, UPDATES = 100, 2  # train.py's
-TARGET, LOW, HIGH = -0.5, -8.0, 0.0
-COLUMNS = {
-    "ms": ("seconds", 1e3, 1),
-    "x FastTD3": ("ratio", 1, 3),
-    "p20-p80": ("ratio", 1, 3, True),
-    "x no delay": ("no_delay_ratio", 1, 3),
-    "alone, %": ("activation_share", 100, 2),
+
+class Host(NamedTuple):
+    """seconds: the column of train.csv. total: steps before the first row, whose number is in `steps_flag`.
+
+    The first arm is the baseline, the second that of second_ratio.
+    """
+
+    script: str
+    overlay: str
+    seconds: str
+    arms: dict[str, list[str]]
+    flags: str
+    steps_flag: str
+    steps: int
+    before: int
+
+
+ERA = ["--agent", "fastsac_era"]
+HOSTS = {
+    "fasttd3": Host(
+        "fast_td3/train.py",
+        "fast_td3/era_training.py",
+        "seconds",
+        {
+            "FastTD3": ["--agent", "fasttd3"],
+            "FastTD3 without delay": ["--agent", "fasttd3", "--policy_frequency", "1"],
+            "FastSAC-ERA": ERA,
+            "FastSAC-ERA, learned delta": [*ERA, "--era_learn_delta"],
+            "FastSAC-ERA, tanh": [*ERA, "--era_distribution", "tanh"],
+            "FastSAC-ERA, clipped": [*ERA, "--era_distribution", "clipped"],
+            "FastSAC-ERA, batch level": [*ERA, "--era_level", "batch"],
+        },
+        "--no_use_wandb --no_compile --no_cuda --env_name Gym-Humanoid-v5 --num_envs 4 --num_eval_envs 1 "
+        "--batch_size 256 --buffer_size 1000 --num_updates 2 --eval_interval 0 --save_interval 0 "
+        "--render_interval 0 --csv_path train.csv",
+        "--total_timesteps",
+        100,
+        101,
+    ),
+    "ppo": Host(
+        "5.PPO-continuous/PPO_continuous_main.py",
+        "5.PPO-continuous/era_ppo.py",
+        "cpu_seconds",
+        {"parameter": [], "head": ["--std", "head"], "era": ["--std", "era"]},
+        "--env HalfCheetah-v4 --csv_path train.csv",
+        "--max_train_steps",
+        15_000,
+        5_000,
+    ),
 }
 
 
-def seconds_per_step(args, mode, flags):
-    """Of one training."""
-    sizes = {
-        "env_name": f"Gym-{args.task}",
-        "num_envs": args.num_envs,
-        "num_eval_envs": 1,
-        "batch_size": args.batch_size,
-        "buffer_size": 1000,
-        "num_updates": UPDATES,
-        "total_timesteps": args.steps + LOG_INTERVAL + 1,
-        "eval_interval": 0,
-        "save_interval": 0,
-        "render_interval": 0,
-        "csv_path": "train.csv",
-    }
-    switches = ["--no_use_wandb", "--compile" if mode == "compiled" else "--no_compile"]
-    switches += ["--cuda" if args.device == "cuda" else "--no_cuda"]
-    command = [sys.executable, args.checkout / "fast_td3/train.py", *switches, *flags]
-    command += [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+def seconds_per_step(host: Host, checkout: Path, flags: list[str]) -> float:
+    command = [sys.executable, str(checkout / host.script), *host.flags.split(), *flags]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            sys.exit(f"{done.stdout}\nerror: train.py ended with exit code {done.returncode}; its output is above.")
-        with open(Path(folder) / "train.csv", newline="") as file:
-            first, *_, last = csv.DictReader(file)
-    return (float(last["seconds"]) - float(first["seconds"])) / (int(last["global_step"]) - int(first["global_step"]))
+            sys.exit(f"{done.stdout}\nerror: {host.script} ended with exit code {done.returncode}; see above.")
+        rows = pd.read_csv(Path(folder) / "train.csv")[[host.seconds, "global_step"]]
+    seconds, steps = rows.iloc[-1] - rows.iloc[0]
+    return seconds / steps
 
 
-def activation_seconds(args, mode):
-    """Of a step's calls of the activation."""
-    dim = gymnasium.make(args.task).action_space.shape[0]
-    pre_std = torch.randn(args.batch_size, dim, device=args.device, requires_grad=True)
-    gradient = torch.randn_like(pre_std)
-    log_std = partial(continuous.state_level_log_std, target_entropy=dim * TARGET, log_std_min=LOW, log_std_max=HIGH)
-    log_std = torch.compile(log_std) if mode == "compiled" else log_std
-
-    def calls():
-        for _ in range(UPDATES):
-            log_std(pre_std)
-            torch.autograd.grad(log_std(pre_std), pre_std, gradient)
-
-    calls()
-    return tables.seconds_of(calls, args.device, 100)
-
-
-def main():
+def main() -> None:
     parser = tables.parser(__doc__, turns=3)
-    tables.add_checkout(parser, "FastTD3", "fast_td3/era_training.py")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager"])
-    parser.add_argument(
-        "--arms", nargs="+", choices=ARMS, default=list(ARMS), help="beside FastTD3 with and without delay"
-    )
-    parser.add_argument(
-        "--task", default="Humanoid-v5", help="of Gymnasium (default: Humanoid-v5, 17 action dimensions)"
-    )
-    parser.add_argument("--num-envs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=LOG_INTERVAL, help=f"of a turn, a multiple of {LOG_INTERVAL}")
-    args = parser.parse_args()
-    names = [name for name in ARMS if name in ("fasttd3", "no-delay", *args.arms)]
-    machine, written = tables.machine(args.device), []
-    for mode in args.modes:
-        arms = {name: partial(seconds_per_step, args, mode, ARMS[name][1]) for name in names}
-        arms["activation"] = partial(activation_seconds, args, mode)
-        seconds = tables.take_turns(arms, args.turns)
-        alone = seconds.pop("activation")
-        table = tables.ratios(seconds, dict.fromkeys(names, "fasttd3"))
-        table = table.join(
-            tables.ratios(seconds, dict.fromkeys(names, "no-delay"), "no_delay_ratio").filter(like="no_")
-        )
-        shares = {name: [part / step for part, step in zip(alone, seconds[name])] for name in names if "era" in name}
-        table = table.join(tables.spread(tables.pd.DataFrame(shares), "activation_share"))
-        title = f"{args.task}, {args.num_envs} environments, batch {args.batch_size}, {mode}; the activation alone"
-        tables.show(title, table.rename(index={name: title for name, (title, _) in ARMS.items()}), COLUMNS)
-        shape = {"task": args.task, "num_envs": args.num_envs, "batch_size": args.batch_size, "mode": mode}
-        written.append(table.assign(**shape, steps=args.steps, turns=args.turns, **machine))
-        tables.write_csv(args.csv, written)
+    parser.add_argument("host", choices=HOSTS)
+    parser.add_argument("--checkout", type=Path, required=True, help="with the ERA overlay")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="beside the two baselines (default: all)")
+    parser.add_argument("--steps", type=int, help="of a turn: as many as lie between rows, or multiples of that")
+    args, flags = parser.parse_known_args()
+    host, checkout = HOSTS[args.host], args.checkout.resolve()
+    if not (checkout / host.overlay).is_file():
+        parser.error(f"--checkout: {checkout} is not {args.host} with the ERA overlay: no {host.overlay} there")
+    names = [name for number, name in enumerate(host.arms) if number < 2 or name in (args.arms or host.arms)]
+    steps = args.steps or host.steps
+    flags += [host.steps_flag, str(steps + host.before)]
+    arms = {name: partial(seconds_per_step, host, checkout, [*host.arms[name], *flags]) for name in names}
+    written = tables.Tables(args.csv)
+    table = tables.ratios(tables.take_turns(arms, args.turns), ratio=names[0], second_ratio=names[1])
+    title = f"{host.script}, {args.turns} turns of {steps} steps; {' '.join(flags)}"
+    written.add(title, table, host=args.host, steps=steps, turns=args.turns, flags=" ".join(flags))
 
 
 if __name__ == "__main__":

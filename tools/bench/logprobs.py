@@ -32,6 +32,7 @@ from tools.bench import tables
 
 LOW, HIGH, K, ANY_K, TOP_K = 0.45, 3.0, 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
 WIDTH = 3584  # of the hidden states
+TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 HEAD = "head and update, entropy bonus"
 MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the logits
 
@@ -39,8 +40,8 @@ MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the l
 class Case:
     """Eight responses; two have too little entropy, one too much, and half have a positive advantage."""
 
-    def __init__(self, tokens, vocabulary, dtype, device, temperature):
-        self.shape, self.dtype, self.device, self.temperature = (8, tokens // 8, vocabulary), dtype, device, temperature
+    def __init__(self, tokens, vocabulary, dtype, device):
+        self.shape, self.dtype, self.device = (8, tokens // 8, vocabulary), dtype, device
         self.labels = torch.randint(vocabulary, self.shape[:2], device=device)
         self.entropy = torch.tensor([0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0], device=device)
         advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=device)
@@ -96,7 +97,7 @@ def compiled_entropy(logits):
 def upstream(case, logits, entropy=None):
     from verl.utils.torch_functional import logprobs_from_logits
 
-    logits.div_(case.temperature)
+    logits.div_(TEMPERATURE)
     log_probs = logprobs_from_logits(logits, case.labels, inplace_backward=entropy is None)
     return [log_probs, entropy(logits)] if entropy else [log_probs]
 
@@ -108,21 +109,21 @@ def eager(logits):
 
 
 def cross_entropy(case, logits):
-    logits.div_(case.temperature)
+    logits.div_(TEMPERATURE)
     return [-F.cross_entropy(logits.flatten(0, 1), case.labels.flatten(), reduction="none")]
 
 
 def flash_attention(case, logits):
     from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
 
-    logits.div_(case.temperature)
+    logits.div_(TEMPERATURE)
     return [-cross_entropy_loss(logits.flatten(0, 1), case.labels.flatten(), inplace_backward=True)[0]]
 
 
 def liger(case, logits):
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
-    logits.div_(case.temperature)
+    logits.div_(TEMPERATURE)
     found = LigerCrossEntropyFunction.apply(logits.flatten(0, 1), case.labels.flatten(), None, -100, 0.0, 0.0, "none")
     return [-(found[0] if isinstance(found, tuple) else found)]
 
@@ -130,7 +131,7 @@ def liger(case, logits):
 def branches(case, logits, k=K, triton=True):
     from verl.utils.era_log_probs import branch_log_probs
 
-    return branch_log_probs(logits, case.labels, k, case.temperature, triton=triton)
+    return branch_log_probs(logits, case.labels, k, TEMPERATURE, triton=triton)
 
 
 def era(case, logits, k=K, inplace_backward=True, **asked):
@@ -138,7 +139,7 @@ def era(case, logits, k=K, inplace_backward=True, **asked):
     from verl.utils.era_log_probs import policy_terms
 
     scale = logit_scale(case.entropy, case.advantages, case.mask, low=LOW, high=HIGH, k=k)
-    terms = policy_terms(logits, case.labels, scale, case.temperature, inplace_backward=inplace_backward, **asked)
+    terms = policy_terms(logits, case.labels, scale, TEMPERATURE, inplace_backward=inplace_backward, **asked)
     return [term for term in terms if term is not None]
 
 
@@ -146,7 +147,7 @@ def release(case, logits, top_k=None):
     from verl.utils.era import response_entropy
     from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 
-    logits.div_(case.temperature)
+    logits.div_(TEMPERATURE)
     h = response_entropy(entropy_from_logits(logits), case.mask).unsqueeze(-1)
     # The entropies of these random logits say nothing: decide as the other arms do, at the same cost.
     h = case.entropy.unsqueeze(-1) + 0 * h
@@ -164,7 +165,7 @@ def head_of_verl(case):
     from verl.utils.kernel.linear_cross_entropy import linear_cross_entropy
 
     hidden, labels = case.hidden.flatten(0, 1), case.labels.flatten()
-    return linear_cross_entropy(hidden, case.weight, labels, case.temperature, "none")
+    return linear_cross_entropy(hidden, case.weight, labels, TEMPERATURE, "none")
 
 
 def head_and_logits(case):
@@ -176,7 +177,7 @@ def fused_head(case):
     from verl.utils.era_log_probs import fused_policy_terms
 
     scale = logit_scale(case.entropy, case.advantages, case.mask, low=LOW, high=HIGH, k=K)
-    terms = fused_policy_terms(case.hidden, case.weight, case.labels, scale, case.temperature, entropy=True)
+    terms = fused_policy_terms(case.hidden, case.weight, case.labels, scale, TEMPERATURE, entropy=True)
     return [terms.scaled, terms.entropy]
 
 
@@ -225,13 +226,13 @@ def arms_of(group, device):
 
 
 def peak_mib():
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    """Of this process since it started."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def own_memory(case, group, arm):
     """MiB by which the logits and the arm raise the peak of this process."""
-    small = Case(16, 100, case.dtype, case.device, case.temperature)
+    small = Case(16, 100, case.dtype, case.device)
     small.once(group, arm, small.make_logits())  # compiles
     before = peak_mib()
     case.once(group, arm, case.make_logits())
@@ -255,8 +256,7 @@ def memory_on_a_gpu(case, group, arm):
 
 def peaks(case, group):
     """MiB for each arm that can be run here."""
-    memory = memory_on_a_gpu if case.device == "cuda" else memory_in_a_fork
-    found = {}
+    memory, found = memory_on_a_gpu if case.device == "cuda" else memory_in_a_fork, {}
     for arm in arms_of(group, case.device):
         try:
             found[arm] = memory(case, group, arm)
@@ -274,11 +274,10 @@ def measure(case, group, memory, turns):
         logits.copy_(kept)
         return tables.seconds_of(lambda: case.once(group, arm, logits), case.device)
 
-    for arm in memory:
-        run(arm)  # compiles
-    seconds = tables.take_turns({arm: partial(run, arm) for arm in memory}, turns)
-    baseline = next(iter(memory))
-    table = tables.ratios(seconds, dict.fromkeys(memory, baseline)).assign(mib=memory)
+    arms = {arm: partial(run, arm) for arm in memory}
+    tables.take_turns(arms, 1)  # compiles
+    baseline = next(iter(arms))
+    table = tables.ratios(tables.take_turns(arms, turns), ratio=baseline).assign(mib=memory)
     table["mib_ratio"] = table.mib / table.mib[baseline]
     if case.device == "cuda" and group in MOVES:
         copies = [tables.seconds_of(lambda: logits.copy_(kept), "cuda") for _ in range(turns)]  # reads and writes once
@@ -286,46 +285,28 @@ def measure(case, group, memory, turns):
     return table
 
 
-def read_arguments():
+def main():
     parser = tables.parser(__doc__)
     tables.add_checkout(parser, "verl", "verl/utils/era_log_probs.py")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--tokens", type=int, nargs="+", help="default: 512, on a GPU 8192 and 30720")
+    parser.add_argument("--tokens", type=int, nargs="+", help="at least 16; default: 512, on a GPU 8192 and 30720")
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
-    parser.add_argument("--temperature", type=float, default=1.0)
     args = parser.parse_args()
-    args.tokens = args.tokens or ([8192, 30720] if args.device == "cuda" else [512])
-    if min(args.tokens) < 16 or args.vocabulary < TOP_K:
-        parser.error(f"at least 16 tokens and {TOP_K} words are needed")
-    return args
-
-
-def main():
-    args = read_arguments()
     sys.path.insert(0, str(args.checkout))
     warnings.filterwarnings("ignore", message=".*pkg_resources")
     import verl.utils.torch_functional  # noqa: F401  (the import is not part of any arm)
 
-    machine, written = tables.machine(args.device), []
-    sizes = itertools.product(args.tokens, args.dtypes)
-    cases = {
-        size: Case(size[0], args.vocabulary, getattr(torch, size[1]), args.device, args.temperature) for size in sizes
-    }
+    written = tables.Tables(args.csv, args.device)
+    sizes = itertools.product(args.tokens or ([8192, 30720] if args.device == "cuda" else [512]), args.dtypes)
+    cases = {size: Case(size[0], args.vocabulary, getattr(torch, size[1]), args.device) for size in sizes}
     memory = {(size, group): peaks(case, group) for size, case in cases.items() for group in ARMS}
-    columns = {"ms": ("seconds", 1e3, 1), "ratio": ("ratio", 1, 2), "p20-p80": ("ratio", 1, 2, True)}
-    columns |= {"MiB": ("mib", 1, 0), "ratio ": ("mib_ratio", 1, 2)}
     for (size, group), peak in memory.items():
-        if not peak:
-            continue
-        (tokens, dtype), case = size, cases[size]
-        table = measure(case, group, peak, args.turns)
-        logits = tokens * args.vocabulary * case.dtype.itemsize / 2**20
-        shown = columns | ({"of copy": ("of_copy", 1, 2)} if "of_copy" in table else {})
-        tables.show(f"{group}: {tokens} x {args.vocabulary:,} {dtype}, logits of {logits:.0f} MiB", table, shown)
-        shape = {"group": group, "tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype, "turns": args.turns}
-        written.append(table.assign(**shape, temperature=args.temperature, **machine))
-        tables.write_csv(args.csv, written)
+        if peak:
+            (tokens, dtype), table = size, measure(cases[size], group, peak, args.turns)
+            title = f"{group}: {tokens} x {args.vocabulary:,} {dtype}"
+            shape = {"tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype}
+            written.add(title, table, group=group, turns=args.turns, **shape)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """An environment for rsl_rl that costs nothing: points that are moved to the origin."""
 
 import torch

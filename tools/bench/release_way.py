@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The release's way of scaling, re-implemented from its description, in the place of verl/utils/era_fsdp.py's hooks.
 
 In the old_log_prob pass and in the update alike: entropies of all tokens (in the update under autograd), H_resp decided

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What verl's actor needs to run on a CPU and has no package for."""
 
 import torch

@@ -7,26 +7,20 @@ import os
 import platform
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-TURN_SECONDS = 0.02  # a turn repeats what is shorter
+from recipes import run_json
 
 
 def parser(doc: str, turns: int = 7) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=doc.splitlines()[0])
-    made.add_argument("--turns", type=_at_least_two, default=turns, help=f"of each arm (default: {turns})")
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--turns", type=int, default=turns, help=f"of each arm (default: {turns})")
     made.add_argument("--csv", type=Path, help="also write a row per table and arm to this file")
     return made
-
-
-def _at_least_two(text: str) -> int:
-    if int(text) < 2:
-        raise argparse.ArgumentTypeError("a spread needs at least 2 turns")
-    return int(text)
 
 
 def add_checkout(made: argparse.ArgumentParser, upstream: str, file: str, required: bool = True) -> None:
@@ -42,26 +36,6 @@ def add_checkout(made: argparse.ArgumentParser, upstream: str, file: str, requir
     made.add_argument("--checkout", type=checkout, required=required, help=help_)
 
 
-def machine(device: str = "cpu") -> dict:
-    """What the times depend on, printed."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.processor() or platform.machine()
-    found = {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    print(textwrap.fill("; ".join(f"{name} {value}" for name, value in found.items()), 80))
-    return found
-
-
 def seconds_of(run: Callable[[], object], device: str = "cpu", repeats: int = 1) -> float:
     """Of one run, the mean over `repeats` of them."""
     if device == "cuda":
@@ -74,7 +48,7 @@ def seconds_of(run: Callable[[], object], device: str = "cpu", repeats: int = 1)
     return (time.perf_counter() - start) / repeats
 
 
-def take_turns(arms: dict[str, Callable[[], object]], turns: int) -> dict[str, list]:
+def take_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list]:
     """What each arm returned in each turn. The order is reversed every other turn: a drift of the machine hits all."""
     found = {arm: [] for arm in arms}
     for turn in range(turns):
@@ -89,24 +63,50 @@ def spread(values: pd.DataFrame, name: str) -> pd.DataFrame:
     return quantiles.set_axis([name, f"{name}_p20", f"{name}_p80"], axis=1)
 
 
-def ratios(seconds: dict[str, Iterable[float]], baselines: dict[str, str], name: str = "ratio") -> pd.DataFrame:
-    """A row per arm: `seconds` and, as `name`, the ratios to the arm's baseline, paired by turn, with their spreads."""
+def ratios(seconds: Mapping[str, Iterable[float]], **baselines: str | dict[str, str]) -> pd.DataFrame:
+    """A row per arm: `seconds`, and ratios to baselines, paired by turn, with their spreads.
+
+    Args:
+        baselines: for each column of ratios the arm that all are compared with, or the one of each arm.
+    """
     times = pd.DataFrame(seconds)
-    paired = pd.DataFrame({arm: times[arm] / times[baselines[arm]] for arm in times})
-    return spread(times, "seconds").join(spread(paired, name))
+    table = spread(times, "seconds")
+    for name, baseline in baselines.items():
+        of_arm = baseline if isinstance(baseline, dict) else dict.fromkeys(times, baseline)
+        paired = pd.DataFrame({arm: times[arm] / times[other] for arm, other in of_arm.items()})
+        table = table.join(spread(paired, name))
+    return table
 
 
-def show(title: str, table: pd.DataFrame, columns: dict[str, tuple]) -> None:
-    """Prints a table. columns: heading to (name, factor, decimals), or (name, factor, decimals, True) for a spread."""
-    text = {}
-    for heading, (name, factor, decimals, *spread) in columns.items():
-        names = [f"{name}_p20", f"{name}_p80"] if spread else [name]
-        cells = table[names].astype(float).mul(factor).map(lambda x, d=decimals: "" if pd.isna(x) else f"{x:.{d}f}")
-        text[heading] = cells.agg(lambda row: "-".join(filter(None, row)), axis=1)
-    print(f"\n{title}\n\n{pd.DataFrame(text, index=table.index).rename_axis(None).to_string()}", flush=True)
+class Tables:
+    """The tables of one benchmark, printed as they come, and all so far in a CSV file, with the machine."""
 
+    def __init__(self, csv: Path | None, device: str = "cpu"):
+        hardware = run_json.hardware()
+        self.csv, self.written = csv, []
+        self.machine = {
+            "date": time.strftime("%Y-%m-%d"),
+            "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+            "cpu": hardware["cpu"],
+            "cores": hardware["cores"],
+            "threads": os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        }
+        print(textwrap.fill("; ".join(f"{name} {value}" for name, value in self.machine.items()), 80))
 
-def write_csv(path: Path | None, tables: list[pd.DataFrame]) -> None:
-    if path:
-        filled = [table.dropna(axis=1, how="all") for table in tables]
-        pd.concat(filled).to_csv(path, float_format="%.5g", index_label="arm")
+    def add(self, title: str, table: pd.DataFrame, labels: Mapping[str, str] | None = None, **shape) -> None:
+        """Seconds are printed as ms, ratios with their spreads. labels: of arms. shape: further columns of the CSV."""
+        text = {}
+        for name in (name for name in table if not name.endswith(("_p20", "_p80"))):
+            factor = 1e3 if name == "seconds" else 1
+            medians, low, high = (
+                table.get(name + end, table[name]).mul(factor).map("{:#.3g}".format) for end in ("", "_p20", "_p80")
+            )
+            text["ms" if name == "seconds" else name] = medians.replace("nan", "")
+            if name.endswith("ratio") and f"{name}_p20" in table:
+                text[f"{name} p20-p80"] = low + "-" + high
+        print(f"\n{title}\n\n{pd.DataFrame(text).rename(index=labels or {}).to_string()}", flush=True)
+        self.written.append(table.assign(**shape, **self.machine))
+        if self.csv:
+            pd.concat(self.written).to_csv(self.csv, float_format="%.5g", index_label="arm")

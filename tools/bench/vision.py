@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Time of ERA, of the paper's listing and of no activation, alone and in steps of timm models, as ratios.
+"""Time of ERA, of the paper's listing and of no activation, alone and in training steps of timm models, as ratios.
 
     python -m tools.bench.vision --checkout checkouts/timm [--turns 15] [--device cuda] [--csv FILE]
 
-First the activation alone, between logits and cross-entropy; then whole steps of timm models: forward, cross-entropy,
-backward and SGD, on a GPU with automatic mixed precision as in train.py --amp. Both are measured in training, and in
-evaluation without gradients, eager and compiled. What is compiled is the model or the activation; the loss stays
-outside, as in train.py. The listing (paper, code:image) is reproduced here, including its unused maximum.
+First the activation alone, between logits and cross-entropy, forward and backward; then whole steps of timm models:
+forward, cross-entropy, backward and SGD, on a GPU with automatic mixed precision as in train.py --amp. Both eager and
+compiled. What is compiled is the model or the activation; the loss stays outside, as in train.py. The listing (paper,
+code:image) is reproduced here, including its unused maximum.
 
 A step's own noise may hide the activation's share of it. So the activation is also measured alone with the step's
-batch, and the last column is its time divided by the step's. Memory is what autograd keeps for the backward pass.
-OMP_NUM_THREADS sets the number of threads.
+batch; activation_share is that divided by the step's time. OMP_NUM_THREADS sets the number of threads.
 """
 
-import argparse
 import contextlib
 import copy
 import math
@@ -35,15 +33,7 @@ ARMS = {
     "logged": "ERA, entropies logged",
 }
 INVERSES = {"approx": "approx", "exact": "exact", "logged": "approx"}
-PASSES = ("training", "evaluation")
-COLUMNS = {
-    "ms": ("seconds", 1e3, 3),
-    "x plain": ("ratio", 1, 3),
-    "p20-p80": ("ratio", 1, 3, True),
-    "x listing": ("listing_ratio", 1, 3),
-    "kept, MiB": ("kept_mib", 1, 2),
-    "alone, %": ("alone_share", 100, 3),
-}
+TURN_SECONDS = 0.02  # a turn repeats what is shorter
 
 
 class Listing(nn.Module):
@@ -66,13 +56,10 @@ def paper_min_entropy(num_classes):
 
 
 def activations(num_classes):
-    from timm.layers.era import EntropyRegularizingActivation
+    from timm.layers.era import EntropyRegularizingActivation as Activation
 
     min_entropy = paper_min_entropy(num_classes)
-    era = {
-        arm: EntropyRegularizingActivation(num_classes, min_entropy, inverse=inverse)
-        for arm, inverse in INVERSES.items()
-    }
+    era = {arm: Activation(num_classes, min_entropy, inverse=inverse) for arm, inverse in INVERSES.items()}
     return {"plain": nn.Identity(), "listing": Listing(num_classes, min_entropy), **era}
 
 
@@ -82,11 +69,8 @@ def classifiers(model):
 
     min_entropy = paper_min_entropy(model.num_classes)
     era = {arm: attach_era(copy.deepcopy(model), min_entropy, inverse=inverse) for arm, inverse in INVERSES.items()}
-    return {
-        "plain": model,
-        "listing": nn.Sequential(copy.deepcopy(model), Listing(model.num_classes, min_entropy)),
-        **era,
-    }
+    listing = nn.Sequential(copy.deepcopy(model), Listing(model.num_classes, min_entropy))
+    return {"plain": model, "listing": listing, **era}
 
 
 def loss_function(arm):
@@ -100,109 +84,62 @@ def compiled(module, mode):
     return module if mode == "eager" or isinstance(module, nn.Identity) else torch.compile(module, dynamic=False)
 
 
-def activation_runs(args, batch, num_classes, pass_, mode):
-    """For each arm a function that runs it once, and one that runs only what keeps tensors for the backward pass."""
+def activation_step(device, batch, num_classes, activation, loss_fn):
+    """A function that runs it between logits and cross-entropy, forward and backward."""
     generator = torch.Generator().manual_seed(0)
-    logits = (3 * torch.randn(batch, num_classes, generator=generator)).to(args.device)
-    logits.requires_grad_(pass_ == "training")
-    target = torch.randint(num_classes, (batch,), generator=generator).to(args.device)
-
-    def functions(activation, loss_fn):
-        def loss():
-            return loss_fn(activation(logits), target)
-
-        def train():
-            logits.grad = None
-            loss().backward()
-
-        return (train if pass_ == "training" else loss), loss
-
-    return {
-        arm: functions(compiled(module.to(args.device), mode), loss_function(arm))
-        for arm, module in activations(num_classes).items()
-    }
+    logits = (3 * torch.randn(batch, num_classes, generator=generator)).to(device).requires_grad_()
+    target = torch.randint(num_classes, (batch,), generator=generator).to(device)
+    return lambda: torch.autograd.grad(loss_fn(activation(logits), target), logits)
 
 
-def step_runs(args, model, pass_, mode):
-    """Like activation_runs, for training steps or evaluations of a model."""
-    images = torch.randn(args.batch, *model.pretrained_cfg["input_size"], device=args.device)
-    target = torch.randint(model.num_classes, (args.batch,), device=args.device)
+def training_step(device, images, target, classifier, forward, loss_fn):
+    """A function that takes a step. forward: the classifier, maybe compiled."""
+    optimizer = torch.optim.SGD(classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True)  # turns are alike
+    scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
 
-    def functions(classifier, loss_fn):
-        classifier = classifier.to(args.device).train(pass_ == "training")
-        # lr=0: the weights stay, so that all turns are alike.
-        optimizer = torch.optim.SGD(classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True)
-        scaler = torch.amp.GradScaler(args.device, enabled=args.device == "cuda")
-        forward = compiled(classifier, mode)
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.float16) if device == "cuda" else contextlib.nullcontext():
+            loss = loss_fn(forward(images), target)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
-        def loss():
-            with torch.autocast(args.device, torch.float16) if args.device == "cuda" else contextlib.nullcontext():
-                return loss_fn(forward(images), target)
-
-        def train():
-            optimizer.zero_grad()
-            scaler.scale(loss()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-        return (train if pass_ == "training" else loss), loss
-
-    return {arm: functions(classifier, loss_function(arm)) for arm, classifier in classifiers(model).items()}
+    return step
 
 
-def kept_mib(loss):
-    """MiB that autograd keeps between forward and backward pass, without parameters; each storage counts once."""
-    kept = []
-
-    def keep(tensor):
-        if not isinstance(tensor, nn.Parameter):
-            kept.append(tensor)  # keeps its storage's address from being reused
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = loss()  # its graph holds the tensors
-    sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    del result
-    return sum(sizes.values()) / 2**20
+def measure(steps, args):
+    """A row for each arm: seconds, and the ratios to plain and to the listing."""
+    arms = {}
+    for arm, step in steps.items():
+        tables.seconds_of(step, args.device, 2)  # compilation, the allocator, cuDNN's choice
+        repeats = max(1, round(TURN_SECONDS / tables.seconds_of(step, args.device, 3)))
+        arms[arm] = partial(tables.seconds_of, step, args.device, repeats)
+    return tables.ratios(tables.take_turns(arms, args.turns), ratio="plain", listing_ratio="listing")
 
 
-def measure(args, runs, pass_):
-    """A row for each arm: seconds, the ratios to plain and to the listing, and MiB kept in training."""
-    with torch.set_grad_enabled(pass_ == "training"):
-        arms = {}
-        for arm, (run, _) in runs.items():
-            for _ in range(2):  # compilation, the allocator, cuDNN's choice
-                run()
-            repeats = max(1, round(tables.TURN_SECONDS / tables.seconds_of(run, args.device, 3)))
-            arms[arm] = partial(tables.seconds_of, run, args.device, repeats)
-        seconds = tables.take_turns(arms, args.turns)
-        kept = {arm: kept_mib(loss) if pass_ == "training" else None for arm, (_, loss) in runs.items()}
-    beside_listing = tables.ratios(seconds, dict.fromkeys(runs, "listing"), "listing_ratio").filter(like="listing")
-    table = tables.ratios(seconds, dict.fromkeys(runs, "plain")).join(beside_listing)
-    return table.assign(kept_mib=kept, alone_share=None)
-
-
-def measure_activation(args, batch, num_classes, pass_, mode):
+def measure_activation(args, mode, batch, num_classes):
     torch._dynamo.reset()  # otherwise the arms of all sizes reach the limit on recompilations of one function
-    return measure(args, activation_runs(args, batch, num_classes, pass_, mode), pass_)
+    modules = {arm: compiled(module.to(args.device), mode) for arm, module in activations(num_classes).items()}
+    make = partial(activation_step, args.device, batch, num_classes)
+    return measure({arm: make(module, loss_function(arm)) for arm, module in modules.items()}, args)
 
 
-def measure_steps(args, name, pass_, mode):
+def measure_model(args, mode, name):
     import timm
 
     torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=args.classes)
     torch._dynamo.reset()
-    table = measure(args, step_runs(args, model, pass_, mode), pass_)
-    alone = measure_activation(args, args.batch, args.classes, pass_, mode).seconds
-    return table.assign(alone_share=(alone - alone["plain"]) / table.seconds["plain"])
-
-
-def size(text):
-    batch, _, classes = text.partition("x")
-    if not (batch.isdigit() and classes.isdigit() and int(batch) >= 1 and int(classes) >= 10):
-        raise argparse.ArgumentTypeError(f"{text!r} is not BATCHxCLASSES, such as 256x1000, with at least 10 classes")
-    return int(batch), int(classes)
+    model, steps = timm.create_model(name, num_classes=args.classes), {}
+    images = torch.randn(args.batch, *model.pretrained_cfg["input_size"], device=args.device)
+    target = torch.randint(args.classes, (args.batch,), device=args.device)
+    for arm, classifier in classifiers(model).items():
+        classifier = classifier.to(args.device).train()
+        forward = compiled(classifier, mode)
+        steps[arm] = training_step(args.device, images, target, classifier, forward, loss_function(arm))
+    table = measure(steps, args)
+    alone = measure_activation(args, mode, args.batch, args.classes).seconds
+    return table.assign(activation_share=(alone - alone["plain"]) / table.seconds["plain"])
 
 
 def read_arguments():
@@ -211,8 +148,8 @@ def read_arguments():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
     help_ = "of the logits of the activation alone (default: 64x10 256x1000 64x21841)"
-    sizes = [(64, 10), (256, 1000), (64, 21841)]
-    parser.add_argument("--sizes", type=size, nargs="*", default=sizes, metavar="BATCHxCLASSES", help=help_)
+    sizes = ["64x10", "256x1000", "64x21841"]
+    parser.add_argument("--sizes", nargs="*", default=sizes, metavar="BATCHxCLASSES", help=help_)
     help_ = "of timm, whose steps are measured with their own image size (default: resnet50 test_resnet)"
     parser.add_argument("--models", nargs="*", default=["resnet50", "test_resnet"], metavar="MODEL", help=help_)
     parser.add_argument("--batch", type=int, help="images of a step (default: 8, on a GPU 64)")
@@ -228,18 +165,16 @@ def main():
     import timm
 
     torch.backends.cudnn.benchmark = True  # as in train.py
-    machine, written = {**tables.machine(args.device), "timm": timm.__version__}, []
-    planned = [("activation", *size_, measure_activation, size_) for size_ in args.sizes]
-    planned += [(name, args.batch, args.classes, measure_steps, (name,)) for name in args.models]
-    for what, batch, classes, measure_table, arguments in planned:
+    written = tables.Tables(args.csv, args.device)
+    planned = [("activation", *map(int, text.split("x"))) for text in args.sizes]
+    planned += [(name, args.batch, args.classes) for name in args.models]
+    for what, batch, classes in planned:
         for mode in args.modes:
-            for pass_ in PASSES:
-                table = measure_table(args, *arguments, pass_, mode)
-                title = f"{what}, {batch} x {classes:,} logits, {pass_}, {mode}"
-                tables.show(title, table.rename(index=ARMS), COLUMNS)
-                shape = {"what": what, "batch": batch, "classes": classes, "pass": pass_, "mode": mode}
-                written.append(table.assign(**shape, turns=args.turns, **machine))
-                tables.write_csv(args.csv, written)
+            alone = what == "activation"
+            table = measure_activation(args, mode, batch, classes) if alone else measure_model(args, mode, what)
+            shape = {"what": what, "batch": batch, "classes": classes, "mode": mode}
+            title = f"{what}, {batch} x {classes:,} logits, {mode}"
+            written.add(title, table, ARMS, **shape, turns=args.turns, timm=timm.__version__)
 
 
 if __name__ == "__main__":

