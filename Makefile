@@ -52,7 +52,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 .PHONY: help demo demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke control-smoke \
 	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 \
 	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
-	log-prob-search learned-delta vision-models agreement bench bench-actor bench-gpu bench-vision bench-control \
+	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-vision bench-control \
 	bench-ppo bench-plugins clean given-python \
 	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
@@ -175,9 +175,6 @@ learned-delta: $(call ready,cpu)
 ## vision-models: ERA on one model of each timm family (docs/vision/models.md)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
-## agreement: how far the log-probs and gradients of ERA's code paths differ
-agreement: patched-verl
-	@$(CPU) tests/llm/agreement.py "$$CHECKOUTS/verl"
 ## bench, bench-actor: time and memory of log-probs; of the actor's passes (VERL=0.9.1)
 ## bench-gpu: the same on a GPU, after the errors of the kernels there
 bench: patched-verl

@@ -100,8 +100,8 @@ def read_patch(file: str, raw: bytes) -> Patch:
     head, _, diffs = raw.decode("utf-8", "surrogateescape").partition("\ndiff --git ")
     headers, _, body = head.partition("\n\n")
     subject = re.search(r"^Subject: (?:\[PATCH[^]]*\] *)?(.+)$", re.sub(r"\n[ \t]+", " ", headers), re.M)
-    if "\r\n" in head or not head.startswith("From ") or not subject or not diffs:
-        problem = f"{file} is not in mail format: `From <id> <date>`, Subject:, then `diff --git`, with LF"
+    if "\r\n" in head or "\0" in head or not head.startswith("From ") or not subject or not diffs:
+        problem = f"{file} is not in mail format: `From <id> <date>`, Subject:, then `diff --git`, with LF, without NUL"
         raise Stop(USAGE, problem, "`git checkout -- patches` restores it (set core.autocrlf to false)")
     ids: dict[str, tuple[str, str] | None] = {}
     for block in re.split(r"^(?=diff --git )", "diff --git " + diffs, flags=re.M)[1:]:

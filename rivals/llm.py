@@ -33,7 +33,7 @@ PARTS = (
 )
 OFF_POLICY_RATE = 2e-4  # with four updates per batch of answers
 OFF_POLICY = f"actor.ppo_mini_batch_size=4 actor.ppo_micro_batch_size_per_gpu=32 actor.optim.lr={OFF_POLICY_RATE} "
-ADAPTIVE = "++actor.era.entropy_coeff_delta=0.005 "
+ADAPTIVE = "++actor.adaptive_entropy.delta=0.005 ++actor.adaptive_entropy.target="
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ METHODS = {
     "grpo": Method("GRPO, learning rate", "0.25 0.5 1 2 4", "actor.optim.lr={rate}"),
     "hotter": Method("GRPO sampled hotter, temperature", "1.1 1.2 1.35 1.5 2.0", "rollout.temperature={value}"),
     "era": Method("ERA, omega_low", SHARES, "actor.era.k=2.0 actor.era.low={h_resp}"),
-    "adaptive": Method("adaptive bonus on H_resp, target", SHARES, f"{ADAPTIVE} actor.era.low={{h_resp}}"),
+    "adaptive": Method("adaptive bonus on H_resp, target", SHARES, f"{ADAPTIVE}{{h_resp}}"),
     "adaptive-mean": Method(
         "adaptive bonus on the mean entropy, target",
         SHARES,
-        f"{ADAPTIVE} actor.era.low={{mean}} actor.era.top_fraction=1.0",
+        f"{ADAPTIVE}{{mean}} actor.era.top_fraction=1.0",
     ),
     "bonus": Method("entropy bonus, coefficient", "0.01 0.02 0.03 0.05 0.08", "actor.entropy_coeff={value}"),
     "kl": Method(

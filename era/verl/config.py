@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """The actor's configurations with the group `era`, and what ERA does not go together with."""
 
 import dataclasses
@@ -20,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 from verl.workers import config as verl_config
 
-from era.language import CONFIG_KEY, COVARIANCE_LOSSES, EraConfig
+from era.language_config import ACTOR, CONFIG_KEY, COVARIANCE_LOSSES, SCALED_COVARIANCES, EraConfig, refuse
 
 TRAINER_MODE = "era"
 
@@ -94,8 +83,8 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; a group `era` elsewhere; or all the settings that ERA does not go together
-            with.
+        ValueError: bad values in the group; a group `era` elsewhere; or settings that ERA does not go together with,
+            all of them.
     """
     if elsewhere := [key for key in _groups_called_era(OmegaConf.to_container(config)) if key != CONFIG_KEY]:
         raise ValueError(f"{', '.join(elsewhere)}: ERA is set by {CONFIG_KEY} alone. Nothing was started.")
@@ -130,106 +119,85 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
         ValueError: each setting with its key, its value, the reason and what to set.
     """
     actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
-    problems = []
-    if era.entropy_coeff_delta:
-        problems.append(
-            f"{CONFIG_KEY}.entropy_coeff_delta={era.entropy_coeff_delta}: only verl v0.4.1 with the overlay has this "
-            "entropy bonus; set it to 0"
-        )
-    if not trainer["use_v1"]:
-        problems.append(
-            "trainer.use_v1=False: the legacy trainer drops the token entropies before the update; set it to True"
-        )
-    if trainer["v1"]["trainer_mode"] not in ("sync", TRAINER_MODE):
-        problems.append(
-            f"trainer.v1.trainer_mode={trainer['v1']['trainer_mode']}: never tried with ERA; set it to sync"
-        )
-    if config["algorithm"]["rollout_correction"]["bypass_mode"]:
-        problems.append(
-            "algorithm.rollout_correction.bypass_mode=True: it skips the pass that makes the token entropies; "
-            "set it to False"
-        )
-    if config["distillation"]["enabled"]:
-        problems.append("distillation.enabled=True: its loss is not the one that ERA changes; set it to False")
-    if actor["_target_"] not in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}:
-        problems.append(
-            f"actor_rollout_ref.actor.strategy={actor['strategy']}, _target_={actor['_target_']}: only verl's FSDP, "
-            "Megatron and VeOmni engines apply ERA; set model_engine to dp, megatron or veomni"
-        )
-    elif actor["strategy"] not in STRATEGIES[actor["_target_"].rpartition(".")[2]]:
-        problems.append(
-            f"actor_rollout_ref.actor.strategy={actor['strategy']}: not an engine of _target_={actor['_target_']}; set "
-            "model_engine to dp, megatron or veomni, and not the strategy"
-        )
-    elif era.changes_training and actor["strategy"] in SCALES_RESPONSES:
-        problems += _beyond_temperature(config, era)
-    if era.changes_training:
-        problems += _unsound(config["actor_rollout_ref"])
-    if problems:
-        raise ValueError(
-            f"{CONFIG_KEY}.enable=True does not go together with\n  - "
-            + "\n  - ".join(problems)
-            + "\nNothing was started."
-        )
+    target, strategy, loss_mode = actor["_target_"], actor["strategy"], actor["policy_loss"]["loss_mode"]
+    known_target = target in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}
+    engines = STRATEGIES.get(target.rpartition(".")[2], ()) if known_target else ()
+    rules = [
+        (
+            not trainer["use_v1"],
+            "trainer.use_v1",
+            "the legacy trainer drops the token entropies before the update; set it to True",
+        ),
+        (
+            trainer["v1"]["trainer_mode"] not in ("sync", TRAINER_MODE),
+            "trainer.v1.trainer_mode",
+            "never tried with ERA; set it to sync",
+        ),
+        (
+            config["algorithm"]["rollout_correction"]["bypass_mode"],
+            "algorithm.rollout_correction.bypass_mode",
+            "it skips the pass that makes the token entropies; set it to False",
+        ),
+        (
+            config["distillation"]["enabled"],
+            "distillation.enabled",
+            "its loss is not the one that ERA changes; set it to False",
+        ),
+        (
+            not known_target,
+            f"{ACTOR}._target_",
+            "only verl's FSDP, Megatron and VeOmni engines apply ERA; set model_engine to dp, megatron or veomni",
+        ),
+        (
+            known_target and strategy not in engines,
+            f"{ACTOR}.strategy",
+            f"not an engine of {target}; set model_engine to dp, megatron or veomni, and not the strategy",
+        ),
+        (era.changes_training and loss_mode in COVARIANCE_LOSSES, f"{ACTOR}.policy_loss.loss_mode", SCALED_COVARIANCES),
+        (
+            era.changes_training and loss_mode == "bypass_mode",
+            f"{ACTOR}.policy_loss.loss_mode",
+            "its old log-probs are the sampler's, not those of the scaled policy; set it to vanilla or gspo",
+        ),
+    ]
+    if era.changes_training and strategy in engines and strategy in SCALES_RESPONSES:
+        rules += _beyond_temperature(config, era)
+    refuse(config, rules)
 
 
-def _unsound(actor_rollout_ref: Mapping[str, Any]) -> list[str]:
-    """With k = 1, where ERA only logs, these are verl's own business."""
-    loss_mode = actor_rollout_ref["actor"]["policy_loss"]["loss_mode"]
-    problems = []
-    if loss_mode in COVARIANCE_LOSSES:
-        problems.append(
-            f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}: its covariances would be those of the scaled "
-            "policy; set it to vanilla or gspo"
-        )
-    if loss_mode == "bypass_mode":
-        problems.append(
-            "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode: its old log-probs are the sampler's, not those "
-            "of the scaled policy; set it to vanilla or gspo"
-        )
-    return problems
-
-
-def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[str]:
-    """What a temperature for each response cannot express."""
+def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, str, str]]:
+    """Rules about what a temperature for each response cannot express."""
     actor, estimator = config["actor_rollout_ref"]["actor"], config["algorithm"]["adv_estimator"]
     strategy = actor["strategy"]
-    engine, key = actor[strategy], "actor_rollout_ref.actor"
-    known = ", ".join(RESPONSE_ADVANTAGES)
-    found = [
+    engine = actor[strategy]
+    rules = (
         (
             estimator not in RESPONSE_ADVANTAGES,
-            f"algorithm.adv_estimator={estimator}",
-            f"its advantages can differ within a response; set it to one of {known}",
+            "algorithm.adv_estimator",
+            f"its advantages can differ within a response; set it to one of {', '.join(RESPONSE_ADVANTAGES)}",
         ),
-        (era.top_k is not None, f"{CONFIG_KEY}.top_k={era.top_k}", "verl has no such filter; set it to null"),
+        (era.top_k is not None, f"{CONFIG_KEY}.top_k", "verl has no such filter; set it to null"),
         (
             config["actor_rollout_ref"]["model"]["use_fused_kernels"],
-            "actor_rollout_ref.model.use_fused_kernels=True",
+            "actor_rollout_ref.model.use_fused_kernels",
             "those kernels take one temperature for all responses; set it to False",
         ),
-        (actor["use_kl_loss"], f"{key}.use_kl_loss=True", "its KL would be the scaled policy's; set it to False"),
-        (
-            actor["entropy_coeff"],
-            f"{key}.entropy_coeff={actor['entropy_coeff']}",
-            "the entropy would be the scaled policy's; set it to 0",
-        ),
+        (actor["use_kl_loss"], f"{ACTOR}.use_kl_loss", "its KL would be the scaled policy's; set it to False"),
+        (actor["entropy_coeff"], f"{ACTOR}.entropy_coeff", "the entropy would be the scaled policy's; set it to 0"),
         (
             actor["calculate_entropy"],
-            f"{key}.calculate_entropy=True",
+            f"{ACTOR}.calculate_entropy",
             "the entropy would be the scaled policy's; set it to False",
         ),
         (
             engine["router_replay"]["mode"] == "R2",
-            f"{key}.{strategy}.router_replay.mode=R2",
+            f"{ACTOR}.{strategy}.router_replay.mode",
             "the pass for the old log-probs of the scaled policy would record routes; set it to R3 or disabled",
         ),
         (
             engine.get("dynamic_context_parallel"),
-            f"{key}.{strategy}.dynamic_context_parallel=True",
+            f"{ACTOR}.{strategy}.dynamic_context_parallel",
             "one rank of a group alone gets the old log-probs of the scaled policy; set it to False",
         ),
-    ]
-    return [
-        f"{setting}, on {strategy}: {reason}, or model_engine to dp" for refused, setting, reason in found if refused
-    ]
+    )
+    return [(holds, key, f"on {strategy} {reason}, or model_engine to dp") for holds, key, reason in rules]

@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """verl's FSDP engine, with a scale on the logits of each token, which it reads once."""
 
 from collections.abc import Callable
@@ -23,7 +12,7 @@ from verl.utils.ulysses import ulysses_pad_and_slice_inputs
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import pad_packed_inputs
 
-from era.language import FusedHead
+from era.fused_head import FusedHead
 from era.log_probs import fused_policy_terms, policy_terms
 
 # Nested (bsz, prompt + response), fp32: the scale of the token that each position predicts.

@@ -1,23 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """verl's synchronous trainer with ERA's workers, as `trainer.v1.trainer_mode=era`."""
 
 import ray
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
-from era.language import CONFIG_KEY, EraConfig
+from era.language_config import CONFIG_KEY, EraConfig
 from era.verl.config import TRAINER_MODE, check
 
 

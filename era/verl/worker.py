@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """verl's workers of the actor: the scales of an update, the old log-probs under them, the loss, the metrics."""
 
 import copy
@@ -30,15 +19,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested, response_to_nested
 
-from era.language import (
-    CONFIG_KEY,
-    EraConfig,
-    FusedHead,
-    logit_scale,
-    metric_sums,
-    split_entropy,
-    update_metrics,
-)
+from era.fused_head import FusedHead
+from era.language import logit_scale, metric_sums, split_entropy, update_metrics
+from era.language_config import CONFIG_KEY, EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
 from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
@@ -106,7 +89,7 @@ class EraTrainingWorker(TrainingWorker):
             verl's output, its metrics with those of ERA, which are means over all ranks.
 
         Raises:
-            ValueError: the batch has no token entropies; or a response needs two scales of an engine that takes one.
+            ValueError: a response needs two scales of an engine that takes one.
         """
         metrics = self._decide(data) if self.era.enable else {}
         output = super().train_mini_batch(data)
@@ -115,12 +98,6 @@ class EraTrainingWorker(TrainingWorker):
         return output
 
     def _decide(self, data) -> dict[str, float]:
-        if "entropy" not in data:
-            raise ValueError(
-                f"{CONFIG_KEY}.enable=True needs the token entropies of the old_log_prob pass, but the batch of the "
-                "update lacks them. Use verl's V1 trainer, without algorithm.rollout_correction.bypass_mode. "
-                "This step's update was not begun; checkpoints are as they were."
-            )
         era = self.era
         mask = data["response_mask"].to_padded_tensor(0).bool()
         advantages = data["advantages"].to_padded_tensor(0.0)
@@ -137,7 +114,8 @@ class EraTrainingWorker(TrainingWorker):
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data.update(self._old_log_probs(data))
-        sums = metric_sums(era, top, rest, mask, scale).to(get_device_name())
+        thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
+        sums = metric_sums(top, rest, mask, scale, **thresholds).to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         return update_metrics(sums)
 

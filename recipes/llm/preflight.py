@@ -88,15 +88,13 @@ def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
 
 
 def era_problems(config: dict) -> list[str]:
-    if importlib.util.find_spec("torch") is None:
-        return []
-    # By its path: era.py needs only torch, while `import verl` loads all of it.
-    spec = importlib.util.spec_from_file_location("checkout_era", CHECKOUT / "verl/utils/era.py")
+    # By its path: era_config.py needs only OmegaConf, while `import verl` loads all of it.
+    spec = importlib.util.spec_from_file_location("checkout_era", CHECKOUT / "verl/utils/era_config.py")
     era = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = era
     spec.loader.exec_module(era)
     try:
-        era.validate_trainer_config(config)
+        era.check_trainer_config(config)
     except ValueError as error:
         return [f"settings: {error}".replace("\n", "\n    ")]
     return []

@@ -69,6 +69,7 @@ def test_line_ends_that_git_converted_are_named_as_such(project):
         ("@@ -1,3 +1,3 @@", "@@ -1,3 +1,4 @@", 2),
         ("@@ -1,3 +1,3 @@", "@@ nonsense @@", 2),
         ("print(3)\n", "", 2),  # cut short
+        ("[PATCH] Hook", "[PATCH] Hook\0", 2),  # git has no such message
         ("main.py", "../main.py", 4),
         ("main.py", ".git/config", 4),
         ("main.py", "gone.py", 4),

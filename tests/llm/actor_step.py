@@ -1,18 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Old_log_prob passes and updates by the real DataParallelPPOActor of whichever verl is importable, patched or not.
 
     python actor_step.py SETTINGS.json RESULTS.pt
 
-With torchrun and N processes: Ulysses sequence parallelism over N, or with "fsdp" FSDP, each rank with its share of the
-batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each. All is fp64
-on CPU, except with "dtype": "float32".
+With torchrun and N processes: Ulysses sequence parallelism over N, or with "data_parallel" FSDP, each rank with its
+share of the batch. SETTINGS.json is a list: each entry trains a fresh policy, and RESULTS.pt holds one result for each.
+All is fp64 on CPU, except with "dtype": "float32".
 """
 
 import copy
-import json
-import os
-import sys
-from pathlib import Path
 
+import step_process
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
@@ -29,7 +28,7 @@ from tools.bench.stand_ins import install_memory_counters, install_padding_funct
 
 def make_data(settings, step, dtype):
     batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-    if settings.get("fsdp"):
+    if settings.get("data_parallel"):
         batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
     meta = {
         "temperature": settings["temperature"],
@@ -49,7 +48,7 @@ def old_log_prob_pass(actor, data):
         from verl.utils import forking_tokens
 
         rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
-        tensors = actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
+        tensors |= actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
         tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
     for key, value in tensors.items():
         data.batch[key] = value
@@ -72,12 +71,12 @@ def lora_reference_pass(actor, settings):
 def actor_config(settings):
     config = {
         "use_remove_padding": settings["remove_padding"],
-        "ulysses_sequence_parallel_size": 1 if settings.get("fsdp") else dist.get_world_size(),
+        "ulysses_sequence_parallel_size": 1 if settings.get("data_parallel") else dist.get_world_size(),
         "entropy_from_logits_with_chunking": False,
         "entropy_checkpointing": False,
         "use_torch_compile": False,
         "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"])
-        // (dist.get_world_size() if settings.get("fsdp") else 1),
+        // (dist.get_world_size() if settings.get("data_parallel") else 1),
         "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
         "ppo_max_token_len_per_gpu": 30,
         "use_dynamic_bsz": settings.get("dynamic", False),
@@ -95,14 +94,13 @@ def actor_config(settings):
         "loss_agg_mode": settings.get("loss_agg_mode", "token-mean"),
         "policy_loss": settings.get("policy_loss", {"loss_mode": "vanilla"}),
     }
-    if "era" in settings:
-        config["era"] = settings["era"]
-    return OmegaConf.create(config)
+    ours = {name: settings[name] for name in ("era", "adaptive_entropy") if name in settings}
+    return OmegaConf.create({**config, **ours})
 
 
 def take_steps(settings):
     set_ulysses_sequence_parallel_group(
-        None if settings.get("fsdp") or dist.get_world_size() == 1 else dist.group.WORLD
+        None if settings.get("data_parallel") or dist.get_world_size() == 1 else dist.group.WORLD
     )
     dtype = getattr(torch, settings.get("dtype", "float64"))
     torch.manual_seed(settings["seed"])
@@ -154,26 +152,7 @@ def take_steps(settings):
     }
 
 
-def main(settings_path, result_path):
-    torch.use_deterministic_algorithms(True)
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1")
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    else:
-        dist.init_process_group("gloo")
+if __name__ == "__main__":
     install_padding_functions()
     install_memory_counters()
-    results = []
-    for settings in json.loads(Path(settings_path).read_text()):
-        try:
-            results.append(take_steps(settings))
-        except ValueError as error:
-            results.append({"error": str(error)})
-    if dist.get_rank() == 0:
-        torch.save(results, result_path)
-    dist.barrier()
-    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    step_process.main(take_steps)

@@ -1,4 +1,6 @@
-"""What several tests of the language models share, and `make agreement` with them."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""What several tests of the language models share."""
 
 import importlib.util
 import json
@@ -11,6 +13,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+ACTOR_STEP = Path(__file__).with_name("actor_step.py")
 
 
 def load(path, name):
@@ -21,23 +24,18 @@ def load(path, name):
     return module
 
 
-def take_steps(tree, settings, processes=1):
-    """One result for each of the settings, by actor_step.py in processes in which `import verl` is the tree's.
+def take_steps(tree, settings, processes=1, script=ACTOR_STEP):
+    """One result for each of the settings, by the script in processes in which `import verl` is the tree's.
 
     Starting torch and verl takes seconds, so give it many settings at once.
     """
-    env = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    paths = os.pathsep.join(map(str, (tree, Path(__file__).parent, ROOT)))
+    env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
     with tempfile.TemporaryDirectory() as folder:
         files = [f"{folder}/settings.json", f"{folder}/results.pt"]
         Path(files[0]).write_text(json.dumps(settings))
-        command = [sys.executable, *launcher, Path(__file__).with_name("actor_step.py"), *files]
+        command = [sys.executable, "-W", "ignore", *launcher, script, *files]
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stdout + result.stderr
         return torch.load(files[1], weights_only=False)
-
-
-def largest_difference(ours, theirs):
-    """Over the parameters of two policies."""
-    assert ours.keys() == theirs.keys()
-    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)

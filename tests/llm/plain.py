@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """PPO's update with ERA in fp64, written down from the equations; it shares no code with the overlay or with verl."""
 
 import math

@@ -1,115 +1,112 @@
-"""The real DataParallelPPOActor with the overlay: against unpatched verl, and against fp64 arithmetic.
-
-The grid of all code paths is in test_code_paths.py. All settings of a kind are trained in one process.
-"""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The real DataParallelPPOActor with the overlay: against unpatched verl, and against fp64 arithmetic."""
 
 import math
 
 import plain
 import pytest
 import torch
-from llm_helpers import largest_difference, take_steps
+from llm_helpers import take_steps
 from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
+from update_cases import (
+    ALL_TERMS,
+    BASE,
+    CASES,
+    GSPO,
+    LAYOUTS,
+    OFF_POLICY,
+    PACKED,
+    as_one_process_sees_it,
+    cases,
+    check,
+    check_branches,
+    check_metrics,
+    difference,
+    with_era,
+)
 
-BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
-# The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
-ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
-# Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
-OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5, "era": ERA}
-GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean"}
-
-
-def with_era(**fields):
-    return {"era": {**ERA, **fields}}
-
-
-ON_POLICY = {
-    "plain": {},
-    "remove-padding": {"remove_padding": True, "temperature": 0.7},
-    "multi-turn": {"multi_turn": True},
-    "top-k": with_era(top_k=5),
-    "scaled advantages": with_era(scale_advantages=True),
-    "gate of the release": with_era(min_advantage=1.0),
-    "other factors": with_era(k=3.0, top_fraction=0.3),
-    "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True),
+LAYOUTS_OF_THE_ACTOR = {
+    "LoRA": {"lora": True},
+    "fused kernels, LoRA": {"fused": True, **PACKED, "lora": True},
+    "fused kernels, bias and soft-cap": {"fused": True, "head": {"bias": True, "final_logit_softcapping": 20.0}},
 }
-UPDATES = {name: {**BASE, **with_era(), **settings} for name, settings in ON_POLICY.items()}
-UPDATES |= {
-    "off-policy": OFF_POLICY,
-    "off-policy, all losses": {**OFF_POLICY, "kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(top_k=5)},
-    "off-policy, GSPO": {**OFF_POLICY, **GSPO, "clip": 0.02, "remove_padding": True},
-    "GSPO without ERA": {**OFF_POLICY, **GSPO, "clip": 0.01, "lr": 0.1, "temperature": 0.9, **with_era(enable=False)},
-    "LoRA": {**BASE, "lora": True, **with_era()},
-}
+OWN = cases(LAYOUTS_OF_THE_ACTOR, ("vanilla", ALL_TERMS))
+for case in [case for case in OWN if "soft-cap" in case[1] and case[2] == ALL_TERMS]:
+    OWN[case] |= {"kl_coef": 0}  # with which a reference policy would need verl's kernel
+WITHOUT_ERA = {"enable": False, "top_k": 5, "scale_advantages": True}
+OWN["off-policy", "packed", "GSPO without ERA"] = {**OFF_POLICY, **PACKED, **GSPO, "clip": 0.01, "lr": 0.1}
 FORKING = {fraction: {**BASE, "temperature": 0.9, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)}
+BRANCHES = {top_k: {**OFF_POLICY, "epochs": 1, "lr": 0, **with_era(top_k=top_k)} for top_k in (None, 5)}
+BF16 = {
+    (k, top_k, layout): {
+        **{**BASE, "micro_batch": 24, "dtype": "float32", "autocast": True, "temperature": 0.7},
+        **{"force_off_policy": True, **with_era(k=k, top_k=top_k), **LAYOUTS[layout]},
+    }
+    for k, top_k, layout in (  # no power of 2, and one
+        (1.7, None, "packed"),
+        (2.0, 5, "padded"),
+        (1.7, 5, "fused kernels, packed"),
+        (2.0, None, "padded"),
+    )
+}
+REFERENCE = {**OFF_POLICY, "reference": True, "lora": True, "dtype": "float32", "autocast": True}
+REFERENCES = {
+    "without ERA": {**REFERENCE, **with_era(enable=False)},
+    "with ERA": {**REFERENCE, **with_era(top_k=5)},
+    "fused": {**REFERENCE, **with_era(top_k=5), "fused": True},
+}
+GEMMA2 = {**OFF_POLICY, **with_era(), "model": "gemma2", "dtype": "float32"}
+# v0.4.1 takes token means over micro-batches, which dynamic ones make of other rows than plain.py.
+DYNAMIC = {
+    (policy, packed): {**CASES[policy, "dynamic", ALL_TERMS], "remove_padding": packed}
+    for policy in ("on-policy", "off-policy")
+    for packed in (False, True)
+}
+ARITHMETIC = {**{case: settings for case, settings in CASES.items() if case[1] != "dynamic"}, **OWN}
+EVERYTHING = {**ARITHMETIC, **DYNAMIC, **FORKING, **BRANCHES, **BF16, **REFERENCES}
+# Ulysses sequence parallelism over two processes; and FSDP, whose ranks have different responses, one of them empty.
+PROCESSES = {
+    **cases({"Ulysses": PACKED, "Ulysses, multi-turn": {**PACKED, "multi_turn": True}}, ("vanilla", "GSPO", ALL_TERMS)),
+    **cases({"Ulysses, fused kernels": {**PACKED, "fused": True}}, ("vanilla", "GSPO", "entropy bonus", "top-k")),
+    "FSDP": {**BASE, **with_era(), "data_parallel": True, "micro_batch": 4, "multi_turn": True},
+}
 
 
 @pytest.fixture(scope="module")
 def updates(patched_verl):
-    cases = UPDATES | FORKING
-    return dict(zip(cases, take_steps(patched_verl, list(cases.values()))))
+    return dict(zip(EVERYTHING, take_steps(patched_verl, list(EVERYTHING.values()))))
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_update_equals_fp64_arithmetic(updates, name):
-    settings, result = UPDATES[name], updates[name]
-    if not settings["era"]["enable"]:
-        settings = {key: value for key, value in settings.items() if key != "era"}
-    else:
-        branches = 2 if settings["era"]["high"] == math.inf else 3
-        assert len(scales(result, settings).unique()) == branches, "the case must exercise every branch of Eq. llm"
-    for parameter, expected in plain.train(result, settings).items():
-        torch.testing.assert_close(result["parameters"][parameter], expected, rtol=1e-6, atol=1e-9)
-    (metrics,) = result["metrics"]
-    if "epochs" in settings:
-        assert max(metrics["actor/pg_clipfrac"]) > 0, "the case must leave the trust region somewhere"
-        assert "GSPO" not in name or set(metrics["actor/pg_clipfrac_lower"]) == {0.0}
-    else:
-        assert metrics["actor/ppo_kl"] == metrics["actor/pg_clipfrac"] == [0.0] * 3, "the ratio is exactly 1"
+@pytest.mark.parametrize("case", ARITHMETIC, ids=", ".join)
+def test_update_equals_fp64_arithmetic(updates, case):
+    check(updates[case], ARITHMETIC[case], bound=1e-12)
 
 
-def scales(result, settings):
-    return plain.decide(plain.entropies(result, settings), result["batch"], settings)[0]
+@pytest.mark.parametrize("policy", ["on-policy", "off-policy"])
+def test_dynamic_batches_agree(updates, policy):
+    padded, packed = updates[policy, False], updates[policy, True]
+    assert difference(padded["start"], padded["parameters"]) > 1e-3
+    assert difference(padded["parameters"], packed["parameters"]) < 1e-12
 
 
-def test_metrics_equal_their_definitions(updates):
-    settings, result = UPDATES["multi-turn"], updates["multi-turn"]
-    expected = plain.metrics(result, settings)
-    (metrics,) = result["metrics"]
-    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+def test_the_cases_exercise_every_branch_and_metrics_equal_their_definitions(updates):
+    check_branches(updates)
+    case = "off-policy", "multi-turn", "vanilla"
+    check_metrics(updates[case], CASES[case])
 
 
-def test_the_release_and_the_equation_differ(updates):
-    """The release cuts advantages to whole numbers, so that its gate is at 1: fewer tokens than Eq. llm."""
-    equation, release = (
-        updates[name]["metrics"][0]["era/scaled_token_fraction"] for name in ("plain", "gate of the release")
-    )
-    assert 0 < release < equation
-
-
-def test_two_processes(updates, patched_verl):
-    """Ulysses sequence parallelism; and FSDP, whose ranks have different responses, one of them empty."""
-    multi_turn = UPDATES["multi-turn"]
-    ulysses = {**OFF_POLICY, "remove_padding": True}
-    sequence, shards = take_steps(patched_verl, [ulysses, {**multi_turn, "fsdp": True, "micro_batch": 4}], processes=2)
-    for parameter, expected in plain.train(sequence, ulysses).items():
-        torch.testing.assert_close(sequence["parameters"][parameter], expected, rtol=1e-6, atol=1e-9)
-    era = {name: value for name, value in updates["multi-turn"]["metrics"][0].items() if name.startswith("era/")}
-    assert len(era) == 6 and era["era/scaled_token_fraction"] > 0
-    assert {name: shards["metrics"][0][name] for name in era} == pytest.approx(era, rel=1e-9)
+@pytest.mark.slow
+def test_two_processes(patched_verl):
+    for case, result in zip(PROCESSES, take_steps(patched_verl, list(PROCESSES.values()), processes=2)):
+        settings = PROCESSES[case]
+        check(as_one_process_sees_it(result, settings), settings, bound=1e-12)
+    check_metrics(as_one_process_sees_it(result, settings), settings)
 
 
 # Several mini-batches, steps and Adam: what one different bit anywhere would spread.
-LONG = {
-    **BASE,
-    "dtype": "float32",
-    "adam": True,
-    "steps": 3,
-    "mini_batch": 8,
-    "micro_batch": 4,
-    "temperature": 0.9,
-    "entropy_coeff": 0.01,
-}
+LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
+LONG |= {"entropy_coeff": 0.01}
 PATHS = [
     LONG,
     {**LONG, "dynamic": True},
@@ -118,55 +115,46 @@ PATHS = [
     {**LONG, "remove_padding": True, "fused": True},
     {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
 ]
-WITHOUT_ERA = {
-    "absent": {},
-    "disabled": with_era(enable=False, top_k=5, scale_advantages=True),
-}
 
 
 def test_without_era_training_is_upstream_to_the_bit(patched_verl, upstream_verl):
     *upstream, once = take_steps(upstream_verl, [*PATHS, BASE])
-    cases = [(name, p) for name in WITHOUT_ERA for p in range(len(PATHS))]
-    settings = [{**PATHS[p], **WITHOUT_ERA[name]} for name, p in cases]
-    *results, with_top_k = take_steps(patched_verl, [*settings, {**BASE, **with_era(top_k=3)}])
-    for (name, p), patched in zip(cases, results):
-        assert patched["parameters"].keys() == upstream[p]["parameters"].keys()
-        for parameter, value in upstream[p]["parameters"].items():
-            assert not torch.equal(value, upstream[p]["start"][parameter])
-            assert torch.equal(patched["parameters"][parameter], value), (name, PATHS[p], parameter)
-        for theirs, ours in zip(upstream[p]["metrics"], patched["metrics"]):
-            assert ours == theirs
+    absent, disabled = PATHS, [{**path, "era": WITHOUT_ERA} for path in PATHS]
+    *results, with_top_k = take_steps(patched_verl, [*absent, *disabled, {**BASE, **with_era(top_k=3)}])
+    for settings, theirs, ours in zip([*absent, *disabled], upstream * 2, results):
+        assert difference(theirs["start"], theirs["parameters"]) > 1e-3
+        assert difference(theirs["parameters"], ours["parameters"]) == 0, settings
+        assert ours["metrics"] == theirs["metrics"]
     # With ERA, old log-probs and entropies stay those of the policy that sampled.
     mask = plain.response_mask(once["batch"], BASE).bool()
     for name in ("log_probs", "entropys"):
         torch.testing.assert_close(with_top_k[name][mask], once[name][mask], rtol=1e-12, atol=1e-12)
 
 
-def test_k_of_1_only_logs(patched_verl, upstream_verl):
-    """In fp64, where the one read of the logits and upstream's functions round alike."""
-    cases = [{**BASE, "entropy_coeff": 0.01, "kl_coef": 0.1, "remove_padding": packed} for packed in (False, True)]
-    logs_only = [{**case, **with_era(k=1.0, top_k=5, scale_advantages=True)} for case in cases]
-    for theirs, ours in zip(take_steps(upstream_verl, cases), take_steps(patched_verl, logs_only)):
-        assert largest_difference(theirs["start"], theirs["parameters"]) > 1e-3
-        assert largest_difference(theirs["parameters"], ours["parameters"]) < 1e-12
-        for expected, metrics in zip(theirs["metrics"], ours["metrics"]):
-            added = {name for name in metrics if name.startswith("era/")}
-            assert added and metrics.keys() - added == expected.keys()
+# Upstream's updates with the coefficients of an entropy bonus given by hand: what the controller would set.
+BY_HAND = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]}
 
 
-def test_adaptive_entropy_bonus(patched_verl, upstream_verl):
-    """The same updates as upstream's with the coefficients given by hand, and after a restart before each step."""
-    case = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]}
-    era = with_era(k=1.0, top_fraction=1.0, low=9.0, high=9.0, entropy_coeff_delta=0.1)
-    adaptive = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, **era}
-    (theirs,) = take_steps(upstream_verl, [case])
-    above = {**adaptive, **with_era(k=1.0, low=0.0, entropy_coeff_delta=0.1)}
-    *ours, without = take_steps(patched_verl, [adaptive, {**adaptive, "restart": True}, above])
-    for result in ours:
-        assert [step["era/entropy_coeff"] for step in result["metrics"]] == pytest.approx(case["entropy_coeffs"])
-        assert largest_difference(theirs["parameters"], result["parameters"]) < 1e-12
-    assert [step["era/entropy_coeff"] for step in without["metrics"]] == [0.0] * 4
-    assert largest_difference(theirs["parameters"], without["parameters"]) > 1e-3
+def test_k_of_1_only_logs_and_an_adaptive_bonus_sets_its_coefficient(patched_verl, upstream_verl):
+    """In fp64, where the one read of the logits and upstream's functions round alike; also after restarts."""
+    bonus = {**BASE, "entropy_coeff": 0.01, "kl_coef": 0.1}
+    logs_only = with_era(k=1.0, top_k=5, scale_advantages=True)
+    given = [bonus, {**bonus, **PACKED}, BY_HAND]
+    adaptive = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, **with_era(k=1.0, top_fraction=1.0)}
+    below, above = ({**adaptive, "adaptive_entropy": {"target": target, "delta": 0.1}} for target in (9.0, 0.0))
+    ours = [*({**case, **logs_only} for case in given[:2]), below, {**below, "restart": True}, above]
+    *ours, without = take_steps(patched_verl, ours)
+    theirs = take_steps(upstream_verl, given)
+    for expected, found in zip([*theirs, theirs[-1]], ours):
+        assert difference(expected["start"], expected["parameters"]) > 1e-3
+        assert difference(expected["parameters"], found["parameters"]) < 1e-12
+        for upstreams, metrics in zip(expected["metrics"], found["metrics"]):
+            added = metrics.keys() - upstreams.keys()
+            assert "era/response_entropy" in added and upstreams.keys() < metrics.keys()
+            assert {name.partition("/")[0] for name in added} <= {"era", "adaptive_entropy"}
+    for result, coefficients in ((ours[2], BY_HAND["entropy_coeffs"]), (without, [0.0] * 4)):
+        assert [step["adaptive_entropy/coeff"] for step in result["metrics"]] == pytest.approx(coefficients)
+    assert difference(theirs[2]["parameters"], without["parameters"]) > 1e-3
 
 
 @pytest.mark.parametrize("fraction", FORKING)
@@ -176,15 +164,57 @@ def test_only_forking_tokens_get_a_gradient(updates, fraction):
     mask, entropy = plain.response_mask(result["batch"], settings), plain.entropies(result, settings)
     keep = plain_keep(entropy, mask, fraction)[0]
     assert keep.sum() >= math.floor(fraction * mask.sum().item())  # more where tokens tie
-    kept = {**result, "batch": {**result["batch"], "advantages": result["advantages"] * keep}}
-    for name, expected in plain.train(kept, settings).items():
-        torch.testing.assert_close(result["parameters"][name], expected, rtol=1e-6, atol=1e-9)
+    advantages = result["advantages"] * keep
+    check({**result, "batch": {**result["batch"], "advantages": advantages}}, settings, bound=1e-9)
     (metrics,) = result["metrics"]
     if fraction < 1:
         assert metrics[FRACTION] == keep.sum().item() / mask.sum().item()
         assert metrics[THRESHOLD] == pytest.approx(entropy[keep].min().item(), rel=1e-6)
     else:
         assert not any(name.startswith("forking/") for name in metrics)
+
+
+@pytest.mark.parametrize("top_k", BRANCHES)
+def test_old_log_probs_of_the_branches_cost_one_pass(updates, top_k):
+    """The plain log-probs stay those of the sampling policy; the branches are those under 1, k and 1/k."""
+    settings, result = BRANCHES[top_k], updates[top_k]
+    batch, mask = result["batch"], plain.response_mask(result["batch"], settings)
+    model = plain.build_model(settings, torch.double)
+    model.load_state_dict(result["start"])
+    with torch.no_grad():
+        logits, _ = plain.policy(model, batch, settings)
+    ones = torch.ones_like(batch["advantages"])
+    expected, _ = plain.log_prob(logits, batch["responses"], ones)
+    assert (batch["old_log_probs"] - expected)[mask].abs().max() < 1e-12
+    for column, factor in enumerate((1, 2, 0.5)):
+        expected, kept = plain.log_prob(logits, batch["responses"], factor * ones, top_k)
+        assert kept[mask].all() == (top_k is None)
+        assert (batch["era_branch_log_probs"][..., column] - expected)[mask & kept].abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("case", BF16, ids=str)
+def test_the_first_off_policy_ratio_is_one_in_bf16(updates, case):
+    """Up to the rounding of fp32, although the logits are bf16."""
+    (metrics,) = updates[case]["metrics"]
+    assert metrics["era/scaled_token_fraction"] > 0.1
+    assert abs(metrics["actor/ppo_kl"][0]) < 1e-6 and metrics["actor/pg_clipfrac"] == [0.0]
+
+
+def test_the_reference_pass_of_lora_knows_nothing_of_era(updates):
+    """It is a pass of the actor, without its adapters, but not the one that makes log-probs under k and 1/k as well."""
+    without, ours, fused = (updates[name]["ref_log_prob"] for name in REFERENCES)
+    response = ours != 0  # 0 where there is no token, which upstream fills
+    assert response.sum() > 24 and response.shape == without.shape
+    in_bf16 = without[response].float()  # as upstream's log_softmax of bf16 logits is
+    torch.testing.assert_close(ours[response], in_bf16, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(fused, ours)
+
+
+@pytest.mark.slow
+def test_fused_kernels_of_a_real_model_with_a_soft_cap(patched_verl):
+    logits, fused = take_steps(patched_verl, [GEMMA2, {**GEMMA2, "fused": True}])
+    assert difference(logits["start"], logits["parameters"]) > 1e-3
+    assert difference(logits["parameters"], fused["parameters"]) < 1e-6
 
 
 REFUSALS = """
@@ -206,15 +236,10 @@ def said(action):
     except ValueError as error:
         print(error)
 
-def hooks(epochs, model=None, kl=False):
-    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': epochs}
-    config |= {'use_kl_loss': kl, 'entropy_coeff': 0, 'use_dynamic_bsz': True}
-    config |= {'use_fused_kernels': model is not None}
+def hooks(model=None, kl=False):
+    config = {'era': {'enable': True}, 'ppo_mini_batch_size': 2, 'ppo_epochs': 1, 'entropy_coeff': 0}
+    config |= {'use_kl_loss': kl, 'use_dynamic_bsz': True, 'use_fused_kernels': model is not None}
     return era_fsdp.ActorHooks(SimpleNamespace(config=OmegaConf.create(config), actor_module=model))
-
-def decide(epochs, tensors, **others):
-    data = DataProto(batch=TensorDict(tensors, batch_size=[2]), **others)
-    said(lambda: hooks(epochs).decide_scales(data, [], 'cpu'))
 
 def fused(name, backend='torch', kl=False, **fields):
     with torch.device('meta'):
@@ -222,7 +247,7 @@ def fused(name, backend='torch', kl=False, **fields):
         model = getattr(transformers, name + 'ForCausalLM')(config)
     with contextlib.redirect_stdout(None):
         patch_forward_with_backends(model, use_fused_kernels=True, fused_kernels_backend=backend)
-    said(lambda: hooks(1, model, kl))
+    said(lambda: hooks(model, kl))
 
 fused('Qwen2', backend=None)
 fused('Qwen2')
@@ -231,9 +256,9 @@ fused('Granite', logits_scaling=8.0)
 fused('Cohere')
 fused('RecurrentGemma')
 fused('Gemma2', kl=True)
-decide(1, {})
-decide(2, {'era_response_entropy': torch.zeros(2)})
-decide(1, {}, non_tensor_batch={'multi_modal_inputs': numpy.array([{}, {}])})
+images = {'multi_modal_inputs': numpy.array([{}, {}])}
+data = DataProto(batch=TensorDict({}, batch_size=[2]), non_tensor_batch=images)
+said(lambda: hooks().decide_scales(data, [], 'cpu'))
 try:
     from recipe.sppo.dp_actor import DataParallelSPPOActor
     from recipe.spin.dp_actor import SPINDataParallelPPOActor
@@ -248,20 +273,14 @@ for cls in (DataParallelSPPOActor, SPINDataParallelPPOActor):
 
 
 def test_what_the_actor_refuses(patched_verl, run_in, tmp_path):
-    """Heads that fused kernels cannot take, updates without an old_log_prob pass, and recipes that would ignore ERA."""
+    """Heads that fused kernels cannot take, and recipes that would ignore ERA."""
     (tmp_path / "refusals.py").write_text(REFUSALS)
-    unpatched, *heads, rest = run_in(patched_verl, tmp_path / "refusals.py").split("\n", 7)
-    assert "needs a text model with an lm_head whose forward verl has replaced" in unpatched
-    qwen2, gemma2, *refused = heads
-    assert qwen2 == gemma2 == "accepted"
-    names = ("logits_scaling is 8.0", "logit_scale is 0.0625", "logits_soft_cap is 30.0", "which verl's kernel for")
-    assert len(refused) == 4 and all(name in text for name, text in zip(names, refused))
-    on_policy, off_policy, multi_modal, *recipes = rest.splitlines()
-    assert "ERA needs 'era_response_entropy' of the old_log_prob pass" in on_policy
-    assert "ERA needs 'era_branch_log_probs' of the old_log_prob pass" in off_policy and "ppo_epochs 2" in off_policy
-    assert "use_dynamic_bsz" in multi_modal and "multi-modal" in multi_modal
+    said = run_in(patched_verl, tmp_path / "refusals.py").splitlines()
+    words = ["forward verl has replaced", "accepted", "accepted", "logits_scaling", "logit_scale", "logits_soft_cap"]
+    words += ["which verl's kernel for", "use_dynamic_bsz"]
     if (patched_verl / "recipe/sppo").is_dir():
-        sppo_off, sppo_on, sppo_forking, spin_off, spin_on, spin_forking = recipes
-        assert sppo_off == spin_off == "accepted"
-        assert "DataParallelSPPOActor.update_policy" in sppo_on and "SPINDataParallelPPOActor.update_policy" in spin_on
-        assert "forking_fraction" in sppo_forking and "forking_fraction" in spin_forking
+        for actor in ("DataParallelSPPOActor", "SPINDataParallelPPOActor"):
+            words += ["accepted", f"{actor}.update_policy", "forking_fraction"]
+    assert len(said) == len(words)
+    for line, word in zip(said, words):
+        assert word in line

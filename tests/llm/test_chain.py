@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The task: the reward accepts what the warm-up demonstrates, and nothing else."""
 
 import itertools

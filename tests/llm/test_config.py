@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The hydra group, through verl's own configuration files and its own start-up check."""
 
 import dataclasses
@@ -7,15 +9,45 @@ from types import SimpleNamespace
 import pytest
 from hydra import compose, initialize_config_dir
 
-ENOUGH = [
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
-]
-ON_POLICY = ["data.train_batch_size=256", "actor_rollout_ref.actor.era.enable=True"]
+from era.language_config import EraConfig, check_trainer_config
+
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
-OWN_LOSS = f"{ACTOR}.policy_loss.loss_mode=recovery"  # of the user's, and no covariance loss
-FUSED = "++actor_rollout_ref.model.use_fused_kernels=True"
+LOSS = f"{ACTOR}.policy_loss"
+ON = [f"{KEY}.enable=True"]
+
+BAD = [  # key of the group, values that are refused with the full key
+    ("k", (0.99, 0, -2, math.inf, math.nan, "two", None, True)),
+    ("low", (3.5, math.nan, "low", None, [0.45])),
+    ("high", (math.nan, "high", None, 0.1)),
+    ("top_fraction", (0, -0.2, 1.0001, math.nan, None)),
+    ("top_k", (0, -20, 2.5, 20.0, True)),
+    ("min_advantage", (-0.1, math.inf, math.nan, None)),
+    ("enable", ("perhaps", None)),
+    ("omega_low", (0.45,)),
+]
+
+
+@pytest.mark.parametrize("name, values", BAD, ids=lambda given: given if isinstance(given, str) else "")
+def test_bad_values_are_refused_with_the_full_key(name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=rf"actor_rollout_ref\.actor\.era\.({name}|low)\b"):
+            EraConfig.from_mapping({name: value})
+
+
+def test_everything_out_of_range_is_named_at_once():
+    with pytest.raises(ValueError) as error:
+        EraConfig(k=0.5, top_k=0, low=9)
+    assert all(f"{KEY}.{name} is" in str(error.value) for name in ("k", "top_k", "low"))
+    with pytest.raises(ValueError, match="is True, not a group"):
+        EraConfig.from_mapping(True)
+
+
+def test_good_values():
+    assert EraConfig(enable=True, low=0.2, high=math.inf, k=2, top_fraction=1).changes_training
+    assert not EraConfig(enable=True, k=1).changes_training and not EraConfig(k=2).changes_training
+    assert EraConfig.from_mapping(None) == EraConfig()
+    assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
 
 
 @pytest.fixture
@@ -34,116 +66,75 @@ def start(config_of, import_verl):
     """The real RayPPOTrainer's check of its configuration, without building the trainer."""
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
+    passes = (
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=1",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    )
+
     def check(*overrides):
-        config = config_of(*ENOUGH, *overrides)
+        config = config_of(*passes, "data.train_batch_size=256", *overrides)
         RayPPOTrainer._validate_config(SimpleNamespace(config=config, use_critic=False, use_reference_policy=False))
 
     return check
 
 
-def test_forking_tokens_with_a_covariance_loss_are_refused(start):
-    losses = [f"{ACTOR}.policy_loss.{override}" for override in ("forking_fraction=0.2", "loss_mode=kl_cov")]
-    with pytest.raises(ValueError, match="forking_fraction=0.2 does not go together with loss_mode=kl_cov"):
-        start(*losses)
-    start(*losses, OWN_LOSS)
-
-
-def test_group_defaults_equal_the_dataclass(config_of, era):
-    """But for those that have no line of their own in an upstream file."""
-    others = {"triton": True, "entropy_coeff_delta": 0.0}
-    assert {**config_of().actor_rollout_ref.actor.era, **others} == dataclasses.asdict(era.EraConfig())
-
-
-def test_upstream_defaults_and_good_settings_start(start):
-    start()
-    start(*ON_POLICY)
-    start(*ON_POLICY, f"{KEY}.high=inf", f"{KEY}.low=0.2", f"{KEY}.top_k=20", f"{KEY}.scale_advantages=True")
-
-
-def test_infinity_reaches_the_dataclass(config_of, era):
+def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     group = config_of(f"{KEY}.high=inf").actor_rollout_ref.actor.era
-    assert era.EraConfig.from_mapping(group).high == math.inf
+    assert {**group, "high": 3.0, "triton": True} == dataclasses.asdict(EraConfig())  # triton has no line upstream
+    assert EraConfig.from_mapping(group).high == math.inf
 
 
-def test_everything_wrong_is_named_at_once(start):
-    """Even where ERA is off."""
-    losses = ("policy_loss.loss_mode=gspo", "policy_loss.forking_fraction=0")
-    with pytest.raises(ValueError) as error:
-        start(f"{KEY}.k=0.5", f"{KEY}.top_k=0", f"{KEY}.low=9", *(f"{ACTOR}.{loss}" for loss in losses))
-    for problem in ("era.k is 0.5", "era.top_k is 0", "era.low is 9", "fraction is 0", "loss_agg_mode is token-mean"):
-        assert problem in str(error.value)
-    with pytest.raises(ValueError) as error:
-        unsound = (f"{ACTOR}.policy_loss.forking_fraction=0.2", f"{ACTOR}.policy_loss.loss_mode=kl_cov")
-        start(*ON_POLICY, OWN_LOSS, *unsound)
-    assert str(error.value).count("\n  - ") == 2
-
-
-MULTI_TURN = ("multi_turn.enable=True", "multi_turn.tool_config_path=tools.yaml")
-MULTI_TURN = (*(f"actor_rollout_ref.rollout.{override}" for override in MULTI_TURN), "algorithm.adv_estimator=grpo")
-ULYSSES = (f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True")
-UNSOUND = [  # overrides, and what the message names
-    ((f"{ACTOR}.policy_loss.loss_mode=clip_cov",), f"{ACTOR}.policy_loss.loss_mode=clip_cov"),
-    ((f"{ACTOR}.policy_loss.loss_mode=kl_cov",), f"{ACTOR}.policy_loss.loss_mode=kl_cov"),
-    ((f"{ACTOR}.policy_loss.forking_fraction=0.2",), f"{ACTOR}.policy_loss.forking_fraction=0.2"),
-    ((*MULTI_TURN, "+algorithm.filter_groups.enable=False"), "actor_rollout_ref.rollout.multi_turn.enable=True"),
-    ((FUSED, *ULYSSES, f"{ACTOR}.use_kl_loss=True"), f"{ACTOR}.ulysses_sequence_parallel_size=2"),
-    ((FUSED, *ULYSSES, "algorithm.use_kl_in_reward=True"), "a KL loss or penalty"),
+COVARIANCE, FORKING, GSPO = f"{LOSS}.loss_mode=kl_cov", f"{LOSS}.forking_fraction=0.2", f"{LOSS}.loss_mode=gspo"
+MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("enable=True", "tool_config_path=tools.yaml")]
+MULTI_TURN += ["algorithm.adv_estimator=grpo"]
+KL_LOSS = f"{ACTOR}.use_kl_loss=True"
+FUSED = "++actor_rollout_ref.model.use_fused_kernels=True"
+ULYSSES = [FUSED, f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True"]
+BONUS = [f"+{ACTOR}.adaptive_entropy.{item}" for item in ("target=0.5", "delta=0.005")]
+SEQUENCE_MEAN = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
+ONLY_WITH_ERA = [  # overrides that are refused where ERA changes the training, and the key that is named
+    ([COVARIANCE], f"{LOSS}.loss_mode=kl_cov"),
+    ([f"{LOSS}.loss_mode=clip_cov"], f"{LOSS}.loss_mode=clip_cov"),
+    ([FORKING], f"{LOSS}.forking_fraction=0.2"),
+    ([*MULTI_TURN, "+algorithm.filter_groups.enable=False"], "actor_rollout_ref.rollout.multi_turn.enable=True"),
+    ([*ULYSSES, KL_LOSS], "actor_rollout_ref.model.use_fused_kernels=True"),
+    ([*ULYSSES, "algorithm.use_kl_in_reward=True"], "actor_rollout_ref.model.use_fused_kernels=True"),
+]
+ALWAYS = [
+    ([FORKING, COVARIANCE], f"{LOSS}.loss_mode=kl_cov"),
+    ([f"{LOSS}.forking_fraction=0"], f"{LOSS}.forking_fraction=0"),
+    ([GSPO], f"{ACTOR}.loss_agg_mode=token-mean"),
+    (BONUS, f"{ACTOR}.adaptive_entropy"),
+    ([*ON, *BONUS], f"{ACTOR}.adaptive_entropy"),
+    ([*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"], f"{ACTOR}.entropy_coeff=0.01"),
+    ([FORKING, f"{ACTOR}.strategy=megatron"], f"{LOSS}.forking_fraction=0.2"),
+    ([GSPO, SEQUENCE_MEAN, f"{ACTOR}.strategy=megatron"], f"{LOSS}.loss_mode=gspo"),
+    ([*ON, f"{KEY}.k=1", f"{ACTOR}.strategy=megatron"], f"{KEY}.enable=True"),
 ]
 
 
-@pytest.mark.parametrize("overrides, named", UNSOUND)
-def test_unsound_settings_are_refused_only_where_era_changes_the_training(start, overrides, named):
-    with pytest.raises(ValueError, match=rf"{KEY}\.enable=True does not go together with") as error:
-        start(*ON_POLICY, *overrides)
-    assert named in str(error.value)
-    start(*ON_POLICY, *overrides, f"{KEY}.k=1")
-    start(*ON_POLICY, *overrides, f"{KEY}.enable=False")
+@pytest.mark.parametrize("overrides, named", [*(([*ON, *o], n) for o, n in ONLY_WITH_ERA), *ALWAYS])
+def test_what_would_be_silently_wrong_is_refused(start, overrides, named):
+    with pytest.raises(ValueError, match="Nothing was started") as error:
+        start(*overrides)
+    assert f"\n  - {named}" in str(error.value)
 
 
-SOUND = [
-    ("data.train_batch_size=512",),
-    (f"{ACTOR}.ppo_epochs=2",),
-    (f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"),
-    MULTI_TURN,
-    (f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
-    (OWN_LOSS,),
-    (FUSED, f"{ACTOR}.ppo_epochs=2", f"{KEY}.top_k=20", f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"),
-    (FUSED, *ULYSSES, f"{ACTOR}.use_kl_loss=True", "actor_rollout_ref.model.lora_rank=8"),
+ACCEPTED = [
+    [],
+    *([*ON, *overrides, switch] for overrides, _ in ONLY_WITH_ERA for switch in (f"{KEY}.k=1", f"{KEY}.enable=False")),
+    [*ON, *BONUS, f"{KEY}.k=1"],
+    [*ON, f"{KEY}.high=inf", f"{KEY}.low=0.2", f"{KEY}.top_k=20", f"{KEY}.scale_advantages=True"],
+    [*ON, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0.01", KL_LOSS, FUSED],
+    [*ON, *MULTI_TURN],
+    [*ON, GSPO, SEQUENCE_MEAN],
+    [*ON, f"{LOSS}.loss_mode=recovery"],  # of the user's, and no covariance loss
+    [*ON, *ULYSSES, KL_LOSS, "actor_rollout_ref.model.lora_rank=8"],
     # DAPO's generation batch may be larger than the training batch, which is what the update sees.
-    ("+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"),
+    [*ON, "+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"],
 ]
 
 
-@pytest.mark.parametrize("overrides", SOUND, ids=lambda overrides: overrides[0])
-def test_what_era_supports_starts(start, overrides):
-    start(*ON_POLICY, *overrides)
-
-
-def test_an_adaptive_entropy_bonus_is_alone(start):
-    bonus = f"+{KEY}.entropy_coeff_delta=0.001"
-    start(*ON_POLICY, f"{KEY}.k=1", bonus)
-    with pytest.raises(ValueError, match="era.k is 2.0; expected 1 with"):
-        start(*ON_POLICY, bonus)
-    with pytest.raises(ValueError, match="entropy_coeff is 0.01, but .*expected 0"):
-        start(*ON_POLICY, f"{KEY}.k=1", bonus, f"{ACTOR}.entropy_coeff=0.01")
-
-
-MEGATRON_WOULD_IGNORE = [
-    {"policy_loss": {"forking_fraction": 0.2}},
-    {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean"},
-    {"era": {"enable": True, "k": 1.0}},
-]
-
-
-@pytest.mark.parametrize("actor", MEGATRON_WOULD_IGNORE, ids=str)
-def test_megatron_is_refused(import_verl, actor):
-    from verl.utils import era_checks
-
-    with pytest.raises(ValueError, match="FSDP actor"):
-        era_checks.validate_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron", **actor}}})
-
-
-def test_a_configuration_without_the_group_is_a_disabled_era(import_verl):
-    from verl.utils import era
-
-    assert not era.validate_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
+@pytest.mark.parametrize("overrides", ACCEPTED, ids=str)
+def test_what_is_supported_starts(start, overrides):
+    start(*overrides)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """era/log_probs_triton.py in Triton's interpreter against fp64 autograd, and compiled for GPUs that are not here."""
 
 import importlib.util

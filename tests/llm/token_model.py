@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The policies that the actor tests train, and their batches."""
 
 import torch
@@ -48,20 +50,12 @@ class TokenModel(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits)
 
 
-def qwen2():
+def qwen2(vocabulary=VOCABULARY, **config):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            attn_implementation="eager",
-        )
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "eager"}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **sizes, **heads, **config))
 
 
 def gemma2():

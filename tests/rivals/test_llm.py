@@ -19,7 +19,7 @@ from rivals import launch, llm, records
 def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, monkeypatch, tmp_path):
     monkeypatch.chdir(patched_verl)  # verl's recipes find its configuration relative to the checkout
     monkeypatch.syspath_prepend(patched_verl)
-    from verl.utils import era_checks
+    from verl.utils import era_config
 
     grpo = config.overrides(config.Settings(), "grpo", tmp_path, tmp_path, tmp_path)
     with initialize_config_dir(str(patched_verl / "verl/trainer/config"), version_base=None):
@@ -28,7 +28,7 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
                 found = [llm.overrides(method, setting, task) for setting in one.settings]
                 assert len(set(map(tuple, found))) == 5
             composed = compose("ppo_trainer", overrides=[*grpo, *found[-1]])
-            era_checks.validate_trainer_config(composed)
+            era_config.check_trainer_config(composed)
 
 
 def finish(folder: Path, words: list[str], **known) -> None:

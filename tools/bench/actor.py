@@ -240,10 +240,9 @@ class Actor:
         def old_log_prob():
             # The release's hooks take the entropies themselves; verl's worker asks for them in this pass.
             log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=not arm.release)
-            return actor.era.old_log_prob_tensors({}, data, log_probs, entropys)
+            return {"old_log_probs": log_probs} | actor.era.old_log_prob_tensors({}, data, log_probs, entropys)
 
         tensors, old_measured = measure(old_log_prob)
-        del tensors["entropys"]  # verl's trainer drops them before the update
         for key, value in tensors.items():
             data.batch[key] = value
         gc.collect()

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 import sys
 from pathlib import Path
 

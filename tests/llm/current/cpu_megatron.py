@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What Megatron-core and mbridge need to train on a CPU, for verl's Megatron engine. Nothing of it concerns ERA.
 
 The layers are Megatron's own without TransformerEngine, but for the attention, which needs a GPU where sequences are
@@ -5,6 +7,7 @@ packed: here a token attends to itself alone, so that packing, padding and slici
 """
 
 import contextlib
+import functools
 from types import SimpleNamespace
 
 import torch
@@ -42,6 +45,7 @@ def local_layers(self, vp_stage=None):
     return spec
 
 
+@functools.cache
 def install_stand_ins():
     from mbridge.core import llm_bridge
     from mbridge.models.qwen2 import Qwen2Bridge

@@ -1,11 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The environment of these tests: another than that of verl v0.4.1, whose packages these ones are too new for."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,13 +41,7 @@ def run(script, *arguments, verl=None, environment=None, launcher=(), folder=Non
 
 def take_steps(version, settings, processes=1):
     """One result for each of the settings, by worker_step.py; starting it takes half a minute, so give it many."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / "settings.json", Path(folder) / "results.pt"]
-        files[0].write_text(json.dumps(settings))
-        script = [Path(__file__).with_name("worker_step.py")]
-        result = run(script, *files, verl=tree_of(version), launcher=launcher)
-        assert result.returncode == 0, result.stdout[-10000:] + result.stderr[-10000:]
-        import torch
+    import llm_helpers
 
-        return torch.load(files[1], weights_only=False)
+    script = Path(__file__).with_name("worker_step.py")
+    return llm_helpers.take_steps(tree_of(version), settings, processes, script)

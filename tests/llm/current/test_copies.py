@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """How many tensors of the logits' size an update makes, beside verl's own."""
 
 import json

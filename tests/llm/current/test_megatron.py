@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Whole updates by verl 0.9's training worker and Megatron engine, on a CPU, against fp64 arithmetic.
 
 What does not run here: TransformerEngine, attention over more than one token, bf16, the distributed optimizer, sequence
@@ -12,8 +14,7 @@ import pytest
 environment.require()
 
 import plain  # noqa: E402
-from llm_helpers import largest_difference  # noqa: E402
-from test_updates import COLD, GSPO, WARM, as_one_process_sees_it, with_era  # noqa: E402
+from update_cases import COLD, GSPO, WARM, as_one_process_sees_it, difference, with_era  # noqa: E402
 
 for package, module in {"megatron-core": "megatron", "mbridge": "mbridge"}.items():
     if importlib.util.find_spec(module) is None:
@@ -60,7 +61,7 @@ def test_update_equals_fp64_arithmetic(version, cases):
     for name, result in zip(cases, environment.take_steps(version, list(cases.values()), processes)):
         assert result["engine"] == "MegatronEngineWithLMHead"
         expected, settings = arithmetic(result, cases[name])
-        step, error = (largest_difference(result[part], expected) for part in ("start", "parameters"))
+        step, error = (difference(result[part], expected) for part in ("start", "parameters"))
         assert step > 1e-2 and error < 1e-5, (name, step, error)  # fp32, of parameters up to 3
         if "off-policy" not in name and result["metrics"][0]:
             assert set(result["metrics"][0]["actor/ppo_kl"]) == {0.0}, "the ratio is exactly 1"
@@ -68,6 +69,6 @@ def test_update_equals_fp64_arithmetic(version, cases):
 
 def test_logs_only_is_verls_to_the_bit(version):
     verl, logs = environment.take_steps(version, [{**OFF_POLICY, "plugin": False}, {**OFF_POLICY, **with_era(k=1.0)}])
-    assert largest_difference(verl["start"], verl["parameters"]) > 1e-2
-    assert largest_difference(verl["parameters"], logs["parameters"]) == 0.0
+    assert difference(verl["start"], verl["parameters"]) > 1e-2
+    assert difference(verl["parameters"], logs["parameters"]) == 0.0
     assert "era/response_entropy" in logs["metrics"][0] and "era/response_entropy" not in verl["metrics"][0]

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """One batch, one model, the same update: by the overlay in verl v0.4.1, and by era.verl in verl 0.9.1."""
 
 import json
@@ -10,8 +12,7 @@ import pytest
 environment.require()
 
 import torch  # noqa: E402
-from llm_helpers import largest_difference  # noqa: E402
-from test_updates import BASE, COLD, GSPO, OFF_POLICY, with_era  # noqa: E402
+from update_cases import BASE, COLD, GSPO, OFF_POLICY, difference, with_era  # noqa: E402
 
 # Both take means over the whole mini-batch where it is one micro-batch.
 ONE, SEVERAL = {**BASE, **with_era(), "micro_batch": 24}, {**OFF_POLICY, **with_era(), "micro_batch": 8}
@@ -44,10 +45,10 @@ def test_the_overlay_and_the_plugin_agree(patched_verl, tmp_path):
     settings = list(BOTH.values())
     old, new = overlay_steps(patched_verl, settings, tmp_path), environment.take_steps("0.9.1", settings)
     for name, theirs, ours in zip(BOTH, old, new):
-        assert largest_difference(ours["start"], theirs["start"]) == 0.0
-        assert largest_difference(theirs["start"], theirs["parameters"]) > 1e-3
+        assert difference(ours["start"], theirs["start"]) == 0.0
+        assert difference(theirs["start"], theirs["parameters"]) > 1e-3
         bound = 1e-7 if "GSPO" in name else 1e-12  # verl adds 1e-8 to a response's length in 0.9, and not in v0.4.1
-        assert largest_difference(ours["parameters"], theirs["parameters"]) < bound, name
+        assert difference(ours["parameters"], theirs["parameters"]) < bound, name
         metrics = {key: value for key, value in theirs["metrics"][0].items() if key.startswith("era/")}
         assert len(metrics) == 6
         assert {key: ours["metrics"][0][key] for key in metrics} == pytest.approx(metrics, rel=1e-9)

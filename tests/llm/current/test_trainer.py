@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """era.verl.main_ppo with verl's real V1 trainer, Ray and TransferQueue, on a CPU: GRPO beside ERA."""
 
 import json

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python trainer_run.py FOLDER OVERRIDES: era.verl.main_ppo on a CPU, with what stands for GPUs and rollout servers.
 
 Everything else is real: Ray, TransferQueue, verl's V1 trainer, its FSDP engine, reward workers and file logger. FOLDER
@@ -38,8 +40,9 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 def make_task(folder):
     import pandas
+    import token_model
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(CHARACTERS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -51,18 +54,8 @@ def make_task(folder):
         chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
     ).save_pretrained(folder)
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(CHARACTERS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    special = {"pad_token_id": 0, "eos_token_id": 1}
+    token_model.qwen2(len(CHARACTERS), max_position_embeddings=64, **special).save_pretrained(folder)
     rows = [
         {
             "data_source": "sevens",

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Updates by the real training worker and FSDP engine of whichever verl 0.9 is importable.
 
     python worker_step.py SETTINGS.json RESULTS.pt
@@ -9,12 +11,9 @@ the temperature. The settings, models and batches are those of ../actor_step.py,
 for "dtype": "float32". "plugin": False trains with verl's own worker and configuration.
 """
 
-import json
 import os
-import sys
 import tempfile
 from functools import partial
-from pathlib import Path
 
 import cpu_megatron
 
@@ -22,6 +21,7 @@ from demo.llm.verl_0_9 import cpu
 
 os.environ.update(cpu.ENVIRONMENT)
 
+import step_process
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
@@ -186,7 +186,12 @@ def parameters(worker):
         }
 
 
-def take_steps(settings, folder):
+def take_steps(settings):
+    if settings.get("megatron"):
+        cpu_megatron.install_stand_ins()
+    folders = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folders)  # those of the first process
+    folder = folders[0]
     TokenForCausalLM.forward = TokenModel.forward  # which verl replaces for fused kernels, for good
     era_config.SCALES_RESPONSES.pop("fsdp", None)
     if settings.get("scales_responses"):
@@ -249,34 +254,10 @@ def all_ranks(worker, data):
     return {key: nested(rows) for key, rows in mine.items()}
 
 
-def main(settings_path, result_path):
-    torch.use_deterministic_algorithms(True)
+if __name__ == "__main__":
     torch.set_num_threads(1)
     cpu.install_stand_ins()
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    else:
-        dist.init_process_group("gloo")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "0")
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "1"}.items():
+        os.environ.setdefault(name, value)
     os.environ["RAY_LOCAL_WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"]
-    every = json.loads(Path(settings_path).read_text())
-    if any(settings.get("megatron") for settings in every):
-        cpu_megatron.install_stand_ins()
-    results = []
-    for settings in every:
-        folder = [tempfile.mkdtemp()]
-        dist.broadcast_object_list(folder)
-        try:
-            results.append(take_steps(settings, folder[0]))
-        except ValueError as error:
-            results.append({"error": str(error)})
-    if dist.get_rank() == 0:
-        torch.save(results, result_path)
-    dist.barrier()
-    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    step_process.main(take_steps)

@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """What verl's FSDP actor calls for ERA: the quantities of verl/utils/era.py in a training step.
 
     start               ActorHooks             refuses actors and heads that would make it wrong
@@ -38,16 +27,9 @@ import torch.nn.functional as F
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
-from verl.utils.era import (
-    CONFIG_KEY,
-    EraConfig,
-    FusedHead,
-    adapt_entropy_coeff,
-    logit_scale,
-    metric_sums,
-    split_entropy,
-    update_metrics,
-)
+from verl.utils.era import logit_scale, metric_sums, split_entropy, update_metrics
+from verl.utils.era_config import CONFIG_KEY, FORKING_KEY, EraConfig
+from verl.utils.era_fused_head import FusedHead
 from verl.utils.era_log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     backend,
@@ -56,7 +38,6 @@ from verl.utils.era_log_probs import (
     fused_policy_terms,
     policy_terms,
 )
-from verl.utils.forking_tokens import CONFIG_KEY as FORKING_KEY
 from verl.utils.forking_tokens import read_fraction
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
@@ -70,7 +51,6 @@ LOGIT_SCALE = "era_logit_scale"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
-ENTROPY_COEFF = "era_entropy_coeff"
 
 
 def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
@@ -115,10 +95,8 @@ class ActorHooks:
                 f"ERA: {backend(get_device_name(), self.config.triton)} reads the logits",
                 file=sys.stderr,
             )
-        self._mini_batch_size, self._epochs = (
-            actor.config.ppo_mini_batch_size,
-            actor.config.ppo_epochs,
-        )
+        self._mini_batch_size = actor.config.ppo_mini_batch_size
+        self._epochs = actor.config.ppo_epochs
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
@@ -134,14 +112,10 @@ class ActorHooks:
         )
 
     def requested_keys(self, data: DataProto) -> list[str]:
-        """Off-policy: mark the batch as one whose update needs old log-probs under every scale.
+        """The key of a mark on `data`, this rank's whole batch, where its update is off-policy.
 
-        Args:
-            data: this rank's whole batch of the update.
-
-        Returns:
-            The key of the mark where the update will take several steps, otherwise nothing; nothing
-            in a reference pass.
+        The old_log_prob pass then makes the log-probs under every scale. Nothing in a reference
+        pass.
         """
         if self.is_reference_pass or not self.config.enable or not self._is_off_policy(data):
             return []
@@ -155,7 +129,7 @@ class ActorHooks:
         log_probs: torch.Tensor,
         entropys: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """What the worker returns of the old_log_prob pass.
+        """What the worker returns of the old_log_prob pass beside, or instead of, upstream's.
 
         Args:
             rollout: the configuration `actor_rollout_ref.rollout`.
@@ -165,26 +139,20 @@ class ActorHooks:
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            `old_log_probs` and `entropys` as upstream; with ERA also H_resp and the mean entropy of
-            the other tokens, (bsz,) each; off-policy also `era_branch_log_probs`, (bsz,
-            response_length, 3).
+            Nothing without ERA. H_resp and the mean entropy of the other tokens, (bsz,) each;
+            off-policy also `old_log_probs` without, and `era_branch_log_probs` with the branches,
+            (bsz, response_length, 3).
         """
         if not self.config.enable:
-            return {"old_log_probs": log_probs, "entropys": entropys}
+            return {}
         mask = response_mask(data.batch, (rollout.get("multi_turn") or {}).get("enable", False))
         top, rest = split_entropy(
             entropys.float(), mask.to(entropys.device), self.config.top_fraction
         )
-        branches = {}
+        tensors = {RESPONSE_ENTROPY: top, REST_ENTROPY: rest}
         if log_probs.dim() == 3:
-            log_probs, branches = log_probs[..., 0], {BRANCH_LOG_PROBS: log_probs[..., 1:]}
-        return {
-            "old_log_probs": log_probs,
-            "entropys": entropys,
-            RESPONSE_ENTROPY: top,
-            REST_ENTROPY: rest,
-            **branches,
-        }
+            tensors |= {"old_log_probs": log_probs[..., 0], BRANCH_LOG_PROBS: log_probs[..., 1:]}
+        return tensors
 
     def decide_scales(
         self, data: DataProto, select_keys: list[str], device: Union[str, int]
@@ -192,50 +160,30 @@ class ActorHooks:
         """Decide each token's logit scale, add it to batch and `select_keys`, measure the metrics.
 
         Args:
-            data: this rank's whole batch of the update; it gains `era_logit_scale` and, off-policy,
-                `era_old_log_probs`: the old log-probs under that scale, (bsz, response_length)
-                each.
+            data: this rank's whole batch of the update, with what `old_log_prob_tensors` returned;
+                it gains `era_logit_scale` and, off-policy, `era_old_log_probs`: the old log-probs
+                under that scale, (bsz, response_length) each.
             select_keys: the keys that the update passes on to its micro-batches.
             device: where collectives run.
 
         Returns:
-            Metrics over all ranks; empty with ERA disabled. With an adaptive entropy bonus they
-            have its coefficient, which is set in the actor's configuration.
+            Metrics over all ranks; empty with ERA disabled.
 
         Raises:
-            ValueError: the old_log_prob pass did not bring what the update needs; multi-modal
-                inputs in dynamic batches.
+            ValueError: multi-modal inputs in dynamic batches.
         """
-        if not self.config.enable:
+        era, batch = self.config, data.batch
+        if not era.enable:
             return {}
-        if (
-            self.config.changes_training
-            and self._dynamic
-            and "multi_modal_inputs" in data.non_tensor_batch
-        ):
+        if era.changes_training and self._dynamic and "multi_modal_inputs" in data.non_tensor_batch:
             raise ValueError(
                 f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and "
                 "actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a "
                 "micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz "
                 "to False. This step's update was not begun; checkpoints are as they were."
             )
-        batch = data.batch
-        needed = (
-            [RESPONSE_ENTROPY, BRANCH_LOG_PROBS]
-            if self._is_off_policy(data)
-            else [RESPONSE_ENTROPY]
-        )
-        for key in needed:
-            if not _has(batch, key):
-                raise ValueError(
-                    f"ERA needs '{key}' of the old_log_prob pass for this update "
-                    f"({len(data)} responses in mini-batches of {self._mini_batch_size}, "
-                    f"both per rank, ppo_epochs {self._epochs}), but the batch lacks it. The "
-                    "trainer must call the actor's compute_log_prob on the same batch and "
-                    "unite its output with it before update_actor."
-                )
+        entropy = batch[RESPONSE_ENTROPY]
         mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
-        era, entropy = self.config, batch[RESPONSE_ENTROPY]
         scale = logit_scale(
             entropy,
             batch["advantages"],
@@ -254,27 +202,12 @@ class ActorHooks:
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
             )
             select_keys.append(OLD_LOG_PROBS)
-        sums = metric_sums(era, entropy, batch[REST_ENTROPY], mask, scale).to(device)
+        thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
+        sums = metric_sums(entropy, batch[REST_ENTROPY], mask, scale, **thresholds).to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
-        metrics = update_metrics(sums)
-        if era.entropy_coeff_delta:
-            metrics["era/entropy_coeff"] = self._adapt_entropy_coeff(metrics["era/top_entropy"])
-        return metrics
-
-    def _adapt_entropy_coeff(self, entropy: float) -> float:
-        """Sets the coefficient of this update's entropy bonus, and returns it.
-
-        c_k is a value of the optimizer's group, as the learning rate is, so that checkpoints have
-        it.
-        """
-        group, era = self._actor.actor_optimizer.param_groups[0], self.config
-        coeff, group[ENTROPY_COEFF] = adapt_entropy_coeff(
-            group.get(ENTROPY_COEFF, 0.0), entropy, era.low, era.entropy_coeff_delta
-        )
-        self._actor.config.entropy_coeff = coeff
-        return coeff
+        return update_metrics(sums)
 
     def module(
         self,
@@ -396,8 +329,8 @@ class ActorHooks:
         def at_positions(values, default):
             return _at_positions(values, default, micro_batch, indices)
 
-        responses, top_k = micro_batch["responses"], self.config.top_k
-        triton = self.config.triton
+        responses = micro_batch["responses"]
+        top_k, triton = self.config.top_k, self.config.triton
         labels = at_positions(responses, 0)
         mask = at_positions(micro_batch["attention_mask"][:, -responses.size(1) :], 0)
         if _has(micro_batch, NEEDS_BRANCHES):

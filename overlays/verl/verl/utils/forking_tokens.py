@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Policy gradient on forking tokens: `actor_rollout_ref.actor.policy_loss.forking_fraction` < 1.
 
 Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939: only the tokens whose entropy is in the
@@ -32,49 +21,16 @@ import torch
 import torch.distributed as dist
 
 from verl import DataProto
-from verl.utils.era import COVARIANCE_LOSSES, forking_count
+from verl.utils.era import forking_count
+from verl.utils.era_config import FORKING_KEY
 from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 
-CONFIG_KEY = "actor_rollout_ref.actor.policy_loss.forking_fraction"
 TOKEN_ENTROPY = "forking_token_entropy"
 
 
 def read_fraction(actor_config: Mapping[str, Any]) -> float:
-    """The share of tokens that get a policy gradient, in (0, 1]; 1 where it is not set.
-
-    Raises:
-        ValueError: names the full hydra key, the value and what was expected.
-    """
-    fraction = (actor_config.get("policy_loss") or {}).get("forking_fraction", 1.0)
-    is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
-    if not is_number or not 0 < fraction <= 1:
-        raise ValueError(
-            f"{CONFIG_KEY} is {fraction!r}; expected a number in (0, 1], 1 for all tokens."
-        )
-    return float(fraction)
-
-
-def validate_actor_config(actor_config: Mapping[str, Any]) -> None:
-    """Refuse at start what would fail, or be ignored, after the first rollouts.
-
-    Raises:
-        ValueError: a bad fraction; one below 1 with Megatron's actor, which would ignore it, or
-            with a Cov loss, whose covariances would be those of the zeroed advantages.
-    """
-    fraction = read_fraction(actor_config)
-    if fraction == 1:
-        return
-    if actor_config["strategy"] == "megatron":
-        raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the FSDP actor, but "
-            "actor_rollout_ref.actor.strategy is megatron. Nothing was started."
-        )
-    if actor_config["policy_loss"]["loss_mode"] in COVARIANCE_LOSSES:
-        raise ValueError(
-            f"{CONFIG_KEY}={fraction} does not go together with "
-            f"loss_mode={actor_config['policy_loss']['loss_mode']}: its covariances would be "
-            "those of advantages set to 0. Set one of them back. Nothing was started."
-        )
+    """The share of tokens that get a policy gradient, in (0, 1]; 1 where it is not set."""
+    return (actor_config.get("policy_loss") or {}).get("forking_fraction", 1.0)
 
 
 def token_entropy(config: Mapping[str, Any], entropys: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -104,8 +60,8 @@ def keep_forking_tokens(
 
     Args:
         actor_config: `actor_rollout_ref.actor`.
-        data: this rank's whole batch of the update; it gets new "advantages", (bsz,
-            response_length).
+        data: this rank's whole batch of the update, with what `token_entropy` returned; it gets
+            new "advantages", (bsz, response_length).
         device: where collectives run.
 
     Returns:
@@ -114,30 +70,20 @@ def keep_forking_tokens(
         fraction 1.
 
     Raises:
-        ValueError: the old_log_prob pass did not bring the entropies, or some are NaN (on all
-            ranks, so that none waits for the others).
+        ValueError: some of the entropies are NaN (on all ranks, so that none waits for the others).
     """
     fraction = read_fraction(actor_config)
     if fraction == 1:
         return {}
     batch = data.batch
-    if batch.get(TOKEN_ENTROPY, None) is None:
-        raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the token entropies of the old_log_prob pass, "
-            f"but the batch has no '{TOKEN_ENTROPY}'. The trainer must call the actor's "
-            "compute_log_prob and unite its output with the batch before update_actor."
-        )
     response_length = batch["responses"].size(1)
-    mask = batch["loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"][
-        :, -response_length:
-    ].bool()
+    mask_key = "loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"
+    mask = batch[mask_key][:, -response_length:].bool()
     entropy = batch[TOKEN_ENTROPY]
     values = entropy[mask].to(device)
-
-    not_numbers = _count(values.isnan())
-    if not_numbers:
+    if not_numbers := _count(values.isnan()):
         raise ValueError(
-            f"{CONFIG_KEY}={fraction} needs the token entropies, but those of {not_numbers} "
+            f"{FORKING_KEY}={fraction} needs the token entropies, but those of {not_numbers} "
             "response tokens are NaN: the model's logits held NaN or -inf. This step's "
             "update was not begun; checkpoints are as they were."
         )
@@ -165,8 +111,7 @@ def _largest(values: torch.Tensor, rank: int) -> float:
     """The rank-th largest (from 1) of the fp32 values of all ranks, exactly.
 
     Bisection on the bits of the numbers: 32 all-reduces of one integer, where gathering a batch of
-        2048 x 8192 tokens
-    would put 64 MiB on every GPU.
+    2048 x 8192 tokens would put 64 MiB on every GPU.
     """
     keys = _order(values)
     low, high = -(2**31), 2**31 - 1

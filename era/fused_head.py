@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The head of a model with verl's fused kernels: hidden states and weight in the place of logits.
+
+Both versions of verl replace the forward of the model's class by one that calls their kernel. ERA
+replaces that of the model once more, by one that calls the fused functions of era/log_probs.py.
+"""
+
+from typing import Any, Callable
+
+import torch
+
+# Of transformers' configurations: what else multiplies or caps the logits of some models.
+_OTHER_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "logits_soft_cap")
+
+
+class FusedHead:
+    """The head of a model whose forward verl has replaced for fused kernels.
+
+    With `replace` another forward takes the place of verl's, and passes the `arguments` to the
+    fused functions of era.log_probs.
+
+    Args:
+        module: what verl trains; the model is in it.
+        use_kl_loss: whether there is a reference policy, whose log-probs verl's own kernel makes.
+
+    Raises:
+        ValueError: verl has not replaced the model's forward; its logits are more than a linear
+            layer and a soft-cap; or verl's kernel, for a reference policy, would ignore a part.
+    """
+
+    def __init__(self, module: torch.nn.Module, use_kl_loss: bool):
+        fused = "actor_rollout_ref.model.use_fused_kernels=True with ERA"
+        to_do = "Set use_fused_kernels to False. Nothing was trained."
+        for model in module.modules():
+            self._forward_globals = getattr(type(model).forward, "__globals__", {})
+            if "forward_base_model" in self._forward_globals and hasattr(model, "lm_head"):
+                break
+        else:
+            raise ValueError(
+                f"{fused} needs a text model with an lm_head whose forward verl has replaced. This "
+                "is another model, or fused_kernel_options.impl_backend is none of verl's kernels. "
+                f"{to_do}"
+            )
+        self._model, config = model, model.config.get_text_config()
+        head, self.softcap = model.lm_head, getattr(config, "final_logit_softcapping", None)
+        others = {name: getattr(config, name, None) for name in _OTHER_HEADS}
+        found = [f"config.{name} is {v}" for name, v in others.items() if v not in (None, 1)]
+        if not isinstance(head, torch.nn.Linear):
+            found.append(f"lm_head is a {type(head).__name__}")
+        elif use_kl_loss:
+            ignored = {"lm_head.bias": head.bias, "config.final_logit_softcapping": self.softcap}
+            found += [
+                f"{name}, which verl's kernel for the reference policy of the KL loss ignores"
+                for name, value in ignored.items()
+                if value is not None
+            ]
+        if found:
+            raise ValueError(
+                f"{fused} makes the logits of {type(model).__name__} from a linear lm_head and "
+                f"config.final_logit_softcapping alone, but it has {', and '.join(found)}. {to_do}"
+            )
+
+    def replace(self, forward: Callable) -> None:
+        self._model.forward = forward
+
+    def restore(self) -> None:
+        del self._model.forward
+
+    def arguments(self, **inputs) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[str, Any]]:
+        """Hidden states (bsz, seqlen, width) and weight, and bias and soft-cap, by name.
+
+        To be called in the model's forward, where FSDP has gathered the weight.
+
+        Args:
+            inputs: those of the model, without those of verl's kernel.
+        """
+        hidden = self._forward_globals["forward_base_model"](self._model, **inputs)[0]
+        head = self._model.lm_head
+        return (hidden, head.weight), {"bias": head.bias, "softcap": self.softcap}

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""ERA's configuration in verl, `actor_rollout_ref.actor.era`, and the settings that it refuses.
+
+Needs OmegaConf, which verl brings. verl v0.4.1 checks a run with `check_trainer_config` before any
+worker starts, verl 0.9 with `check` in era/verl/config.py.
+"""
+
+import dataclasses
+import math
+from typing import Any, Iterable, Mapping, Optional
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+ACTOR = "actor_rollout_ref.actor"
+CONFIG_KEY = f"{ACTOR}.era"
+FORKING_KEY = f"{ACTOR}.policy_loss.forking_fraction"
+
+# verl's policy losses that select tokens by the covariance of log-probs and advantages.
+COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
+SCALED_COVARIANCES = (
+    f"with {CONFIG_KEY}.enable=True its covariances would be those of the scaled policy; set it to "
+    "vanilla or gspo"
+)
+
+_RANGES = (
+    ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
+    ("low", lambda c: -math.inf < c.low <= c.high, "finite (0 for no bound), at most high"),
+    ("high", lambda c: not math.isnan(c.high), "a number, inf for no bound"),
+    ("top_fraction", lambda c: 0 < c.top_fraction <= 1, "a fraction in (0, 1]"),
+    ("top_k", lambda c: c.top_k is None or c.top_k >= 1, "null or a whole number >= 1"),
+    ("min_advantage", lambda c: 0 <= c.min_advantage < math.inf, "finite and >= 0"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EraConfig:
+    """The group `actor_rollout_ref.actor.era`.
+
+    Attributes:
+        enable: False leaves verl as it is upstream.
+        low: omega_low in nats; a response below it is sharpened.
+        high: omega_high in nats, `inf` for none; a response above it is flattened.
+        k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
+            era/ metrics.
+        top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
+            in (0, 1].
+        top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses
+            20); None for all.
+        scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
+            equation for A').
+        min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
+        triton: False leaves the logits to torch where Triton's kernels could read them (CUDA).
+
+    Raises:
+        ValueError: values out of range, all of them, with their full keys.
+    """
+
+    enable: bool = False
+    low: float = 0.45
+    high: float = 3.0
+    k: float = 2.0
+    top_fraction: float = 0.2
+    top_k: Optional[int] = None
+    scale_advantages: bool = False
+    min_advantage: float = 0.0
+    triton: bool = True
+
+    def __post_init__(self):
+        wrong = [
+            f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}."
+            for name, holds, expected in _RANGES
+            if not holds(self)
+        ]
+        if wrong:
+            raise ValueError("\n".join(wrong))
+
+    @classmethod
+    def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
+        """Read the group. ERA is off where there is none (an older recipe, a reference policy).
+
+        Raises:
+            ValueError: a key that ERA does not have, a value of another type or out of range.
+        """
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
+        try:
+            return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), mapping or {}))
+        except OmegaConfBaseException as error:
+            key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
+            raise ValueError(f"{key}: {str(error).splitlines()[0]}") from None
+
+    @property
+    def changes_training(self) -> bool:
+        return self.enable and self.k != 1
+
+
+def refuse(config: Mapping[str, Any], rules: Iterable[tuple[Any, str, str]]) -> None:
+    """Raise ValueError where rules hold, with the key, the value and the reason of each.
+
+    Args:
+        config: verl's trainer configuration.
+        rules: (whether it holds, dotted key, reason and what to set).
+    """
+    found = [
+        f"{key}={OmegaConf.select(config, key)}: {reason}" for holds, key, reason in rules if holds
+    ]
+    if found:
+        raise ValueError(
+            "Settings that would be ignored, or would compute something else:\n  - "
+            + "\n  - ".join(found)
+            + "\nNothing was started."
+        )
+
+
+def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
+    """Check what the overlay adds to verl v0.4.1, before any worker starts.
+
+    Args:
+        config: verl's trainer configuration (a DictConfig or nested mappings).
+
+    Returns:
+        ERA's configuration.
+
+    Raises:
+        ValueError: bad values in ERA's group; or settings that are silently wrong, all of them.
+    """
+    config = OmegaConf.create(config)
+
+    def value(key, default=None):
+        return OmegaConf.select(config, key, default=default)
+
+    era = EraConfig.from_mapping(value(CONFIG_KEY))
+    loss_key, bonus_key = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.adaptive_entropy"
+    loss_mode, fraction = value(loss_key), value(FORKING_KEY, 1)
+    forking, covariance = fraction != 1, loss_mode in COVARIANCE_LOSSES
+    megatron = value(f"{ACTOR}.strategy") == "megatron"
+    has_reference = value(f"{ACTOR}.use_kl_loss") or value("algorithm.use_kl_in_reward")
+    has_reference = has_reference and not value("actor_rollout_ref.model.lora_rank")
+    fused_reference = value("actor_rollout_ref.model.use_fused_kernels") and has_reference
+    ulysses = value(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
+    multi_turn = value("actor_rollout_ref.rollout.multi_turn.enable")
+    bonus = value(bonus_key)
+    fsdp = "needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron"
+    rules = (
+        (megatron and era.enable, f"{CONFIG_KEY}.enable", fsdp),
+        (megatron and forking, FORKING_KEY, fsdp),
+        (megatron and loss_mode == "gspo", loss_key, fsdp),
+        (not 0 < fraction <= 1, FORKING_KEY, "expected a number in (0, 1], 1 for all tokens"),
+        (
+            forking and covariance,
+            loss_key,
+            f"its covariances would be those of advantages that {FORKING_KEY} sets to 0; set one "
+            "of them back",
+        ),
+        (
+            loss_mode == "gspo" and value(f"{ACTOR}.loss_agg_mode") != "seq-mean-token-mean",
+            f"{ACTOR}.loss_agg_mode",
+            "GSPO is a mean over responses of means over tokens; set it to seq-mean-token-mean",
+        ),
+        (era.changes_training and covariance, loss_key, SCALED_COVARIANCES),
+        (
+            era.changes_training and forking,
+            FORKING_KEY,
+            "what ERA means where most advantages are set to 0 is not defined; set it to 1",
+        ),
+        (
+            era.changes_training and fused_reference and ulysses,
+            "actor_rollout_ref.model.use_fused_kernels",
+            "the reference policy's log-probs are upstream's, and v0.4.1's fused kernels roll the "
+            f"labels inside each slice of {ACTOR}.ulysses_sequence_parallel_size, so that those at "
+            "its border are of wrong tokens; set one of the two, or the KL loss or penalty, back",
+        ),
+        (
+            era.changes_training and multi_turn and value("algorithm.filter_groups"),
+            "actor_rollout_ref.rollout.multi_turn.enable",
+            "with algorithm.filter_groups v0.4.1's DAPO trainer never tells the actor of the loss "
+            "mask, so ERA would act on tool tokens; use verl.trainer.main_ppo",
+        ),
+        (
+            bonus and (not era.enable or era.changes_training),
+            bonus_key,
+            f"it takes ERA's place and reads its metrics; set {CONFIG_KEY}.enable=True and k=1",
+        ),
+        (
+            bonus and value(f"{ACTOR}.entropy_coeff") != 0,
+            f"{ACTOR}.entropy_coeff",
+            f"{bonus_key} sets it before each update; set it to 0",
+        ),
+    )
+    refuse(config, rules)
+    return era

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""An entropy bonus whose coefficient follows the entropy: the key `adaptive_entropy` of the actor.
+
+The controller of Skywork-OR1 (He et al. 2025, arXiv 2505.22312), a baseline:
+
+    +actor_rollout_ref.actor.adaptive_entropy.target=0.5    in nats
+    +actor_rollout_ref.actor.adaptive_entropy.delta=0.005   the step of the coefficient, > 0
+
+The entropy is `era/top_entropy`, so ERA must log (k = 1); with era.top_fraction=1 it is the mean
+over all tokens, as in Skywork. verl/utils/era_config.py refuses what it does not go together with.
+"""
+
+from typing import Any, Mapping
+
+COEFFICIENT = "adaptive_entropy_coeff"
+
+
+def next_coefficient(
+    coeff: float, entropy: float, target: float, delta: float
+) -> tuple[float, float]:
+    """One step of the controller.
+
+    Args:
+        coeff: c_k >= 0, 0 at the first update.
+        entropy: e_k of the policy that sampled, in nats; NaN leaves c as it is.
+        target: in nats.
+        delta: the step of c, > 0.
+
+    Returns:
+        The coefficient of this update's bonus, c_k where e_k <= target and else 0; and c_(k+1),
+        which is delta above c_k where e_k < target, and delta below it, at least 0, where e_k >
+        target.
+    """
+    used = coeff if entropy <= target else 0.0
+    step = delta * ((entropy < target) - (entropy > target))
+    return used, max(0.0, coeff + step)
+
+
+def set_coefficient(actor: Any, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Set the coefficient of this update's entropy bonus in the actor's configuration.
+
+    c_k is a value of the optimizer's group, as the learning rate is, so that checkpoints have it.
+
+    Args:
+        actor: verl's DataParallelPPOActor.
+        metrics: those of ERA for this update.
+
+    Returns:
+        The coefficient as a metric; nothing without `adaptive_entropy`.
+    """
+    settings = actor.config.get("adaptive_entropy")
+    if not settings:
+        return {}
+    group = actor.actor_optimizer.param_groups[0]
+    actor.config.entropy_coeff, group[COEFFICIENT] = next_coefficient(
+        group.get(COEFFICIENT, 0.0), metrics["era/top_entropy"], settings.target, settings.delta
+    )
+    return {"adaptive_entropy/coeff": actor.config.entropy_coeff}

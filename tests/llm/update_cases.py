@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The updates that both versions of verl train, and how a result of theirs is judged against plain.py.
+
+A case is named (policy, layout, loss). Each loss is trained padded and packed, each layout with the plain loss and with
+all that reads the logits at once. actor_step.py and current/worker_step.py train them: the doors to the two versions.
+"""
+
+import math
+
+import plain
+import torch
+from token_model import make_batch
+
+BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
+# The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
+ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
+# Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
+OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5}
+GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02}
+# Exact in binary, so that verl 0.9's fp32 temperature is that of the fp64 arithmetic.
+WARM, COLD = {"temperature": 1.25}, {"temperature": 0.75}
+
+
+def with_era(**fields):
+    return {"era": {**ERA, **fields}}
+
+
+POLICIES = {"on-policy": BASE, "off-policy": OFF_POLICY}
+PACKED = {"remove_padding": True}
+LAYOUTS = {
+    "padded": WARM,
+    "packed": {**PACKED, **COLD},
+    "dynamic": {**PACKED, "dynamic": True},
+    "multi-turn": {**PACKED, "multi_turn": True},
+    "multi-turn, padded": {"multi_turn": True, **COLD},
+    "fused kernels, padded": {"fused": True, **WARM},
+    "fused kernels, packed": {"fused": True, **PACKED, **COLD},
+}
+ALL_TERMS = "KL loss, entropy bonus, top-k"
+LOSSES = {
+    "vanilla": {},
+    "top-k": with_era(top_k=5),
+    "scaled advantages": with_era(scale_advantages=True, k=1.75),
+    "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True),
+    "gate of the release": with_era(min_advantage=1.0, top_fraction=0.3),
+    "entropy bonus": {"entropy_coeff": 0.05},
+    "KL loss": {"kl_coef": 0.1},
+    ALL_TERMS: {"kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(top_k=5)},
+    "GSPO": GSPO,
+    "GSPO, top-k": {**GSPO, **with_era(top_k=5)},
+}
+
+
+def cases(layouts, losses):
+    return {
+        (policy, layout, loss): {**base, **with_era(), **layouts[layout], **LOSSES[loss]}
+        for policy, base in POLICIES.items()
+        for layout in layouts
+        for loss in losses
+    }
+
+
+BOTH_LAYOUTS = {name: LAYOUTS[name] for name in ("padded", "packed")}
+CASES = {**cases(LAYOUTS, ("vanilla", ALL_TERMS)), **cases(BOTH_LAYOUTS, LOSSES)}
+CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_era(), "epochs": 2, "lr": 0.5, **COLD}
+
+
+def scales(result, settings):
+    return plain.decide(plain.entropies(result, settings), result["batch"], settings)[0]
+
+
+def difference(ours, theirs):
+    """The largest between the parameters of two policies."""
+    assert ours.keys() == theirs.keys()
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def check(result, settings, bound, means_over="micro_batch"):
+    """The update moved the policy, and to where fp64 arithmetic moves it.
+
+    Args:
+        bound: on the difference of the parameters.
+        means_over: what a token mean of this verl is over, micro_batch or mini_batch.
+    """
+    if means_over == "mini_batch":
+        settings = {**settings, "micro_batch": settings.get("mini_batch", settings["bsz"])}
+    expected = plain.train(result, settings)
+    assert difference(result["start"], expected) > 1e-3, "the update must move the policy"
+    assert difference(result["parameters"], expected) < bound
+    (metrics,) = result["metrics"]
+    if "era" in settings and "epochs" not in settings:
+        assert set(metrics["actor/ppo_kl"]) == set(metrics["actor/pg_clipfrac"]) == {0.0}, "the ratio is exactly 1"
+
+
+def check_branches(results):
+    """The plain cases choose every branch of Eq. llm, and leave the trust region."""
+    case = "off-policy", "packed", "vanilla"
+    assert scales(results[case], CASES[case]).unique().tolist() == [0.5, 1, 2]
+    for loss in ("vanilla", "GSPO"):
+        assert max(results["off-policy", "packed", loss]["metrics"][0]["actor/pg_clipfrac"]) > 0
+
+
+def check_metrics(result, settings):
+    """Those of ERA equal their definitions."""
+    metrics, expected = result["metrics"][0], plain.metrics(result, settings)
+    found = {name: value for name, value in metrics.items() if name.startswith("era/")}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert math.isclose(found[name], value, rel_tol=1e-5), name
+
+
+def as_one_process_sees_it(result, settings):
+    """Each of two ranks has half of the batch, and half of each mini-batch: here are its rows in that order."""
+    if not settings.get("data_parallel"):
+        return result
+    half, part = settings["bsz"] // 2, settings.get("mini_batch", settings["bsz"]) // 2
+    firsts = [rank + first for first in range(0, half, part) for rank in (0, half)]
+    rows = [row for first in firsts for row in range(first, first + part)]
+    batch = make_batch(settings["bsz"], settings["seed"], torch.double)
+    return {**result, "batch": {key: value[rows] for key, value in batch.items()}}
