@@ -45,11 +45,8 @@ def old_log_prob_pass(actor, data):
     log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
     tensors = {"old_log_probs": log_probs}
     if hasattr(actor, "era"):  # unpatched verl has no such hooks
-        from verl.utils import forking_tokens
-
         rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
         tensors |= actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
-        tensors |= forking_tokens.token_entropy({"actor": actor.config}, entropys)
     for key, value in tensors.items():
         data.batch[key] = value
     return log_probs, entropys

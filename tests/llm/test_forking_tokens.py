@@ -125,9 +125,9 @@ def test_fraction_1_touches_nothing_and_below_it_entropies_are_returned_in_fp32(
         original = data.batch["advantages"]
         assert forking_tokens.keep_forking_tokens(config, data, "cpu") == {}
         assert data.batch["advantages"] is original
-        assert forking_tokens.token_entropy({"actor": config}, entropy) == {}
+        assert forking_tokens.token_entropy(config, entropy) == {}
     entropy = entropy.bfloat16()
-    returned = forking_tokens.token_entropy({"actor": actor_config(0.2)}, entropy)[ENTROPY]
+    returned = forking_tokens.token_entropy(actor_config(0.2), entropy)[ENTROPY]
     assert returned.dtype == torch.float32 and torch.equal(returned, entropy.float())
 
 

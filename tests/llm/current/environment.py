@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-# Unpacked source packages of verl: verl-0.8.0, verl-0.9.0, verl-0.9.1.
+# Unpacked source packages of verl: verl-0.9.0, verl-0.9.1.
 SOURCES = Path(os.environ.get("VERL_SOURCES", ROOT / ".venv" / "verl-sources")).resolve()
 VERSIONS = ("0.9.0", "0.9.1")
 
@@ -19,7 +19,7 @@ VERSIONS = ("0.9.0", "0.9.1")
 def require():
     """Skip the calling module where the environment or the sources are missing."""
     missing = [name for name in ("torch", "tensordict", "transfer_queue", "ray") if not importlib.util.find_spec(name)]
-    missing += [str(tree) for tree in map(tree_of, ("0.8.0", *VERSIONS)) if not tree.is_dir()]
+    missing += [str(tree) for tree in map(tree_of, VERSIONS) if not tree.is_dir()]
     if missing:
         pytest.skip(
             f"needs the environment of verl 0.9, which lacks {', '.join(missing)} here: make test-verl-0.9",

@@ -38,7 +38,7 @@ from verl.utils.era_log_probs import (
     fused_policy_terms,
     policy_terms,
 )
-from verl.utils.forking_tokens import read_fraction
+from verl.utils.forking_tokens import read_fraction, token_entropy
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_rank,
@@ -139,17 +139,18 @@ class ActorHooks:
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            Nothing without ERA. H_resp and the mean entropy of the other tokens, (bsz,) each;
-            off-policy also `old_log_probs` without, and `era_branch_log_probs` with the branches,
-            (bsz, response_length, 3).
+            With forking tokens their entropies. With ERA H_resp and the mean entropy of the other
+            tokens, (bsz,) each; off-policy also `old_log_probs` without, and
+            `era_branch_log_probs` with the branches, (bsz, response_length, 3).
         """
+        tensors = token_entropy(self._actor.config, entropys)
         if not self.config.enable:
-            return {}
+            return tensors
         mask = response_mask(data.batch, (rollout.get("multi_turn") or {}).get("enable", False))
         top, rest = split_entropy(
             entropys.float(), mask.to(entropys.device), self.config.top_fraction
         )
-        tensors = {RESPONSE_ENTROPY: top, REST_ENTROPY: rest}
+        tensors |= {RESPONSE_ENTROPY: top, REST_ENTROPY: rest}
         if log_probs.dim() == 3:
             tensors |= {"old_log_probs": log_probs[..., 0], BRANCH_LOG_PROBS: log_probs[..., 1:]}
         return tensors

@@ -33,17 +33,19 @@ def read_fraction(actor_config: Mapping[str, Any]) -> float:
     return (actor_config.get("policy_loss") or {}).get("forking_fraction", 1.0)
 
 
-def token_entropy(config: Mapping[str, Any], entropys: torch.Tensor) -> dict[str, torch.Tensor]:
+def token_entropy(
+    actor_config: Mapping[str, Any], entropys: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Token entropies to return beside old_log_probs.
 
     Args:
-        config: the worker's configuration, `actor_rollout_ref`.
+        actor_config: `actor_rollout_ref.actor`.
         entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
     Returns:
         Them in fp32; nothing with fraction 1.
     """
-    if read_fraction(config["actor"]) == 1:
+    if read_fraction(actor_config) == 1:
         return {}
     return {TOKEN_ENTROPY: entropys.float()}
 
