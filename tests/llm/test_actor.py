@@ -34,7 +34,6 @@ LAYOUTS_OF_THE_ACTOR = {
 OWN = cases(LAYOUTS_OF_THE_ACTOR, ("vanilla", ALL_TERMS))
 for case in [case for case in OWN if "soft-cap" in case[1] and case[2] == ALL_TERMS]:
     OWN[case] |= {"kl_coef": 0}  # with which a reference policy would need verl's kernel
-WITHOUT_ERA = {"enable": False, "top_k": 5, "scale_advantages": True}
 OWN["off-policy", "packed", "GSPO without ERA"] = {**OFF_POLICY, **PACKED, **GSPO, "clip": 0.01, "lr": 0.1}
 FORKING = {fraction: {**BASE, "temperature": 0.9, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)}
 BRANCHES = {top_k: {**OFF_POLICY, "epochs": 1, "lr": 0, **with_era(top_k=top_k)} for top_k in (None, 5)}
@@ -57,6 +56,41 @@ REFERENCES = {
     "fused": {**REFERENCE, **with_era(top_k=5), "fused": True},
 }
 GEMMA2 = {**OFF_POLICY, **with_era(), "model": "gemma2", "dtype": "float32"}
+GEMMA2 = {"gemma2": GEMMA2, "gemma2, fused": {**GEMMA2, "fused": True}}
+# Several mini-batches, steps and Adam: what one different bit anywhere would spread.
+LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
+LONG |= {"entropy_coeff": 0.01}
+PATHS = {
+    "long": LONG,
+    "long, dynamic": {**LONG, "dynamic": True},
+    "long, packed": {**LONG, **PACKED},
+    "long, packed, dynamic": {**LONG, **PACKED, "dynamic": True},
+    "long, fused": {**LONG, **PACKED, "fused": True},
+    "qwen2": {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
+}
+WITHOUT_ERA = {"absent": {}, "disabled": with_era(enable=False, top_k=5, scale_advantages=True)}
+BONUS = {**BASE, "entropy_coeff": 0.01, "kl_coef": 0.1}
+FOUR_STEPS = {**BASE, "adam": True, "steps": 4, "mini_batch": 8}
+UPSTREAM = {
+    **PATHS,
+    "one step": BASE,
+    "bonus and KL": BONUS,
+    "bonus and KL, packed": {**BONUS, **PACKED},
+    "adaptive": {**FOUR_STEPS, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]},  # given by hand, as the controller would
+}
+LOGS_ONLY, ADAPTIVE = with_era(k=1.0, top_k=5, scale_advantages=True), {"target": 9.0, "delta": 0.1}
+ADAPTIVE = {**FOUR_STEPS, **with_era(k=1.0, top_fraction=1.0), "adaptive_entropy": ADAPTIVE}
+ONLY_LOGS = {
+    **{case: {**UPSTREAM[case], **LOGS_ONLY} for case in ("bonus and KL", "bonus and KL, packed")},
+    "adaptive": ADAPTIVE,
+    "adaptive, restarted": {**ADAPTIVE, "restart": True},
+}
+BESIDE_UPSTREAM = {
+    **{(path, era): {**PATHS[path], **WITHOUT_ERA[era]} for path in PATHS for era in WITHOUT_ERA},
+    **ONLY_LOGS,
+    "one step, top-k": {**BASE, **with_era(top_k=3)},
+    "above the target": {**ADAPTIVE, "adaptive_entropy": {"target": 0.0, "delta": 0.1}},
+}
 # v0.4.1 takes token means over micro-batches, which dynamic ones make of other rows than plain.py.
 DYNAMIC = {
     (policy, packed): {**CASES[policy, "dynamic", ALL_TERMS], "remove_padding": packed}
@@ -64,7 +98,7 @@ DYNAMIC = {
     for packed in (False, True)
 }
 ARITHMETIC = {**{case: settings for case, settings in CASES.items() if case[1] != "dynamic"}, **OWN}
-EVERYTHING = {**ARITHMETIC, **DYNAMIC, **FORKING, **BRANCHES, **BF16, **REFERENCES}
+EVERYTHING = {**ARITHMETIC, **DYNAMIC, **FORKING, **BRANCHES, **BF16, **REFERENCES, **GEMMA2, **BESIDE_UPSTREAM}
 # Ulysses sequence parallelism over two processes; and FSDP, whose ranks have different responses, one of them empty.
 PROCESSES = {
     **cases({"Ulysses": PACKED, "Ulysses, multi-turn": {**PACKED, "multi_turn": True}}, ("vanilla", "GSPO", ALL_TERMS)),
@@ -76,6 +110,11 @@ PROCESSES = {
 @pytest.fixture(scope="module")
 def updates(patched_verl):
     return dict(zip(EVERYTHING, take_steps(patched_verl, list(EVERYTHING.values()))))
+
+
+@pytest.fixture(scope="module")
+def upstream(upstream_verl):
+    return dict(zip(UPSTREAM, take_steps(upstream_verl, list(UPSTREAM.values()))))
 
 
 @pytest.mark.parametrize("case", ARITHMETIC, ids=", ".join)
@@ -104,57 +143,42 @@ def test_two_processes(patched_verl):
     check_metrics(as_one_process_sees_it(result, settings), settings)
 
 
-# Several mini-batches, steps and Adam: what one different bit anywhere would spread.
-LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
-LONG |= {"entropy_coeff": 0.01}
-PATHS = [
-    LONG,
-    {**LONG, "dynamic": True},
-    {**LONG, "remove_padding": True},
-    {**LONG, "remove_padding": True, "dynamic": True},
-    {**LONG, "remove_padding": True, "fused": True},
-    {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
-]
-
-
-def test_without_era_training_is_upstream_to_the_bit(patched_verl, upstream_verl):
-    *upstream, once = take_steps(upstream_verl, [*PATHS, BASE])
-    absent, disabled = PATHS, [{**path, "era": WITHOUT_ERA} for path in PATHS]
-    *results, with_top_k = take_steps(patched_verl, [*absent, *disabled, {**BASE, **with_era(top_k=3)}])
-    for settings, theirs, ours in zip([*absent, *disabled], upstream * 2, results):
+def test_without_era_training_is_upstream_to_the_bit(updates, upstream):
+    for path in PATHS:
+        theirs = upstream[path]
         assert difference(theirs["start"], theirs["parameters"]) > 1e-3
-        assert difference(theirs["parameters"], ours["parameters"]) == 0, settings
-        assert ours["metrics"] == theirs["metrics"]
-    # With ERA, old log-probs and entropies stay those of the policy that sampled.
-    mask = plain.response_mask(once["batch"], BASE).bool()
+        for era in WITHOUT_ERA:
+            ours = updates[path, era]
+            assert difference(theirs["parameters"], ours["parameters"]) == 0, path
+            assert ours["metrics"] == theirs["metrics"]
+
+
+def test_with_era_old_log_probs_and_entropies_stay_those_of_the_policy_that_sampled(updates, upstream):
+    theirs, ours = upstream["one step"], updates["one step, top-k"]
+    mask = plain.response_mask(theirs["batch"], BASE).bool()
     for name in ("log_probs", "entropys"):
-        torch.testing.assert_close(with_top_k[name][mask], once[name][mask], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(ours[name][mask], theirs[name][mask], rtol=1e-12, atol=1e-12)
 
 
-# Upstream's updates with the coefficients of an entropy bonus given by hand: what the controller would set.
-BY_HAND = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]}
-
-
-def test_k_of_1_only_logs_and_an_adaptive_bonus_sets_its_coefficient(patched_verl, upstream_verl):
+@pytest.mark.parametrize("case", ONLY_LOGS)
+def test_k_of_1_only_logs_and_an_adaptive_bonus_sets_its_coefficient(updates, upstream, case):
     """In fp64, where the one read of the logits and upstream's functions round alike; also after restarts."""
-    bonus = {**BASE, "entropy_coeff": 0.01, "kl_coef": 0.1}
-    logs_only = with_era(k=1.0, top_k=5, scale_advantages=True)
-    given = [bonus, {**bonus, **PACKED}, BY_HAND]
-    adaptive = {**BASE, "adam": True, "steps": 4, "mini_batch": 8, **with_era(k=1.0, top_fraction=1.0)}
-    below, above = ({**adaptive, "adaptive_entropy": {"target": target, "delta": 0.1}} for target in (9.0, 0.0))
-    ours = [*({**case, **logs_only} for case in given[:2]), below, {**below, "restart": True}, above]
-    *ours, without = take_steps(patched_verl, ours)
-    theirs = take_steps(upstream_verl, given)
-    for expected, found in zip([*theirs, theirs[-1]], ours):
-        assert difference(expected["start"], expected["parameters"]) > 1e-3
-        assert difference(expected["parameters"], found["parameters"]) < 1e-12
-        for upstreams, metrics in zip(expected["metrics"], found["metrics"]):
-            added = metrics.keys() - upstreams.keys()
-            assert "era/response_entropy" in added and upstreams.keys() < metrics.keys()
-            assert {name.partition("/")[0] for name in added} <= {"era", "adaptive_entropy"}
-    for result, coefficients in ((ours[2], BY_HAND["entropy_coeffs"]), (without, [0.0] * 4)):
-        assert [step["adaptive_entropy/coeff"] for step in result["metrics"]] == pytest.approx(coefficients)
-    assert difference(theirs[2]["parameters"], without["parameters"]) > 1e-3
+    ours, theirs = updates[case], upstream[case.removesuffix(", restarted")]
+    assert difference(theirs["start"], theirs["parameters"]) > 1e-3
+    assert difference(theirs["parameters"], ours["parameters"]) < 1e-12
+    for expected, metrics in zip(theirs["metrics"], ours["metrics"]):
+        added = metrics.keys() - expected.keys()
+        assert "era/response_entropy" in added and expected.keys() < metrics.keys()
+        assert {name.partition("/")[0] for name in added} <= {"era", "adaptive_entropy"}
+    if "adaptive" in case:
+        coefficients = UPSTREAM["adaptive"]["entropy_coeffs"]
+        assert [step["adaptive_entropy/coeff"] for step in ours["metrics"]] == pytest.approx(coefficients)
+
+
+def test_an_entropy_above_the_target_gets_no_bonus(updates, upstream):
+    result = updates["above the target"]
+    assert [step["adaptive_entropy/coeff"] for step in result["metrics"]] == [0.0] * 4
+    assert difference(upstream["adaptive"]["parameters"], result["parameters"]) > 1e-3
 
 
 @pytest.mark.parametrize("fraction", FORKING)
@@ -210,9 +234,8 @@ def test_the_reference_pass_of_lora_knows_nothing_of_era(updates):
     torch.testing.assert_close(fused, ours)
 
 
-@pytest.mark.slow
-def test_fused_kernels_of_a_real_model_with_a_soft_cap(patched_verl):
-    logits, fused = take_steps(patched_verl, [GEMMA2, {**GEMMA2, "fused": True}])
+def test_fused_kernels_of_a_real_model_with_a_soft_cap(updates):
+    logits, fused = (updates[name] for name in GEMMA2)
     assert difference(logits["start"], logits["parameters"]) > 1e-3
     assert difference(logits["parameters"], fused["parameters"]) < 1e-6
 
