@@ -50,30 +50,20 @@ class TokenModel(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits)
 
 
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attn_implementation": "eager"}
+TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
 def qwen2(vocabulary=VOCABULARY, **config):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "eager"}
-    return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **sizes, **heads, **config))
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **TINY, **config))
 
 
 def gemma2():
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
-    return Gemma2ForCausalLM(
-        Gemma2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            final_logit_softcapping=0.5,
-            attn_implementation="eager",
-        )
-    )
+    return Gemma2ForCausalLM(Gemma2Config(vocab_size=VOCABULARY, **TINY, head_dim=8, final_logit_softcapping=0.5))
 
 
 def own_tokens(model):

@@ -130,17 +130,19 @@ def test_another_verl_is_named(tmp_path, monkeypatch):
 
 
 OWN_LAUNCHER = """
-import sys
+import itertools, json, sys
 import verl
 assert "era.verl.trainer" in sys.modules
 from hydra import compose, initialize_config_module
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.config import validate_config
-overrides = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "trainer.v1.trainer_mode=era", *sys.argv[1:]]
-for more in (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"]):
+all_have = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "trainer.v1.trainer_mode=era"]
+all_have += ["algorithm.rollout_correction.bypass_mode=True"]
+settings = (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"])
+for overrides, more in itertools.product(json.loads(sys.argv[1]), settings):
     era = [f"+actor_rollout_ref.actor.era.{field}" for field in more]
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", [*overrides, *era, "algorithm.rollout_correction.bypass_mode=True"])
+        config = compose("ppo_trainer", [*all_have, *overrides, *era])
     for action in (lambda: validate_config(config, False, False), lambda: get_trainer_cls("era")(config)):
         try:
             action()
@@ -152,14 +154,17 @@ for more in (["enable=True", "k=0.5"], ["enable=True"], ["enable=False"]):
 EXTERNAL = {"VERL_USE_EXTERNAL_MODULES": "era.verl.trainer"}
 
 
-@pytest.mark.parametrize("engine", [["FSDP"], ["Mcore", *MEGATRON], ["VeOmni", *VEOMNI]], ids=lambda engine: engine[0])
-def test_a_launcher_of_ones_own(engine):
+def test_a_launcher_of_ones_own():
     """verl's driver refuses bad values, and ERA's trainer what ERA does not go together with."""
-    target = f"{ACTOR}_target_=era.verl.config.{engine[0]}ActorConfig"
-    bad, also_bad, accepted, unsound, off, never_on = answers(OWN_LAUNCHER, target, *engine[1:], **EXTERNAL)
-    assert "actor.era.k is 0.5" in bad and "actor.era.k is 0.5" in also_bad
-    assert accepted == off == "accepted"
-    assert "bypass_mode=True" in unsound and "trainer_mode=era is ERA's trainer" in never_on
+    target = f"{ACTOR}_target_=era.verl.config."
+    engines = {"FSDP": [], "Mcore": MEGATRON, "VeOmni": VEOMNI}
+    overrides = [[f"{target}{name}ActorConfig", *others] for name, others in engines.items()]
+    said = iter(answers(OWN_LAUNCHER, json.dumps(overrides), **EXTERNAL))
+    for name in engines:
+        bad, also_bad, accepted, unsound, off, never_on = (next(said) for _ in range(6))
+        assert "actor.era.k is 0.5" in bad and "actor.era.k is 0.5" in also_bad, name
+        assert accepted == off == "accepted", name
+        assert "bypass_mode=True" in unsound and "trainer_mode=era is ERA's trainer" in never_on, name
 
 
 def test_a_worker_process_of_such_a_launcher_can_import_the_worker():
