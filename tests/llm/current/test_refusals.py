@@ -28,7 +28,7 @@ REFUSED = [  # what is set beside enable=True; the words that are said, by defau
     ([f"{ACTOR}policy_loss.loss_mode=clip_cov"],),
     ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"],),
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
-    (["model_engine=torchtitan"], ["_target_=verl.workers.config.TorchtitanActorConfig"]),
+    (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
     ([f"{ACTOR}_target_=my.ActorConfig"],),
     (["model_engine=megatron"], ["algorithm.adv_estimator=gae: on megatron"]),
     ([*MEGATRON, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"],),
