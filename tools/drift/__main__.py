@@ -28,7 +28,6 @@ PAGE, WORK = ROOT / "docs/engine/drift.md", ROOT / "results/drift"
 TESTS = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]  # whose files probes use
 FAILS, NOT_TRIED = "fails", "not tried"
 MERGE = ("clean", "offset", "landed")
-
 NAMES = ("verl", "timm", "fasttd3")
 
 
@@ -124,8 +123,11 @@ def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> 
     """The plug-in on a release as it is; nothing if it is not for that."""
     if name not in PLUGINS or not version or version < number(PLUGINS[name].oldest):
         return []
-    python = ROOT / ".venv" / PLUGINS[name].environment / "bin/python"
-    return start(probes_of(name, plugin=True), tree, python, logs)
+    chosen, python = probes_of(name, plugin=True), ROOT / ".venv" / PLUGINS[name].environment / "bin/python"
+    if not python.exists():
+        reason = f"there is no {python.relative_to(ROOT)}"
+        return [{"what": what, "outcome": NOT_TRIED, "reason": reason} for what, _ in chosen.values()]
+    return start(chosen, tree, python, logs)
 
 
 def say(name: str, release: str, started: list[dict]) -> None:
@@ -139,7 +141,7 @@ def try_release(name: str, label: str, release: str, checkout: Path, logs: Path)
     port = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     row = {"release": release, "date": "?", "results": {}, "started": [], "plugin": [], "problem": ""}
     if port.returncode not in (0, 4):
-        return {**row, "problem": port.stderr.partition("error: ")[2].splitlines()[0]}
+        return {**row, "problem": port.stderr.strip().rpartition("error: ")[2].partition("\n")[0]}
     found = json.loads(port.stdout)[name]
     row["results"] = {item["patch"]: item["result"] for item in found["patches"]}
     patches = [ROOT / "patches" / name / label / patch for patch, word in row["results"].items() if word in MERGE]
