@@ -1,30 +1,149 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """List, run and check the paper's experiments (experiments.toml).
 
-    python3 reproduce.py list [ROW] [--domain llm] [--place tab:main_results] [--state "not run"]
+    python3 reproduce.py list [ROW or part of a line]
     python3 reproduce.py run ROW [--seeds 1 2 3] [--dry-run] [--slurm]
     python3 reproduce.py collect [FOLDER ...]
     python3 reproduce.py report [FOLDER ...]
 
-Needs Python 3.11 or newer. collect and report also need the packages of .venv/cpu and switch to it if it is there
-(`make report` sets it up). docs/reproduce.md explains the verbs; the code is in ledger/.
-"""
+Needs Python 3.11 or newer; collect and report also need the packages of .venv/cpu, with which `make report` starts it.
+docs/reproduce.md explains the verbs; the code is in ledger/."""
 
-import os
+import argparse
+import csv
 import signal
 import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
 
-if sys.version_info < (3, 11):  # before anything is imported that an older Python cannot read
-    sys.stderr.write(
-        "error: reproduce.py needs Python 3.11 or newer, this is Python {}.{}.{}\n".format(*sys.version_info[:3])
+if sys.version_info < (3, 11):
+    sys.exit("error: reproduce.py needs Python 3.11 or newer")
+
+from ledger import run
+from ledger.paper import CANNOT, NOT_RUN, ROOT, STATES, Entry, Paper, UserError, load
+
+COLLECTED = ROOT / "results/collected.csv"  # entry and state, as the last `collect` found them
+REPORT = ROOT / "results/report"
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        options = make_parser().parse_args(arguments)
+        options.verb(load(), options)
+        return 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"error: {error.name} is not installed here. `make report` sets it up, and reports", file=sys.stderr)
+    return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="reproduce.py", description="The paper's rows and curves beside our results.")
+    verbs = parser.add_subparsers(required=True, metavar="list | run | collect | report")
+
+    def verb(name: str, function, help: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=help, description=help)
+        made.set_defaults(verb=function)
+        return made
+
+    listing = verb("list", show, "a line for each row of the paper; with its name, all about one")
+    listing.add_argument("text", nargs="?", default="", help="a row (main-era), one of its entries, or part of a line")
+    starting = verb("run", start, "run a row's commands one after the other; again continues them")
+    starting.add_argument("row", help="a row, or one of its entries: hb-fastsac-era/h1hand-walk-v0")
+    starting.add_argument("--seeds", type=int, nargs="+", default=(), help="default: the recipe's")
+    starting.add_argument("--dry-run", action="store_true", help="print the commands and stop")
+    starting.add_argument("--slurm", action="store_true", help="submit to Slurm, where the recipe can")
+    for name, help in (
+        ("collect", "read all results, and say what they reproduce"),
+        ("report", f"collect, and write {REPORT.relative_to(ROOT)}/index.html and report.md"),
+    ):
+        reading = verb(name, collect, help)
+        reading.set_defaults(report=name == "report")
+        reading.add_argument("folders", nargs="*", type=Path, help="further results, such as copies from a cluster")
+        reading.add_argument("--with-modified", action="store_true", help="results of modified code count too")
+    return parser
+
+
+def show(paper: Paper, options: argparse.Namespace) -> None:
+    states = {id: CANNOT if entry.cannot else NOT_RUN for id, entry in paper.entries.items()}
+    if COLLECTED.is_file():
+        with COLLECTED.open(newline="") as file:
+            states |= {id: state for id, state in csv.reader(file)}
+    rows: dict[str, list[Entry]] = {}
+    for entry in paper.entries.values():
+        rows.setdefault(entry.row, []).append(entry)
+    if options.text in rows or options.text in paper.entries:
+        show_one(paper, paper.find(options.text), states)
+        return
+    lines = []
+    for row, entries in rows.items():
+        counts = Counter(states[entry.id] for entry in entries)
+        found = ", ".join(f"{count} {state}" for state, count in counts.items())
+        lines.append(f"{row:<30}{entries[0].place.id:<27}{entries[0].label:<46}{found}")
+    lines += [f"{label:<57}{why}" for label, why in paper.elsewhere.items()]
+    lines = [line for line in lines if options.text.lower() in line.lower()]
+    if not lines:
+        paper.find(options.text)
+    print("\n".join(lines))
+
+
+def show_one(paper: Paper, entries: list[Entry], states: dict[str, str]) -> None:
+    first = entries[0]
+    about = {"row": first.label, "place": ", ".join(filter(None, (first.place.id, first.place.title, first.panel)))}
+    for training in paper.trainings(first):
+        hardware = f" on {training.hardware} in the paper" if training.hardware else ""
+        about[f"make {training.id}"] = f"{training.upstream}, {training.gpus} GPUs a run{hardware}"
+    if first.folder:
+        about["seeds"] = str(first.seeds)
+    about["paper"] = ", ".join(
+        f"{metric} {value:g}" + (f" ± {error:g}" if error == error else "")
+        for metric, (value, error) in first.paper.items()
     )
-    sys.exit(2)
+    if first.tolerance:
+        tolerance = paper.tolerances[first.tolerance]
+        about["reproduced"] = f"{' and '.join(tolerance['judged'])} within the tolerance. {tolerance['reason']}"
+    for claim in paper.claims.values():
+        if first.row in claim.rows:
+            about[f"claim {claim.id}"] = f"{paper.tested(claim)}. {claim.reason}"
+    for name, text in {**about, "note": first.place.note, "cannot run": first.cannot}.items():
+        if text:
+            print(textwrap.fill(f"{name}: {text}", 100, subsequent_indent="    ", break_on_hyphens=False))
+    if not first.cannot:
+        print("", *run.lines(paper, entries), "", sep="\n")
+    for entry in entries:
+        print(f"{entry.id}: {states[entry.id]}")
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
-from ledger.cli import main  # noqa: E402
+def start(paper: Paper, options: argparse.Namespace) -> None:
+    run.run(paper, paper.find(options.row), options.seeds, options.dry_run, options.slurm)
+
+
+def collect(paper: Paper, options: argparse.Namespace) -> None:
+    from ledger import report, results, verdicts  # need packages, which `list` and `run` do without
+
+    missing = [str(folder) for folder in options.folders if not folder.is_dir()]
+    if missing:
+        raise UserError(f"not a folder: {', '.join(missing)}")
+    folders = [*results.usual_folders(), *options.folders]
+    found = results.collect(paper, folders, ROOT / "records", options.with_modified)
+    judged = verdicts.Judged(paper, found)
+    left_out = judged.left_out()
+    for result, why in left_out:
+        print(f"{result.folder}: {why}", file=sys.stderr)
+    COLLECTED.parent.mkdir(exist_ok=True)
+    with COLLECTED.open("w", newline="") as file:
+        csv.writer(file).writerows(judged.states.items())
+    counts = Counter(judged.states.values())
+    counted = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    print(f"{len(found)} results, {len(found) - len(left_out)} used. Of the paper's entries: {counted}.")
+    if options.report:
+        print(f"Written: {report.write(judged, REPORT).relative_to(ROOT)} and report.md beside it")
+
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
-    sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that is not UTF-8
     sys.exit(main(sys.argv[1:]))

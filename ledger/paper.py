@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""experiments.toml as values: the paper's tables and figures, their entries, and the claims. The file explains its
-fields; tests/ledger/test_paper.py compares it with the paper's TeX."""
+"""experiments.toml as values: the paper's tables and figures, their entries, and the claims.
+
+The file explains its fields; tests/ledger/test_paper.py compares it with the paper's TeX."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -13,6 +15,16 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
+SIDES = ("subject", "baseline")  # of a claim
+# The states of an entry or a claim, decided in ledger/verdicts.py.
+STATES = REPRODUCED, NOT_REPRODUCED, PARTIAL, COMPLETE, NOT_RUN, CANNOT = (
+    "reproduced",
+    "not reproduced",
+    "partial",  # some seeds, or some of what it is compared with, are missing
+    "run",  # complete, and the paper gives nothing to compare it with
+    "not run",
+    "cannot run",
+)
 
 
 class UserError(Exception):
@@ -21,107 +33,109 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """A make target that trains or measures.
-
-    seeds: what it trains by itself. folder, steps, after: of the LLM runs, see the file."""
+    """A make target that trains or measures; id is its name unless `target` is given."""
 
     id: str
     upstream: str
     gpus: int
     hardware: str = ""
-    seeds: tuple[int, ...] = ()
+    seeds: list[int] = field(default_factory=list)
     folder: str = ""
     steps: int | None = None
     after: str = ""
-    target: str = ""  # of make, where it is not the id
-    suffix: str = ""  # of the folder of an evaluation
+    target: str = ""
+    suffix: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A table or figure. draws: "table", "curves", "points", "bars" or "aggregate". same_as, no_result: why it has no
-    entries."""
+    """A table or figure; id is its label in the paper."""
 
     id: str
     title: str
-    domain: str = ""
+    domain: str
     draws: str = "table"
     note: str = ""
-    same_as: tuple[str, ...] = ()
-    no_result: str = ""
 
 
 @dataclass(frozen=True)
 class Entry:
     """What the ledger counts: a row of a table or a curve of a figure, at one value of each variable of its sweep.
 
-    values: of the sweep, in its order. variables: of make, that choose its trainings. paper: by metric the paper's
-    number and its error, None where it prints none. seeds: how many make it complete."""
+    values: the sweep's, by variable. variables: those of make that choose its trainings. folder: the name of its
+    results without -seed<n>; empty where it compares other rows or cannot run. paper: the number and its error (NaN
+    where none is printed) by metric. seeds: how many make it complete."""
 
     id: str
     row: str
     place: Place
     panel: str
     label: str
-    values: tuple[str | float, ...] = ()
-    sweep: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
     evaluation: str = ""
     weights: str = ""
     folder: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
-    metrics: tuple[str, ...] = ()
+    metrics: list[str] = field(default_factory=list)
     at_step: int | None = None
-    paper: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    paper: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tolerance: str = ""
-    gain: tuple[str, ...] = ()
+    gain: list[str] = field(default_factory=list)
     unit: str = "percent"
     seeds: int = 1
     cannot: str = ""
 
     @property
     def name(self) -> str:
-        return ", ".join([self.label, *map(str, self.values)])
+        return ", ".join([self.label, *self.values.values()])
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of a figure, as a test. subject, baseline: rows."""
+    """What the paper says of a figure, as a test of rows against others."""
 
     id: str
     place: Place
     quote: str
     test: str
-    subject: tuple[str, ...]
+    subject: list[str]
     reason: str
-    baseline: tuple[str, ...] = ()
+    baseline: list[str] = field(default_factory=list)
     metric: str = ""
-    value: float | None = None
+    value: float = 0.0
     tolerance: float = 0.0
-    low: float | None = None
-    high: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
     after: float = 0.0
     window: int = 1
-    aggregate: bool = False
 
     @property
-    def rows(self) -> tuple[str, ...]:
+    def rows(self) -> list[str]:
         return self.subject + self.baseline
 
 
 @dataclass(frozen=True)
 class Paper:
+    """Runs, places, entries and claims by their ids; the others are the tables of experiments.toml."""
+
     title: str
-    places: Mapping[str, Place]
     runs: Mapping[str, Run]
+    places: Mapping[str, Place]
     entries: Mapping[str, Entry]
     claims: Mapping[str, Claim]
     tolerances: Mapping[str, Mapping]
+    tests: Mapping[str, str]
     scales: Mapping[str, float]
+    metrics: Mapping[str, str]
+    elsewhere: Mapping[str, str]
 
     def row(self, name: str) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.row == name]
+
+    def at(self, place: Place) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.place == place]
 
     def trainings(self, entry: Entry) -> list[Run]:
         """In the order in which they are started: each after the one that it goes on from."""
@@ -131,107 +145,71 @@ class Paper:
             name = self.runs[name].after
         return chain
 
+    def tested(self, claim: Claim) -> str:
+        """The claim's test in words."""
+        labels = {side: ", ".join(self.row(row)[0].label for row in getattr(claim, side)) for side in SIDES}
+        metric = claim.metric or self.row(claim.subject[0])[0].metrics[0]
+        return self.tests[claim.test].format_map({**vars(claim), **labels, "metric": self.metrics.get(metric, metric)})
+
     def find(self, name: str) -> list[Entry]:
         """All entries of a row, or the one entry of this id."""
-        found = self.row(name) or [entry for entry in self.entries.values() if entry.id == name]
-        if found:
+        if found := self.row(name) or [entry for entry in self.entries.values() if entry.id == name]:
             return found
-        known = list(dict.fromkeys(name for entry in self.entries.values() for name in (entry.row, entry.id)))
-        similar = [other for other in known if name.lower() in other.lower()][:5]
-        similar = similar or get_close_matches(name.lower(), known, 5)
-        hint = f"Similar: {', '.join(similar)}." if similar else "`reproduce.py list` names all."
-        raise UserError(f"there is no row {name!r} in {FILE.name}. {hint}")
+        known = {known for entry in self.entries.values() for known in (entry.row, entry.id)}
+        similar = f"Similar: {', '.join(close)}. " if (close := get_close_matches(name, known, 5)) else ""
+        raise UserError(f"there is no row {name!r} in {FILE.name}. {similar}`reproduce.py list` names all.")
 
 
 def load(file: Path = FILE) -> Paper:
     data = tomllib.loads(file.read_text())
-    paper = Paper(data["paper"], {}, {}, {}, {}, data["tolerance"], data["scale"])
+    runs, places, entries, claims = {}, {}, {}, {}
     for group in data["group"].values():
-        shared = {key: value for key, value in group.items() if key != "runs"}
-        for name, own in group["runs"].items():
-            paper.runs[name] = Run(name, **_frozen({**shared, **own}))
-    for name, table in [*data["table"].items(), *data["figure"].items()]:
-        about = {key: table.pop(key) for key in ("title", "domain", "draws", "note") if key in table}
-        place = paper.places[name] = Place(name, **about)
-        claims, panels = table.pop("claims", {}), {"": {"rows": table.pop("rows", {})}, **table.pop("panels", {})}
-        for panel, inner in panels.items():
-            for row, fields in inner.pop("rows").items():
-                for entry in _entries(row, place, panel, {**table, **inner, **fields}, paper, data["list"]):
-                    paper.entries[entry.id] = entry
-        for claim, fields in claims.items():
-            sides = {key: _several(fields[key]) for key in ("subject", "baseline") if key in fields}
-            paper.claims[claim] = Claim(claim, place, **{**fields, **sides})
-    for name, fields in data["elsewhere"].items():
-        paper.places[name] = Place(name, **_frozen(fields))
-    return paper
+        of_group = group.pop("runs")
+        runs |= {name: Run(name, **{**group, **fields}) for name, fields in of_group.items()}
+    for label, table in (data["table"] | data["figure"]).items():
+        about = {name: table.pop(name) for name in ("title", "domain", "draws", "note") if name in table}
+        place = places[label] = Place(label, **about)
+        for claim, fields in table.pop("claims", {}).items():
+            claims[claim] = Claim(claim, place, **fields)
+        panels = {"": {"rows": table.pop("rows", {})}, **table.pop("panels", {})}
+        for panel, shared in panels.items():
+            for row, fields in shared.pop("rows").items():
+                for entry in _entries(row, place, panel, {**table, **shared, **fields}, runs, data["list"]):
+                    entries[entry.id] = entry
+    rest = (data[name] for name in ("tolerance", "test", "scale", "metric", "elsewhere"))
+    return Paper(data["paper"], runs, places, entries, claims, *rest)
 
 
-def _entries(row: str, place: Place, panel: str, fields: dict, paper: Paper, lists: Mapping) -> Iterator[Entry]:
+def _entries(
+    row: str, place: Place, panel: str, fields: dict, runs: Mapping[str, Run], lists: Mapping
+) -> Iterator[Entry]:
     """One for each combination of the values of the row's sweep. fields: the row's, with those that it inherits."""
-    sweep = {name: _words(lists, values) for name, values in fields.pop("sweep", {}).items()}
-    columns, numbers = fields.pop("columns", []), fields.pop("paper", [])
-    metrics = fields.pop("metrics", columns)
+    sweep = fields.pop("sweep", {})
+    sweep = {name: lists[values] if isinstance(values, str) else values for name, values in sweep.items()}
+    columns = fields.pop("columns", [])
+    numbers = [number if isinstance(number, list) else (number, math.nan) for number in fields.pop("paper", [])]
+    metrics, folder = fields.pop("metrics", columns), fields.pop("folder", "")
     chosen = {name: fields.pop(name) for name in list(fields) if name.isupper()}
-    fields["paper"] = {name: _with_error(number) for name, number in zip(columns, numbers)}
-    fields["seeds"] = _seeds(fields, paper)
-    folder = _folder(fields, paper)
-    if not folder:
-        fields["evaluation"] = ""
+    run, evaluation = runs.get(fields.get("run")), runs.get(fields.get("evaluation"))
+    if run or "weights" in fields:
+        folder = (folder or fields.get("weights") or run.folder) + (evaluation.suffix if evaluation else "")
+        fields["seeds"] = fields.get("seeds") or (len(run.seeds) if run else 0) or 1
+    else:
+        folder = ""
     for values in itertools.product(*sweep.values()):
-        words = {name: sweep[name][value] for name, value in zip(sweep, values)}
-        variables = {name: _fill(text, words) for name, text in chosen.items()}
-        is_free = {name: name.isupper() and f"{{{name}}}" not in "".join(chosen.values()) for name in sweep}
+        at = dict(zip(sweep, map(str, values)))
+        words = {name: sweep[name][value] if isinstance(sweep[name], dict) else value for name, value in at.items()}
+        variables = {name: text.format_map(words) for name, text in chosen.items()}
+        own = {name: word for name, word in words.items() if name.isupper() and f"{{{name}}}" not in str(chosen)}
         yield Entry(
-            "/".join([row, *map(str, values)]),
+            "/".join([row, *at.values()]),
             row,
             place,
             panel,
-            values=values,
-            sweep=tuple(sweep),
-            folder=_fill(folder, {**words, **variables}),
-            metrics=tuple(_fill(metric, words) for metric in metrics),
-            variables={**variables, **{name: word for name, word in words.items() if is_free[name]}},
-            **_frozen(fields),
+            values=at,
+            folder=folder.format_map({**words, **variables}),
+            metrics=[metric.format_map(words) for metric in metrics],
+            variables={**variables, **own},
+            paper=dict(zip(columns, map(tuple, numbers))),
+            **fields,
         )
-
-
-def _words(lists: Mapping, values: str | list) -> dict[str | float, str]:
-    """What stands for each value of a variable in names."""
-    values = lists[values] if isinstance(values, str) else values
-    if isinstance(values, Mapping):
-        return {float(value): word for value, word in values.items()}
-    return {value: str(value) for value in values}
-
-
-def _folder(fields: dict, paper: Paper) -> str:
-    """Without the values of variables; none for what compares other rows or cannot run."""
-    run, evaluation = paper.runs.get(fields.get("run")), paper.runs.get(fields.get("evaluation"))
-    own = fields.pop("folder", "") or fields.get("weights", "") or (run.folder if run else "")
-    return own + (evaluation.suffix if evaluation else "") if run or "weights" in fields else ""
-
-
-def _seeds(fields: dict, paper: Paper) -> int:
-    if "gain" in fields:  # as many as of the rows that it compares
-        return paper.row(fields["gain"][0])[0].seeds
-    first = paper.runs.get(fields.get("run"))
-    while first and first.after:
-        first = paper.runs[first.after]
-    return fields.get("seeds") or (len(first.seeds) if first else 0) or 1
-
-
-def _with_error(number: float | list) -> tuple[float, float | None]:
-    return (number[0], number[1]) if isinstance(number, list) else (number, None)
-
-
-def _fill(text: str, words: Mapping[str, str]) -> str:
-    for name, word in words.items():
-        text = text.replace(f"{{{name}}}", word)
-    return text
-
-
-def _several(names: str | list[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _frozen(fields: dict) -> dict:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -4,7 +4,8 @@
 
 import pytest
 
-from ledger import cli, run
+import reproduce
+from ledger import results, run
 from ledger.paper import Paper, load
 
 
@@ -15,11 +16,11 @@ def paper() -> Paper:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
-    monkeypatch.setattr(run, "ROOT", tmp_path)
-    monkeypatch.setattr(cli, "COLLECTED", tmp_path / "results/collected.csv")
-    monkeypatch.setattr(cli, "REPORT", tmp_path / "results/report")
-    for name in ("RAY_DATA_HOME", "CHECKOUTS", "OUTPUT", "ARGS", "EVAL"):
+    for module in (reproduce, results, run):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(reproduce, "COLLECTED", tmp_path / "results/collected.csv")
+    monkeypatch.setattr(reproduce, "REPORT", tmp_path / "results/report")
+    for name in ("RAY_DATA_HOME", "CHECKOUTS", "OUTPUT", "ARGS", "EVAL", "MODEL_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path

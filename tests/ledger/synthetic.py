@@ -18,13 +18,13 @@ import numpy as np
 
 from ledger.paper import ROOT, Entry, Paper
 
-# What the ledger reads of verl's logs, and some that it does not.
 VERL_METRICS = (
     *("actor/entropy", "era/response_entropy", "era/low_fraction", "era/high_fraction", "era/rest_entropy"),
-    *("timing_s/old_log_prob", "critic/score/mean", "response_length/mean"),
+    *("timing_s/old_log_prob", "critic/score/mean"),
 )
 CONTROL_COLUMNS = ("global_step", "eval_avg_return", "seconds", "cpu_seconds", "entropy_per_dim", "clipped", "delta")
 EPOCHS, STEP_SECONDS = 200, 0.0314
+SECONDS_OF_1000_IMAGES = 1000 * STEP_SECONDS / 256
 
 
 @cache
@@ -114,18 +114,15 @@ def write_summary(folder: Path, summaries: Mapping[str, dict]) -> Path:
 # ---------------------------------------------------------------------------------------------------------------- timm
 
 
-def timm_run(folder: Path, epochs: int = EPOCHS, total: int = EPOCHS, with_info: bool = True, **info) -> Path:
-    """A run of recipes/era/launch.py on 4 GPUs with 64 images each; its log has steps of STEP_SECONDS."""
+def timm_run(folder: Path, epochs: int = EPOCHS, total: int = EPOCHS, **info) -> Path:
+    """A run of recipes/vision/launch.py on 4 GPUs with 64 images each; its log has steps of STEP_SECONDS."""
     folder.mkdir(parents=True)
     rng, rows = rng_of(folder), []
     for epoch in range(epochs):
         top1 = 95 * (1 - 0.9 ** (1 + 50 * epoch / EPOCHS)) + rng.normal(0, 0.1)
         rows.append([epoch, 2.0, top1, 99 + rng.random(), 1e-5])
     write_csv(folder / "summary.csv", ("epoch", "train_loss", "eval_top1", "eval_top5", "lr"), rows)
-    command = f"./distributed_train.sh 4 --data-dir ../data -b 64 --epochs {EPOCHS} --seed {folder.name[-2:]}"
-    (folder / "command.txt").write_text(command + "\n")
-    if with_info:
-        write_info(folder, host="timm", command=command.split(), total_steps=total, finished=epochs >= total, **info)
+    write_info(folder, host="timm", total_steps=total, finished=epochs >= total, **info)
     log = []
     for epoch in range(epochs):
         seconds = 1.0 if epoch == 0 else STEP_SECONDS  # cuDNN chooses its kernels in the first one
@@ -139,16 +136,14 @@ def timm_run(folder: Path, epochs: int = EPOCHS, total: int = EPOCHS, with_info:
 # -------------------------------------------------------------------------------------------- FastTD3, recipes/control
 
 
-def fasttd3_run(folder: Path, total: int = 10_000, with_info: bool = True, **info) -> Path:
+def fasttd3_run(folder: Path, total: int = 10_000, **info) -> Path:
     folder.mkdir(parents=True)
     rng, rows = rng_of(folder), []
     for step in range(100, total, 100):
         evaluated = f"{800 * step / total + 20 * rng.normal():.6g}" if step % 500 == 0 else ""
         rows.append([step, 128 * step, f"{7 + step * STEP_SECONDS:.4f}", evaluated])
     write_csv(folder / "train.csv", ("global_step", "frame", "seconds", "eval_avg_return"), rows)
-    (folder / "log.txt").write_text(f"HumanoidBenchArgs(total_timesteps={total}, compile=True)\n  0%| | 0/{total}\r")
-    if with_info:
-        write_info(folder, host="fasttd3", total_steps=total, **info)
+    write_info(folder, host="fasttd3", total_steps=total, **info)
     return folder
 
 
@@ -168,10 +163,10 @@ def control_run(folder: Path, total: int = 10_000, rows: int = 20, finished: boo
 # ----------------------------------------------------------------------------------------------------- all of the paper
 
 
-def make(paper: Paper, entry: Entry, out: Path, seed: int, training: bool = False) -> None:
-    """What one seed of the entry leaves; its training instead of its evaluation."""
+def make(paper: Paper, entry: Entry, out: Path, seed: int) -> None:
+    """What one seed of the entry leaves."""
     run = paper.runs.get(entry.run)
-    if entry.evaluation and not training:
+    if entry.evaluation:
         is_pass = bool(paper.runs[entry.evaluation].suffix)
         names = ("aime24", "aime25") if is_pass else tuple(recipe("llm/evaluation/protocol.py").PROTOCOLS)
         folder = out / f"eval/{entry.folder}-seed{seed}"

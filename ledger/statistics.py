@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Means and their intervals, of numbers and of curves. All intervals are 95 %.
+
+Over seeds: Student's t. Between two rows: Welch's. Over tasks and seeds: the interquartile mean with percentile
+bootstrap intervals, stratified by task, as Agarwal et al. (2021, "Deep RL at the edge of the statistical precipice")
+propose. A curve is a Series over steps, which ascend."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+RESAMPLES = 2000
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Of the mean's interval; NaN with one value."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.nan
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Difference of the means, and half its interval; 0 where either has one value."""
+    difference = float(np.mean(one) - np.mean(other))
+    if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
+        return difference, 0.0
+    with np.errstate(all="ignore"):  # where one side's numbers are all the same
+        interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    return difference, float(interval.high - interval.low) / 2
+
+
+def half_width_of_shares(percent: float, answers: float, runs: int) -> float:
+    """In points, of the difference between a share of `answers` answers and the mean of `runs` such shares."""
+    share = percent / 100
+    return 100 * float(stats.norm.ppf(0.975)) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs))
+
+
+def behind(curve: pd.Series, share: float) -> pd.Series:
+    """The curve after this share of its steps."""
+    first, last = curve.index[0], curve.index[-1]
+    return curve.loc[first + share * (last - first) :]
+
+
+def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
+    """mean, low and high (NaN with one curve) over the steps that all have; else interpolated."""
+    table = pd.concat(curves, axis=1, join="inner", ignore_index=True)
+    if len(table) < max(map(len, curves)):
+        first, last = max(curve.index[0] for curve in curves), min(curve.index[-1] for curve in curves)
+        x = np.linspace(first, max(first, last), points)
+        table = pd.DataFrame([np.interp(x, curve.index, curve) for curve in curves], columns=x).T
+    mean = table.mean(axis=1)
+    half = stats.t.ppf(0.975, len(curves) - 1) * table.sem(axis=1) if len(curves) > 1 else math.nan
+    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half})
+
+
+def interquartile_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    return stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis)
+
+
+def interquartile_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Of the first half of the tasks and the second."""
+    half = len(tasks) // 2
+    return interquartile_mean(*tasks[:half], axis=axis) - interquartile_mean(*tasks[half:], axis=axis)
+
+
+def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A statistic of the tasks' runs (last axis) and the ends of its interval, each task resampled by itself; the same
+    every time. The ends are NaN where a task has one run."""
+    middle = statistic(*tasks)
+    if min(task.shape[-1] for task in tasks) < 2:
+        return middle, middle * math.nan, middle * math.nan
+    drawn = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
+    found = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
+    return middle, found.confidence_interval.low, found.confidence_interval.high
+
+
+def interquartile_curve(
+    tasks: Sequence[Sequence[pd.Series]], scales: Sequence[float], points: int = 50
+) -> pd.DataFrame:
+    """mean, low and high over the share of the training between the first evaluation and the last, 0 to 1.
+
+    tasks: the curves of each task's runs; scales: what each task's values are divided by."""
+    x = np.linspace(0, 1, points)
+    values = []
+    for curves, scale in zip(tasks, scales):
+        steps = [curve.index[0] + x * (curve.index[-1] - curve.index[0]) for curve in curves]
+        values.append(np.array([np.interp(at, curve.index, curve) for at, curve in zip(steps, curves)]).T / scale)
+    return pd.DataFrame(dict(zip(("mean", "low", "high"), bootstrap(values, interquartile_mean))), index=x)
