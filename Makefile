@@ -70,7 +70,7 @@ demo-vision: DEMO = -m demo.vision --checkout $(TIMM_CHECKOUT) --out results/dem
 ## demo-control: FastTD3 beside FastSAC-ERA on HalfCheetah (FASTTD3=229ed59, SEED, STEPS)
 demo-control: $(READY_FASTTD3)
 	@$(CPU) $(DEMO) $${FRESH:+--fresh}
-demo-control: DEMO = -m demo.control --fasttd3 "$$FASTTD3" --checkout $(FASTTD3_CHECKOUT) \
+demo-control: DEMO = -m demo.control --checkout $(FASTTD3_CHECKOUT) \
 	--out results/demo-control$(patsubst -2d83b6a,,-$(FASTTD3)) $${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
 # A demo's arguments are checked before the long installation.
 demo demo-vision demo-control: CHECK = $(DEMO) --check

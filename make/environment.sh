@@ -50,26 +50,19 @@ cpu() {
     pip_install -r "requirements/$name-torch.txt" | one_line
 }
 
-# Sizes are of the folder. That of verl 0.9 is a guess: nobody has installed it.
 gpu() {
-    local newest=12 needs size flash_attn
-    case $name in
-        verl-gpu) size=10 needs="vllm 0.8.5 needs"
-            flash_attn="the CUDA toolkit 12.4 with nvcc, which torch 2.6.0 is built with" ;;
-        verl-0.9-gpu) size=12 needs="verl 0.9 needs"
-            flash_attn="the CUDA toolkit 13.0 with nvcc, which torch 2.11.0 is built with" ;;
-        timm-gpu) size=5 needs="torch 2.6.0 and this project need" newest=13 ;;
-        fasttd3-gpu) size=7 needs="FastTD3's packages need" ;;
-    esac
-    fits python3 10 $newest || fail "$needs Python 3.10 to 3.$newest, the active one is $(python3 --version)." \
-        "Activate an environment with one of these."
-    echo "Setting up $folder from requirements/$name.txt: about $size GB."
+    local newest=12
+    [[ $name != timm-gpu ]] || newest=13
+    fits python3 10 $newest || fail "requirements/$name.in needs Python 3.10 to 3.$newest, the active one is" \
+        "$(python3 --version). Activate an environment with one of these."
+    echo "Setting up $folder from requirements/$name.txt: 5 to 12 GB."
     make_venv python3 10 $newest
     pip_install -r "requirements/$name.txt"
-    [[ -z "$flash_attn" ]] || pip_install --no-build-isolation -r "requirements/$name-flash-attn.txt" || fail \
-        "flash-attn could not be installed; pip's reason is above. Building it takes $flash_attn (CUDA_HOME names its" \
-        "folder), and a C++ compiler: a login node often has neither, so try on a node with GPUs. All other packages" \
-        "are in $folder and stay; the same command goes on from there."
+    [[ ! -e requirements/$name-flash-attn.txt ]] ||
+        pip_install --no-build-isolation -r "requirements/$name-flash-attn.txt" || fail \
+        "flash-attn could not be installed; pip's reason is above. Building it takes a C++ compiler and the CUDA toolkit" \
+        "that torch is built with, with nvcc (CUDA_HOME names its folder): a login node often has neither, so try on a" \
+        "node with GPUs. All other packages are in $folder and stay; the same command goes on from there."
 }
 
 # sources REQUIREMENTS PYTHON: one after the other, because pip takes a package in one version alone.

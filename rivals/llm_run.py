@@ -16,7 +16,7 @@ from statistics import mean
 
 import pandas as pd
 
-from demo.llm import chain, config, training, warmup
+from demo.llm import chain, config, curves, training, warmup
 from demo.llm.models import EOS
 from era.language import response_entropy
 from recipes import run_json
@@ -40,7 +40,7 @@ def start_model(task: str, seed: int) -> Path:
     if not folder.is_dir():
         folder.parent.mkdir(exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent))
-        warmup.write_model(new, chain.TASKS[task], seed, lambda update, accuracy: None)
+        warmup.write_model(new, chain.TASKS[task], seed)
         try:
             new.rename(folder)
         except OSError:
@@ -99,16 +99,10 @@ def train(arguments: argparse.Namespace) -> Path:
     start = start_model(arguments.task, arguments.seed)
     folder = Path("verl").resolve()
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
-    rows = []
-
-    def on_rows(new: list[dict]) -> None:
-        if new:
-            rows.extend(new)
-            pd.DataFrame(rows).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
-
     others = [setting.format(steps=arguments.steps) for setting in SAVE]
     others += llm.overrides(arguments.method, arguments.setting, arguments.task)
-    training.train_arm(settings, "grpo", arguments.checkout, start, folder, on_rows, others)
+    training.train_arm(settings, "grpo", arguments.checkout, start, folder, others)
+    curves.steps(folder, arguments.task).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
 
 

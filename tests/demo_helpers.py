@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Starts the demos as a user does, and finds the processes they leave behind."""
 
 import os
@@ -30,9 +32,17 @@ def run(module: str, *arguments, **variables: str) -> subprocess.CompletedProces
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def wait_for_process(words: str, mark: str, process: subprocess.Popen, count: int = 1) -> None:
-    """Until `count` processes with this MARK have these words in their command line."""
+def wait_until_ended(mark: str) -> None:
+    """Until no process with this MARK is left; one that was killed may still be ending."""
     deadline = time.monotonic() + 900
-    while sum(words in command_line(found) for found in processes_with(**{MARK: mark})) < count:
+    while left := processes_with(**{MARK: mark}):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def wait_for_process(words: str, mark: str, process: subprocess.Popen) -> None:
+    """Until a process with this MARK has these words in its command line."""
+    deadline = time.monotonic() + 900
+    while not any(words in command_line(found) for found in processes_with(**{MARK: mark})):
         assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"
         time.sleep(0.1)

@@ -244,7 +244,7 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
 
     executable(gpu / "bin/python", '#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
-    assert result.returncode != 0 and "No vllm here." in result.stdout and "about 10 GB" in result.stdout
+    assert result.returncode != 0 and "No vllm here." in result.stdout
     for part in ("flash-attn could not be installed", "CUDA_HOME", "the same command goes on from there"):
         assert part in result.stderr
     assert not (gpu / "installed").exists()

@@ -1,97 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m demo.control [--seeds 1] [--steps 6000]: FastTD3's own train.py, as FastTD3 and as FastSAC-ERA."""
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, PINNED, TARGET_ENTROPY, TASK, VERSIONS, Run
-from demo.runner.command import (
-    add_folders,
-    add_seeds,
-    add_switches,
-    exit_code,
-    introduce,
-    need_overlay,
-    only_one,
-    whole_number,
-)
-from demo.runner.environment import ROOT, cleaned
-from demo.runner.processes import new_rows
+from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, TARGET_ENTROPY, TASK, Run
+from demo.runner.command import at_least, introduce, make_parser, need_files, run
 
 NEEDED = ("fast_td3/train.py", "fast_td3/era_training.py", "fast_td3/environments/gymnasium_env.py")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="demo.control", description=__doc__)
-    add_seeds(parser, [1], f"{len(ARMS)} runs for each")
+    parser = make_parser("demo.control", __doc__)
+    parser.set_defaults(checkout=Path("checkouts/fasttd3"), out=Path("results/demo-control"))
+    parser.add_argument("--seeds", default=[1], type=at_least(0), nargs="+", help=f"{len(ARMS)} runs for each")
     steps = f"of each run's environments, a multiple of {LOG_INTERVAL}"
-    parser.add_argument("--steps", default=6000, type=whole_number(2 * LOG_INTERVAL), help=steps)
-    parser.add_argument("--fasttd3", default=PINNED, choices=VERSIONS, help="the version of FastTD3 in the checkout")
-    add_folders(parser, "FastTD3", "results/demo-control")
-    add_switches(parser)
-    arguments = parser.parse_args(arguments)
-    if arguments.steps % LOG_INTERVAL:
-        parser.error(f"argument --steps: expected a multiple of {LOG_INTERVAL}, got {arguments.steps}")
-    return arguments
+    parser.add_argument("--steps", default=6000, type=at_least(2 * LOG_INTERVAL), help=steps)
+    given = parser.parse_args(arguments)
+    if given.steps % LOG_INTERVAL:
+        parser.error(f"argument --steps: expected a multiple of {LOG_INTERVAL}, got {given.steps}")
+    return given
 
 
 def prepare(run: Run, checkout: Path, out: Path):
     """The run's Training."""
-    from demo.runner.training import Training, begin
+    from demo.runner.child import ROOT, environment
+    from demo.runner.training import Training, begin, csv_rows
 
     folder, scripts = out / run.folder, checkout.resolve() / "fast_td3"
     command = ["-m", "demo.runner.child", str(scripts / "train.py"), f"--csv_path={CURVES_FILE}", *run.flags()]
     return Training(
-        label=run.label,
+        label=f"{run.name}, seed {run.seed}",
         folder=folder,
         command=[sys.executable, *command],
-        environment=cleaned(dict(os.environ), scripts, ROOT)
-        | {
-            "OMP_NUM_THREADS": "1",  # several runs on two cores
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # otherwise torch starts a pool of processes for nothing
-        },
-        rows=_rows(folder / CURVES_FILE),
+        # otherwise torch starts a pool of processes for nothing
+        environment=environment(scripts, ROOT, TORCHINDUCTOR_COMPILE_THREADS="1"),
+        rows=lambda: csv_rows(folder / CURVES_FILE),
         length=run.rows,
-        unit=f"rows of {CURVES_FILE}",
-        show=lambda row: f"step {row['global_step']}, return {row['eval_avg_return']}",
+        show=lambda rows: f"return {rows['eval_avg_return'].ffill().iloc[-1]:.0f}",
         record=begin("fasttd3", TASK, run.arm, run.seed, run.steps, checkout),
     )
 
 
-def _rows(file: Path) -> Iterator[list[dict[str, str]]]:
-    """Each item: the rows that train.py added to its file since the previous item, each with the latest return."""
-    latest = "-"
-    for rows in new_rows(file):
-        for row in rows:
-            if row["eval_avg_return"]:
-                latest = f"{float(row['eval_avg_return']):.0f}"
-            row["eval_avg_return"] = latest
-        yield rows
-
-
 def demo(arguments: argparse.Namespace) -> None:
-    if arguments.check:
-        return
-    need_overlay(arguments.checkout, "fasttd3", *NEEDED)
+    checkout, out = arguments.checkout, arguments.out
+    need_files(checkout, *NEEDED, advice="python3 apply.py apply fasttd3")
     from demo.control import report
     from demo.runner.training import train
 
-    out, seeds = arguments.out, list(dict.fromkeys(arguments.seeds))
     introduce(
-        f"{TASK} on this CPU with FastTD3's own train.py ({arguments.fasttd3}): {arguments.steps} steps of "
-        f"{FLAGS['num_envs']} environments, seed {', '.join(map(str, seeds))}, as FastTD3, as FastTD3 without the "
-        f"delay of its policy updates, as FastSAC-ERA (ERA, H0 = {TARGET_ENTROPY:g} nats per action dimension), and as "
-        "FastSAC-ERA with a learned residual (ERA+delta).",
+        f"{TASK} on this CPU with FastTD3's own train.py: {arguments.steps} steps of {FLAGS['num_envs']} environments, "
+        f"seed {', '.join(map(str, arguments.seeds))}, as FastTD3, as FastTD3 without the delay of its policy updates, "
+        f"as FastSAC-ERA (ERA, H0 = {TARGET_ENTROPY:g} nats per action dimension), and as FastSAC-ERA with a learned "
+        "residual (ERA+delta).",
         out,
     )
-    with only_one(out):
-        for seed in seeds:
-            runs = [Run(arm, seed, arguments.steps, arguments.fasttd3) for arm in ARMS]
-            train([prepare(run, arguments.checkout, out) for run in runs], arguments.fresh)
-        report.end([Run(arm, seed, arguments.steps, arguments.fasttd3) for arm in ARMS for seed in seeds], out)
+    runs = []
+    for seed in arguments.seeds:
+        arms = [Run(arm, seed, arguments.steps) for arm in ARMS]
+        train([prepare(run, checkout, out) for run in arms], arguments.fresh)
+        runs += arms
+    report.end(runs, out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(demo, parse()))
+    run(demo, parse())

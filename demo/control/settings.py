@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The settings of the runs, and the flags of FastTD3's train.py they turn into."""
 
 from dataclasses import dataclass
@@ -6,7 +8,6 @@ TASK = "HalfCheetah-v5"
 DIMENSIONS = 6  # of its action
 LOG_INTERVAL = 100  # steps: train.py's
 TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
-VERSIONS = PINNED, _ = "2d83b6a", "229ed59"  # of FastTD3
 CURVES_FILE = "curves.csv"
 
 # What differs from train.py's defaults, and three defaults that docs/demos.md mentions: std_min, std_max and H0.
@@ -46,21 +47,19 @@ _AGENTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """steps: of the environments, a multiple of LOG_INTERVAL. version: of FastTD3."""
+    """steps: of the environments, a multiple of LOG_INTERVAL."""
 
     arm: str
     seed: int
     steps: int
-    version: str = PINNED
 
     @property
-    def label(self) -> str:
-        return f"{NAMES[self.arm]}, seed {self.seed}"
+    def name(self) -> str:
+        return NAMES[self.arm]
 
     @property
     def folder(self) -> str:
-        other = "" if self.version == PINNED else f"-fasttd3-{self.version}"
-        return f"{self.arm}-steps{self.steps}-seed{self.seed}{other}"
+        return f"{self.arm}-steps{self.steps}-seed{self.seed}"
 
     @property
     def rows(self) -> int:

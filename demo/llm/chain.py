@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The task "chain": each prompt has very many right answers, none better than another.
 
 The prompt is a number, `86=`. A right answer is four steps `<op><digit 1-9><two-digit running total>` whose totals

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The settings of the demo, and the hydra overrides they turn into."""
 
 from dataclasses import dataclass
@@ -12,6 +14,13 @@ VALIDATION_ANSWERS = 32
 OMEGA_HIGH = 3.0
 # With k = 1 ERA logs its metrics and scales nothing: plain GRPO.
 ARMS = {"grpo": 1.0, "era": 2.0}
+
+
+# Of verl: default folder of the checkout, and the module that is the training process.
+VERSIONS = {
+    "0.4.1": ("checkouts/verl", "demo.llm.cpu_trainer"),
+    "0.9.1": (".venv/verl-sources/verl-0.9.1", "demo.llm.verl_0_9.trainer"),
+}
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m demo.llm.cpu_trainer RAY_FOLDER [HYDRA OVERRIDES]: verl's PPO trainer on a CPU, in a new Ray instance.
 
 Needs the verl checkout and this repository on PYTHONPATH. Ends with its process group when stdin closes.

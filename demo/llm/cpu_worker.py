@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Supplies on a CPU what verl v0.4.1 expects of CUDA.
 
 Importing this module changes verl in the importing process; nothing in the checkout is edited. Ray imports it in

@@ -1,18 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Tables of a run, one row per step and one per validation, from the metrics and dumps that verl writes."""
 
 import json
-import math
 from pathlib import Path
 
 import pandas
 
 from demo.llm import chain, config
+from demo.runner.training import complete_lines
 
-STEPS_FILE = "steps.csv"
-VALIDATION_FILE = "validation.csv"
-
+METRICS_FILE = "metrics.jsonl"
 # column: verl's metric
-_METRICS = {
+METRICS = {
     "reward": "critic/score/mean",
     "response_entropy": "era/response_entropy",
     "low_fraction": "era/low_fraction",
@@ -25,39 +25,33 @@ _METRICS = {
 }
 
 
+def metrics(run: Path) -> pandas.DataFrame:
+    """A row for each step that verl has logged so far; its null is NaN. The validation before the first is no step."""
+    lines = [json.loads(line) for line in complete_lines(run / METRICS_FILE).splitlines()]
+    logged = pandas.DataFrame(
+        [{"step": line["step"], **line["data"]} for line in lines], columns=["step", *METRICS.values()]
+    )
+    steps = logged.dropna(subset=METRICS["reward"], ignore_index=True)
+    return steps.rename(columns={name: column for column, name in METRICS.items()})
+
+
 def by_prompt(dump: Path, size: int, task: str) -> pandas.DataFrame:
     """A row for each prompt of one of verl's dumps: its share of right answers, and how many distinct ones there are.
 
     A prompt has `size` answers, next to one another. What is right is judged here: with a biased reward the score is
     another thing.
     """
-    answers = pandas.DataFrame(map(json.loads, dump.read_text().splitlines()))
-    goal = chain.TASKS[task].goal
-    right = pandas.Series(
-        [
-            chain.is_right(chain.start_of(prompt), text, goal)
-            for prompt, text in zip(answers["input"], answers["output"])
-        ]
-    )
+    answers, goal = pandas.read_json(dump, lines=True, dtype=False), chain.TASKS[task].goal
+    right = answers.apply(lambda row: chain.is_right(chain.start_of(row["input"]), row["output"], goal), axis=1)
     prompts = answers.index // size
     distinct = answers["output"].where(right).groupby(prompts).nunique()
     return pandas.DataFrame({"right": right.groupby(prompts).mean(), "distinct": distinct})
 
 
-def step_row(run: Path, line: dict, task: str) -> dict | None:
-    """The row for one line of metrics.jsonl, where null stands for NaN.
-
-    None for the validation before the training, which is not a step.
-    """
-    step, metrics = line["step"], line["data"]
-    if _METRICS["response_entropy"] not in metrics:
-        return None
-    answers = by_prompt(run / "rollouts" / f"{step}.jsonl", config.ANSWERS, task)
-    return {
-        "step": step,
-        **{column: math.nan if metrics[name] is None else metrics[name] for column, name in _METRICS.items()},
-        "distinct_right": answers["distinct"].mean(),
-    }
+def steps(run: Path, task: str) -> pandas.DataFrame:
+    rows = metrics(run)
+    dumps = [by_prompt(run / "rollouts" / f"{step}.jsonl", config.ANSWERS, task) for step in rows["step"]]
+    return rows.assign(distinct_right=[answers["distinct"].mean() for answers in dumps])
 
 
 def validations(run: Path, task: str) -> pandas.DataFrame:
@@ -73,11 +67,3 @@ def validations(run: Path, task: str) -> pandas.DataFrame:
             }
         )
     return pandas.DataFrame(rows)
-
-
-def write(file: Path, table: pandas.DataFrame) -> None:
-    table.to_csv(file, index=False, na_rep="nan")
-
-
-def read(file: Path) -> pandas.DataFrame:
-    return pandas.read_csv(file, float_precision="round_trip")

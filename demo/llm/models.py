@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What the tiny language models of warmup.py and bigram.py share: tokenizer, shape, and prompts for verl."""
 
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
+import pandas
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -55,4 +56,4 @@ def write_prompts(file: Path, task: str, pairs: list[tuple[str, str]]) -> None:
         }
         for prompt, truth in pairs
     ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    pandas.DataFrame(rows).to_parquet(file)

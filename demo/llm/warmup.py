@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The model that both runs start from: a two-layer Qwen2 that a short supervised warm-up has taught the task's format.
 
 The warm-up stops once about four of ten sampled answers are right: late enough for every group of answers to have both
@@ -5,16 +7,16 @@ right and wrong ones, early enough for the policy to be undecided still (respons
 """
 
 import random
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from transformers.utils import logging
 
 from demo.llm import chain, models
 from demo.llm.models import EOS
-from demo.runner.errors import DemoError
 
 TARGET_ACCURACY = 0.4
 MAX_UPDATES = 1000
@@ -52,13 +54,13 @@ def sampled_accuracy(model, tokenizer, starts: list[int]) -> float:
     return sum(map(chain.is_right, starts, answers)) / len(starts)
 
 
-def warm_up(model, tokenizer, task: chain.Task, seed: int, progress: Callable[[int, float], None]) -> float:
+def warm_up(model, tokenizer, task: chain.Task, seed: int) -> float:
     """Maximum-likelihood training on demonstrations until TARGET_ACCURACY. Returns the accuracy reached."""
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / 20))
-    accuracy = 0.0
-    for update in range(1, MAX_UPDATES + 1):
+    updates = tqdm(range(1, MAX_UPDATES + 1), "warm-up", leave=False, disable=None)
+    for update in updates:
         starts = rng.choices(chain.STARTS, k=BATCH)
         texts = [chain.prompt(start) + chain.demonstration(start, rng, task.plus_one) for start in starts]
         tokens = torch.tensor([tokenizer.encode(text) + [EOS] for text in texts])
@@ -71,22 +73,23 @@ def warm_up(model, tokenizer, task: chain.Task, seed: int, progress: Callable[[i
         schedule.step()
         if update % CHECK_EVERY == 0:
             accuracy = sampled_accuracy(model, tokenizer, rng.choices(chain.STARTS, k=512))
-            progress(update, accuracy)
+            updates.set_postfix_str(f"{accuracy:.0%} right")
             if accuracy >= TARGET_ACCURACY:
+                updates.close()
                 return accuracy
-    raise DemoError(
+    sys.exit(
         f"the warm-up reached a sampled accuracy of {accuracy:.2f} in {MAX_UPDATES} updates, expected "
         f"{TARGET_ACCURACY}: try another seed"
     )
 
 
-def write_model(folder: Path, task: chain.Task, seed: int, progress: Callable[[int, float], None]) -> float:
+def write_model(folder: Path, task: chain.Task, seed: int) -> float:
     """Trains from the seed and writes model and tokenizer. Returns the sampled accuracy."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     tokenizer = make_tokenizer()
     model = make_model(len(tokenizer))
-    accuracy = warm_up(model, tokenizer, task, seed, progress)
+    accuracy = warm_up(model, tokenizer, task, seed)
     logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

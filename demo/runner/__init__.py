@@ -1,1 +1,3 @@
-"""What the three demos and the smoke runs share."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""What the three demos share: a command line, trainings in child processes, tables and pictures."""

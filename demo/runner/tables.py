@@ -1,6 +1,7 @@
-"""The runs as a table on the screen, and what the three pictures share."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The end of a demo: a table, one line of what held, a picture, and where there is more."""
 
-import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -13,42 +14,46 @@ PAGE = "docs/demos.md"
 
 
 def rows_and_means(runs: pandas.DataFrame, decimals: dict[str, int]) -> str:
-    """A line for each run and, where there are several seeds, for their mean.
+    """A line for each run and, where there are several seeds, for their means.
 
     runs: columns "name" and "seed", and the measures that decimals has; NaN is shown as "-".
     """
     if runs["seed"].nunique() > 1:
-        means = runs.groupby("name", sort=False, as_index=False).mean(numeric_only=True).assign(seed="mean")
-        order = {name: number for number, name in enumerate(means["name"])}
-        runs = pandas.concat([runs, means]).sort_values("name", key=lambda names: names.map(order), kind="stable")
+        means = runs.groupby("name", sort=False, as_index=False).mean(numeric_only=True)
+        runs = pandas.concat([runs, means.assign(seed="mean")])
     shown = runs.set_index("name").rename_axis(None)[["seed", *decimals]]
     formatters = {name: f"{{:z.{digits}f}}".format for name, digits in decimals.items()}  # z: no -0
     return shown.to_string(formatters=formatters, na_rep="-", col_space=6)
 
 
-def panels(*titles: str, height: float = 3.4):
-    """A figure with an axis for each title."""
-    figure, axes = pyplot.subplots(1, len(titles), figsize=(10, height), constrained_layout=True)
-    for axis, title in zip(axes, titles):
+def picture(curves: pandas.DataFrame, x: str, titles: dict[str, str], styles: dict[str, dict], window: int = 1):
+    """A figure and its axes: a panel for each column in titles, over x. Each seed is thin, their mean thick.
+
+    curves: a row for each name, seed and x. styles: of the names. window: rows over which the mean is smoothed.
+    """
+    figure, axes = pyplot.subplots(1, len(titles), figsize=(10, 3.4), layout="constrained")
+    for axis, (column, title) in zip(axes, titles.items()):
+        for name, style in styles.items():
+            seeds = curves[curves["name"] == name].pivot(index=x, columns="seed", values=column).dropna()
+            mean = seeds.mean(axis=1).rolling(window, center=True, min_periods=1).mean()
+            axis.plot(seeds, color=style["color"], linewidth=0.6, alpha=0.4)
+            axis.plot(mean, label=name, **style)
         axis.set_title(title, fontsize=10)
+        axis.set_xlabel(x.replace("_", " "))
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def draw(axis, curves: pandas.DataFrame, x: str, y: str, styles: dict[str, dict]) -> None:
-    """Each seed thin, their mean thick. curves: a row for each name, seed and x; styles: by name."""
-    for name, style in styles.items():
-        seeds = curves[curves["name"] == name].pivot(index=x, columns="seed", values=y).dropna()
-        axis.plot(seeds, color=style["color"], linewidth=0.7, alpha=0.45)
-        axis.plot(seeds.mean(axis=1), label=name, **style)
-
-
 def save(figure, file: Path, note: str) -> None:
+    """With a legend of all panels below them, over no curve."""
+    labels = [axis.get_legend_handles_labels() for axis in figure.axes]
+    handles = {label: handle for found in labels for handle, label in zip(*found)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
     figure.suptitle(note, fontsize=8, x=0.995, ha="right")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
 
 def print_end(table: str, held: str, picture: Path, numbers: Path) -> None:
-    """The table, one line of what held, and where there is more."""
-    print(f"\n{table}\n\n{textwrap.fill(held, 79)}\n\npicture  {picture}\nnumbers  {numbers}\nmeaning  {PAGE}")
+    print(f"\n{table}\n\n{held}\n\npicture  {picture}\nnumbers  {numbers}\nmeaning  {PAGE}")

@@ -1,1 +1,3 @@
-"""`make demo-vision`: timm's own train.py on a CPU, as a baseline and with ERA, on small images."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""`make demo-vision`: one of timm's networks on a CPU, without and with ERA, on small images."""

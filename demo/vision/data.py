@@ -1,7 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """scikit-learn's bundled handwritten digits, 8 x 8 pixels in 17 grey levels, as folders of PNG images."""
 
 from pathlib import Path
-from typing import Any
+
+import numpy
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from demo.vision.settings import IMAGE_SIZE
 
 COUNTS = {"train": 300, "validation": 700}
 SPLIT_SEED = 0  # one split for all runs
@@ -18,24 +26,16 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def load() -> tuple[list, Any]:
-    """All 1797 of scikit-learn's set as RGB images of PIL, and their digits, (1797,) int64."""
-    import numpy
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    from demo.vision.settings import IMAGE_SIZE
-
+def load() -> tuple[list[Image.Image], numpy.ndarray]:
+    """All 1797 of scikit-learn's set as RGB images, and their digits, (1797,) int64."""
     digits, size = load_digits(), (IMAGE_SIZE, IMAGE_SIZE)
     pixels = (digits.images * (255 / 16)).round().astype(numpy.uint8)
     images = [Image.fromarray(one).resize(size, Image.Resampling.BICUBIC).convert("RGB") for one in pixels]
     return images, digits.target
 
 
-def split(targets) -> dict:
+def split(targets: numpy.ndarray) -> dict[str, list[int]]:
     """The indices of the two parts; both have every class in the same proportion."""
-    from sklearn.model_selection import train_test_split
-
     train, validation = train_test_split(
         range(len(targets)),
         train_size=COUNTS["train"],

@@ -1,13 +1,15 @@
-"""python -m demo.vision.loop IMAGES H0|none SEED EPOCHS: trains timm's test_resnet, with ERA or without.
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""python -m demo.vision.loop IMAGES H0|None SEED EPOCHS: trains timm's test_resnet, with ERA or without.
 
-Writes into the folder that it is started in: a row of epochs.csv after every epoch, and at the end logits.npz, what the
-model says of the validation images. Needs a patched timm on PYTHONPATH. Ends with its process group when stdin closes.
+Writes epochs.csv, with a row for every epoch, into the folder that it is started in. The measures that begin with "off"
+are those with ERA off at evaluation. Needs a patched timm on PYTHONPATH. Ends with its process group when stdin closes.
 """
 
-import csv
 import sys
 
 import numpy
+import pandas
 import torch
 from timm.data import create_dataset, create_loader, resolve_data_config
 from timm.layers import raw_logits
@@ -19,25 +21,12 @@ from timm.utils import random_seed
 from timm.utils.era import predictive_entropy
 
 from demo.runner.child import end_with_parent
+from demo.vision import settings
 from demo.vision.measures import measures
-from demo.vision.settings import (
-    BATCH_SIZE,
-    CLASSES,
-    EPOCHS_FILE,
-    IMAGE_SIZE,
-    LEARNING_RATE,
-    LOGITS_FILE,
-    MODEL,
-    SMOOTHING,
-    VALIDATION_BATCH_SIZE,
-    WARMUP_EPOCHS,
-    WARMUP_LEARNING_RATE,
-    WEIGHT_DECAY,
-)
 
 
 def loader(model, folder: str, split: str, batch_size: int):
-    config = resolve_data_config({"img_size": IMAGE_SIZE, "crop_pct": 1.0}, model=model)
+    config = resolve_data_config({"img_size": settings.IMAGE_SIZE, "crop_pct": 1.0}, model=model)
     return create_loader(
         create_dataset("", root=folder, split=split),
         batch_size=batch_size,
@@ -77,29 +66,28 @@ def predict(model, images) -> dict[str, numpy.ndarray]:
 
 def main(folder: str, min_entropy: float | None, seed: int, epochs: int) -> None:
     random_seed(seed)
-    model = create_model(MODEL, num_classes=CLASSES, era_min_entropy=min_entropy)
-    train_images = loader(model, folder, "train", BATCH_SIZE)
-    validation_images = loader(model, folder, "validation", VALIDATION_BATCH_SIZE)
-    optimizer = create_optimizer_v2(model, opt="adamw", lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    model = create_model(settings.MODEL, num_classes=settings.CLASSES, era_min_entropy=min_entropy)
+    train_images = loader(model, folder, "train", settings.BATCH_SIZE)
+    validation_images = loader(model, folder, "validation", settings.VALIDATION_BATCH_SIZE)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=settings.LEARNING_RATE, weight_decay=settings.WEIGHT_DECAY)
     scheduler, epochs = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=epochs, warmup_epochs=WARMUP_EPOCHS, warmup_lr=WARMUP_LEARNING_RATE
+        optimizer,
+        sched="cosine",
+        num_epochs=epochs,
+        warmup_epochs=settings.WARMUP_EPOCHS,
+        warmup_lr=settings.WARMUP_LEARNING_RATE,
     )
-    loss_fn = LabelSmoothingCrossEntropy(SMOOTHING)
-    with open(EPOCHS_FILE, "w", newline="") as file:
-        for epoch in range(epochs):
-            scheduler.step(epoch)
-            trained = train_epoch(model, train_images, loss_fn, optimizer)
-            found = predict(model, validation_images)
-            row = {"epoch": epoch + 1, **trained, **measures(found["era"], found["raw"], found["targets"])}
-            writer = csv.DictWriter(file, row)
-            if epoch == 0:
-                writer.writeheader()
-            writer.writerow(row)
-            file.flush()
-    numpy.savez(LOGITS_FILE, **found)
+    loss_fn, rows = LabelSmoothingCrossEntropy(settings.SMOOTHING), []
+    for epoch in range(epochs):
+        scheduler.step(epoch)
+        trained = train_epoch(model, train_images, loss_fn, optimizer)
+        found = predict(model, validation_images)
+        on, off = (measures(found[logits], found["raw"], found["targets"]) for logits in ("era", "raw"))
+        rows.append({"epoch": epoch + 1, **trained, **on, **{f"off, {label}": value for label, value in off.items()}})
+        pandas.DataFrame(rows).to_csv(settings.EPOCHS_FILE, index=False)
 
 
 if __name__ == "__main__":
     end_with_parent()
     folder, h0, seed, epochs = sys.argv[1:]
-    main(folder, None if h0 == "none" else float(h0), int(seed), int(epochs))
+    main(folder, None if h0 == "None" else float(h0), int(seed), int(epochs))

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The settings of the runs."""
 
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ LEARNING_RATE, WARMUP_EPOCHS = 3e-3, 2
 WEIGHT_DECAY, WARMUP_LEARNING_RATE, SMOOTHING = 2e-5, 1e-5, 0.1
 
 BASELINE, ON, OFF = "baseline", "ERA", "ERA off at evaluation"  # as they are printed
-EPOCHS_FILE, LOGITS_FILE = "epochs.csv", "logits.npz"
+EPOCHS_FILE = "epochs.csv"
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,10 @@ class Run:
     epochs: int
 
     @property
-    def arm(self) -> str:
-        return "baseline" if self.min_entropy is None else "era"
-
-    @property
-    def label(self) -> str:
-        return f"{BASELINE if self.min_entropy is None else ON}, seed {self.seed}"
+    def name(self) -> str:
+        return BASELINE if self.min_entropy is None else ON
 
     @property
     def folder(self) -> str:
         h0 = "" if self.min_entropy is None else f"{self.min_entropy!r}"
-        return f"{self.arm}{h0}-epochs{self.epochs}-seed{self.seed}"
+        return f"{self.name.lower()}{h0}-epochs{self.epochs}-seed{self.seed}"

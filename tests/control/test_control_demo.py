@@ -10,7 +10,6 @@ import pandas
 import psutil
 import pytest
 from demo_helpers import run, start
-from helpers import FASTTD3
 
 from demo.control import report, settings
 from demo.control.settings import ARMS, ENTROPY_ARMS, ERA, LEARNED, NO_DELAY, TD3, Run
@@ -23,14 +22,6 @@ def test_agents_differ_in_nothing_but_themselves():
     assert no_delay - td3 == {"--policy_frequency=1"} and td3 <= no_delay
     assert td3 ^ era == {"--agent=fasttd3", "--agent=fastsac_era"}
     assert learned - era == {"--era_learn_delta"} and era <= learned
-
-
-def test_runs_with_other_settings_have_folders_of_their_own():
-    made = [
-        Run(arm, seed, steps, version)
-        for arm in ARMS for seed in (1, 2) for steps in (200, 300) for version in settings.VERSIONS
-    ]  # fmt: skip
-    assert len({run.folder for run in made}) == len(made)
 
 
 @pytest.mark.parametrize("steps", [200, 1000, 1200, 6000])
@@ -53,14 +44,12 @@ def test_measures_by_hand_and_a_guarantee_that_did_not_hold():
     returns = [-7.0, *[None] * 9, 10.0, *[None] * 4, 20.0, None, None, None, 30.0]
     agent = pandas.DataFrame({"eval_avg_return": returns, "policy_entropy": [-3.0 - row / 10 for row in rows]})
     agent["gaussian_entropy"], agent["target_entropy"] = [-2.5 + row / 10 for row in rows], -3.0
-    agent["delta"], agent["min_std"] = [row / 9.5 for row in rows], [0.1 + row for row in rows]
-    found = report.measures(agent)
-    assert [round(value, 3) for value in found[:5]] == [-7, 20, 13.25, -4.9, -4.85]
-    assert [round(value, 3) for value in found[5:]] == [0.4, 0.1, 2]
+    agent["delta"] = [row / 9.5 for row in rows]
+    assert report.measures(agent).round(3).tolist() == [20, -4.9, -4.85, 0.4, 2]
     deterministic = report.measures(agent.assign(**dict.fromkeys(agent.columns[1:], math.nan)))
-    assert found[:3].equals(deterministic[:3]) and deterministic[3:].isna().all()
+    assert deterministic["return"] == 20 and deterministic[1:].isna().all()
     line = report.held(pandas.DataFrame({"margin": [math.nan, -9e-5, -0.01]}))
-    assert "never below its target, H0 + delta, in 1 of 2 ERA runs (smallest difference -1e-02 nats" in line
+    assert "held in 1 of 2 ERA runs" in line and "-1e-02 nats" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -78,20 +67,19 @@ def test_stopping_the_demo_leaves_no_process_and_no_finished_run(number, tmp_pat
         time.sleep(0.1)
     process.send_signal(number)
     _, errors = process.communicate(timeout=900)
-    assert process.returncode == 128 + number
-    assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
+    assert process.returncode == 1 and errors.strip() == "demo: stopped; finished runs are kept"
     assert not any(psutil.pid_exists(int(file.name)) for file in pids.iterdir())
     assert not [*out.glob("*/run.json")]
 
 
 def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     out = tmp_path / "a folder, with odd = characters"
-    arguments = "demo.control", "--checkout", patched_fasttd3, "--fasttd3", FASTTD3, "--out", out, "--steps", STEPS
+    arguments = "demo.control", "--checkout", patched_fasttd3, "--out", out, "--steps", STEPS
     result = run(*arguments)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "in 2 of 2 ERA runs" in " ".join(result.stdout.split())
+    assert "held in 2 of 2 ERA runs" in result.stdout
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    curves = {arm: pandas.read_csv(out / Run(arm, 1, STEPS, FASTTD3).folder / settings.CURVES_FILE) for arm in ARMS}
+    curves = {arm: pandas.read_csv(out / Run(arm, 1, STEPS).folder / settings.CURVES_FILE) for arm in ARMS}
     for arm, rows in curves.items():
         assert rows["global_step"].tolist() == [100, 200] and rows["eval_avg_return"].notna().all()
         for column in ("policy_entropy", "gaussian_entropy", "delta", "min_std"):

@@ -4,11 +4,9 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
-from demo_helpers import MARK, run, start, wait_for_process
-from helpers import processes_with
+from demo_helpers import MARK, run, start, wait_for_process, wait_until_ended
 
 from demo.llm import __main__ as cli
 from demo.llm import config, curves
@@ -36,26 +34,24 @@ def run_both_arms(verl, checkout, out):
     mark, before = f"{out}-{os.getpid()}", ray_folders()
     result = run(*arguments(verl, checkout, out, 2), **{MARK: mark})
     assert result.returncode == 0, result.stdout + result.stderr
-    assert processes_with(**{MARK: mark}) == [] and ray_folders() <= before
+    wait_until_ended(mark)
+    assert ray_folders() <= before
     return result.stdout
 
 
 def steps_of(folder):
-    return curves.read(folder / curves.STEPS_FILE).drop(columns="seconds")
+    return curves.steps(folder, "chain").drop(columns="seconds")
 
 
-def check_both_arms_and_their_reuse(printed, verl, checkout, out, gigabytes):
+def check_both_arms_and_their_reuse(printed, verl, checkout, out):
     folder = out / f"chain-seed{SEED}-steps2"
     grpo, era = (steps_of(folder / arm) for arm in config.ARMS)
     assert grpo.equals(era)  # while no response is below omega_low
     assert era["step"].tolist() == [1, 2] and (era["response_entropy"] > 1.5).all()
     assert era["rest_entropy"].between(0, era["top_entropy"], inclusive="neither").all()
     assert not era[["low_fraction", "scaled_token_fraction"]].any(axis=None)
-    assert "GRPO: 2 steps in " in printed and "ERA: 2 steps in " in printed
-    assert "ERA changed no update." in " ".join(printed.split())
-    assert (out / "entropy.png").read_bytes().startswith(b"\x89PNG")
-    record = run_json.read(folder / "era")
-    assert record["host"] == f"verl {verl}" and record["peak_memory_bytes"] < 1e9 * gigabytes
+    assert "ERA held omega_low = 0.66" in printed and run_json.read(folder / "era")["host"] == f"verl {verl}"
+    assert (folder / "entropy.png").read_bytes().startswith(b"\x89PNG")
     again = run_both_arms(verl, checkout, out)
     assert again.count(": reused, trained on ") == 3 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
 
@@ -67,11 +63,7 @@ def stopped(number, stage, verl, checkout, out, mark):
     wait_for_process(stage, mark, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=900)
-    deadline = time.monotonic() + 900
-    while processes_with(**{MARK: mark}) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert processes_with(**{MARK: mark}) == []
+    wait_until_ended(mark)
     if number != signal.SIGKILL:  # which leaves Ray's folder
-        assert process.returncode == 128 + number
-        assert errors.strip() == f"demo: stopped by {number.name}; finished runs are kept"
+        assert process.returncode == 1 and "stopped" in errors and "Traceback" not in errors
         assert ray_folders() <= before

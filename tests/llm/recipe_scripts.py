@@ -19,8 +19,8 @@ from pathlib import Path
 import bands
 
 from demo.llm.config import quoted
-from demo.runner.environment import cleaned
-from demo.runner.processes import process_group
+from demo.llm.training import environment
+from demo.runner.child import process_group
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -109,21 +109,6 @@ def variables_of(inputs: Path, folder: Path) -> dict[str, str]:
     }
 
 
-def environment_of(checkout: Path, ray: str) -> dict[str, str]:
-    """Of the processes: neither in a Ray cluster of the user's, nor writing to the user's caches."""
-    given = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return cleaned(given, checkout.resolve(), ROOT) | {
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TMPDIR": ray,
-        "HF_HOME": f"{ray}/huggingface",
-        "HF_HUB_OFFLINE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_prestart_worker_first_driver": "0",
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-    }
-
-
 def run_script(
     checkout: Path,
     script: str,
@@ -152,7 +137,7 @@ def run_script(
     command = ["bash", str(file), *overrides(mini_batch(file, variables)), *added]
     began, before, killed = time.monotonic(), len(lines_of(metrics_file)), False
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray, log_file.open("w") as log:
-        with process_group(command, environment_of(checkout, ray) | variables, log) as process:
+        with process_group(command, environment(checkout, ray, metrics_file) | variables, log) as process:
             while process.poll() is None and not killed:
                 time.sleep(0.02)
                 killed = kill_after is not None and kill_after <= max(steps_of(metrics_file, before), default=0)

@@ -3,9 +3,6 @@
 import json
 import math
 
-import pandas
-import pytest
-
 from demo.llm import config, curves
 
 RIGHT, OTHER, WRONG = "+187+188+189+190", "-779-772+779-772", "-779-772+779-773"
@@ -25,6 +22,10 @@ def test_prompts_that_ask_the_same_are_kept_apart_and_each_right_answer_counts_o
     assert found["distinct"].tolist() == [2, 1, 0] and found["right"].tolist() == [0.75, 0.5, 0]
 
 
+def test_answers_that_look_like_numbers_stay_texts(tmp_path):
+    assert curves.by_prompt(write(tmp_path / "1.jsonl", [["+187", "0187"]]), 2, "chain")["right"].tolist() == [0]
+
+
 def test_validations_in_the_order_of_their_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "VALIDATION_ANSWERS", 2)
     write(tmp_path / "validation/10.jsonl", [[RIGHT, OTHER], [WRONG, WRONG]])
@@ -35,16 +36,13 @@ def test_validations_in_the_order_of_their_steps(tmp_path, monkeypatch):
     ]
 
 
-def test_validation_before_training_is_not_a_step(tmp_path):
-    assert curves.step_row(tmp_path, {"step": 0, "data": {"val-core/chain/reward/mean@32": 0.4}}, "chain") is None
-
-
-def test_a_step_without_a_number_is_nan(tmp_path):
-    """The metrics file has null for NaN, which a diverged run logs."""
+def test_steps_have_verls_metrics_without_the_validation_before_training(tmp_path):
+    """verl writes null for NaN; a last line may be half written."""
+    assert curves.metrics(tmp_path).empty
+    step = dict.fromkeys(curves.METRICS.values(), 0.1) | {"era/rest_entropy": None}
+    lines = [{"step": 0, "data": {"val-core/chain/reward/mean@32": 0.4}}, {"step": 3, "data": step}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / curves.METRICS_FILE).write_text(text + '{"step": 4, "da')
     write(tmp_path / "rollouts/3.jsonl", [[RIGHT]])
-    data = dict.fromkeys(curves._METRICS.values(), 0.1) | {"era/rest_entropy": None}
-    row = curves.step_row(tmp_path, {"step": 3, "data": data}, "chain")
-    assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.1, 1)
-    curves.write(tmp_path / "a.csv", pandas.DataFrame([row]))
-    (again,) = curves.read(tmp_path / "a.csv").to_dict("records")
-    assert math.isnan(again["rest_entropy"]) and again == pytest.approx(row, rel=0, nan_ok=True)
+    (row,) = curves.steps(tmp_path, "chain").to_dict("records")
+    assert (row["step"], row["reward"], row["distinct_right"]) == (3, 0.1, 1) and math.isnan(row["rest_entropy"])

@@ -1,19 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""`python -m demo.llm` on the real patched verl: a few steps of both arms, reuse, and Ctrl-C in the middle."""
+"""`python -m demo.llm`: its settings and report, and on the real patched verl a few steps, reuse, and Ctrl-C."""
 
 import json
 import signal
 
 import demo_runs
+import pandas
 import pytest
-from demo_helpers import MARK
+from demo_helpers import MARK, wait_until_ended
 from demo_runs import steps_of
-from helpers import processes_with
 
-from demo.llm import config, training, warmup
+from demo.llm import config, curves, report, training, warmup
+from demo.llm.models import EOS, PAD
 
 VERL = "0.4.1"
+
+
+def test_arms_differ_in_k_alone(tmp_path):
+    grpo, era = (config.overrides(config.Settings(), arm, tmp_path, tmp_path, tmp_path) for arm in ("grpo", "era"))
+    assert set(grpo) ^ set(era) == {"actor_rollout_ref.actor.era.k=1.0", "actor_rollout_ref.actor.era.k=2.0"}
+
+
+def test_tokenizer_round_trip():
+    tokenizer = warmup.make_tokenizer()
+    text = "86=-779-772+779-772"
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text) and tokenizer.unk_token_id not in ids
+    assert tokenizer.decode([*ids, EOS, PAD], skip_special_tokens=True) == text
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (EOS, PAD)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "86="}], tokenize=False) == "86="
+
+
+def test_report_is_about_the_last_ten_steps():
+    steps = pandas.DataFrame({"step": range(1, 41), "reward": 0.9, "distinct_right": 2.0})
+    steps["response_entropy"] = [2.2] * 30 + [0.6] * 9 + [1.2]
+    steps["scaled_token_fraction"] = [0.0] * 20 + [0.3] * 20
+    validations = pandas.DataFrame({"step": [20, 40], "pass_at_1": 0.9, "pass_at_32": 1.0, "distinct_right": 4.0})
+    found = {label: value for label, (value, _) in report.measures(steps, validations, 60.0).items()}
+    assert found["response entropy, last 10 steps"] == pytest.approx(0.66)
+    assert found["first step with tokens scaled by ERA"] == 21
+    assert report.held(0.66, {"ERA": 0.66, "GRPO": 0.1}).startswith("ERA held")
+    assert report.held(0.66, {"ERA": 0.65, "GRPO": 0.7}).startswith("ERA did not hold")
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +55,12 @@ def printed(patched_verl, out):
 
 
 def test_demo_of_both_arms_and_its_reuse(patched_verl, out, printed):
-    demo_runs.check_both_arms_and_their_reuse(printed, VERL, patched_verl, out, gigabytes=6)
+    demo_runs.check_both_arms_and_their_reuse(printed, VERL, patched_verl, out)
 
 
 def metrics(folder):
     """Of the training steps: the validations have no gradient."""
-    rows = [json.loads(line)["data"] for line in (folder / training.METRICS_FILE).read_text().splitlines()]
+    rows = [json.loads(line)["data"] for line in (folder / curves.METRICS_FILE).read_text().splitlines()]
     return [row for row in rows if "actor/grad_norm" in row]
 
 
@@ -49,7 +77,7 @@ def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, ou
     monkeypatch.setattr(config.Settings, "omega_low", 2.9)
     monkeypatch.setenv(MARK, str(tmp_path))
     training.train_arm(settings, "era", patched_verl, model, tmp_path / "era")
-    assert processes_with(**{MARK: str(tmp_path)}) == []
+    wait_until_ended(str(tmp_path))
     arms = out / settings.name / "grpo", tmp_path / "era"
     grpo, era = map(steps_of, arms)
     first = grpo.iloc[0]

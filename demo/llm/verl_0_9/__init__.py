@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """verl 0.9 on a CPU: what stands for GPUs (cpu) and for rollout servers (sampling), and the demo's trainer process."""
 
 # What differs from verl's ppo_trainer.yaml in every run on one CPU.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What verl 0.9 needs in the place of GPUs. Nothing of it concerns ERA.
 
 With ENVIRONMENT set before verl is imported, verl itself imports this module and finds its platform "cpu" in it.
@@ -46,14 +48,16 @@ vars(DEVICE).update(
 
 
 def register_platform():
-    from verl.plugin.platform import PlatformBase, PlatformRegistry
+    from verl.plugin.platform import PlatformRegistry
+    from verl.plugin.platform.platform_cuda import PlatformCUDA
 
     @PlatformRegistry.register(platform="cpu")
-    class CpuPlatform(PlatformBase):
+    class CpuPlatform(PlatformCUDA):
+        """Ray is asked for a GPU, as with CUDA; it does not check that it exists."""
+
         device_name = vendor_name = "cpu"
         device_module = DEVICE
-        set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = nothing
-        empty_cache = profiler_start = profiler_stop = cudart = nothing
+        set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = nothing
 
         def is_available(self):
             return True
@@ -67,26 +71,11 @@ def register_platform():
         def device_count(self):
             return 1
 
-        def get_device_capability(self, device=0):
-            return None, None
-
         def communication_backend_name(self):
             return "gloo"
 
-        def visible_devices_envvar(self):
-            return "CUDA_VISIBLE_DEVICES"
-
         def nvtx_range(self, message):
             return contextlib.nullcontext()
-
-        def ray_resource_name(self):
-            return "GPU"
-
-        def ray_resource_options(self, count):
-            return {"num_gpus": count}
-
-        def ray_noset_envvars(self):
-            return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
 
         def is_ipc_supported(self):
             return False

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """What stands on a CPU for verl 0.9's rollout servers, which are vLLM's and SGLang's: the actor samples by itself.
 
 Rewards, the TransferQueue and all that follows are verl's.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python -m demo.llm.verl_0_9.trainer RAY_FOLDER [HYDRA OVERRIDES]: era.verl.main_ppo on a CPU, in a new Ray instance.
 
 Needs verl 0.9.1 and this repository on PYTHONPATH. Ends with its process group when stdin closes.
@@ -11,23 +13,6 @@ from demo.llm.cpu_trainer import ray_settings
 from demo.runner.child import end_with_parent
 
 
-def task_runner(plain):
-    from demo.llm.verl_0_9.sampling import on_a_cpu
-
-    class DemoTaskRunner(on_a_cpu(plain)):
-        def run(self, config):
-            from verl.trainer.ppo.v1 import PPOTrainer
-
-            def dump(trainer, **given):
-                trainer._write_generations(**given, global_steps=trainer.global_steps)
-
-            # verl writes it in a thread; the demo reads a step's dump as soon as the step is in the log.
-            PPOTrainer._dump_generations = dump
-            super().run(config)
-
-    return DemoTaskRunner
-
-
 def main(ray_folder: str, overrides: list[str]) -> None:
     end_with_parent()
 
@@ -37,9 +22,10 @@ def main(ray_folder: str, overrides: list[str]) -> None:
 
     import ray
 
+    from demo.llm.verl_0_9.sampling import on_a_cpu
     from era.verl import launch, main_ppo
 
-    launch.TaskRunner = ray.remote(task_runner(launch.TaskRunner.__ray_actor_class__))
+    launch.TaskRunner = ray.remote(on_a_cpu(launch.TaskRunner.__ray_actor_class__))
     settings = ray_settings(ray_folder, cpus=6)
     ray_init = [f"++ray_kwargs.ray_init.{name}={json.dumps(value)}" for name, value in settings.items()]
     sys.argv[1:] = [*overrides, *ray_init]
