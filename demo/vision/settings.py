@@ -31,4 +31,4 @@ class Run:
     @property
     def folder(self) -> str:
         h0 = "" if self.min_entropy is None else f"{self.min_entropy!r}"
-        return f"{self.name.lower()}{h0}-epochs{self.epochs}-seed{self.seed}"
+        return f"{self.name.lower()}{h0}-seed{self.seed}-epochs{self.epochs}"
