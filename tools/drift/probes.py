@@ -48,23 +48,12 @@ def run(script: Path, *arguments: str) -> None:
 # verl
 
 
-ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}  # as in tests/llm/test_actor.py: responses lie on all sides
-UPDATE = {
-    "model": "token",
-    "bsz": 24,
-    "micro_batch": 8,
-    "remove_padding": True,
-    "temperature": 1.0,
-    "seed": 3,
-    "era": ERA,
-}
-
-
 def update(script: str, **settings) -> None:
     """A policy update in fp64 by a script of the tests."""
     import torch
+    from update_cases import BASE, ERA
 
-    Path("settings.json").write_text(json.dumps([{**UPDATE, **settings}]))
+    Path("settings.json").write_text(json.dumps([{**BASE, "remove_padding": True, "era": ERA, **settings}]))
     run(ROOT / "tests/llm" / script, "settings.json", "results.pt")
     (result,) = torch.load("results.pt", weights_only=False)
     assert "error" not in result, result["error"]
