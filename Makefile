@@ -99,8 +99,7 @@ vision-%:
 	@exec $(SHELL) make/paper.sh $@
 control-%:
 	@exec $(SHELL) make/paper.sh $@
-## vision-results: a table of the runs in OUTPUT; likewise control-results (FastTD3)
-## control-agents-results: the same for PPO, SAC and TD-MPC2
+## vision-results, control-results: a table of the runs in OUTPUT
 ## llm-smoke: every run, tiny, on this CPU (SCRIPTS); vision-smoke, control-smoke (RUNS)
 llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 	@$(CPU) -m pytest -q -rfE -m smoke tests/$(@:%-smoke=%)
@@ -153,7 +152,7 @@ test-timm-1.0.28: $(call ready,cpu)
 		tests/vision/test_vision_demo.py
 test-fasttd3-229ed59: $(call ready,cpu)
 	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
-		run_log.py control_commands.py control_demo.py control_results.py control_runs.py)
+		run_log.py control_commands.py control_demo.py control_runs.py)
 ## test-rivals: the runs of rivals-vision
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py

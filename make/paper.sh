@@ -18,9 +18,9 @@ llm_name() {
     sed -E 's|.*/run_||; s/\.sh$//; s/_qwen2\.5_math(_7b)?//; s/^era_([a-z])/\1/; s/_tokens//; s/_/-/g' <<< "$1"
 }
 
-# experiments LAUNCHER: the names that a recipe's launch.py takes.
+# experiments SUBJECT: the names that python -m recipes.SUBJECT takes.
 experiments() {
-    PYTHONPATH=recipes python3 "$1" --help | sed -n 's/^EXPERIMENT: //p' | tr -d ,
+    python3 -m "recipes.$1" --help | sed -n 's/^EXPERIMENT: //p' | tr -d ,
 }
 
 runs() {
@@ -28,9 +28,7 @@ runs() {
     case $1 in
         llm) for script in overlays/verl/recipe/era/run_*.sh; do llm_name "$script"; done
             echo qwen3-8b-era qwen3-8b-era-megatron ;;
-        vision) experiments recipes/vision/launch.py ;;
-        control) experiments recipes/control/fasttd3/launch.py
-            experiments recipes/control/launch.py | sed 's/ppo-llm-techniques/llm-techniques/' ;;
+        vision | control) experiments "$1" ;;
     esac
 }
 
@@ -133,38 +131,26 @@ current_verl() {
     train bash "$1"
 }
 
-# launcher UPSTREAM: with the recipe in the checkout of timm or FastTD3.
-launcher() {
+# recipe UPSTREAM [ENVIRONMENT]: with python -m recipes.SUBJECT, in ENVIRONMENT or in what the upstream needs on GPUs.
+# What is not there yet is made first: UPSTREAM (which may be empty) in CHECKOUTS, and the environment.
+recipe() {
     upstream=$1
-    find_file recipes/era/launch.py
-    find_python
-    train "$active" "$file" "$name"
-}
-
-# host UPSTREAM ENVIRONMENT: with recipes/control, on CPU cores. UPSTREAM, which may be empty, is applied here.
-host() {
-    upstream=$1 environment=$ENVIRONMENTS/$2
     split ARGS
-    local command=(python3 recipes/control/launch.py "$name" "${words[@]}") to_come=
-    [[ -n "$PYTHON" || -f "$environment/installed" ]] || to_come=1
-    if ! is_on "$DRY_RUN"; then
-        [[ -z "$upstream" ]] || is_on "$CHECK_ONLY" || python3 apply.py apply "$upstream" --checkouts "$CHECKOUTS"
-        if [[ -n "$to_come" ]]; then
-            env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 "${command[@]}"
-            ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet; make sets one up in $environment" \
-                "before the first run. All else is there."
-            set_up
-            to_come=
-        fi
+    if [[ -n "$2" ]]; then
+        environment=$ENVIRONMENTS/$2 python=${PYTHON:-$(absolute "$ENVIRONMENTS/$2")/bin/python}
+        [[ -n "$PYTHON" || -f "$environment/installed" ]] || lacks="$environment is not set up yet."
+    else
+        find_python
     fi
-    start "$BEFORE_A_RUN" \
-        env PYTHON="${PYTHON:-$(absolute "$environment")/bin/python}" ENVIRONMENT_TO_COME="$to_come" "${command[@]}"
-}
-
-results() {
-    upstream=$1
-    find_file recipes/era/results.py
-    exec python3 "$file" ${OUTPUT:+"$OUTPUT"}
+    if ! is_on "$DRY_RUN"; then
+        [[ -z "$upstream" || -d "$CHECKOUTS/$upstream" ]] ||
+            python3 apply.py apply "$upstream" --checkouts "$CHECKOUTS"
+        [[ -z "$lacks" ]] || ! is_on "$CHECK_ONLY" ||
+            fail "there is no environment for this run yet. $lacks make sets one up in $environment before the first" \
+                "run; PYTHON=... names another."
+        [[ -z "$lacks" ]] || { echo "$lacks"; set_up; }
+    fi
+    start "$BEFORE_A_RUN" env PYTHON="$python" python3 -m "recipes.$subject" "$name" "${words[@]}"
 }
 
 data() {
@@ -247,17 +233,14 @@ case $target in
     llm-qwen3-8b-era) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b.sh ;;
     llm-qwen3-8b-era-megatron) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
     llm-*) llm ;;
-    vision-results) results timm ;;
-    control-results) results fasttd3 ;;
-    control-agents-results) exec python3 recipes/control/results.py ${OUTPUT:+"$OUTPUT"} ;;
+    *-results) exec python3 -m recipes.results ${OUTPUT:+"$OUTPUT"} ;;
     vision-* | control-*)
         [[ " $(runs "$subject" | tr '\n' ' ') " == *" $name "* ]] || unknown
         case $target in
-            vision-*) launcher timm ;;
-            control-llm-techniques) name=ppo-llm-techniques && host drl-code-pytorch cpu ;;
-            control-ppo*) host drl-code-pytorch cpu ;;
-            control-sac-* | control-alpha) host "" control-cpu ;;
-            control-tdmpc2) host tdmpc2 control-cpu ;;
-            control-*) launcher fasttd3 ;;
+            vision-*) recipe timm ;;
+            control-ppo* | control-llm-techniques) recipe drl-code-pytorch cpu ;;
+            control-sac-* | control-alpha) recipe "" control-cpu ;;
+            control-tdmpc2) recipe tdmpc2 control-cpu ;;
+            control-*) recipe fasttd3 ;;
         esac ;;
 esac

@@ -1,337 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
-"""A grid of trainings: settings, commands, a Slurm array, Ray tasks or this machine's cores.
+"""A grid of trainings, on this machine's cores or GPUs, as Ray tasks (RAY_ADDRESS) or as a Slurm array (SLURM=1).
 
-A launcher tells it about the script that trains with a Trainer, and gives it the runs. A run has a
-name, a task, an agent and a command; its folder is the name in OUTPUT.
+A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
+The same command again is the recovery from everything, a kill -9 included: it skips finished runs, resumes those that
+have a checkpoint, and starts the others over, with their files in interrupted-<n>/ of the folder.
+
+What trains is a Host, in recipes/vision and recipes/control.
 """
 
 import abc
-import concurrent.futures
-import json
+import fcntl
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-import launching
-import run_json
-from launching import Refused, checked, is_on, refuse_if_any, several
+from recipes import run_json
 
-LOG = "log.txt"
-LINES_OF_LOG = 12
-SECONDS_TO_END = 20
-SECONDS_BETWEEN_LINES = 180  # that say how much time is left
-ELSEWHERE = "another launch is training it (or, after a kill -9 of that, its script alone)"
-# Variables that the jobs of a Slurm array get as they are.
-PASSED_ON = ("TASKS", "SEED", "AGENT", "RESUME", "WANDB")
-
-
-class Run(Protocol):
-    """name: of its folder. command: the script and its flags, the same wherever it runs."""
-
-    name: str
-    task: str
-    agent: str
-    command: tuple[str, ...]
+PROJECT = Path(__file__).resolve().parent.parent
+LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
+SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
+# What a Slurm job gets of the variables that choose runs and their settings.
+PASSED_ON = (
+    *("TASKS", "SEED", "AGENT", "RESUME", "GPUS", "GPUS_PER_RUN", "DATA_DIR", "H0", "AUG", "NUM_CLASSES", "EPOCHS"),
+    *("OUTPUT", "CHECKOUTS"),
+)
 
 
-Job = tuple[Run, Path]
+class Refused(Exception):
+    """Ends the launch with its message."""
 
 
-def set_aside(folder: Path, left: list[Path]) -> None:
-    """Moves what an interrupted run has left into interrupted-<number>/."""
-    if left:
-        number = 1 + len(list(folder.glob("interrupted-*")))
-        (folder / f"interrupted-{number}").mkdir()
-        for path in left:
-            path.rename(folder / f"interrupted-{number}" / path.name)
+def is_on(variable: str) -> bool:
+    return os.environ.get(variable, "") not in ("", "0")
 
 
-def never() -> bool:
-    return False
+def several(variable: str, kind: Callable[[str], Any] = str) -> tuple:
+    """The words of an environment variable, each once; () if it is not set."""
+    text = os.environ.get(variable, "")
+    try:
+        return tuple(dict.fromkeys(map(kind, text.split())))
+    except ValueError:
+        raise Refused(f"{variable}={text}: one or several numbers expected.") from None
 
 
-class Trainer(abc.ABC):
-    """A script that trains one run in the run's folder, and what it leaves there."""
+def number(variable: str, default: Any, kind: Callable[[str], Any] = int, low: float = 1) -> Any:
+    """The number in an environment variable, at least `low`."""
+    found = several(variable, kind) or (default,)
+    if found != (default,) and (len(found) > 1 or not found[0] >= low):
+        raise Refused(f"{variable}={os.environ[variable]}: one number of at least {low} expected.")
+    return found[0]
 
-    @abc.abstractmethod
-    def words(self, run: Run, folder: Path) -> list[str]:
-        """The command to start in the folder, with Python."""
 
-    @abc.abstractmethod
-    def variables(self) -> dict[str, str]:
-        """Environment variables to set."""
+def folder(variable: str, default: Path) -> Path:
+    return Path(os.path.abspath(os.environ.get(variable) or default))
 
-    def record(self, run: Run) -> dict[str, Any] | None:
-        """The run.json of a run that starts now, for a script that does not write its own."""
-        return None
 
-    @abc.abstractmethod
-    def leftovers(self, folder: Path) -> list[Path]:
-        """What training writes, as far as it is there."""
-
-    @abc.abstractmethod
-    def resumes(self, folder: Path) -> bool:
-        """Whether the command goes on from what is in the folder, instead of starting over."""
-
-    @abc.abstractmethod
-    def is_finished(self, folder: Path) -> bool: ...
-
-    @abc.abstractmethod
-    def steps(self, folder: Path) -> tuple[int, int | None]:
-        """Done, and in all; None where the folder does not say."""
-
-    @abc.abstractmethod
-    def last_return(self, folder: Path) -> float | None: ...
-
-    def planned_steps(self, run: Run) -> int | None:
-        """In all, before the run has started; None if unknown: then no time left is said."""
-        return None
-
-    def about(self, run: Run) -> dict[str, Any]:
-        """What the launch knows of a run, for run.json."""
-        return {"agent": run.agent}
-
-    def environment(self, run: Run) -> dict[str, str]:
-        """Environment variables of the run's process, beside those of this one."""
-        return {**self.variables(), **run_json.for_script(**self.about(run))}
-
-    def train(self, run: Run, folder: Path, stopped: Callable[[], bool] = never) -> str:
-        """Trains the run to its end, unless it is finished or `stopped` says so.
-
-        Returns:
-            Why it did not finish, or an empty string.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        with launching.only_one(folder) as lock:
-            if lock is None:
-                return ELSEWHERE
-            if self.is_finished(folder):
-                return ""
-            words = self.words(run, folder)
-            if not self.resumes(folder):
-                set_aside(folder, self.leftovers(folder))
-            (folder / launching.COMMAND).write_text(shlex.join(run.command) + "\n")
-            record = self.record(run)
-            if record:
-                run_json.start(folder, record)
-            with (folder / LOG).open("a") as log:
-                # The script inherits the lock: if this process is killed alone, training goes on.
-                process = subprocess.Popen(
-                    words,
-                    cwd=folder,
-                    env={**os.environ, **self.environment(run)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=[lock],
-                )
-                try:
-                    # Not wait(): ray.cancel does not interrupt a system call.
-                    while process.poll() is None and not stopped():
-                        time.sleep(0.5)
-                finally:
-                    if process.poll() is None:
-                        launching.end(process, SECONDS_TO_END)
-            done, total = self.steps(folder)
-            if self.is_finished(folder):
-                if record:
-                    run_json.finish(folder, {**record, "total_steps": total})
-                return ""
-            return f"ended with exit code {process.returncode} after {done} of {total or '?'} steps"
+def flag_names(words: Sequence[str]) -> list[str]:
+    """Names of `--flag`, `--flag=value` and `name=value`, with - for _, which is the same to FastTD3's parser."""
+    return [word.partition("=")[0].replace("_", "-") for word in words if re.match(r"--\w|[\w.]+=", word)]
 
 
 @dataclass(frozen=True)
-class Grid:
-    """One launch.
+class Run:
+    """command: the script and its flags, the same wherever it runs. steps: to train, where the launch decides that."""
 
-    added: the user's flags of the script.
-    gpus: for each run; 0 to train on the CPU.
-    at_once: the most runs that are trained at the same time; None leaves that to Ray or Slurm.
-    engine: slurm; ray; or here, on this machine's cores.
-    output: that OUTPUT names, or would.
-    repeated: what repeating the command does, for the user.
-    exports: variables that a Slurm job gets, beside those of PASSED_ON.
-    """
+    folder: Path
+    task: str
+    agent: str
+    seed: int
+    command: tuple[str, ...]
+    steps: int | None = None
 
-    name: str
-    added: list[str]
-    jobs: list[Job]
-    trainer: Trainer
-    python: str
-    gpus: float
-    at_once: int | None
-    engine: str
-    output: Path
-    repeated: str
-    exports: dict[str, str] = field(default_factory=dict)
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
 
-def read_settings(
-    name: str, agents: Iterable[str], task: re.Pattern, tasks: str, others: dict | None = None
-) -> dict[str, Any]:
-    """The variables that choose a part of the grid and how it runs, as far as they are set.
+class Host(abc.ABC):
+    """A script that trains one run in the run's folder. An instance is one launch of it.
 
     Args:
-        task: matches a task; tasks: examples, for the user.
-        others: further parsers, as launching.read_variables takes them.
+        name: of the experiment.
+        added: the user's flags of the script, which come last and win.
     """
-    agents = list(dict.fromkeys(agents))
-    parsers = {
-        "TASKS": (several(checked(str, task.fullmatch)), tasks),
-        "SEED": launching.SEEDS,
-        "AGENT": (
-            several(checked(str, agents.__contains__)),
-            f"one or several of {name}'s, {', '.join(agents)},",
-        ),
-        "RUN_INDEX": (checked(int, lambda index: index >= 0), "a number from 0"),
-        **(others or {}),
-    }
-    values, problems = launching.read_variables(parsers)
-    if is_on("SLURM") and "RUN_INDEX" in values:
-        problems.append(
-            "RUN_INDEX: SLURM=1 gives each job the index of its run. Leave it out; TASKS, SEED and "
-            "AGENT choose a part of the grid."
-        )
-    if is_on("SLURM") and values.get("GPUS_PER_RUN", 1) not in (0, 1):
-        problems.append("GPUS_PER_RUN: SLURM=1 gives each run a GPU of its own. Leave it out.")
-    refuse_if_any(problems)
-    return values
 
+    experiments: ClassVar[Mapping[str, Any]]
+    root: Path  # where `script` is
+    script: ClassVar[str]
+    upstream: ClassVar[str] = ""  # of which `root` is the checkout
+    packages: ClassVar[tuple[str, ...]] = ()  # that the script imports
+    space: ClassVar[int] = 20 * 2**20  # of a run's folder, in bytes
+    own_flags: Collection[str] = ()  # that the user cannot add: the experiment and the variables set them
+    harmless: ClassVar[tuple[str, ...]] = ()  # flags that change nothing in what is trained
+    one_at_a_time: ClassVar[tuple[str, ...]] = ()  # experiments whose runs' time is compared
+    gpus: float = 0  # of a run; below 1, several share one
 
-def only(jobs: list[Job], index: int | None) -> list[Job]:
-    """The job of RUN_INDEX, or all."""
-    if index is None:
-        return jobs
-    if index >= len(jobs):
-        refuse_if_any([f"RUN_INDEX={index}: this grid has runs 0 to {len(jobs) - 1}."])
-    return [jobs[index]]
+    def __init__(self, name: str, added: Sequence[str] = ()):
+        self.name, self.added = name, tuple(added)
+        python = os.environ.get("PYTHON") or sys.executable
+        # Each run starts in its own folder.
+        self.python = os.path.abspath(python) if os.sep in python else python
+        self.checkouts = folder("CHECKOUTS", PROJECT / "checkouts")
 
+    runs: Sequence[Run]
 
-def python_that_trains(default: str = "python3") -> str:
-    """PYTHON, with a relative path made absolute, because each run starts in its own folder."""
-    python = os.environ.get("PYTHON") or default
-    return os.path.abspath(python) if os.sep in python else python
+    @abc.abstractmethod
+    def words(self, run: Run) -> list[str]:
+        """The command that trains the run, from its checkpoint if there is one."""
 
+    @abc.abstractmethod
+    def variables(self, run: Run) -> dict[str, str]:
+        """Environment variables of the process, beside those of this one."""
 
-def output_problems(output: Path) -> list[str]:
-    """It must be possible to make folders in `output`, or in what exists of its parents."""
-    nearest = next(path for path in (output, *output.parents) if os.path.exists(path))
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return []
-    what = "not writable" if nearest.is_dir() else "not a folder"
-    return [f"OUTPUT: the runs cannot be written to {output}: {nearest} is {what}. Choose another."]
+    def start_folder(self, run: Run) -> Path:
+        return run.folder
 
-
-def folder_problems(jobs: list[Job], trainer: Trainer) -> list[str]:
-    """The runs' folders must be writable, and hold these very runs where they hold any."""
-    problems = []
-    for output in dict.fromkeys(folder.parent for _, folder in jobs):
-        problems += output_problems(output)
-    for run, folder in jobs:
-        if trainer.leftovers(folder):
-            problems += launching.command_problems(run.name, folder, run.command)
-    return problems
-
-
-def slurm_problems(engine: str) -> list[str]:
-    if engine != "slurm" or shutil.which("sbatch"):
-        return []
-    return ["Slurm: SLURM=1, but this machine has no sbatch. Start it on a login node, or leave SLURM out."]
-
-
-def ask_python(python: str, probe: Path, question: dict, variables: dict[str, str]) -> dict | None:
-    """The answer of a probe, which reads JSON and prints JSON; None if there is no such Python."""
-    try:
-        answer = subprocess.run(
-            [python, str(probe)],
-            input=json.dumps(question),
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    def checkpoint(self, run: Run) -> Path | None:
+        """The file that `words` goes on from; None: it starts over."""
         return None
-    try:
-        return json.loads(answer.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        reason = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
-        return {
-            "prefix": None,
-            "has_ray": True,
-            "problems": [f"environment: {python} fails to run the check: {reason}"],
-        }
+
+    def is_finished(self, run: Run) -> bool:
+        return run_json.read(run.folder).get("finished") is True
+
+    def stops_here(self, run: Run) -> bool:
+        """Whether a process that goes on has trained all that the run is to have."""
+        return False
+
+    def record(self, run: Run) -> dict[str, Any] | None:
+        """The run.json of a run that starts now, for a script that writes none."""
+        return None
+
+    def mark(self, run: Run) -> None:  # noqa: B027  most hosts need none
+        """Completes the run.json of a finished run, for a script that writes none."""
+
+    def result(self, run: Run) -> str:
+        """Of a finished run, for its line."""
+        return ""
+
+    def same_run(self, words: list[str]) -> list[str]:
+        """The words of a command that must be the same when it is resumed."""
+        return words
+
+    def problems(self) -> list[str]:
+        """Of this host alone, before anything starts."""
+        return []
+
+    def prepare(self) -> None:  # noqa: B027
+        """Whatever several runs would do at the same time."""
 
 
-def environment_problems(
-    python: str, probe: Path, question: dict, variables: dict[str, str], engine: str
-) -> tuple[list[str], str | None]:
-    """What the probe finds in the environment of `python`, and its sys.prefix."""
-    answer = ask_python(python, probe, question, variables)
-    if answer is None:
-        return [
-            f"environment: there is no Python that starts at {python}. Activate the environment "
-            "that trains, or set PYTHON to its python."
-        ], None
-    problems = answer["problems"]
-    if engine == "ray" and not answer["has_ray"]:
-        problems.append(
-            f"Ray: {python} does not have it, and the runs are Ray tasks. Install it there: "
-            f"{python} -m pip install 'ray[default]'. SLURM=1 does not need it."
+# -------------------------------------------------------------------------------------------------------------- one run
+
+
+def train(host: Host, run: Run, stop: threading.Event | None = None, devices: str | None = None) -> str:
+    """Trains the run to its end, unless it is finished.
+
+    Args:
+        stop: ends the training.
+        devices: CUDA_VISIBLE_DEVICES; None leaves that as it is.
+
+    Returns:
+        Why it did not finish, or an empty string.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with (run.folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "is being trained by another launch, or by what a killed one has left running"
+        if not host.is_finished(run):
+            if not host.checkpoint(run):
+                set_aside(run.folder)
+            code = run_script(host, run, lock.fileno(), stop, devices)
+            if not host.is_finished(run):
+                lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
+                tail = "".join(f"\n    {line[-200:]}" for line in lines)
+                return f"ended with exit code {code}. The end of {run.folder / LOG}:{tail}"
+        host.mark(run)
+        return ""
+
+
+def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, devices: str | None) -> int:
+    (run.folder / COMMAND).write_text(shlex.join(run.command) + "\n")
+    if record := host.record(run):
+        run_json.start(run.folder, record)
+    given = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+    with (run.folder / LOG).open("a") as log:
+        # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
+        process = subprocess.Popen(
+            host.words(run),
+            cwd=host.start_folder(run),
+            env={**os.environ, **host.variables(run), **given},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[lock],
         )
-    return problems, answer["prefix"]
+    try:
+        # Not wait(): ray.cancel does not interrupt a system call.
+        while process.poll() is None and not host.stops_here(run) and not (stop and stop.is_set()):
+            time.sleep(0.5)
+    finally:
+        end(process)
+    return process.returncode
 
 
-def print_commands(grid: Grid) -> None:
-    finished = sum(grid.trainer.is_finished(folder) for _, folder in grid.jobs)
-    print(f"{len(grid.jobs)} runs, {finished} of them finished:", file=sys.stderr)
-    for run, folder in grid.jobs:
-        if grid.trainer.is_finished(folder):
-            print(f"# {run.name} is finished")
-            continue
-        at, words = shlex.quote(str(folder)), shlex.join(grid.trainer.words(run, folder))
-        variables = grid.trainer.environment(run).items()
-        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables)
-        print(f"mkdir -p {at} && cd {at} && {given} {words}")
+def end(process: subprocess.Popen) -> None:
+    """Ends what is left of a training's process group: distributed_train.sh, its leader, ends before torchrun does."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        until = time.monotonic() + SECONDS_TO_END
+        while time.monotonic() < until:
+            process.poll()
+            os.killpg(process.pid, 0)  # raises once none is left
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def slurm_script(grid: Grid) -> str:
-    left = [str(index) for index, (_, folder) in enumerate(grid.jobs) if not grid.trainer.is_finished(folder)]
-    output = grid.jobs[0][1].parent
-    variables = {key: os.environ[key] for key in PASSED_ON if os.environ.get(key)}
-    variables |= {"PYTHON": grid.python, "OUTPUT": str(grid.output), **grid.exports}
-    launcher = [sys.executable, os.path.abspath(sys.argv[0]), grid.name, *grid.added]
+def set_aside(folder: Path) -> None:
+    """Moves what an interrupted run has left into interrupted-<n>/."""
+    left = [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith("interrupted-")]
+    if left:
+        aside = folder / f"interrupted-{1 + len(list(folder.glob('interrupted-*')))}"
+        aside.mkdir()
+        for path in left:
+            path.rename(aside / path.name)
+
+
+# ---------------------------------------------------------------------------------------------------------- all of them
+
+
+def visible_gpus() -> list[str]:
+    """Of this machine, as CUDA_VISIBLE_DEVICES names them; none without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        visible = ",".join(map(str, range(len(run_json.gpus()))))
+    return [device for device in visible.split(",") if device.strip() not in ("", "-1")]
+
+
+def slots(host: Host) -> list[str | None]:
+    """CUDA_VISIBLE_DEVICES of each of the runs that this machine trains at the same time."""
+    if not host.gpus:
+        found = [None] * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return found[:1] * number("JOBS", len(found))
+    devices, each = visible_gpus(), int(host.gpus) or 1
+    groups = [",".join(devices[at : at + each]) for at in range(0, len(devices) - each + 1, each)]
+    found = groups * (int(1 / host.gpus) if host.gpus < 1 else 1)
+    return found[: number("JOBS", len(found))]
+
+
+def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
+    """A thread for each run that is being trained.
+
+    Returns:
+        A sentence on each run that did not finish.
+    """
+    stop, failed = threading.Event(), []
+    train_one, at_once = ray_trainer(host, stop, len(runs)) if by_ray else local_trainer(host, stop)
+    with ThreadPoolExecutor(1 if host.name in host.one_at_a_time else at_once) as threads:
+        training = {threads.submit(train_one, run): run for run in runs}
+        try:
+            for count, ended in enumerate(as_completed(training), 1):
+                run = training[ended]
+                reason = str(ended.exception() or ended.result())
+                said = reason.partition("\n")[0] or f"finished{host.result(run)}"
+                print(f"{time.strftime('%H:%M:%S')} {count} of {len(runs)}: {run.name} {said}", flush=True)
+                failed += [f"{run.name} {reason}"] if reason else []
+        except KeyboardInterrupt:
+            stop.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+    return failed
+
+
+def local_trainer(host: Host, stop: threading.Event) -> tuple[Callable[[Run], str], int]:
+    """What trains a run on this machine, and how many at a time."""
+    free = slots(host)
+    at_once = len(free)
+
+    def train_one(run: Run) -> str:
+        devices = free.pop()
+        try:
+            return train(host, run, stop, devices)
+        finally:
+            free.append(devices)
+
+    return train_one, at_once
+
+
+def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[[Run], str], int]:
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    address = os.environ["RAY_ADDRESS"]
+    ray.init(address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="ERROR")
+    interrupt_on_signals()  # ray.init installs a handler of its own
+    if ray.cluster_resources().get("GPU", 0) < host.gpus:
+        raise Refused(f"Ray at {address} has no {host.gpus:g} GPUs. No run was started.")
+    task = ray.remote(num_gpus=host.gpus, num_cpus=0 if host.gpus else 1, max_retries=0)(train)
+
+    def train_one(run: Run) -> str:
+        reference = task.remote(host, run)
+        while not stop.wait(0.5) and not ray.wait([reference], timeout=0)[0]:
+            pass
+        if stop.is_set():
+            ray.cancel(reference)
+        return ray.get(reference)
+
+    return train_one, runs
+
+
+def slurm_script(host: Host) -> str:
+    left = [str(index) for index, run in enumerate(host.runs) if not host.is_finished(run)]
+    given = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {"PYTHON": host.python}
+    package = f"recipes.{Path(sys.argv[0]).parent.name}"
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name=era-{grid.name}",
-        f"#SBATCH --array={','.join(left)}" + (f"%{grid.at_once}" if grid.at_once else ""),
-        *(["#SBATCH --gres=gpu:1"] if grid.gpus else []),
-        f"#SBATCH --output={shlex.quote(str(output / 'slurm-%A_%a.txt'))}",
-        *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
-        "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY=",
-        f"exec {shlex.join(launcher)}",
+        f"#SBATCH --job-name=era-{host.name}",
+        f"#SBATCH --array={','.join(left)}" + ("%1" if host.name in host.one_at_a_time else ""),
+        *([f"#SBATCH --gres=gpu:{max(1, int(host.gpus))}"] if host.gpus else []),
+        f"#SBATCH --output={shlex.quote(str(host.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
+        *(f"export {name}={shlex.quote(value)}" for name, value in given.items()),
+        "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS=",
+        f"cd {shlex.quote(os.getcwd())}",
+        f"exec {shlex.join([host.python, '-m', package, host.name, *host.added])}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -345,207 +354,128 @@ def submit(script: str, file: Path) -> None:
     print(answer.stdout.strip())
 
 
-class Here:
-    """Trains on this machine: threads, each of which waits for a process."""
-
-    def __init__(self, at_once: int):
-        self.at_once, self.stop = at_once, threading.Event()
-
-    def open(self) -> None:
-        self.threads = concurrent.futures.ThreadPoolExecutor(self.at_once)
-
-    def start(self, trainer: Trainer, job: Job) -> concurrent.futures.Future:
-        return self.threads.submit(trainer.train, *job, self.stop.is_set)
-
-    def wait(self, running: list, seconds: float | None) -> Iterable:
-        """Those that have ended, after at most these seconds."""
-        first = concurrent.futures.FIRST_COMPLETED
-        return concurrent.futures.wait(running, seconds, first).done
-
-    def reason(self, training: concurrent.futures.Future) -> str:
-        """Why this run did not finish, or an empty string."""
-        try:
-            return training.result()
-        except OSError as error:
-            return f"not trained: {error}"
-
-    def close(self, running: list) -> None:
-        self.stop.set()
-        self.threads.shutdown(cancel_futures=True)
+# --------------------------------------------------------------------------------------------------------- the launcher
 
 
-class Ray:
-    """Trains as Ray tasks. gpus: for each run; 0 to train on the CPU."""
-
-    def __init__(self, gpus: float):
-        self.gpus = gpus
-
-    def open(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        import ray
-
-        address = os.environ.get("RAY_ADDRESS")
-        # "local": a Ray of our own, not one that happens to run on this machine.
-        ray.init(address=address) if address else ray.init(
-            address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-        launching.stop_on_signals()  # ray.init has installed its own handler
-        if ray.cluster_resources().get("GPU", 0) < self.gpus:
-            raise Refused(f"Ray at {address or 'this machine'} has no GPU. No run was started.")
-        self.ray = ray
-
-        # Pickled by value: only the trainer's own module puts this one on a worker's path.
-        @ray.remote(num_gpus=self.gpus, num_cpus=0 if self.gpus else 1, max_retries=0)
-        def train(trainer, job):
-            return trainer.train(*job)
-
-        self.task = train
-
-    def start(self, trainer: Trainer, job: Job) -> Any:
-        return self.task.remote(trainer, job)
-
-    def wait(self, running: list, seconds: float | None) -> Iterable:
-        return self.ray.wait(running, timeout=seconds)[0]
-
-    def reason(self, reference: Any) -> str:
-        try:
-            return self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:  # an OSError of Trainer.train
-            return f"not trained: {str(error).strip().splitlines()[-1]}"
-        except self.ray.exceptions.RayError as error:
-            return f"lost by Ray: {str(error).strip().splitlines()[-1]}"
-
-    def close(self, running: list) -> None:
-        import ray
-
-        for reference in running:
-            ray.cancel(reference)
-        if running:
-            ray.wait(running, num_returns=len(running), timeout=3 * SECONDS_TO_END)
-        ray.shutdown()
+def problems(host: Host, runs: Sequence[Run]) -> list[str]:
+    """What would be silent, would stop all runs, or some only after hours."""
+    found = []
+    if not (host.root / host.script).is_file():
+        apply = f"python3 apply.py apply {host.upstream} --source git --checkouts {host.checkouts}"
+        found.append(f"checkout: {host.root} has no {host.script}. Run: {apply}")
+    lacks = [name for name in host.packages if find_spec(name) is None]
+    if lacks:
+        found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
+    elsewhere = is_on("SLURM") or os.environ.get("RAY_ADDRESS")
+    if host.gpus and not elsewhere and not slots(host):
+        found.append(f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}.")
+    for run in runs:
+        found += folder_problems(host, run)
+    left = sum(not host.is_finished(run) for run in runs)
+    parent = runs[0].folder.parent
+    free = shutil.disk_usage(next(path for path in (parent, *parent.parents) if path.is_dir())).free
+    if free < left * host.space:
+        needed = f"{left} runs may take {left * host.space / 2**30:.1f}"
+        found.append(f"OUTPUT: {parent} has {free / 2**30:.1f} GiB of free disk space; {needed}.")
+    return found or host.problems()
 
 
-class TimeLeft:
-    """From the steps of all runs since the launch. None in `planned`: unknown."""
-
-    def __init__(self, jobs: Sequence[Job], trainer: Trainer):
-        self.trainer, self.folders = trainer, [folder for _, folder in jobs]
-        planned = [trainer.planned_steps(run) for run, _ in jobs]
-        self.total = None if None in planned else sum(planned)
-        self.before = {folder: trainer.steps(folder)[0] if trainer.resumes(folder) else 0 for folder in self.folders}
-        self.began = time.monotonic()
-
-    def __call__(self, waiting: Iterable[Job] = ()) -> str:
-        """For example ", about 1 h 20 min left", or an empty string."""
-        if self.total is None:
-            return ""
-        not_begun = {folder for _, folder in waiting}
-        before = sum(self.before.values())
-        done = sum(
-            self.before[folder] if folder in not_begun else self.trainer.steps(folder)[0] for folder in self.folders
-        )
-        if done <= before or done >= self.total:
-            return ""
-        minutes = (time.monotonic() - self.began) / (done - before) * (self.total - done) / 60
-        hours = f"{minutes // 60:.0f} h " if minutes >= 60 else ""
-        return f", about {hours}{minutes % 60:.0f} min left"
+def folder_problems(host: Host, run: Run) -> list[str]:
+    """A folder with a run must hold this very one."""
+    file = run.folder / COMMAND
+    if not file.is_file():
+        return []
+    before, now = host.same_run(shlex.split(file.read_text())), host.same_run(list(run.command))
+    if before == now:
+        return []
+    return [
+        f"{run.name}: {run.folder} holds a run with other flags. Then: {shlex.join(before)}; now: {shlex.join(now)}. "
+        "Give the same flags to continue it, choose another OUTPUT, or move it away."
+    ]
 
 
-def train_grid(jobs: list[Job], trainer: Trainer, pool: Here | Ray, at_once: int) -> list[tuple[Job, str]]:
-    """Trains the runs, at most `at_once` at the same time.
-
-    Returns:
-        The runs that did not finish, each with the reason.
-    """
-    waiting, running, failed = list(jobs), {}, []
-    left = TimeLeft(jobs, trainer)
-    seconds = None if left.total is None else SECONDS_BETWEEN_LINES
-    try:
-        pool.open()
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                job = waiting.pop(0)
-                running[pool.start(trainer, job)] = job
-            ended = pool.wait(list(running), seconds)
-            for training in ended:
-                job = running.pop(training)
-                reason = pool.reason(training)
-                if reason:
-                    failed.append((job, reason))
-                count = f"{len(jobs) - len(waiting) - len(running)} of {len(jobs)}"
-                report_end(job, trainer, reason, count + left(waiting))
-            if not ended:
-                say(f"{len(jobs) - len(waiting) - len(running)} of {len(jobs)}{left(waiting)}")
-    finally:
-        pool.close(list(running))
-    return failed
-
-
-def say(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-
-def report_end(job: Job, trainer: Trainer, reason: str, count: str) -> None:
-    run, folder = job
-    value = trainer.last_return(folder)
-    finished = "finished" if value is None else f"finished, return {value:.2f}"
-    say(f"{count}: {run.name} {reason or finished}")
-
-
-def report(failed: list[tuple[Job, str]], repeated: str) -> str:
-    parts = []
-    for (run, folder), reason in failed:
-        if reason == ELSEWHERE:
-            parts.append(f"  - {run.name}: {reason}.")
+def print_commands(host: Host, runs: Sequence[Run]) -> None:
+    finished = sum(map(host.is_finished, runs))
+    print(f"{len(runs)} runs, {finished} of them finished:", file=sys.stderr)
+    for run in runs:
+        if host.is_finished(run):
+            print(f"# {run.name} is finished")
             continue
-        log = folder / LOG
-        text = log.read_text(errors="replace") if log.is_file() else ""
-        lines = re.split(r"[\r\n]+", text.strip())[-LINES_OF_LOG:]
-        tail = [f"      {line[-200:]}" for line in lines if line.strip()]
-        parts.append("\n".join([f"  - {run.name}: {reason}. The end of {log}:", *tail]))
-    return f"Runs that are not finished: {len(failed)}\n" + "\n".join(parts) + f"\n{repeated}"
+        at = shlex.quote(str(host.start_folder(run)))
+        begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in host.variables(run).items())
+        stop = f"  # is stopped after {run.steps} epochs" if run.steps else ""
+        print(f"{begin} && {given} {shlex.join(host.words(run))}{stop}")
 
 
-def launch(
-    grid: Grid,
-    find_problems: Callable[[str | None], tuple[list[str], str | None]],
-    table: Callable[[list[Path]], list[str]],
-    curves: str,
-) -> None:
-    """Prints, checks, submits or trains the grid, as the environment's variables say.
-
-    Args:
-        find_problems: gets the Python that trains, or None if that is still to be made; returns
-            problems and sys.prefix of that Python, if known.
-        table: of the runs' folders, in lines, for the end.
-        curves: the file with a run's curves, for the user.
-    """
-    script = slurm_script(grid) if grid.engine == "slurm" else ""
+def launch(host: Host) -> None:
+    """Prints, checks, submits or trains the grid, as the environment's variables say."""
+    if own := [name for name in flag_names(host.added) if name in flag_names(host.own_flags)]:
+        raise Refused(f"ARGS: {', '.join(own)} cannot be set here: the experiment and the variables do.")
+    if not host.runs:
+        raise Refused(f"AGENT={os.environ.get('AGENT')}: {host.name} has no such run.")
+    index = number("RUN_INDEX", None, low=0)
+    if index is not None and (index >= len(host.runs) or is_on("SLURM")):
+        raise Refused(f"RUN_INDEX={index}: one of runs 0 to {len(host.runs) - 1} expected, and no SLURM=1.")
+    runs = host.runs if index is None else [host.runs[index]]
     if is_on("DRY_RUN"):
-        return print(script, end="") if script else print_commands(grid)
-    problems, prefix = find_problems(None if is_on("ENVIRONMENT_TO_COME") else grid.python)
-    problems += slurm_problems(grid.engine) + folder_problems(grid.jobs, grid.trainer)
-    refuse_if_any(problems)
-    output, failed = grid.jobs[0][1].parent, []
-    left = [job for job in grid.jobs if not grid.trainer.is_finished(job[1])]
-    if is_on("CHECK_ONLY"):
-        if not is_on("ENVIRONMENT_TO_COME"):
-            print(f"Nothing is missing; {len(left)} of {len(grid.jobs)} runs would start.")
+        print(slurm_script(host), end="") if is_on("SLURM") else print_commands(host, runs)
         return
-    if left and script:
-        return submit(script, output / f"{grid.name}.sbatch")
+    in_python_that_trains(host.python)
+    if found := list(dict.fromkeys(problems(host, runs))):
+        raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in found))
+    left = [run for run in runs if not host.is_finished(run)]
+    if is_on("CHECK_ONLY"):
+        print(f"Nothing is missing; {len(left)} of {len(runs)} runs would start.")
+        return
+    for run in runs:
+        if host.is_finished(run):
+            host.mark(run)
     if left:
-        if grid.engine == "ray" and prefix != sys.prefix:  # Ray's tasks run in the driver's Python
-            os.execvp(grid.python, [grid.python, *map(os.path.abspath, sys.argv[:1]), *sys.argv[1:]])
-        print(
-            f"{len(left)} of {len(grid.jobs)} runs to train, in {output}; each writes {LOG} and {curves}",
-            flush=True,
-        )
-        at_once = grid.at_once or len(left)
-        pool = Ray(grid.gpus) if grid.engine == "ray" else Here(at_once)
-        failed = train_grid(left, grid.trainer, pool, at_once)
-    lines = table([folder for _, folder in grid.jobs])
-    print(f"\nRuns of {grid.name} in {output}:\n" + "\n".join(lines))
+        host.prepare()
+    if left and is_on("SLURM"):
+        submit(slurm_script(host), runs[0].folder.parent / f"{host.name}.sbatch")
+        return
+    print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
+    failed = train_all(host, left, bool(os.environ.get("RAY_ADDRESS")) and index is None) if left else []
     if failed:
-        raise Refused("\n" + report(failed, grid.repeated))
+        again = "The same command again skips finished runs, and resumes or starts over these."
+        raise Refused(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
+    print("All are finished. A table of them: python -m recipes.results " + shlex.quote(str(runs[0].folder.parent)))
+
+
+def in_python_that_trains(python: str) -> None:
+    """Goes on there: what is missing is seen, versions are those of the run, and Ray's tasks have its packages."""
+    found = shutil.which(python)
+    if found is None:
+        raise Refused(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")
+    if os.path.abspath(found) != os.path.abspath(sys.executable):
+        os.execv(found, [found, *sys.orig_argv[1:]])
+
+
+def interrupt_on_signals() -> None:
+    """SIGTERM and SIGHUP end the launch as Ctrl-C does: nothing is left running."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
+            signal.signal(number, signal.default_int_handler)
+
+
+def main(doc: str, experiments: Collection[str], start: Callable[[str, list[str]], None]) -> int:
+    """A command line: EXPERIMENT [flags of the script that trains]. start: takes these two."""
+    name, *added = sys.argv[1:] or [""]
+    if {"-h", "--help"} & {name, *added}:
+        print(f"{doc}\nEXPERIMENT: {', '.join(experiments)}")
+        return 0
+    if name not in experiments:
+        print(f"error: no experiment {name!r}. There are: {', '.join(experiments)}.", file=sys.stderr)
+        return 2
+    interrupt_on_signals()
+    try:
+        start(name, added)
+    except KeyboardInterrupt:
+        print("\nstopped; nothing is left running. The same command goes on.", file=sys.stderr)
+        return 130
+    except (Refused, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

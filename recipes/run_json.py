@@ -4,8 +4,7 @@
 
 A script that trains calls begin, start and finish. A launcher of such a script gives it what the
 script cannot know in the variable ERA_RUN (see `for_script`). A launcher of a script that writes no
-run.json calls the three functions itself, and asks the Python that trains for its packages and its
-machine: `python run_json.py torch timm`. The fields:
+run.json calls the three functions itself, in the Python that trains. The fields:
 
     host, task, agent, seed   what was trained; host is the upstream, or the demo
     command                   the script and its flags, without the folders that it is in
@@ -19,7 +18,7 @@ machine: `python run_json.py torch timm`. The fields:
     versions, hardware, threads   of Python and packages; of the machine; variables that are set
                               and that choose kernels and numbers of threads
 
-Needs Python 3.8 and its standard library.
+Needs the standard library alone.
 """
 
 import datetime
@@ -30,6 +29,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -190,29 +190,13 @@ def _ask(*command: str) -> str | None:
 
 
 def describe(packages: Sequence[str]) -> dict[str, Any]:
-    """versions, hardware and threads, of this Python on this machine."""
-    threads = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(THREADS)}
-    return {"versions": versions(packages), "hardware": hardware(), "threads": threads}
-
-
-def described_by(python: str, packages: Sequence[str]) -> dict[str, Any]:
-    """As `describe`, of the Python that trains; without versions where that does not answer."""
-    answer = _ask(python, os.path.abspath(__file__), *packages)
-    try:
-        return json.loads(answer or "")
-    except ValueError:
-        return {**describe(()), "versions": {}}
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of Python, and of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    """versions, hardware and threads, of this Python on this machine. Packages that are not installed have none."""
+    versions = {"python": platform.python_version()}
     for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    threads = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(THREADS)}
+    return {"versions": versions, "hardware": hardware(), "threads": threads}
 
 
 def hardware() -> dict[str, Any]:
@@ -252,7 +236,3 @@ def gpus() -> list[str]:
 
 def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-if __name__ == "__main__":
-    print(json.dumps(describe(sys.argv[1:])))

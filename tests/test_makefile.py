@@ -184,7 +184,7 @@ REFUSED = {
     ("llm-eval",): "make llm-eval MODEL_PATH=",
     ("llm-eval", "MODEL_PATH=/nope", "DRY_RUN=0"): "MODEL_PATH=/nope is not the folder of a model",
     ("llm-grpo", "CHECKOUTS=/none"): "run_grpo_qwen2.5_math_7b.sh is not there. Run 'make apply' first",
-    ("vision-results", "CHECKOUTS=/none"): "results.py is not there. Run 'make apply' first",
+    ("control-alpha", "CHECK_ONLY=1"): "there is no environment for this run yet",
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
     ("demo", "VERL=0.5"): "VERL=0.5: this runs with verl 0.4.1 and 0.9.1.",
     ("demo-vision", "TIMM=1.0.31"): "TIMM=1.0.31: this runs with timm 1.0.20 and 1.0.28.",
@@ -216,16 +216,12 @@ def test_a_path_with_a_space_is_refused_by_all_that_installs(make, project_root,
     "target, missing",
     [
         ("llm-stage2", ("GPUs:", "model:", "dapo-math-17k.parquet", "aime-2024.parquet", "global_step_600")),
-        ("vision-imagenet-sweep", ("this machine has 0", "data/imagenet/train", "H0=7 is not feasible", "torchvision")),
     ],
 )
-def test_all_that_is_missing_is_named_before_an_environment_is_made(
-    make, patched_verl, patched_timm, target, missing, tmp_path
-):
+def test_all_that_is_missing_is_named_before_an_environment_is_made(make, patched_verl, target, missing, tmp_path):
     python = executable(tmp_path / "bare/python3", f'#!/bin/sh\nexec "{sys.executable}" -S -s "$@"\n')
-    checkouts = patched_verl.parent if target.startswith("llm") else patched_timm.parent
-    given = {"H0": "7", "CUDA_VISIBLE_DEVICES": "", "PATH": f"{python.parent}:{os.environ['PATH']}"}
-    result = make(target, f"CHECKOUTS={checkouts}", **given)
+    given = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    result = make(target, f"CHECKOUTS={patched_verl.parent}", **given)
     assert result.returncode != 0 and "Traceback" not in result.stderr
     for said in (*missing, "no environment for this run yet"):
         assert said in result.stderr, result.stderr

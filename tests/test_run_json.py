@@ -2,19 +2,12 @@
 # Copyright 2026 The ERA overlays authors
 """run.json: what a start records, what stays when a run goes on, and the state of the code."""
 
-import json
 import os
 import subprocess
-import sys
 
 import pytest
-from helpers import importable
 
-
-@pytest.fixture(scope="module")
-def run_json(project_root):
-    with importable(project_root / "recipes", "run_json") as found:
-        return found.run_json
+from recipes import run_json
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def git(tmp_path):
     return run
 
 
-def test_a_run_from_its_start_to_its_end(run_json, tmp_path, monkeypatch):
+def test_a_run_from_its_start_to_its_end(tmp_path, monkeypatch):
     about = run_json.for_script(agent="ppo_era", added=["--lr", "1"], as_paper=False, commit="0123", modified=False)
     monkeypatch.setenv(*about.popitem())
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -50,7 +43,7 @@ def test_a_run_from_its_start_to_its_end(run_json, tmp_path, monkeypatch):
     assert done["finished"] is True and done["ended"] >= done["started"] and done["cpu_seconds"] == 12.3
 
 
-def test_what_a_run_once_was_stays(run_json, tmp_path):
+def test_what_a_run_once_was_stays(tmp_path):
     """A clean start that goes on from what a modified one has made does not make it clean."""
     first = run_json.begin("ppo", "Ant-v4", 7, 300, (), modified=True, as_paper=False, started="2026-01-01")
     run_json.start(tmp_path, first)
@@ -64,7 +57,7 @@ def test_what_a_run_once_was_stays(run_json, tmp_path):
     assert fresh["modified"] is False and fresh["as_paper"] is True and fresh["started"] > "2026-01-01"
 
 
-def test_a_full_disk_leaves_the_earlier_record_alone(run_json, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_earlier_record_alone(tmp_path, monkeypatch):
     run_json.write(tmp_path, {"seed": 1})
 
     def full(*_):
@@ -76,14 +69,14 @@ def test_a_full_disk_leaves_the_earlier_record_alone(run_json, tmp_path, monkeyp
     assert run_json.read(tmp_path) == {"seed": 1} and os.listdir(tmp_path) == ["run.json"]
 
 
-def test_a_record_that_cannot_be_read(run_json, tmp_path):
+def test_a_record_that_cannot_be_read(tmp_path):
     for text in ('{"finished": tr', "[1]", ""):
         (tmp_path / "run.json").write_text(text)
         assert run_json.read(tmp_path) == {}
     assert run_json.read(tmp_path / "none") == {}
 
 
-def test_words_that_change_what_is_trained(run_json):
+def test_words_that_change_what_is_trained():
     harmless = ("--workers", "-j", "trainer.save_freq")
     for added in (
         (),
@@ -97,7 +90,7 @@ def test_words_that_change_what_is_trained(run_json):
         assert not run_json.is_as_paper(added, harmless), added
 
 
-def test_the_code_of_a_checkout(run_json, git, tmp_path):
+def test_the_code_of_a_checkout(git, tmp_path):
     clean = run_json.code(tmp_path)
     assert len(clean["commit"]) == 40 and clean["modified"] is False
     (tmp_path / "output").mkdir()
@@ -109,7 +102,7 @@ def test_the_code_of_a_checkout(run_json, git, tmp_path):
     assert run_json.code(tmp_path / "output") == {"commit": None, "modified": None}  # inside another repository
 
 
-def test_a_checkout_of_apply_py_is_clean_until_it_is_edited(run_json, patched_ppo):
+def test_a_checkout_of_apply_py_is_clean_until_it_is_edited(patched_ppo):
     clean = run_json.code(patched_ppo)
     assert len(clean["commit"]) == 40 and clean["modified"] is False
     file = patched_ppo / "5.PPO-continuous/era_ppo.py"
@@ -119,9 +112,3 @@ def test_a_checkout_of_apply_py_is_clean_until_it_is_edited(run_json, patched_pp
         assert run_json.code(patched_ppo) == {**clean, "modified": True}
     finally:
         file.write_text(text)
-
-
-def test_what_a_python_says_of_itself(run_json):
-    mine, its = run_json.describe(("torch",)), run_json.described_by(sys.executable, ("torch",))
-    assert its == json.loads(json.dumps(mine))
-    assert run_json.described_by("/no/such/python", ("torch",)) == {**run_json.describe(()), "versions": {}}

@@ -1,76 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The paper's tasks, by name: HalfCheetah-v4 (Gymnasium), dog-run (DMC), h1-walk-v0 (HumanoidBench)."""
 
-import importlib.util
 import os
 import re
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-NEEDS = {
-    "Gymnasium": "pip install 'gymnasium[mujoco]' 'mujoco<4'",
-    "DMC": "pip install dm_control shimmy 'mujoco<4'",
-    "HumanoidBench": "Run: python3 apply.py apply humanoid-bench. It needs mujoco 3.1.6, dm_control 1.0.20 and "
-    "gymnasium 0.29.1, so an environment of its own.",
-}
-ONE_DIMENSION = "ERA per state needs an action of at least two dimensions, the task has one."
-EGL = Path(__file__).resolve().parent.parent.parent / "overlays/fasttd3/fast_td3/environments/egl.py"
-
-
-def suite(task: str) -> str:
-    if re.match(r"h1\w*-", task):
-        return "HumanoidBench"
-    return "Gymnasium" if re.search(r"-v\d+$", task) else "DMC"
-
 
 def gymnasium_id(task: str) -> str:
-    """Registers the task where it is another package's.
-
-    Raises:
-        ImportError: without that package.
-    """
-    if suite(task) == "DMC":
-        import shimmy  # noqa: F401  Gymnasium finds dm_control's tasks by its entry point
-        from dm_control import suite as _  # noqa: F401
-
-        return f"dm_control/{task}-v0"
-    if suite(task) == "HumanoidBench":
+    """Registers the task where it is another package's."""
+    if re.match(r"h1\w*-", task):
         os.environ["MUJOCO_GL"] = "egl"  # it always makes a renderer
         import humanoid_bench  # noqa: F401
+    elif not re.search(r"-v\d+$", task):
+        import shimmy  # noqa: F401  Gymnasium finds dm_control's tasks by its entry point
+        from dm_control import suite  # noqa: F401
+
+        return f"dm_control/{task}-v0"
     return task
-
-
-def egl_problem() -> str:
-    """A sentence on what rendering lacks; empty if nothing."""
-    spec = importlib.util.spec_from_file_location("egl", EGL)
-    egl = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(egl)
-    return egl.problem()
-
-
-def check(task: str) -> int:
-    """
-    Returns:
-        The dimensions of an action.
-
-    Raises:
-        ImportError: a package is missing.
-        ValueError: there is no such task, it has no continuous action vector, or it needs EGL and there is none.
-    """
-    if suite(task) == "HumanoidBench" and (problem := egl_problem()):
-        raise ValueError(f"{problem} HumanoidBench always renders.")
-    try:
-        env = gymnasium.make(gymnasium_id(task))
-    except (gymnasium.error.Error, AttributeError) as error:
-        needs = f". {NEEDS[suite(task)]}" if isinstance(error, AttributeError) else ""
-        raise ValueError(f"{suite(task)} cannot make it: {error}{needs}") from None
-    space = env.action_space
-    env.close()
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ValueError(f"a continuous action vector expected, the task has {space}.")
-    return space.shape[0]
 
 
 class ActionRepeat(gymnasium.Wrapper):
@@ -99,8 +49,18 @@ class WithoutTermination(gymnasium.Wrapper):
 
 
 def make(task: str, action_repeat: int = 1, terminates: bool = True) -> gymnasium.Env:
-    """With observations as one vector and actions in [-1, 1]."""
-    env = gymnasium.make(gymnasium_id(task))
+    """With observations as one vector and actions in [-1, 1].
+
+    Raises:
+        ImportError: a package is missing.
+        ValueError: there is no such task, or it has no continuous action vector.
+    """
+    try:
+        env = gymnasium.make(gymnasium_id(task))
+    except (gymnasium.error.Error, AttributeError) as error:  # the latter is dm_control's
+        raise ValueError(f"the task {task} cannot be made: {error}") from None
+    if not isinstance(env.action_space, spaces.Box) or len(env.action_space.shape) != 1:
+        raise ValueError(f"{task}: a continuous action vector expected, the task has {env.action_space}.")
     if not terminates:
         env = WithoutTermination(env)
     if action_repeat > 1:

@@ -1,22 +1,19 @@
-"""What the hosts of recipes/control share: experiments, the command of a run, and what is in a run's folder."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""What the hosts of continuous control share: experiments of tasks, agents and seeds, and train.csv."""
 
 import abc
+import csv
 import functools
-import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import results
-from results import CURVES, PROJECT  # first: it puts the shared files on the path
+from recipes import grid, run_json
 
-# isort: split
-import grid
-import run_json
-from launching import checked
-
-JOBS = (checked(int, lambda jobs: jobs > 0), "a number of runs, above 0,")  # for launching.read_variables
+CURVES = "train.csv"
 
 
 @dataclass(frozen=True)
@@ -37,147 +34,77 @@ class Part:
     flags: tuple[str, ...] = ()
 
 
-Experiment = tuple[Part, ...]  # run one after the other
+class Host(grid.Host):
+    """A script that writes train.csv into the folder that it is started in; run.json too, unless `record` does."""
 
-
-@dataclass(frozen=True)
-class Run:
-    """name: of its folder. command: the script, from where Host.root is, and its flags."""
-
-    name: str
-    task: str
-    agent: str
-    seed: int
-    command: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """From the environment. None: as the experiment has it."""
-
-    tasks: tuple[str, ...] | None = None
-    seeds: tuple[int, ...] | None = None
-    agents: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Host(grid.Trainer):
-    """A script that trains, which writes train.csv and run.json into the folder that it is started in.
-
-    Args:
-        python: of the environment that trains.
-        checkouts: the folder of apply.py's checkouts.
-        gpus: of each run; 0 for the CPU.
-        added: the user's flags of the script.
-    """
-
-    python: str = "python3"
-    checkouts: Path = PROJECT / "checkouts"
-    gpus: float = 0
-    added: tuple[str, ...] = ()
-
-    experiments: ClassVar[dict[str, Experiment]]
-    script: ClassVar[str]  # in `root`
-    upstream: ClassVar[str | None] = None  # in `checkouts`; None: the script is this project's
-    packages: ClassVar[tuple[str, ...]]  # that the script imports
-    task_pattern: ClassVar[str]
-    task_examples: ClassVar[str]
-    steps_flag: ClassVar[str]
-    default_steps: ClassVar[int]
-    # The flag of the steps between two evaluations, and its default, where there is none after the last step.
-    evaluation: ClassVar[tuple[str, int] | None] = None
-    default_gpus: ClassVar[float] = 0
-    files: ClassVar[tuple[str, ...]] = ()  # that it writes beside train.csv, run.json and log.txt
+    experiments: ClassVar[dict[str, tuple[Part, ...]]]
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
-    continues: ClassVar[bool] = False  # an interrupted run, when the command is repeated
-    harmless: ClassVar[tuple[str, ...]] = ()  # flags that change nothing in what is trained
+    default_gpus: ClassVar[float] = 0
+
+    def __init__(self, name: str, added: Sequence[str] = ()):
+        super().__init__(name, added)
+        self.root = self.checkouts / self.upstream if self.upstream else grid.PROJECT
+        self.gpus = grid.number("GPUS_PER_RUN", self.default_gpus, float, low=0)
+        compared = [flag for part in self.experiments[name] for agent in part.agents for flag in agent.flags]
+        self.own_flags = [*compared, *self.flags("", Agent(""), 0)]
+        output = grid.folder("OUTPUT", self.default_output())
+        self.runs = self.plan(output / name if name in self.apart else output)
 
     @abc.abstractmethod
-    def flags(self, task: str, seed: int) -> tuple[str, ...]:
+    def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         """That choose the run."""
 
-    def runs(self, experiment: str, settings: Settings, added: list[str]) -> list[Run]:
-        """Seed by seed within a part, so that the first runs already compare all agents.
+    def default_output(self) -> Path:
+        return grid.PROJECT / "results/control"
 
-        Args:
-            added: flags of the script that come last and win.
-        """
+    def plan(self, output: Path) -> list[grid.Run]:
+        """Seed by seed within a part, so that the first runs already compare all agents."""
+        tasks, seeds, agents = grid.several("TASKS"), grid.several("SEED", int), grid.several("AGENT")
         found = {}
-        for part in self.experiments[experiment]:
-            for seed in settings.seeds or part.seeds:
-                for task in settings.tasks or part.tasks:
+        for part in self.experiments[self.name]:
+            for seed in seeds or part.seeds:
+                for task in tasks or part.tasks:
                     for agent in part.agents:
-                        if settings.agents and agent.name not in settings.agents:
+                        if agents and agent.name not in agents:
                             continue
-                        own = (*self.flags(task, seed), *agent.flags, *part.flags, *added)
-                        name = f"{task}-{agent.name}-seed{seed}"
-                        found.setdefault(name, Run(name, task, agent.name, seed, (self.script, *own)))
+                        command = (self.script, *self.flags(task, agent, seed), *part.flags, *self.added)
+                        folder = output / f"{task}-{agent.name}-seed{seed}"
+                        found.setdefault(folder, grid.Run(folder, task, agent.name, seed, command))
         return list(found.values())
 
-    def root(self) -> Path:
-        return self.checkouts / self.upstream if self.upstream else PROJECT
-
-    def words(self, run: Run, folder: Path) -> list[str]:
+    def words(self, run: grid.Run) -> list[str]:
         script, *flags = run.command
-        return [self.python, str(self.root() / script), *flags]
+        return [self.python, str(self.root / script), *flags]
 
-    def variables(self) -> dict[str, str]:
+    def variables(self, run: grid.Run) -> dict[str, str]:
         """Nothing renders. On the CPU each run has one thread: networks this small gain nothing from a second."""
-        bench = self.checkouts / "humanoid-bench"
-        path = [str(PROJECT), str(bench) if bench.is_dir() else "", os.environ.get("PYTHONPATH", "")]
-        found = {
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "disable",
-        }
+        given = {"PYTHONPATH": self.path(grid.PROJECT), "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "disable"}
         if not self.gpus:
-            threads = os.environ.get("OMP_NUM_THREADS") or "1"
-            found |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": threads}
-        return found
+            given |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1"}
+        return {**given, **run_json.for_script(**self.about(run))}
 
-    def about(self, run: Run) -> dict[str, Any]:
+    def path(self, *first: Path) -> str:
+        """PYTHONPATH with HumanoidBench, as far as it is there."""
+        bench = self.checkouts / "humanoid-bench"
+        folders = [*map(str, first), str(bench) if bench.is_dir() else "", os.environ.get("PYTHONPATH", "")]
+        return os.pathsep.join(filter(None, folders))
+
+    def about(self, run: grid.Run) -> dict:
+        """What the launch knows of a run, for run.json."""
+        as_paper = run_json.is_as_paper(self.added, self.harmless)
+        return {"agent": run.agent, "added": list(self.added), "as_paper": as_paper, **self.code()}
+
+    def code(self) -> dict:
         upstreams = (self.upstream, "humanoid-bench") if self.upstream else ("humanoid-bench",)
-        code = code_of(*(self.checkouts / name for name in upstreams))
-        is_as_paper = run_json.is_as_paper(self.added, self.harmless)
-        return {"agent": run.agent, "added": list(self.added), "as_paper": is_as_paper, **code}
+        return code_of(grid.PROJECT, *(self.checkouts / name for name in upstreams))
 
-    def leftovers(self, folder: Path) -> list[Path]:
-        paths = [folder / name for name in (CURVES, run_json.FILE, grid.LOG, *self.files)]
-        return [path for path in paths if path.exists()]
-
-    def resumes(self, folder: Path) -> bool:
-        return self.continues
-
-    def is_finished(self, folder: Path) -> bool:
-        return results.is_finished(folder)
-
-    def steps(self, folder: Path) -> tuple[int, int | None]:
-        return results.steps_done(folder), run_json.read(folder).get("total_steps")
-
-    def last_return(self, folder: Path) -> float | None:
-        return results.last_return(folder)
-
-    def planned_steps(self, run: Run) -> int | None:
-        steps = number(run, self.steps_flag, self.default_steps)
-        return None if steps is None else int(steps)
-
-
-def number(run: Run, flag: str, default: float) -> float | None:
-    """The last value of a flag; the default without one. None if that is no number above 0."""
-    words = [part for word in run.command for part in word.split("=", 1)]
-    given = [value for name, value in zip(words, words[1:]) if name == flag]
-    try:
-        value = float(given[-1]) if given else default
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None
+    def result(self, run: grid.Run) -> str:
+        with (run.folder / CURVES).open(newline="") as stream:
+            returns = [row["eval_avg_return"] for row in csv.DictReader(stream) if row["eval_avg_return"]]
+        return f", return {float(returns[-1]):.2f}" if returns else ""
 
 
 @functools.cache
-def code_of(*checkouts: Path) -> dict[str, Any]:
-    """This project's commit, and whether its code or that of the checkouts is modified."""
-    return run_json.code(PROJECT, *checkouts)
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def code_of(*folders: Path) -> dict:
+    """Asked once for all runs."""
+    return run_json.code(*folders)

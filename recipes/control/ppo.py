@@ -1,6 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The paper's experiments with PPO and PPO-ERA in its own code, DRL-code-pytorch, and control arms that it lacks."""
 
-from host import CURVES, Agent, Host, Part
+from pathlib import Path
+
+from recipes.control.host import CURVES, Agent, Host, Part
+from recipes.grid import Run
 
 TASKS = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
 CHEETAH = TASKS[:1]
@@ -36,12 +41,6 @@ class PPO(Host):
     upstream = "drl-code-pytorch"
     script = "5.PPO-continuous/PPO_continuous_main.py"
     packages = ("torch", "numpy", "gymnasium", "mujoco", "tensorboard")
-    task_pattern = r"\w[\w-]*-v\d+"
-    task_examples = "tasks like HalfCheetah-v4"
-    steps_flag, default_steps = "--max_train_steps", 3_000_000
-    evaluation = ("--evaluate_freq", 5_000)
-    files = ("checkpoint.pt",)
-    continues = True
     experiments = {
         # fig. gym_ppo, and the control arms: HalfCheetah with all arms first
         "ppo": (
@@ -49,10 +48,15 @@ class PPO(Host):
             Part((BASELINE, PPO_ERA), TASKS[1:], FIVE_SEEDS),
         ),
         # fig. ablation_llm_tricks
-        "ppo-llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
+        "llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
         # Not in the paper, docs/rivals/control.md: targets far from the paper's.
         "ppo-targets": (Part(MIS_SET, CHEETAH, FIVE_SEEDS),),
     }
 
-    def flags(self, task: str, seed: int) -> tuple[str, ...]:
-        return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast")
+    def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
+        return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast", *agent.flags)
+
+    def checkpoint(self, run: Run) -> Path | None:
+        """The script finds it by itself. It writes the first one a minute after its start."""
+        file = run.folder / "checkpoint.pt"
+        return file if file.exists() else None

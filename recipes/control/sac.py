@@ -1,6 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """The paper's experiments with SAC and SAC-ERA, by sbx (JAX), and one on how well they hold their entropy."""
 
-from host import Agent, Host, Part
+from recipes.control.host import Agent, Host, Part
 
 HUMANOIDBENCH = tuple(f"h1-{task}-v0" for task in ("walk", "run", "stand", "hurdle", "stair", "crawl"))
 THREE = ("h1-run-v0", "h1-hurdle-v0", "h1-stair-v0")  # "three challenging" ones; the paper does not name them
@@ -25,10 +27,6 @@ TARGETS = ("-0.25", "-0.75", "-1.0")
 class SAC(Host):
     script = "recipes/control/sac_train.py"
     packages = ("sbx", "jax", "flax", "optax", "stable_baselines3", "gymnasium", "mujoco", "torch")
-    task_pattern = r"[A-Za-z]\w*-[\w-]+"
-    task_examples = "tasks like HalfCheetah-v4, dog-run or h1-walk-v0"
-    steps_flag, default_steps = "--total_timesteps", 1_000_000
-    files = ("model.zip",)
     apart = ("alpha",)
     experiments = {
         # fig. hb_sac, and the SAC of fig. preview_results
@@ -74,5 +72,5 @@ class SAC(Host):
         ),
     }
 
-    def flags(self, task: str, seed: int) -> tuple[str, ...]:
-        return ("--task", task, "--seed", str(seed))
+    def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
+        return ("--task", task, "--seed", str(seed), *agent.flags)

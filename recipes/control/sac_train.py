@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Trains SAC or SAC-ERA with sbx and the paper's settings (tab. combined_hyperparameters), in the current folder.
 
 Writes train.csv, with a row per evaluation, run.json and at the end model.zip. An interrupted run starts over: a model
@@ -14,12 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
-sys.path += [str(PROJECT), str(PROJECT / "recipes")]
-import environments  # noqa: E402
-import run_json  # noqa: E402
-
-import results  # noqa: E402
+from recipes import run_json
+from recipes.control import environments
+from recipes.control.host import CURVES
 
 TARGET = -0.5  # nats per action dimension, for SAC's alpha and for ERA
 LOG_STD_RANGE = (-8.0, 0.0)  # ERA's
@@ -38,11 +37,11 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("sac_train.py", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--task", required=True, help="HalfCheetah-v4, dog-run, h1-walk-v0, ...")
-    add("--seed", type=seed, default=1)
-    add("--total_timesteps", type=positive, default=1_000_000, help="the agent's steps")
-    add("--eval_every", type=positive, default=5_000, help="steps between two evaluations")
-    add("--eval_episodes", type=positive, default=10)
-    add("--action_repeat", type=positive, default=1)
+    add("--seed", type=int, default=1)
+    add("--total_timesteps", type=int, default=1_000_000, help="the agent's steps")
+    add("--eval_every", type=int, default=5_000, help="steps between two evaluations")
+    add("--eval_episodes", type=int, default=10)
+    add("--action_repeat", type=int, default=1)
     add("--no_termination", action="store_true", help="episodes end at their limit of steps alone")
     add("--target_entropy", type=float, default=TARGET, help="H0 per action dimension, in nats")
     add("--alpha_init", type=float, default=1.0, help="SAC's; 0: no entropy term at all")
@@ -50,11 +49,11 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--distribution", choices=("truncated", "tanh"), default="truncated", help="with --era")
     add("--learn_delta", action="store_true", help="with --era")
     add("--level", choices=("state", "batch"), default="state", help="with --era")
-    add("--width", type=positive, default=512, help="of the two hidden layers")
-    add("--batch_size", type=positive, default=256)
-    add("--buffer_size", type=positive, default=1_000_000)
-    add("--learning_starts", type=positive, default=5_000, help="random steps before")
-    add("--gradient_steps", type=positive, default=2, help="per step")
+    add("--width", type=int, default=512, help="of the two hidden layers")
+    add("--batch_size", type=int, default=256)
+    add("--buffer_size", type=int, default=1_000_000)
+    add("--learning_starts", type=int, default=5_000, help="random steps before")
+    add("--gradient_steps", type=int, default=2, help="per step")
     arguments = parser.parse_args(words)
     era_only = {"distribution": "truncated", "learn_delta": False, "level": "state"}
     for name, default in era_only.items():
@@ -62,52 +61,18 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
             parser.error(f"--{name} needs --era.")
     if arguments.era and arguments.alpha_init != 1.0:
         parser.error("--alpha_init is SAC's; with --era there is no entropy term.")
-    if not 0 <= arguments.alpha_init < math.inf:
-        parser.error(f"--alpha_init {arguments.alpha_init}: a number of at least 0 expected.")
-    low, high = feasible_targets(arguments.era)
-    if not low < arguments.target_entropy < high:
-        parser.error(
-            f"--target_entropy {arguments.target_entropy}: a number between {low:.4f} and {high:.4f} expected, in nats "
-            "per action dimension."
-        )
+    if not arguments.era and arguments.target_entropy >= math.log(2):
+        parser.error(f"--target_entropy {arguments.target_entropy}: a policy on [-1, 1] has at most ln 2.")
     return arguments
 
 
-def positive(text: str) -> int:
-    number = float(text)
-    if not 1 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"a number above 0 expected, got {text}")
-    return int(number)
-
-
-def seed(text: str) -> int:
-    if int(text) not in range(2**32):  # numpy's range
-        raise argparse.ArgumentTypeError(f"an integer from 0 to 2**32 - 1 expected, got {text}")
-    return int(text)
-
-
-def feasible_targets(with_era: bool) -> tuple[float, float]:
-    """The open interval of --target_entropy. A policy on [-1, 1] has at most the uniform one's entropy, ln 2."""
-    if not with_era:
-        return -math.inf, math.log(2)
-    from era import continuous
-
-    return continuous.feasible_targets(1, *LOG_STD_RANGE)
-
-
-def problem(arguments: argparse.Namespace, folder: Path) -> str:
-    """Why the run cannot start in the folder; empty if it can."""
-    files = [name for name in (run_json.FILE, results.CURVES, MODEL) if (folder / name).exists()]
+def problem(folder: Path) -> str:
+    """Why this command cannot write into the folder; empty if it can."""
+    files = [name for name in (run_json.FILE, CURVES, MODEL) if (folder / name).exists()]
     known, command = run_json.read(folder), [Path(sys.argv[0]).name, *sys.argv[1:]]
     if files and (known.get("finished") or known.get("command") != command):
         state = "a finished run" if known.get("finished") else "another run"
         return f"{folder} holds {state} ({', '.join(files)}). Start this one in another folder."
-    try:
-        dimensions = environments.check(arguments.task)
-    except (ImportError, ValueError) as error:
-        return f"--task {arguments.task}: {error}"
-    if arguments.era and arguments.level == "state" and dimensions < 2:
-        return f"--task {arguments.task}: {environments.ONE_DIMENSION} --level batch takes it."
     return ""
 
 
@@ -190,7 +155,7 @@ class Recorder:
     """Adds a row to train.csv at each evaluation."""
 
     def __init__(self, arguments: argparse.Namespace, model, folder: Path):
-        self.arguments, self.model, self.file = arguments, model, folder / results.CURVES
+        self.arguments, self.model, self.file = arguments, model, folder / CURVES
         self.env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
         self.env.reset(seed=arguments.seed + 2**31)  # not the training's seed
         self.began = time.time()
@@ -221,11 +186,10 @@ class Recorder:
             csv.writer(stream).writerow([model.num_timesteps, *(f"{number:.6g}" for number in numbers)])
 
 
-def train(arguments: argparse.Namespace, folder: Path) -> None:
+def train(arguments: argparse.Namespace, model, folder: Path) -> None:
     agent = "sac_era" if arguments.era else "sac"
     record = run_json.begin("sac", arguments.task, arguments.seed, arguments.total_timesteps, PACKAGES, agent=agent)
     run_json.start(folder, record)
-    model = make_model(arguments)
     recorder = Recorder(arguments, model, folder)
     model.learn(arguments.total_timesteps, callback=recorder)
     if arguments.total_timesteps % arguments.eval_every:
@@ -236,6 +200,11 @@ def train(arguments: argparse.Namespace, folder: Path) -> None:
 
 if __name__ == "__main__":
     given = parse_arguments(sys.argv[1:])
-    if reason := problem(given, Path.cwd()):
+    reason, model = problem(Path.cwd()), None
+    try:
+        model = make_model(given) if not reason else None
+    except (ImportError, ValueError) as error:  # of packages, tasks and targets
+        reason = str(error)
+    if reason:
         sys.exit(f"sac_train.py: error: {reason} Nothing was changed.")
-    train(given, Path.cwd())
+    train(given, model, Path.cwd())

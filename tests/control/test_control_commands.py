@@ -1,160 +1,194 @@
-"""The commands of the grids, and what is refused before one of them starts."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The tables of experiments against the paper's, and the commands of their runs."""
 
-import os
+import json
+import math
 import shlex
-import shutil
+from collections import Counter
 
 import pytest
-from reacher_runs import EXPERIMENTS
+
+from recipes import grid
+from recipes.control import HOSTS
+from recipes.control.sac import SAC
 
 
-@pytest.fixture
-def commands(launch):
-    """Of an experiment, as its dry run prints them: the words after train.py."""
-
-    def run(*args, **variables):
-        result = launch(*args, DRY_RUN="1", **variables)
-        assert result.returncode == 0, result.stderr
-        return [shlex.split(line.split("/fast_td3/train.py ")[1]) for line in result.stdout.splitlines()]
-
-    return run
+def flags(run):
+    """{flag: value} of a command with --flag value; True where a flag has no value."""
+    words = [*run.command[1:], "--"]
+    pairs = zip(words, words[1:])
+    return {flag: True if value.startswith("--") else value for flag, value in pairs if flag.startswith("--")}
 
 
-def value(command, flag):
-    return command[command.index(flag) + 1]
+def host(experiment, *added):
+    return HOSTS[experiment](experiment, added)
 
 
-def test_main_results(commands):
-    """tab. continuous_envs2, 10 seeds, both agents."""
-    found = commands("humanoidbench")
+def test_main_results_of_fasttd3():
+    """tab. continuous_envs2, 10 seeds, both agents; all else is as FastTD3 has it."""
+    found = host("humanoidbench").runs
     names = ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
     tasks = [f"h1hand-{name}-v0" for name in names]
-    agents, seeds = ("fasttd3", "fastsac_era"), map(str, range(1, 11))
-    expected = {(task, agent, seed) for seed in seeds for task in tasks for agent in agents}
-    flags = ("--env_name", "--agent", "--seed")
-    assert len(found) == 160 and {tuple(value(command, flag) for flag in flags) for command in found} == expected
-    for command in found:  # all else is as FastTD3 has it
-        own = {"--no_use_wandb", "--render_interval", *flags, "--exp_name", "--csv_path"}
-        assert {word for word in command if word.startswith("--")} == own and value(command, "--render_interval") == "0"
+    expected = {(t, a, s) for s in range(1, 11) for t in tasks for a in ("fasttd3", "fastsac_era")}
+    assert len(found) == 160 and {(run.task, run.agent, run.seed) for run in found} == expected
+    for run in found:
+        expected = {"--env_name": run.task, "--agent": run.agent, "--seed": str(run.seed)}
+        assert flags(run) == {**expected, "--exp_name": run.agent, "--csv_path": "train.csv"}
 
 
-def test_ablations(commands):
-    def names(*args, **variables):
-        return {value(command, "--exp_name") for command in commands(*args, **variables)}
-
-    distributions = commands("distribution")
-    assert len(distributions) == 40 and len(commands("batch")) == 30
-    found = {value(command, "--exp_name"): command for command in distributions}
+def test_ablations_of_fasttd3():
+    distributions = host("distribution").runs
+    assert len(distributions) == 40 and len(host("batch").runs) == 30
+    found = {run.agent: flags(run) for run in distributions}
     assert set(found) == {f"fastsac_era{suffix}" for suffix in ("", "-learned", "-tanh", "-tanh-learned")}
-    for name, command in found.items():
-        assert ("--era_learn_delta" in command) == ("learned" in name)
-        assert ("--era_distribution" in command) == ("tanh" in name)
-    assert names("batch") == {"fasttd3", "fastsac_era", "fastsac_era-batch"}
-    (undelayed,) = commands("time", TASKS="h1hand-run-v0", AGENT="fasttd3-no_delay")
-    assert value(undelayed, "--policy_frequency") == "1"
+    for name, given in found.items():
+        assert ("--era_learn_delta" in given) == ("learned" in name)
+        assert ("--era_distribution" in given) == ("tanh" in name)
+    assert {run.agent for run in host("batch").runs} == {"fasttd3", "fastsac_era", "fastsac_era-batch"}
+    undelayed = [run for run in host("time").runs if run.agent == "fasttd3-no_delay"]
+    assert len(undelayed) == 8 and all(flags(run)["--policy_frequency"] == "1" for run in undelayed)
+    assert {run.folder.parent.name for run in undelayed} == {"time"}
 
 
-def test_environment_chooses(commands):
-    given = {"SEED": "2 02", "TASKS": "h1hand-walk-v0", "AGENT": "fastsac_era-batch", "WANDB": "1"}
-    (command,) = commands("batch", "--total_timesteps", "50", **given)  # a seed written twice is one
-    assert command[-2:] == ["--total_timesteps", "50"] and value(command, "--seed") == "2"
-    assert "--no_use_wandb" not in command and "--render_interval" not in command
+def test_the_last_of_two_flags_says_whether_there_are_gpus():
+    assert host("batch", "--no-cuda").gpus == host("batch", "--cuda", "--no_cuda").gpus == 0
+    assert host("batch", "--no_cuda", "--cuda").gpus == host("batch").gpus == 1
 
 
-def test_run_of_several_experiments_is_one(commands):
-    shared = {"SEED": "1", "TASKS": "h1hand-walk-v0", "AGENT": "fastsac_era"}
-    humanoidbench, distribution, batch, time = (
-        commands(name, **shared) for name in ("humanoidbench", "distribution", "batch", "time")
-    )
-    assert humanoidbench == distribution == batch != time
+def test_main_results_of_ppo():
+    """fig. gym_ppo: four tasks, five seeds; HalfCheetah with the control arms comes first, seed by seed."""
+    found = host("ppo").runs
+    figure = {(run.task, run.agent, run.seed) for run in found if run.agent in ("ppo", "ppo_era")}
+    tasks = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
+    assert figure == {(task, agent, seed) for task in tasks for agent in ("ppo", "ppo_era") for seed in range(1, 6)}
+    assert len(found) == 60 and [run.task for run in found[:30]] == ["HalfCheetah-v4"] * 30
+    assert [run.seed for run in found] == [*sorted([1, 2, 3, 4, 5] * 6), *sorted([1, 2, 3, 4, 5] * 6)]
+    first = {run.agent: flags(run) for run in found[:6]}
+    own = {"--env": "HalfCheetah-v4", "--seed": "1", "--csv_path": "train.csv", "--fast": True}
+    assert first["ppo"] == own
+    assert first["ppo_era"] == {**own, "--std": "era", "--era_target": "-0.3", "--entropy_coef": "0"}
+    assert first["ppo_era_0.3"] == {**first["ppo_era"], "--era_target": "0.3"}
+    for kind in ("constant", "head", "parameter"):
+        arm = first[f"ppo_{kind}"]
+        assert arm["--std"] == kind and arm["--entropy_coef"] == "0"  # at ERA's mean entropy, -0.3 per dimension
+        assert float(arm["--log_std_init"]) + 0.5 * math.log(2 * math.pi * math.e) == pytest.approx(-0.3, abs=1e-5)
 
 
-def test_python_is_found_from_the_folder_of_a_run(launch):
-    """Which is not that where PYTHON was given."""
-    given = {"PYTHON": "some/python", "TASKS": "h1hand-walk-v0", "SEED": "1", "AGENT": "fasttd3", "DRY_RUN": "1"}
-    assert f" {os.path.abspath('some/python')} " in launch("batch", **given).stdout
-    assert f"export PYTHON={os.path.abspath('some/python')}\n" in launch("batch", SLURM="1", **given).stdout
-    assert " python3.11 " in launch("batch", **{**given, "PYTHON": "python3.11"}).stdout
+def test_llm_techniques():
+    """fig. ablation_llm_tricks: ten seeds, several values of each; selecting needs a state-dependent sigma."""
+    found = host("llm-techniques").runs
+    assert {run.task for run in found} == {"HalfCheetah-v4"}
+    assert set(Counter(run.agent for run in found).values()) == {10}
+    values = {run.agent: flags(run) for run in found}
+    clips = [float(value["--epsilon_high"]) for agent, value in values.items() if "clip" in agent]
+    shares = [float(value["--selective"]) for agent, value in values.items() if "scope" in agent]
+    assert len(clips) >= 3 and min(clips) > 0.2 and len(shares) >= 3 and max(shares) == 1
+    assert all(value["--std"] == "head" for agent, value in values.items() if "scope" in agent)
 
 
-def test_last_of_two_flags_says_whether_there_are_gpus(recipe):
-    on_cpu = recipe.preflight.on_cpu
-    assert on_cpu(["--no-cuda"]) and on_cpu(["--cuda", "--no_cuda"])
-    assert not on_cpu(["--no_cuda", "--cuda"]) and not on_cpu([])
+COUNTS = {  # experiment: tasks, agents, seeds
+    "sac-humanoidbench": (6, 2, 10),
+    "sac-dmc": (6, 2, 10),
+    "sac-gym": (6, 2, 10),
+    "sac-targets": (4, 9, 5),
+    "sac-distribution": (4, 4, 5),
+    "sac-batch": (4, 3, 5),
+    "alpha": (1, 3, 3),
+}
 
 
-def test_slurm_script(launch, tmp_path):
-    odd = str(tmp_path / "a b")
-    script = launch("humanoidbench", "--num_envs", "64", DRY_RUN="1", SLURM="1", SEED="1 2", OUTPUT=odd).stdout
+@pytest.mark.parametrize("experiment", COUNTS)
+def test_experiments_of_sac(experiment):
+    found = host(experiment).runs
+    counts = [len({getattr(run, name) for run in found}) for name in ("task", "agent", "seed")]
+    assert tuple(counts) == COUNTS[experiment] and len(found) == math.prod(counts)
+    for run in found:
+        given = flags(run)
+        assert ("--era" in given) == run.agent.startswith("sac_era") and given["--seed"] == str(run.seed)
+        assert ("--learn_delta" in given) == ("learned" in run.agent)
+        assert (given.get("--distribution") == "tanh") == ("tanh" in run.agent)
+        assert (given.get("--level") == "batch") == ("batch" in run.agent)
+        assert given.get("--target_entropy", "-0.5") == run.agent.partition("target_")[2] or "target_" not in run.agent
+        assert ("--no_termination" in given) == (given.get("--action_repeat") == "2") == run.task.startswith("h1-")
+
+
+def test_humanoidbench_as_it_is():
+    """fig. humanoidbench_sac: the modified half is that of fig. hb_sac."""
+    found = host("sac-standard").runs
+    assert Counter(run.agent for run in found) == {"sac": 30, "sac-standard": 30}
+    assert all(("--no_termination" in flags(run)) == (run.agent == "sac") for run in found)
+
+
+def test_a_run_of_several_experiments_is_one():
+    """The runs of `alpha` and `time` are shorter, in folders of their own."""
+    commands = {}
+    for name in HOSTS:
+        for run in host(name).runs:
+            assert commands.setdefault(run.folder, run.command) == run.command
+    assert len({run.folder.parent for run in host("alpha").runs + host("sac-gym").runs}) == 2
+    assert sum(len(host(name).runs) for name in SAC.experiments) > len({f for f in commands if "-sac" in f.name})
+
+
+def test_tdmpc2(monkeypatch):
+    """fig. dmc_tdmpc2: six tasks, three seeds; on the CPU without compilation."""
+    on_gpu = host("tdmpc2")
+    assert len(on_gpu.runs) == 36 and {run.agent for run in on_gpu.runs} == {"tdmpc2", "tdmpc2_era"}
+    monkeypatch.setenv("GPUS_PER_RUN", "0")
+    on_cpu = host("tdmpc2")
+    assert on_cpu.words(on_cpu.runs[0]) == [*on_gpu.words(on_gpu.runs[0]), "device=cpu", "compile=false"]
+
+
+def test_variables_choose_and_the_users_flags_win(monkeypatch, capsys):
+    given = {"TASKS": "Ant-v4", "SEED": "7 07", "AGENT": "ppo_era", "DRY_RUN": "1", "PYTHON": "some/python"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    grid.launch(host("ppo", "--lr_a", "1e-3"))
+    printed, errors = capsys.readouterr()
+    assert errors == "1 runs, 0 of them finished:\n" and printed.endswith("--entropy_coef 0 --lr_a 1e-3\n")
+    words = shlex.split(printed)
+    assert words[1].startswith("-p") and words[2].endswith("/Ant-v4-ppo_era-seed7") and "CUDA_VISIBLE_DEVICES=" in words
+    (about,) = [json.loads(word.partition("=")[2]) for word in words if word.startswith("ERA_RUN=")]
+    assert about["agent"] == "ppo_era" and about["added"] == ["--lr_a", "1e-3"] and about["as_paper"] is False
+    assert any(word.startswith("/") and word.endswith("/some/python") for word in words)  # runs start in their folders
+
+
+def test_slurm_script(monkeypatch, tmp_path):
+    monkeypatch.setattr(grid.sys, "argv", [f"{grid.PROJECT}/recipes/control/__main__.py"])
+    monkeypatch.setenv("CHECKOUTS", f"{tmp_path}/my checkouts")
+    monkeypatch.setenv("SEED", "1 2")
+    script = grid.slurm_script(host("humanoidbench", "--num_envs", "64"))
     assert "#SBATCH --array=" + ",".join(map(str, range(32))) + "\n" in script and "#SBATCH --gres=gpu:1\n" in script
-    assert "export SEED='1 2'\n" in script and f"export OUTPUT='{odd}'\n" in script
-    assert script.splitlines()[-1].endswith("launch.py humanoidbench --num_envs 64") and os.listdir(tmp_path) == []
+    assert "export SEED='1 2'\n" in script and f"export CHECKOUTS='{tmp_path}/my checkouts'\n" in script
+    assert script.endswith(" -m recipes.control humanoidbench --num_envs 64\n")
+    assert "%1\n" in grid.slurm_script(host("time")) and "gres" not in grid.slurm_script(host("alpha"))
 
 
 @pytest.mark.parametrize(
     "command, variables, said",
     [
-        ("batch", {"TASKS": "walk", "SEED": "x", "GPUS_PER_RUN": "2"}, ["TASKS=walk", "SEED=x", "GPUS_PER_RUN=2"]),
-        ("batch", {"AGENT": "sac"}, ["AGENT=sac: one or several of batch's, fasttd3"]),
-        ("batch", {"GPUS_PER_RUN": "0.5", "SLURM": "1"}, ["GPUS_PER_RUN: SLURM=1 gives each run a GPU"]),
-        ("batch", {"RUN_INDEX": "3", "SLURM": "1"}, ["RUN_INDEX: SLURM=1 gives each job the index"]),
-        ("batch", {"RUN_INDEX": "30"}, ["RUN_INDEX=30: this grid has runs 0 to 29"]),
-        ("batch --seed=3 --env-name x", {}, ["--seed cannot be set here: SEED does", "--env_name cannot"]),
-        ("batch --no-use-wandb", {}, ["WANDB=1"]),
-        ("distribution --era_distribution clipped", {}, ["cannot be set here: distribution compares its values"]),
+        ("ppo", {"SEED": "x"}, "SEED=x"),
+        ("ppo", {"AGENT": "sac"}, "AGENT=sac: ppo has no such run"),
+        ("batch", {"GPUS_PER_RUN": "-1"}, "GPUS_PER_RUN=-1"),
+        ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
+        ("batch --seed=3 --env-name x", {}, "--seed, --env-name cannot be set here"),
+        ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),
+        ("tdmpc2 task=dog-run", {}, "task cannot be set here"),
     ],
 )
-def test_bad_values_are_named_at_start(launch, command, variables, said):
-    result = launch(*command.split(), DRY_RUN="1", **variables)
-    assert result.returncode != 0 and result.stdout == "" and "Traceback" not in result.stderr
-    for part in said:
-        assert part in result.stderr
+def test_bad_values_are_named(monkeypatch, command, variables, said):
+    monkeypatch.setenv("DRY_RUN", "1")
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(grid.Refused, match=said):
+        grid.launch(host(*command.split()))
 
 
-def test_all_that_is_missing_is_said_at_once(launch, patched_fasttd3, tmp_path):
-    """In a folder that has the recipe and nothing else that a run needs."""
-    copy = tmp_path / "fasttd3"
-    shutil.copytree(patched_fasttd3 / "recipes/era", copy / "recipes/era", ignore=shutil.ignore_patterns("*.pyc"))
-    given = {"CUDA_VISIBLE_DEVICES": "", "OUTPUT": str(tmp_path / "runs"), "ENVIRONMENT_TO_COME": "1"}
-    result = launch("batch", checkout=copy, SLURM="1", PATH="/nowhere", **given)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    for said in ("no fast_td3/train.py", "apply.py apply humanoid-bench", "this machine has no sbatch"):
-        assert said in result.stderr, result.stderr
-    assert "GPUs: this machine has none" in launch("batch", checkout=copy, **given).stderr
-    assert os.listdir(tmp_path) == ["fasttd3"]
-
-
-def problems(recipe, checkout, tmp_path, python, *added, **settings):
-    found = recipe.runs.runs(recipe.runs.EXPERIMENTS["batch"], recipe.runs.Settings(**settings), list(added))
-    jobs = [(run, tmp_path / run.name) for run in found]
-    return recipe.preflight.find_problems(jobs, checkout, python, "ray", cpu=True)[0]
-
-
-def test_tasks_and_flags_are_checked_by_those_who_know_them(recipe, patched_fasttd3, clean_environment, tmp_path):
-    """Gymnasium and train.py."""
-    given = (recipe, patched_fasttd3, tmp_path, clean_environment["PYTHON"])
-    unknown, misspelt = problems(*given, "--gama", "0.9", tasks=("Gym-Reacher-v99", "Gym-Reacher-v4"))
-    assert unknown.startswith("TASKS: Gym-Reacher-v99") and "--gama" in misspelt
-    unfit, infeasible = problems(*given, "--era_target_entropy", "2", tasks=("Gym-CartPole-v1",))
-    assert unfit.startswith("TASKS: Gym-CartPole-v1: a continuous action vector") and "is not feasible" in infeasible
-
-
-def test_python_without_anything(recipe, patched_fasttd3, tmp_path):
-    bare = tmp_path / "python"
-    bare.write_text('#!/bin/sh\nexec /usr/bin/env python3 -S -E -s "$@"\n')
-    bare.chmod(0o755)
-    found = "\n".join(problems(recipe, patched_fasttd3, tmp_path, str(bare)))
-    assert "lacks torch" in found and "humanoid_bench" in found and "pip install 'ray" in found
-    assert "no Python that starts at /nope" in problems(recipe, patched_fasttd3, tmp_path, "/nope")[0]
-
-
-def test_smoke_has_every_experiment(recipe):
-    assert list(recipe.runs.EXPERIMENTS) == list(EXPERIMENTS)
-
-
-def test_output_that_takes_no_folder(recipe, tmp_path):
-    (tmp_path / "file").write_text("")
-    for output in (tmp_path / "file", tmp_path / "file/runs"):
-        (problem,) = recipe.grid.output_problems(output)
-        assert problem.startswith(f"OUTPUT: the runs cannot be written to {output}: {tmp_path}/file is not a folder")
-    assert recipe.grid.output_problems(tmp_path / "not/yet") == []
+def test_what_is_missing_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHECKOUTS", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    launch = host("tdmpc2")
+    monkeypatch.setattr(type(launch), "packages", ("no_such_package",))
+    checkout, environment, gpus = grid.problems(launch, launch.runs)
+    assert "apply.py apply tdmpc2" in checkout and "lacks no_such_package" in environment
+    assert gpus == "GPUs: a run wants 1, and this machine has 0."

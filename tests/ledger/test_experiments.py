@@ -5,21 +5,14 @@
 import json
 import re
 import subprocess
-import sys
 
 import pytest
-from helpers import importable
 
 from ledger.figures import LINES
 from ledger.paper import ROOT
 from ledger.verdicts import TESTS
-
-PRINT_CONTROL = """
-import json, host, launch
-for name, kind in launch.EXPERIMENTS.items():
-    for run in kind().runs(name, host.Settings(), []):
-        print(json.dumps([name, run.name, run.task, run.agent]))
-"""
+from recipes.control import HOSTS
+from recipes.vision.timm import Timm
 
 
 def without_seed(name):
@@ -30,18 +23,11 @@ def without_seed(name):
 def recipes():
     """The runs of the recipes by experiment: (folder without seed, seed)."""
     found = {}
-    for folder, domain in (("vision", "vision"), ("control/fasttd3", "control")):
-        with importable(ROOT / "recipes" / folder, "runs") as modules:
-            runs = modules.runs
-            for name, experiment in runs.EXPERIMENTS.items():
-                apart = "time/" if experiment.compares_time else ""
-                names = [apart + run.name for run in runs.runs(experiment, runs.Settings(), [])]
-                found[f"{domain}-{name}"] = {(without_seed(one), int(one.rpartition("-seed")[2])) for one in names}
-    command = [sys.executable, "-c", PRINT_CONTROL]
-    answer = subprocess.run(command, cwd=ROOT / "recipes/control", capture_output=True, text=True, check=True)
-    for experiment, name, *_ in map(json.loads, answer.stdout.splitlines()):
-        made = "control-" + experiment.replace("ppo-llm-techniques", "llm-techniques")
-        found.setdefault(made, set()).add((without_seed(name), int(name.rpartition("-seed")[2])))
+    hosts = {f"control-{name}": HOSTS[name](name) for name in HOSTS}
+    hosts |= {f"vision-{name}": Timm(name) for name in Timm.experiments}
+    for experiment, host in hosts.items():
+        apart = "time/" if experiment in ("control-time", "vision-cifar10-time") else ""
+        found[experiment] = {(apart + without_seed(run.name), run.seed) for run in host.runs}
     return found
 
 

@@ -16,6 +16,8 @@ runs.require()
 import hydra  # noqa: E402
 import torch  # noqa: E402
 
+from recipes.control.tdmpc2 import TDMPC2  # noqa: E402
+
 C = 0.5 * math.log(2 * math.pi * math.e)
 LOW, HIGH, TARGET, DIM = -10, 2, -1, 6  # ln sigma: TD-MPC2's own range; walker has six action dimensions
 TASK = "task=walker-walk"
@@ -166,9 +168,8 @@ def test_a_checkpoint_is_evaluated(patched_tdmpc2, era_run, tmp_path):
     assert result.returncode == 0 and "R: " in result.stdout, result.stdout + result.stderr
 
 
-def test_the_papers_runs_are_configured_as_meant(patched_tdmpc2, project_root):
-    with importable(project_root / "recipes/control", "host", "tdmpc2") as found:
-        grid = found.tdmpc2.TDMPC2().runs("tdmpc2", found.host.Settings(), [])
+def test_the_papers_runs_are_configured_as_meant(patched_tdmpc2):
+    grid = TDMPC2("tdmpc2").runs
     with hydra.initialize_config_dir(str(patched_tdmpc2 / "tdmpc2"), version_base=None):
         for run in grid:
             cfg = hydra.compose("config", [key for key in run.command[1:] if not key.startswith("hydra.")])

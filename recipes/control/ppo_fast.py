@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """The same numbers in less time: upstream's passes as graphs of torch operations.
 
 With networks of 64 units most of the time goes to Python and to autograd's bookkeeping. So each
@@ -21,7 +10,7 @@ upstream's, so all results are, to the bit.
 """
 
 import argparse
-from typing import Callable
+from collections.abc import Callable
 
 import era_ppo
 import numpy as np
@@ -179,13 +168,9 @@ class Fast:
 
         # One tensor for each input: make_fx takes one given twice for the same input.
         widths = (args.state_dim, args.action_dim, args.action_dim, 1, 1)
-        states, actions, log_probs, advantages, values = (
-            torch.zeros(args.mini_batch_size, width) for width in widths
-        )
+        states, actions, log_probs, advantages, values = (torch.zeros(args.mini_batch_size, width) for width in widths)
         clips = agent.use_grad_clip
-        self.policy_gradient = self.actor.gradient(
-            policy_loss, clips, states, actions, log_probs, advantages
-        )
+        self.policy_gradient = self.actor.gradient(policy_loss, clips, states, actions, log_probs, advantages)
         self.value_gradient = self.critic.gradient(value_loss, clips, states, values)
         random_state = torch.get_rng_state()  # recording draws an action
         self.state = np.zeros((1, args.state_dim), np.float32)
@@ -208,7 +193,5 @@ class Fast:
         """A step of the policy and one of the critic on each mini-batch of a batch's tensors."""
         for index in torch.randperm(len(state)).split(self.mini_batch_size):  # upstream's sampler
             states = state[index]
-            self.actor.step(
-                self.policy_gradient(states, action[index], log_prob[index], advantage[index])
-            )
+            self.actor.step(self.policy_gradient(states, action[index], log_prob[index], advantage[index]))
             self.critic.step(self.value_gradient(states, value[index]))

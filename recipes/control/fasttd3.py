@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The paper's experiments with FastTD3 and FastSAC-ERA."""
+
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes import run_json
+from recipes.control.host import CURVES, Agent, Host, Part, code_of
+from recipes.grid import LOG, Run, is_on
+
+# tab. continuous_envs2
+TASKS = tuple(
+    f"h1hand-{task}-v0" for task in ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
+)
+TWO_TASKS, FIVE_SEEDS, TEN_SEEDS = ("h1hand-walk-v0", "h1hand-run-v0"), tuple(range(1, 6)), tuple(range(1, 11))
+SHORT = ("--total_timesteps", "2000", "--eval_interval", "0", "--save_interval", "0")
+
+
+def era(name: str = "", *flags: str) -> Agent:
+    return Agent(f"fastsac_era{name}", ("--agent", "fastsac_era", *flags))
+
+
+FASTTD3 = Agent("fasttd3", ("--agent", "fasttd3"))
+FASTTD3_NO_DELAY = Agent("fasttd3-no_delay", ("--agent", "fasttd3", "--policy_frequency", "1"))
+TANH, LEARNED, BATCH = ("--era_distribution", "tanh"), "--era_learn_delta", ("--era_level", "batch")
+# Fig. ablation_distribution: era() is the truncated one with constant delta.
+DISTRIBUTIONS = (era(), era("-learned", LEARNED), era("-tanh", *TANH), era("-tanh-learned", *TANH, LEARNED))
+
+
+class FastTD3(Host):
+    upstream, script = "fasttd3", "fast_td3/train.py"
+    packages = ("torch", "tensordict", "tyro", "wandb", "tqdm", "gymnasium", "mujoco", "stable_baselines3")
+    default_gpus = 1
+    apart = one_at_a_time = ("time",)
+    harmless = (
+        *("--device_rank", "--project", "--use_wandb", "--no_use_wandb"),
+        *("--render_interval", "--save_interval"),
+    )
+    experiments = {
+        # fig. hb_fastsac
+        "humanoidbench": (Part((FASTTD3, era()), TASKS, TEN_SEEDS),),
+        "distribution": (Part(DISTRIBUTIONS, TWO_TASKS, FIVE_SEEDS),),
+        # fig. batch_era
+        "batch": (Part((FASTTD3, era(), era("-batch", *BATCH)), TWO_TASKS, FIVE_SEEDS),),
+        # fig. time_continuous
+        "time": (Part((FASTTD3, FASTTD3_NO_DELAY, era()), TASKS, (1,), SHORT),),
+    }
+
+    def __init__(self, name: str, added: Sequence[str] = ()):
+        super().__init__(name, added)
+        self.own_flags += ["--checkpoint_path"]
+        last = [word for word in added if word.replace("-", "_") in ("__cuda", "__no_cuda")][-1:]
+        if last and "no" in last[0]:
+            self.gpus = 0
+
+    def default_output(self) -> Path:
+        return self.root / "output/era"
+
+    def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
+        own = ("--seed", str(seed), "--exp_name", agent.name, "--csv_path", CURVES)
+        return ("--env_name", task, *agent.flags, *own)
+
+    def words(self, run: Run) -> list[str]:
+        python, script, *flags = super().words(run)
+        checkpoint = self.checkpoint(run)
+        resume = ["--checkpoint_path", str(checkpoint.relative_to(run.folder))] if checkpoint else []
+        # Without wandb nobody would see the videos that train.py renders.
+        return [python, script, "--no_use_wandb", "--render_interval", "0", *resume, *flags]
+
+    def variables(self, run: Run) -> dict[str, str]:
+        about = run_json.for_script(**self.about(run))
+        return {"PYTHONPATH": self.path(), "TQDM_MININTERVAL": "10", **about}  # seconds; the bar goes into log.txt
+
+    def code(self) -> dict:
+        return code_of(self.root, self.checkouts / "humanoid-bench")
+
+    def checkpoint(self, run: Run) -> Path | None:
+        """It holds neither replay buffer nor optimizers, so runs resume only where the user asks for it."""
+        if not is_on("RESUME"):
+            return None
+        whole = [path for path in run.folder.glob("models/*_[0-9]*.pt") if zipfile.is_zipfile(path)]
+        return max(whole, key=lambda path: int(path.stem.rpartition("_")[2]), default=None)
+
+    def is_finished(self, run: Run) -> bool:
+        """train.py writes the final model last."""
+        return any(map(zipfile.is_zipfile, run.folder.glob("models/*_final.pt")))
+
+    def record(self, run: Run) -> dict:
+        packages = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")
+        return run_json.begin(
+            "fasttd3", run.task, run.seed, None, packages, command=list(run.command), **self.about(run)
+        )
+
+    def mark(self, run: Run) -> None:
+        """The steps are in the settings that train.py prints at its start."""
+        record, log = run_json.read(run.folder), (run.folder / LOG).read_text(errors="replace")
+        if record and not record["finished"]:
+            steps = int(re.findall(r"\btotal_timesteps=(\d+)", log)[-1])
+            run_json.finish(run.folder, {**record, "total_steps": steps})

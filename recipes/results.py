@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""python -m recipes.results [FOLDER...]: a table of the runs of vision and control in these folders.
+
+The last evaluation of the finished runs: mean and sample standard deviation over the seeds. Without a FOLDER, in those
+where the recipes write by default. `make report` compares them with the paper's.
+"""
+
+import csv
+import statistics
+import sys
+from pathlib import Path
+
+from recipes import run_json
+from recipes.grid import PROJECT, folder
+from recipes.vision.timm import summary
+
+CHECKOUTS = folder("CHECKOUTS", PROJECT / "checkouts")
+FOLDERS = (PROJECT / "results/control", CHECKOUTS / "timm/output/era", CHECKOUTS / "fasttd3/output/era")
+# Columns of summary.csv and train.csv, and what the table calls them. Entropies are in nats.
+COLUMNS = {
+    "eval_top1": "top-1",
+    "eval_top5": "top-5",
+    "eval_entropy_min": "min H",
+    "eval_avg_return": "return",
+    "entropy_per_dim": "entropy per dimension",
+}
+
+
+def last_values(run: Path) -> dict[str, float]:
+    """By column, the last value that a run has."""
+    curves = run / "train.csv"
+    rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else summary(run)
+    return {
+        title: float(next(row[column] for row in reversed(rows) if row.get(column)))
+        for column, title in COLUMNS.items()
+        if any(row.get(column) for row in rows)
+    }
+
+
+def lines(output: Path) -> list[str]:
+    groups, unfinished = {}, []
+    for file in sorted([*output.glob(f"*/{run_json.FILE}"), *output.glob(f"*/*/{run_json.FILE}")]):
+        run, record = file.parent, run_json.read(file.parent)
+        if record.get("finished"):
+            group = f"{run.relative_to(output)}".rpartition("-seed")[0]
+            groups.setdefault(group, []).append(last_values(run))
+        elif not run.name.startswith("interrupted-"):
+            unfinished.append(f"not finished: {run.relative_to(output)}")
+    found = []
+    for group, runs in groups.items():
+        cells = []
+        for title in runs[0]:
+            values = [run[title] for run in runs if title in run]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{title} {statistics.fmean(values):.2f}{spread}")
+        found.append(f"{group:<44} {len(runs):>2} seeds  {',  '.join(cells)}")
+    return found + unfinished
+
+
+if __name__ == "__main__":
+    given = [Path(name) for name in sys.argv[1:]] or FOLDERS
+    table = [line for output in given for line in lines(output)]
+    print("\n".join(table) or f"no run (no {run_json.FILE}) in {', '.join(map(str, given))}")

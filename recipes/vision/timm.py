@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""How the paper's image classifiers are trained: timm's distributed_train.sh and train.py in checkouts/timm."""
+
+import argparse
+import csv
+import os
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recipes import run_json
+from recipes.grid import Host, Refused, Run, folder, number, several
+from recipes.vision.experiments import (
+    CIFAR10_FLAGS,
+    DATA_DIRS,
+    EXPERIMENTS,
+    IMAGENET,
+    TIME,
+    WITH_AUG,
+    WITHOUT_AUG,
+    Variant,
+    era,
+)
+
+SUMMARY, CHECKPOINT = "summary.csv", "last.pth.tar"
+PAPER_GPUS = 4
+IMAGENET_CLASSES = 1000
+RESNET50_OUTPUTS = 1000  # without --num-classes
+# The names under which timm looks for a split. If it finds none it silently takes the data folder.
+SPLITS = (("train", "training"), ("validation", "val", "valid", "eval", "evaluation"))
+
+
+def flags_of(words: Sequence[str]) -> argparse.Namespace:
+    """The flags of train.py on which the checks depend; the last of each wins, in full or abbreviated, as there."""
+    parser = argparse.ArgumentParser("train.py", add_help=False, exit_on_error=False)
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--dataset", default="")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--epochs", type=int, default=300)
+    parser.add_argument("--era-min-entropy", type=float)
+    parser.add_argument("--era-tau", type=float, default=4.0)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--num-classes", type=int)
+    try:
+        return parser.parse_known_args(words)[0]
+    except argparse.ArgumentError as error:
+        raise Refused(f"ARGS: {error}.") from None
+
+
+class Timm(Host):
+    experiments = EXPERIMENTS
+    upstream, script = "timm", "train.py"
+    packages = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub")
+    space = 5 * 2**29  # ten checkpoints of 200 MB, the last and the best
+    own_flags = (
+        *("--data-dir", "--era-floor", "--era-min-entropy", "--experiment", "--num-classes", "--output", "--resume"),
+        "--seed",
+    )
+    harmless = ("-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem")
+    one_at_a_time = (TIME,)
+
+    def __init__(self, name: str, added: Sequence[str] = ()):
+        super().__init__(name, added)
+        self.root = self.checkouts / "timm"
+        self.experiment = self.experiments[name]
+        self.classes = number("NUM_CLASSES", None)
+        self.processes = number("GPUS", PAPER_GPUS)
+        self.runs = self.plan(folder("OUTPUT", self.root / "output/era"))
+        self.given = flags_of(self.runs[0].command[2:])  # the variants differ in ERA alone, as far as these go
+        self.gpus = self.processes if self.given.device.startswith("cuda") else 0
+
+    def plan(self, output: Path) -> list[Run]:
+        dataset, output = self.experiment.dataset, output / "time" if self.name == TIME else output
+        aug, base = self.base_command()
+        classes = ["--num-classes", str(self.classes)] if self.classes else []
+        epochs = number("EPOCHS", self.experiment.stop_after)
+        runs = []
+        for seed in several("SEED", int) or self.experiment.seeds:
+            for variant in self.variants():
+                parts = [dataset, f"{self.classes}classes" if classes else "", "aug" if aug else "", variant.name]
+                name = "-".join(filter(None, [*parts, f"seed{seed}"]))
+                command = (*base, *variant.flags, *classes, "--seed", str(seed), *self.added)
+                _, _, agent = name.removesuffix(f"-seed{seed}").partition("-")
+                schedule = flags_of(command[2:]).epochs
+                if os.environ.get("EPOCHS") and epochs > schedule:
+                    raise Refused(
+                        f"EPOCHS={epochs}: the schedule has {schedule}. ARGS='--epochs {epochs}' is a longer one."
+                    )
+                steps = epochs and min(epochs, schedule)
+                runs.append(Run(output / name, dataset, agent or "baseline", seed, command, steps))
+        return runs
+
+    def base_command(self) -> tuple[bool, list[str]]:
+        """Whether with augmentation, and the printed command with GPUS and DATA_DIR."""
+        aug, data = self.experiment.aug, os.environ.get("DATA_DIR")
+        if aug is not None and os.environ.get("AUG"):
+            raise Refused(f"AUG={os.environ['AUG']}: the paper says whether {self.name} is with augmentation.")
+        if aug is None:
+            aug = bool(number("AUG", 0, low=0))
+        words = WITH_AUG if aug else WITHOUT_AUG
+        script, _, data_flag, _, *flags = words
+        if self.experiment.dataset == IMAGENET:
+            flags = [flag for flag in flags if flag not in CIFAR10_FLAGS]
+        data = os.path.abspath(data) if data else DATA_DIRS[self.experiment.dataset]
+        return aug, [script, str(self.processes), data_flag, data, *flags]
+
+    def variants(self) -> list[Variant]:
+        variants, given = self.experiment.variants, several("H0", float)
+        if given and not any(variant.is_era for variant in variants):
+            raise Refused(f"H0={os.environ['H0']}: {self.name} trains without ERA. Use {self.name}-era.")
+        if not given:
+            return list(variants)
+        return [*(variant for variant in variants if not variant.is_era), *map(era, given)]
+
+    def start_folder(self, run: Run) -> Path:
+        return self.root
+
+    def words(self, run: Run) -> list[str]:
+        command = [*run.command, "--output", str(run.folder.parent), "--experiment", run.name]
+        checkpoint = self.checkpoint(run)
+        return [*command, "--resume", str(checkpoint)] if checkpoint else command
+
+    def variables(self, run: Run) -> dict[str, str]:
+        """distributed_train.sh starts torchrun by its name, which takes a free port, so that runs can share a node."""
+        scripts = os.path.dirname(self.python)
+        return {"PATH": os.pathsep.join(filter(None, (scripts, os.environ["PATH"]))), "PET_STANDALONE": "1"}
+
+    def checkpoint(self, run: Run) -> Path | None:
+        """timm removes last.pth.tar before it renames tmp.pth.tar to that: if killed between, another one is newest."""
+        last = run.folder / CHECKPOINT
+        if last.exists():
+            return last
+        others = [path for path in run.folder.glob("*.pth.tar") if "best" not in path.name and zipfile.is_zipfile(path)]
+        return max(others, key=lambda path: path.stat().st_mtime, default=None)
+
+    def epochs(self, run: Run) -> int:
+        """Of the whole run, whatever EPOCHS says."""
+        return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
+
+    def is_finished(self, run: Run) -> bool:
+        return epochs_done(run.folder) >= (run.steps or self.epochs(run))
+
+    def stops_here(self, run: Run) -> bool:
+        """Once the next epoch has begun: then the last wanted one has its checkpoint."""
+        if not run.steps:
+            return False
+        with (run.folder / "log.txt").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))
+            return re.search(rb"Train: %d \[" % run.steps, log.read()) is not None
+
+    def record(self, run: Run) -> dict[str, Any]:
+        as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
+        known = {"added": list(self.added), "as_paper": as_paper, **run_json.code(self.root)}
+        packages = ("torch", "torchvision", "numpy")
+        known |= {"agent": run.agent, "command": list(run.command)}
+        return run_json.begin("timm", run.task, run.seed, self.epochs(run), packages, **known)
+
+    def mark(self, run: Run) -> None:
+        record = run_json.read(run.folder)
+        if record and not record["finished"] and epochs_done(run.folder) >= record["total_steps"]:
+            run_json.finish(run.folder, record)
+
+    def result(self, run: Run) -> str:
+        rows = summary(run.folder)
+        return f", top-1 {float(rows[-1]['eval_top1']):.2f}" if rows and rows[-1].get("eval_top1") else ""
+
+    def same_run(self, words: list[str]) -> list[str]:
+        """The data may move."""
+        at = words.index("--data-dir")
+        return [*words[:at], *words[at + 2 :]]
+
+    def problems(self) -> list[str]:
+        found = min_entropy_problems(self.runs)
+        if self.given.device == "cpu" and self.processes > 1:
+            found.append("GPUs: train.py trains in one process on a CPU. Set GPUS=1.")
+        if not self.given.dataset:
+            is_imagenet = self.experiment.dataset == IMAGENET
+            wanted = (self.classes or IMAGENET_CLASSES) if is_imagenet else None
+            found += folder_of_images_problems(self.root / self.given.data_dir, wanted)
+        return found
+
+    def prepare(self) -> None:
+        """CIFAR-10 is downloaded in one process, before torchrun's, which would all write the same archive at once."""
+        if self.given.dataset == "torch/cifar10":
+            from torchvision.datasets import CIFAR10
+
+            CIFAR10(self.root / self.given.data_dir, download=True)
+
+
+def summary(folder: Path) -> list[dict[str, str]]:
+    """The rows of summary.csv by epoch. A resumed train.py repeats the header, and an epoch: the later row counts."""
+    file = folder / SUMMARY
+    text = file.read_text() if file.is_file() else ""
+    whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line short
+    rows = {int(row["epoch"]): row for row in csv.DictReader(whole) if row["epoch"].isdecimal()}
+    return [rows[epoch] for epoch in sorted(rows)]
+
+
+def epochs_done(folder: Path) -> int:
+    rows = summary(folder)
+    return int(rows[-1]["epoch"]) + 1 if rows else 0
+
+
+def min_entropy_problems(runs: Sequence[Run]) -> list[str]:
+    """The activation itself says whether H0 is feasible."""
+    from era.discrete import EntropyRegularizingActivation
+
+    found = []
+    for flags in (flags_of(run.command[2:]) for run in runs):
+        outputs = flags.num_classes or (RESNET50_OUTPUTS if flags.model == "resnet50" else None)
+        if flags.era_min_entropy is None or outputs is None:
+            continue
+        try:
+            EntropyRegularizingActivation(outputs, flags.era_min_entropy, flags.era_tau)
+        except ValueError as error:
+            found.append(f"ERA: H0={flags.era_min_entropy:g}: {error}")
+    return found
+
+
+def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:
+    """What timm would train on in silence. wanted: the number of classes; None: any."""
+    classes = []
+    for names in SPLITS:
+        found = next((data / name for name in names if (data / name).is_dir()), None)
+        if found is None:
+            return [
+                f"data: no {data}/{names[0]} with a folder of images per class. Set DATA_DIR to the folder above it."
+            ]
+        classes.append({entry.name for entry in os.scandir(found) if entry.is_dir()})
+    if classes[0] != classes[1]:
+        return [
+            f"data: {data}: the training images are in {len(classes[0])} class folders and the validation images in "
+            f"{len(classes[1])}, or in others; timm numbers the classes of each by these names, so they must be the "
+            "same. ImageNet's validation images come without class folders: sort them into some first."
+        ]
+    if wanted and len(classes[0]) != wanted:
+        return [f"data: {data} has {len(classes[0])} classes, {wanted} expected. Complete it, or set NUM_CLASSES."]
+    return []

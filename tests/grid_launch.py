@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Launches of the recipes' grids, whose processes have a mark in their environment."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from helpers import processes_with
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "ERA_GRID_TEST"
+SETTINGS = (
+    *("TASKS", "SEED", "AGENT", "OUTPUT", "JOBS", "GPUS", "GPUS_PER_RUN", "DATA_DIR", "H0", "AUG", "NUM_CLASSES"),
+    *("EPOCHS", "RESUME", "RAY_ADDRESS", "SLURM", "RUN_INDEX", "DRY_RUN", "CHECK_ONLY", "CHECKOUTS", "PYTHONPATH"),
+)
+
+
+def start(mark: Path, *words: str, **variables: str) -> subprocess.Popen:
+    """python words..., with these variables and none of the user's settings."""
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    given = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), MARK: str(mark), **variables}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, env={**kept, **given}, start_new_session=True, **pipes)
+
+
+def launch(mark: Path, *words: str, **variables: str) -> subprocess.CompletedProcess:
+    process = start(mark, *words, **variables)
+    printed, errors = process.communicate(timeout=900)
+    return subprocess.CompletedProcess(words, process.returncode, printed, errors)
+
+
+def kill_all(mark: Path) -> None:
+    """kill -9 of the launch, of Ray and of what is being trained."""
+    while found := processes_with(**{MARK: str(mark)}):
+        for process in found:
+            process.kill()
+        time.sleep(0.1)
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    until = time.monotonic() + 600
+    while not condition():
+        assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=900)
+        time.sleep(0.1)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""recipes/grid.py: runs that fail, are killed and go on, on cores, as Ray tasks and in a Slurm array."""
+
+import os
+import signal
+
+import pytest
+from counting import Counting
+from grid_launch import MARK, ROOT, kill_all, launch, start, wait_for
+from helpers import command_line, processes_with
+
+from recipes import grid
+
+COUNTING = str(ROOT / "tests/counting.py")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path):
+    yield
+    kill_all(tmp_path)
+
+
+def count(folder):
+    file = folder / "count"
+    return int(file.read_text()) if file.exists() else 0
+
+
+def folders(tmp_path, *agents):
+    return [tmp_path / f"x-{agent}-seed1" for agent in agents or ("one", "two")]
+
+
+@pytest.mark.parametrize("given", [{}, pytest.param({"RAY_ADDRESS": "local"}, marks=pytest.mark.grid)], ids=["", "Ray"])
+def test_the_same_command_goes_on_after_kill_9(tmp_path, given):
+    command = (tmp_path, COUNTING, "counts")
+    variables = {"OUTPUT": str(tmp_path), "JOBS": "2", **given}
+    killed = start(*command, **variables)
+    wait_for(lambda: all(count(folder) > 3 for folder in folders(tmp_path)), killed)
+    kill_all(tmp_path)
+    done = [count(folder) for folder in folders(tmp_path)]
+    assert max(done) < 40
+    again = launch(*command, **variables)
+    assert again.returncode == 0 and again.stdout.count("finished\n") == 2, again.stdout + again.stderr
+    for folder, before in zip(folders(tmp_path), done):
+        assert (folder / "log.txt").read_text().splitlines() == ["from 0", f"from {before}"]
+        assert {path.name for path in folder.iterdir()} == {".lock", "command.txt", "log.txt", "count", "run.json"}
+    third = launch(*command, **variables)
+    assert third.returncode == 0 and "0 of 2 runs to train" in third.stdout
+
+
+def test_a_run_without_a_checkpoint_starts_over_and_keeps_its_files(tmp_path):
+    killed = start(tmp_path, COUNTING, "forgets", OUTPUT=str(tmp_path), AGENT="one")
+    (folder,) = folders(tmp_path, "one")
+    wait_for(lambda: count(folder) > 3, killed)
+    kill_all(tmp_path)
+    assert launch(tmp_path, COUNTING, "forgets", OUTPUT=str(tmp_path), AGENT="one").returncode == 0
+    assert (folder / "log.txt").read_text() == "from 0\n" and count(folder) == 40
+    assert 3 < count(folder / "interrupted-1") < 40 and (folder / "interrupted-1/log.txt").exists()
+
+
+def test_a_run_whose_launch_was_killed_alone_is_not_trained_twice(tmp_path):
+    killed = start(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    (folder,) = folders(tmp_path, "one")
+    wait_for(lambda: count(folder) > 0, killed)
+    killed.kill()
+    killed.wait()
+    again = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    assert again.returncode == 1 and "is being trained by another launch" in again.stderr
+    assert (folder / "log.txt").read_text() == "from 0\n"
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    result = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="fails one", JOBS="1")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "not finished: 1\nx-fails-seed1 ended with exit code 1." in result.stderr
+    assert "    no such thing\n" in result.stderr and "2 of 2: x-one-seed1 finished" in result.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_processes(tmp_path, number):
+    stopped = start(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), JOBS="2")
+    wait_for(lambda: all(count(folder) > 0 for folder in folders(tmp_path)), stopped)
+    stopped.send_signal(number)
+    _, errors = stopped.communicate(timeout=900)
+    assert stopped.returncode == 130 and "stopped; nothing is left running" in errors
+    assert processes_with(**{MARK: str(tmp_path)}) == []
+
+
+def test_what_a_finished_run_has_left_running_ends_too(tmp_path):
+    result = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    assert result.returncode == 0 and [command_line(each) for each in processes_with(**{MARK: str(tmp_path)})] == []
+
+
+def test_only_this_very_run_goes_on_in_its_folder(tmp_path):
+    given = {"OUTPUT": str(tmp_path), "AGENT": "one"}
+    assert launch(tmp_path, COUNTING, "counts", **given).returncode == 0
+    other = launch(tmp_path, COUNTING, "counts", "--lr", "1", **given)
+    assert (
+        other.returncode == 1
+        and "holds a run with other flags. Then: count one; now: count one --lr 1." in other.stderr
+    )
+    own = launch(tmp_path, COUNTING, "counts", "--agent=two", **given)
+    assert own.returncode == 1 and "--agent cannot be set here" in own.stderr
+    assert "no Python at /no/python" in launch(tmp_path, COUNTING, "counts", PYTHON="/no/python", **given).stderr
+    assert "one of runs 0 to 0 expected" in launch(tmp_path, COUNTING, "counts", RUN_INDEX="1", **given).stderr
+
+
+def test_a_disk_that_is_too_full_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTPUT", str(tmp_path / "not/yet"))
+    monkeypatch.setattr(Counting, "space", 2**60)
+    host = Counting("counts")
+    (problem,) = grid.problems(host, host.runs)
+    assert f"{tmp_path}/not/yet has" in problem and "2 runs may take" in problem
+
+
+# Stands in for Slurm: runs the last of the array's jobs here.
+SBATCH = """#!/bin/bash
+index=$(sed -nE 's/^#SBATCH --array=([0-9,]+).*/\\1/p' "$1" | tr , '\\n' | tail -1)
+env -i PATH="$PATH" HOME="$HOME" PYTHONPATH=PROJECT SLURM_ARRAY_TASK_ID=$index bash "$1" > "$1.txt" 2>&1 || exit 1
+echo Submitted batch job 7
+"""
+
+
+def test_a_slurm_job_trains_the_run_of_its_index(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sbatch").write_text(SBATCH.replace("PROJECT", str(ROOT)))
+    (tmp_path / "bin/sbatch").chmod(0o755)
+    for name, value in {"OUTPUT": tmp_path / "a b", "AGENT": "one two", "SLURM": "1"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(grid.sys, "argv", [COUNTING, "counts"])
+    # The job starts `python -m recipes.<package>`, which this grid is not.
+    script = grid.slurm_script(Counting("counts")).replace("-m recipes.tests", COUNTING)
+    assert "#SBATCH --array=0,1\n" in script and "gres" not in script
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    grid.submit(script, tmp_path / "a b/counts.sbatch")
+    said = (tmp_path / "a b/counts.sbatch.txt").read_text()
+    assert [count(folder) for folder in folders(tmp_path / "a b")] == [0, 40] and "1 of 1: x-two-seed1 finished" in said
+
+
+@pytest.mark.parametrize(
+    "gpus, jobs, expected",
+    [
+        (0, "3", [None] * 3),
+        (1, "", ["0", "1", "GPU-c"]),
+        (1, "2", ["0", "1"]),
+        (0.5, "", ["0", "1", "GPU-c"] * 2),
+        (2, "", ["0,1"]),
+        (4, "", []),
+    ],
+)
+def test_each_run_has_gpus_of_its_own(monkeypatch, gpus, jobs, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,GPU-c")
+    monkeypatch.setenv("JOBS", jobs)
+    host = Counting("counts")
+    host.gpus = gpus
+    assert grid.slots(host) == expected
