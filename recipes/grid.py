@@ -48,7 +48,7 @@ def is_on(variable: str) -> bool:
     return os.environ.get(variable, "") not in ("", "0")
 
 
-def several(variable: str, kind: Callable[[str], Any] = str) -> tuple:
+def list_of(variable: str, kind: Callable[[str], Any] = str) -> tuple:
     """The words of an environment variable, each once; () if it is not set."""
     text = os.environ.get(variable, "")
     try:
@@ -59,7 +59,7 @@ def several(variable: str, kind: Callable[[str], Any] = str) -> tuple:
 
 def number(variable: str, default: Any, kind: Callable[[str], Any] = int, low: float = 1) -> Any:
     """The number in an environment variable, at least `low`."""
-    found = several(variable, kind) or (default,)
+    found = list_of(variable, kind) or (default,)
     if found != (default,) and (len(found) > 1 or not found[0] >= low):
         raise Refused(f"{variable}={os.environ[variable]}: one number of at least {low} expected.")
     return found[0]
@@ -119,7 +119,7 @@ class Host(abc.ABC):
     runs: Sequence[Run]
 
     @abc.abstractmethod
-    def words(self, run: Run) -> list[str]:
+    def argv(self, run: Run) -> list[str]:
         """The command that trains the run, from its checkpoint if there is one."""
 
     @abc.abstractmethod
@@ -130,13 +130,13 @@ class Host(abc.ABC):
         return run.folder
 
     def checkpoint(self, run: Run) -> Path | None:
-        """The file that `words` goes on from; None: it starts over."""
+        """The file that `argv` goes on from; None: it starts over."""
         return None
 
     def is_finished(self, run: Run) -> bool:
         return run_json.read(run.folder).get("finished") is True
 
-    def stops_here(self, run: Run) -> bool:
+    def has_reached_its_steps(self, run: Run) -> bool:
         """Whether a process that goes on has trained all that the run is to have."""
         return False
 
@@ -144,14 +144,14 @@ class Host(abc.ABC):
         """The run.json of a run that starts now, for a script that writes none."""
         return None
 
-    def mark(self, run: Run) -> None:  # noqa: B027  most hosts need none
+    def complete_record(self, run: Run) -> None:  # noqa: B027  most hosts need none
         """Completes the run.json of a finished run, for a script that writes none."""
 
-    def result(self, run: Run) -> str:
+    def last_result(self, run: Run) -> str:
         """Of a finished run, for its line."""
         return ""
 
-    def same_run(self, words: list[str]) -> list[str]:
+    def comparable(self, words: list[str]) -> list[str]:
         """The words of a command that must be the same when it is resumed."""
         return words
 
@@ -190,7 +190,7 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
                 return f"ended with exit code {code}. The end of {run.folder / LOG}:{tail}"
-        host.mark(run)
+        host.complete_record(run)
         return ""
 
 
@@ -202,7 +202,7 @@ def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, de
     with (run.folder / LOG).open("a") as log:
         # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
         process = subprocess.Popen(
-            host.words(run),
+            host.argv(run),
             cwd=host.start_folder(run),
             env={**os.environ, **host.variables(run), **given},
             stdin=subprocess.DEVNULL,
@@ -213,7 +213,7 @@ def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, de
         )
     try:
         # Not wait(): ray.cancel does not interrupt a system call.
-        while process.poll() is None and not host.stops_here(run) and not (stop and stop.is_set()):
+        while process.poll() is None and not host.has_reached_its_steps(run) and not (stop and stop.is_set()):
             time.sleep(0.5)
     finally:
         end(process)
@@ -279,7 +279,7 @@ def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
             for count, ended in enumerate(as_completed(training), 1):
                 run = training[ended]
                 reason = str(ended.exception() or ended.result())
-                said = reason.partition("\n")[0] or f"finished{host.result(run)}"
+                said = reason.partition("\n")[0] or f"finished{host.last_result(run)}"
                 print(f"{time.strftime('%H:%M:%S')} {count} of {len(runs)}: {run.name} {said}", flush=True)
                 failed += [f"{run.name} {reason}"] if reason else []
         except KeyboardInterrupt:
@@ -384,8 +384,11 @@ def folder_problems(host: Host, run: Run) -> list[str]:
     """A folder with a run must hold this very one."""
     file = run.folder / COMMAND
     if not file.is_file():
-        return []
-    before, now = host.same_run(shlex.split(file.read_text())), host.same_run(list(run.command))
+        unknown = (
+            f"{run.name}: {run.folder} holds a checkpoint without {COMMAND}. Move it away, or choose another OUTPUT."
+        )
+        return [unknown] if host.checkpoint(run) else []
+    before, now = host.comparable(shlex.split(file.read_text())), host.comparable(list(run.command))
     if before == now:
         return []
     return [
@@ -405,7 +408,7 @@ def print_commands(host: Host, runs: Sequence[Run]) -> None:
         begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in host.variables(run).items())
         stop = f"  # is stopped after {run.steps} epochs" if run.steps else ""
-        print(f"{begin} && {given} {shlex.join(host.words(run))}{stop}")
+        print(f"{begin} && {given} {shlex.join(host.argv(run))}{stop}")
 
 
 def launch(host: Host) -> None:
@@ -430,7 +433,7 @@ def launch(host: Host) -> None:
         return
     for run in runs:
         if host.is_finished(run):
-            host.mark(run)
+            host.complete_record(run)
     if left:
         host.prepare()
     if left and is_on("SLURM"):

@@ -34,11 +34,11 @@ class Counting(grid.Host):
 
     def __init__(self, name, added=()):
         super().__init__(name, added)
-        agents = grid.several("AGENT") or ("one", "two")
+        agents = grid.list_of("AGENT") or ("one", "two")
         output = grid.folder("OUTPUT", Path())
         self.runs = [grid.Run(output / f"x-{agent}-seed1", "x", agent, 1, ("count", agent, *added)) for agent in agents]
 
-    def words(self, run):
+    def argv(self, run):
         return [self.python, "-c", COUNT, run.agent]
 
     def variables(self, run):

@@ -63,8 +63,8 @@ class FastTD3(Host):
         own = ("--seed", str(seed), "--exp_name", agent.name, "--csv_path", CURVES)
         return ("--env_name", task, *agent.flags, *own)
 
-    def words(self, run: Run) -> list[str]:
-        python, script, *flags = super().words(run)
+    def argv(self, run: Run) -> list[str]:
+        python, script, *flags = super().argv(run)
         checkpoint = self.checkpoint(run)
         resume = ["--checkpoint_path", str(checkpoint.relative_to(run.folder))] if checkpoint else []
         # Without wandb nobody would see the videos that train.py renders.
@@ -94,7 +94,7 @@ class FastTD3(Host):
             "fasttd3", run.task, run.seed, None, packages, command=list(run.command), **self.about(run)
         )
 
-    def mark(self, run: Run) -> None:
+    def complete_record(self, run: Run) -> None:
         """The steps are in the settings that train.py prints at its start."""
         record, log = run_json.read(run.folder), (run.folder / LOG).read_text(errors="replace")
         if record and not record["finished"]:

@@ -59,7 +59,7 @@ class Host(grid.Host):
 
     def plan(self, output: Path) -> list[grid.Run]:
         """Seed by seed within a part, so that the first runs already compare all agents."""
-        tasks, seeds, agents = grid.several("TASKS"), grid.several("SEED", int), grid.several("AGENT")
+        tasks, seeds, agents = grid.list_of("TASKS"), grid.list_of("SEED", int), grid.list_of("AGENT")
         found = {}
         for part in self.experiments[self.name]:
             for seed in seeds or part.seeds:
@@ -72,7 +72,7 @@ class Host(grid.Host):
                         found.setdefault(folder, grid.Run(folder, task, agent.name, seed, command))
         return list(found.values())
 
-    def words(self, run: grid.Run) -> list[str]:
+    def argv(self, run: grid.Run) -> list[str]:
         script, *flags = run.command
         return [self.python, str(self.root / script), *flags]
 
@@ -98,7 +98,7 @@ class Host(grid.Host):
         upstreams = (self.upstream, "humanoid-bench") if self.upstream else ("humanoid-bench",)
         return code_of(grid.PROJECT, *(self.checkouts / name for name in upstreams))
 
-    def result(self, run: grid.Run) -> str:
+    def last_result(self, run: grid.Run) -> str:
         with (run.folder / CURVES).open(newline="") as stream:
             returns = [row["eval_avg_return"] for row in csv.DictReader(stream) if row["eval_avg_return"]]
         return f", return {float(returns[-1]):.2f}" if returns else ""

@@ -25,6 +25,6 @@ class TDMPC2(Host):
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         return (f"task={task}", f"seed={seed}", f"csv_path={CURVES}", "hydra.run.dir=.", *agent.flags)
 
-    def words(self, run: Run) -> list[str]:
+    def argv(self, run: Run) -> list[str]:
         on_cpu = () if self.gpus else ("device=cpu", "compile=false")
-        return [*super().words(run), *on_cpu]
+        return [*super().argv(run), *on_cpu]

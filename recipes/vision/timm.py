@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes import run_json
-from recipes.grid import Host, Refused, Run, folder, number, several
+from recipes.grid import Host, Refused, Run, folder, list_of, number
 from recipes.vision.experiments import (
     CIFAR10_FLAGS,
     DATA_DIRS,
@@ -78,7 +78,7 @@ class Timm(Host):
         classes = ["--num-classes", str(self.classes)] if self.classes else []
         epochs = number("EPOCHS", self.experiment.stop_after)
         runs = []
-        for seed in several("SEED", int) or self.experiment.seeds:
+        for seed in list_of("SEED", int) or self.experiment.seeds:
             for variant in self.variants():
                 parts = [dataset, f"{self.classes}classes" if classes else "", "aug" if aug else "", variant.name]
                 name = "-".join(filter(None, [*parts, f"seed{seed}"]))
@@ -108,7 +108,7 @@ class Timm(Host):
         return aug, [script, str(self.processes), data_flag, data, *flags]
 
     def variants(self) -> list[Variant]:
-        variants, given = self.experiment.variants, several("H0", float)
+        variants, given = self.experiment.variants, list_of("H0", float)
         if given and not any(variant.is_era for variant in variants):
             raise Refused(f"H0={os.environ['H0']}: {self.name} trains without ERA. Use {self.name}-era.")
         if not given:
@@ -118,7 +118,7 @@ class Timm(Host):
     def start_folder(self, run: Run) -> Path:
         return self.root
 
-    def words(self, run: Run) -> list[str]:
+    def argv(self, run: Run) -> list[str]:
         command = [*run.command, "--output", str(run.folder.parent), "--experiment", run.name]
         checkpoint = self.checkpoint(run)
         return [*command, "--resume", str(checkpoint)] if checkpoint else command
@@ -143,7 +143,7 @@ class Timm(Host):
     def is_finished(self, run: Run) -> bool:
         return epochs_done(run.folder) >= (run.steps or self.epochs(run))
 
-    def stops_here(self, run: Run) -> bool:
+    def has_reached_its_steps(self, run: Run) -> bool:
         """Once the next epoch has begun: then the last wanted one has its checkpoint."""
         if not run.steps:
             return False
@@ -158,16 +158,16 @@ class Timm(Host):
         known |= {"agent": run.agent, "command": list(run.command)}
         return run_json.begin("timm", run.task, run.seed, self.epochs(run), packages, **known)
 
-    def mark(self, run: Run) -> None:
+    def complete_record(self, run: Run) -> None:
         record = run_json.read(run.folder)
         if record and not record["finished"] and epochs_done(run.folder) >= record["total_steps"]:
             run_json.finish(run.folder, record)
 
-    def result(self, run: Run) -> str:
+    def last_result(self, run: Run) -> str:
         rows = summary(run.folder)
         return f", top-1 {float(rows[-1]['eval_top1']):.2f}" if rows and rows[-1].get("eval_top1") else ""
 
-    def same_run(self, words: list[str]) -> list[str]:
+    def comparable(self, words: list[str]) -> list[str]:
         """The data may move."""
         at = words.index("--data-dir")
         return [*words[:at], *words[at + 2 :]]

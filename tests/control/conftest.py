@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """FastTD3's scripts in processes of their own, and its modules in this one."""
 
 import pytest

@@ -136,7 +136,7 @@ def test_tdmpc2(monkeypatch):
     assert len(on_gpu.runs) == 36 and {run.agent for run in on_gpu.runs} == {"tdmpc2", "tdmpc2_era"}
     monkeypatch.setenv("GPUS_PER_RUN", "0")
     on_cpu = host("tdmpc2")
-    assert on_cpu.words(on_cpu.runs[0]) == [*on_gpu.words(on_gpu.runs[0]), "device=cpu", "compile=false"]
+    assert on_cpu.argv(on_cpu.runs[0]) == [*on_gpu.argv(on_gpu.runs[0]), "device=cpu", "compile=false"]
 
 
 def test_variables_choose_and_the_users_flags_win(monkeypatch, capsys):

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """Runs timm's scripts in forks of one process, because importing timm and torch takes longer than a tiny run.
 
 Reads jobs from stdin, one JSON object per line: {"argv": [script, ...], "cwd": folder, "stdout": file, "stderr": file}.

@@ -33,7 +33,7 @@ def commands(monkeypatch):
             for variable, value in variables.items():
                 given.setenv(variable, value)
             host = Timm(name, added)
-            return [host.words(run) for run in host.runs]
+            return [host.argv(run) for run in host.runs]
 
     return run
 
@@ -221,6 +221,6 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(monkeypatch, tmp_path):
         checkpoint(folder, name)
         os.utime(folder / name, (10**9 - age, 10**9 - age))
     (folder / "checkpoint-11.pth.tar").write_bytes(b"PK\x03\x04 and no end")
-    assert host.words(run)[-2:] == ["--resume", str(folder / "tmp.pth.tar")]
+    assert host.argv(run)[-2:] == ["--resume", str(folder / "tmp.pth.tar")]
     checkpoint(folder, "last.pth.tar")
     assert host.checkpoint(run).name == "last.pth.tar"

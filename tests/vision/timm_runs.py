@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """timm's scripts on 40 + 40 noisy images and a CPU: running them, and reading what they write."""
 
 import csv

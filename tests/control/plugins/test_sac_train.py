@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 # ruff: noqa: E402
 """recipes/control/sac_train.py: short real runs, the paper's settings, and the tasks."""
 
