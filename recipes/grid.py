@@ -368,7 +368,8 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
         found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
     elsewhere = is_on("SLURM") or os.environ.get("RAY_ADDRESS")
     if host.gpus and not elsewhere and not slots(host):
-        found.append(f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}.")
+        has = f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}."
+        found.append(f"{has} GPUS or GPUS_PER_RUN choose; RAY_ADDRESS or SLURM=1 train elsewhere.")
     for run in runs:
         found += folder_problems(host, run)
     left = sum(not host.is_finished(run) for run in runs)
@@ -406,9 +407,15 @@ def print_commands(host: Host, runs: Sequence[Run]) -> None:
             continue
         at = shlex.quote(str(host.start_folder(run)))
         begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
-        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in host.variables(run).items())
+        given = " ".join(f"{name}={quoted(value)}" for name, value in host.variables(run).items())
         stop = f"  # is stopped after {run.steps} epochs" if run.steps else ""
         print(f"{begin} && {given} {shlex.join(host.argv(run))}{stop}")
+
+
+def quoted(value: str) -> str:
+    """For the shell; this process's PATH as a variable."""
+    path = os.environ["PATH"]
+    return f'{shlex.quote(value.removesuffix(path))}"$PATH"' if value.endswith(f":{path}") else shlex.quote(value)
 
 
 def launch(host: Host) -> None:
