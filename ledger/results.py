@@ -5,12 +5,12 @@
 A folder is found by the file that its metrics are in, and belongs to the entries whose `folder` is its name without
 -seed<n>. run.json says how a training was started and whether it is finished (recipes/run_json.py)."""
 
+import csv
 import hashlib
-import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,23 +126,29 @@ def whole_lines(file: Path) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-def curves_of(rows: pd.DataFrame) -> dict[str, pd.Series]:
+def curves_of(rows: Iterable[tuple[int, str, str | float | None]]) -> dict[str, pd.Series]:
     """rows: step, metric and value, as they were written. Of a step that a resumed training wrote again the last one
     counts. A metric that is anywhere not a finite number is left out: that run diverged."""
-    rows = rows.drop_duplicates(["step", "metric"], keep="last").sort_values("step", kind="stable")
-    rows["value"] = pd.to_numeric(rows.value, errors="coerce").astype(float)
-    curves = {metric: curve.set_index("step").value for metric, curve in rows.groupby("metric")}
+    written: dict[str, dict] = {}
+    for step, metric, value in rows:
+        written.setdefault(metric, {})[step] = value
+    curves = {
+        metric: pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").astype(float).sort_index()
+        for metric, values in written.items()
+    }
     return {metric: curve for metric, curve in curves.items() if np.isfinite(curve).all()}
 
 
 def read_csv(file: Path, step: str, first: int = 0) -> dict[str, pd.Series]:
-    """Every column over `step`, whose first value is `first`. An empty cell has no value; "nan" is one."""
-    text = io.StringIO(whole_lines(file))
-    table = pd.read_csv(text, dtype=str, keep_default_na=False, on_bad_lines="skip").fillna("")
-    table.insert(0, "step", pd.to_numeric(table.pop(step), errors="coerce") + first)
-    table = table.dropna(subset="step")  # the header that timm repeats on resuming
-    rows = table.melt(id_vars="step", var_name="metric")
-    return curves_of(rows[rows.value != ""].astype({"step": int}))
+    """Every column over `step`, counted from `first`. An empty cell has no value; "nan" is one."""
+    return curves_of(
+        (int(row[step]) + first, metric, value)
+        for row in csv.DictReader(whole_lines(file).splitlines())
+        # timm repeats its header on resuming; DictReader has None for cells that are missing or too many.
+        if row[step].isdecimal() and None not in (*row, *row.values())
+        for metric, value in row.items()
+        if value and metric != step
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- readers
@@ -157,7 +163,7 @@ def verl(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
         except ValueError:
             continue  # cut by a kill, before the training was resumed
         rows += [(written["step"], metric, value) for metric, value in written["data"].items()]
-    result.curves = curves_of(pd.DataFrame(rows, columns=["step", "metric", "value"]))
+    result.curves = curves_of(rows)
     times = result.curves.get("timing_s/old_log_prob")
     if times is not None and 1 in times.index:
         result.values["timing_s/old_log_prob, first step"] = float(times[1])

@@ -28,11 +28,11 @@ FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too n
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim, in words and as a number. passed: None where numbers or seeds are missing."""
+    """One comparison of a claim, in words and as a number. passed: None where there are too few seeds to say."""
 
-    words: str = ""
-    value: float = math.nan
-    passed: bool | None = None
+    words: str
+    value: float
+    passed: bool | None
 
 
 class Judged:
@@ -161,12 +161,13 @@ class Judged:
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _claim(self, claim: Claim) -> tuple[str, list[Part]]:
+        """The parts are of the entries that have numbers; the claim is partial until all have."""
         entries = [entry for row in claim.rows for entry in self.paper.row(row)]
         parts = list(TESTS[claim.test](self, claim))
         passed = [part.passed for part in parts]
         if not any(entry.id in self.begun for entry in entries):
             return NOT_RUN, parts
-        if None in passed or not all(map(self.is_whole, entries)):
+        if not parts or None in passed or not all(map(self.is_whole, entries)):
             return PARTIAL, parts
         return REPRODUCED if all(passed) else NOT_REPRODUCED, parts
 
@@ -185,10 +186,12 @@ class Judged:
         ]
 
     def pairs_of_values(self, claim: Claim) -> list[tuple[Entry, Entry, list[float], list[float]]]:
-        return [
-            (one, other, self.values(one, metric), self.values(other, metric))
+        """Of those that have numbers."""
+        pairs = [
+            (one, other, *(self.values(entry, metric) for entry in (one, other)))
             for one, other, metric in self.pairs(claim)
         ]
+        return [pair for pair in pairs if pair[2] and pair[3]]
 
 
 def number(result: Result, metric: str, at_step: int | None = None) -> float | None:
@@ -229,9 +232,6 @@ def _gain(entry: Entry, of: dict, over: dict) -> dict:
 def _order(judged: Judged, claim: Claim) -> Iterator[Part]:
     """higher and not_higher."""
     for one, other, ones, others in judged.pairs_of_values(claim):
-        if not ones or not others:
-            yield Part()
-            continue
         difference, half = welch(ones, others)
         words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, difference {difference:+.4g}"
         words += f" ± {half:.4g}" if half else ", one seed: the sign alone"
@@ -240,8 +240,7 @@ def _order(judged: Judged, claim: Claim) -> Iterator[Part]:
 
 def _average(judged: Judged, claim: Claim) -> Iterator[Part]:
     pairs = judged.pairs_of_values(claim)
-    if not all(ones and others for *_, ones, others in pairs):
-        yield Part()
+    if len(pairs) < len(judged.pairs(claim)):
         return
     one, other = (float(np.mean([np.mean(pair[side]) for pair in pairs])) for side in (2, 3))
     gain = 100 * (one / other - 1)
@@ -250,19 +249,17 @@ def _average(judged: Judged, claim: Claim) -> Iterator[Part]:
 
 
 def _aggregate(judged: Judged, claim: Claim) -> Iterator[Part]:
-    every = judged.pairs_of_values(claim)
-    pairs = [pair for pair in every if pair[2] and pair[3]]
+    pairs = judged.pairs_of_values(claim)
     if not pairs:
-        yield Part()
         return
     scales = [judged.paper.scales[one.values["TASKS"]] for one, *_ in pairs]
     tasks = [np.array(pair[side]) / scale for side in (2, 3) for pair, scale in zip(pairs, scales)]
     middle, low, high = map(float, bootstrap(tasks, interquartile_difference))
-    words = f"interquartile mean over {len(pairs)} of {len(every)} tasks, difference {middle:+.3f} "
+    words = f"interquartile mean over {len(pairs)} of {len(judged.pairs(claim))} tasks, difference {middle:+.3f} "
     if math.isnan(low):
         yield Part(f"{words}(one seed of a task: the sign alone)", middle, middle > 0)
     elif min(map(len, tasks)) < FEW:
-        yield Part(f"{words}({low:+.3f} to {high:+.3f}), few seeds: too narrow", middle)
+        yield Part(f"{words}({low:+.3f} to {high:+.3f}), few seeds: too narrow", middle, None)
     else:
         yield Part(f"{words}({low:+.3f} to {high:+.3f})", middle, low > 0)
 
@@ -272,7 +269,6 @@ def _above(judged: Judged, claim: Claim) -> Iterator[Part]:
     for one, other, metric in judged.pairs(claim):
         both = [judged.curves(entry, metric) for entry in (one, other)]
         if not all(both):
-            yield Part()
             continue
         found = (mean_curve(both[0])["mean"] - mean_curve(both[1])["mean"]).dropna()
         words = f"{one.name}: above at {(found > 0).sum()}, below at {(found < 0).sum()} of {len(found)} points"
@@ -280,10 +276,8 @@ def _above(judged: Judged, claim: Claim) -> Iterator[Part]:
 
 
 def _overhead(judged: Judged, claim: Claim) -> Iterator[Part]:
-    pairs = judged.pairs_of_values(claim)
-    ratios = [np.mean(ones) / np.mean(others) for *_, ones, others in pairs if ones and others]
+    ratios = [np.mean(ones) / np.mean(others) for *_, ones, others in judged.pairs_of_values(claim)]
     if not ratios:
-        yield Part()
         return
     mean, half = float(np.mean(ratios)) - 1, half_width(ratios)
     words = f"{100 * mean:+.1f} %" + ("" if math.isnan(half) else f" ± {100 * half:.1f} over {len(ratios)} tasks")
@@ -297,7 +291,6 @@ def _bounds(judged: Judged, claim: Claim) -> Iterator[Part]:
         late = [behind(curve, claim.after) for curve in judged.curves(entry, metric)]
         means = [curve.rolling(min(claim.window, len(curve))).mean() for curve in late]
         if not means:
-            yield Part()
             continue
         low, high = float(min(curve.min() for curve in means)), float(max(curve.max() for curve in means))
         words = f"{entry.name}: {low:.4g} to {high:.4g}"
@@ -308,9 +301,10 @@ def _spread(judged: Judged, claim: Claim) -> Iterator[Part]:
     entries = [entry for entry, _ in judged.subjects(claim)]
     for metric in entries[0].metrics:
         means = judged.numbers.ours.loc[[(entry.id, metric) for entry in entries]].dropna()
-        size = float(np.ptp(means)) if len(means) > 1 else math.nan
-        words = f"{metric}: {size:.2f} between largest and smallest of {len(means)}"
-        yield Part(words, size, size <= claim.value) if len(means) > 1 else Part()
+        if len(means) > 1:
+            size = float(np.ptp(means))
+            words = f"{metric}: {size:.2f} between largest and smallest of {len(means)}"
+            yield Part(words, size, size <= claim.value)
 
 
 TESTS = {
