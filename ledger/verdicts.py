@@ -212,10 +212,11 @@ def _is_complete(result: Result, entry: Entry) -> bool:
 
 
 def _gain(entry: Entry, of: dict, over: dict) -> dict:
-    """Of one row's numbers on another's, in percent of the latter or in points."""
+    """Of one row's numbers on another's, in percent of the latter, if that is above 0, or in points."""
     by_of, by_over = 1.0, 1.0  # how far the gain moves with each of the two numbers
     if entry.unit == "percent":  # 100 (of / over - 1)
-        by_of, by_over = 100 / over["ours"], 100 * of["ours"] / over["ours"] ** 2
+        by_of = 100 / over["ours"] if over["ours"] > 0 else math.nan
+        by_over = by_of**2 * of["ours"] / 100
     half, allowed = (math.hypot(by_of * of[name], by_over * over[name]) for name in ("half", "allowed"))
     return {
         "ours": by_of * (of["ours"] - over["ours"]),
@@ -243,7 +244,7 @@ def _average(judged: Judged, claim: Claim) -> Iterator[Part]:
     if len(pairs) < len(judged.pairs(claim)):
         return
     one, other = (float(np.mean([np.mean(pair[side]) for pair in pairs])) for side in (2, 3))
-    gain = 100 * (one / other - 1)
+    gain = 100 * (one / other - 1) if other else math.inf
     words = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %"
     yield Part(words, gain, gain >= claim.value - claim.tolerance)
 

@@ -129,6 +129,13 @@ def test_noise_does_not_reproduce_a_gain(paper):
     assert judged.states["cifar10-aug-gain"] == "partial" and judged.states["cifar10-aug"] != "partial"
 
 
+def test_there_is_no_gain_in_percent_of_nothing(paper):
+    era, grpo = (of_paper(paper.entries[name]) for name in ("main-era", "main-grpo"))
+    grpo[0].values = dict.fromkeys(grpo[0].values, 0.0)
+    judged = judge(paper, era + grpo)
+    assert judged.states["main-gain"] == "not reproduced" and math.isnan(judged.numbers.ours["main-gain", "average"])
+
+
 def test_what_a_gain_may_be_off_is_that_of_its_two_numbers(paper):
     """Against the gains of numbers that are off at random by what the rows allow."""
     judged = judge(paper, [item for name in ("main-era", "main-grpo") for item in of_paper(paper.entries[name])])
