@@ -233,7 +233,7 @@ case $target in
     llm-qwen3-8b-era) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b.sh ;;
     llm-qwen3-8b-era-megatron) current_verl recipes/llm/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
     llm-*) llm ;;
-    *-results) exec python3 -m recipes.results ${OUTPUT:+"$OUTPUT"} ;;
+    vision-results | control-results | control-agents-results) exec python3 -m recipes.results ${OUTPUT:+"$OUTPUT"} ;;
     vision-* | control-*)
         [[ " $(runs "$subject" | tr '\n' ' ') " == *" $name "* ]] || unknown
         case $target in

@@ -115,7 +115,7 @@ def write_summary(folder: Path, summaries: Mapping[str, dict]) -> Path:
 
 
 def timm_run(folder: Path, epochs: int = EPOCHS, total: int = EPOCHS, **info) -> Path:
-    """A run of recipes/vision/launch.py on 4 GPUs with 64 images each; its log has steps of STEP_SECONDS."""
+    """A run of recipes/vision on 4 GPUs with 64 images each; its log has steps of STEP_SECONDS."""
     folder.mkdir(parents=True)
     rng, rows = rng_of(folder), []
     for epoch in range(epochs):
@@ -148,7 +148,7 @@ def fasttd3_run(folder: Path, total: int = 10_000, **info) -> Path:
 
 
 def control_run(folder: Path, total: int = 10_000, rows: int = 20, finished: bool = True, **info) -> Path:
-    """A run of recipes/control/launch.py."""
+    """A run of recipes/control."""
     folder.mkdir(parents=True)
     rng, era, written = rng_of(folder), "era" in folder.name, []
     for share in np.linspace(0, 1, rows + 1)[1:]:
