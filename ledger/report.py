@@ -147,7 +147,8 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
             metrics = {names.get(metric, metric): cell for metric, cell in zip(numbers.index, cells)}
             lines.append({**begin, "": kind, **metrics, **end})
             begin, end = {"row": ""}, {}
-    return pd.DataFrame(lines).fillna("")
+    table = pd.DataFrame(lines).fillna("")
+    return table if any(entry.paper for entry in entries) else table.drop(columns="")
 
 
 def _cells(numbers: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
