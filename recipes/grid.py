@@ -460,7 +460,8 @@ def in_python_that_trains(python: str) -> None:
     if found is None:
         raise Refused(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")
     if os.path.abspath(found) != os.path.abspath(sys.executable):
-        os.execv(found, [found, *sys.orig_argv[1:]])
+        # Without PYTHON, which may be a script that starts a Python elsewhere, as pyenv's are.
+        os.execve(found, [found, *sys.orig_argv[1:]], {**os.environ, "PYTHON": ""})
 
 
 def interrupt_on_signals() -> None:

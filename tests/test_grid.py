@@ -4,6 +4,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from counting import Counting
@@ -101,6 +102,10 @@ def test_only_this_very_run_goes_on_in_its_folder(tmp_path):
     )
     own = launch(tmp_path, COUNTING, "counts", "--agent=two", **given)
     assert own.returncode == 1 and "--agent cannot be set here" in own.stderr
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    assert launch(tmp_path, COUNTING, "counts", PYTHON=str(python), **given).returncode == 0
     assert "no Python at /no/python" in launch(tmp_path, COUNTING, "counts", PYTHON="/no/python", **given).stderr
     assert "one of runs 0 to 0 expected" in launch(tmp_path, COUNTING, "counts", RUN_INDEX="1", **given).stderr
 
