@@ -72,7 +72,7 @@ def show(paper: Paper, options: argparse.Namespace) -> None:
     states = {id: CANNOT if entry.cannot else NOT_RUN for id, entry in paper.entries.items()}
     if COLLECTED.is_file():
         with COLLECTED.open(newline="") as file:
-            states |= {id: state for id, state in csv.reader(file)}
+            states |= {line[0]: line[1] for line in csv.reader(file)}
     rows: dict[str, list[Entry]] = {}
     for entry in paper.entries.values():
         rows.setdefault(entry.row, []).append(entry)

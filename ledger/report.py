@@ -48,11 +48,11 @@ def write(judged: Judged, out: Path) -> Path:
         symbols=SYMBOLS,
         root=os.path.relpath(ROOT, out),
     )
-    (out / "report.md").write_text(text)
+    (out / "report.md").write_text(text, encoding="utf-8")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = re.sub(r'(?<=src=")figures/[\w-]+\.svg', lambda found: _inlined(out / found[0]), body)
     page = templates.get_template("page.html.j2").render(title=paper.title, body=body)
-    (out / "index.html").write_text(page)
+    (out / "index.html").write_text(page, encoding="utf-8")
     return out / "index.html"
 
 
@@ -118,7 +118,7 @@ def section(judged: Judged, place: Place, out: Path) -> dict:
     pictures = []
     for count, panel in enumerate(figures.panels(judged, place) if place.draws != "table" else (), 1):
         file = f"figures/{re.sub(r'[^a-z0-9]+', '-', place.id.lower())}-{count}.svg"
-        (out / file).write_text(figures.svg(panel))
+        (out / file).write_text(figures.svg(panel), encoding="utf-8")
         pictures.append((file, f"{panel.title}: {panel.unit} of {', '.join(filter(None, panel.lines))}"))
     panels: dict[str, list[Entry]] = {}
     for entry in judged.paper.at(place):

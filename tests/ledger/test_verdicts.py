@@ -255,7 +255,9 @@ def test_within_is_of_the_later_part_as_a_running_mean(paper):
 def test_a_floor_is_of_every_curve(paper, low, state):
     """omega_low = 0.45, less a tenth."""
     curves = {"actor/entropy": flat(0.5, 600), "era/response_entropy": flat(low, 600)}
-    judged = judge(paper, [result(paper.entries["entropy-era"], None, curves=curves)])
+    good = {"actor/entropy": flat(0.5, 600), "era/response_entropy": flat(0.6, 600)}
+    entry = paper.entries["entropy-era"]
+    judged = judge(paper, [result(entry, 1, curves=curves), result(entry, 2, curves=good)])
     assert judged.claims["first-bound"][0] == state
 
 
