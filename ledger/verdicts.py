@@ -211,18 +211,20 @@ def _is_complete(result: Result, entry: Entry) -> bool:
     return result.finished or entry.at_step is not None and result.steps >= entry.at_step
 
 
-def _gain(entry: Entry, of: dict, over: dict) -> dict:
+def _gain(entry: Entry, subject: dict, baseline: dict) -> dict:
     """Of one row's numbers on another's, in percent of the latter, if that is above 0, or in points."""
-    by_of, by_over = 1.0, 1.0  # how far the gain moves with each of the two numbers
-    if entry.unit == "percent":  # 100 (of / over - 1)
-        by_of = 100 / over["ours"] if over["ours"] > 0 else math.nan
-        by_over = by_of**2 * of["ours"] / 100
-    half, allowed = (math.hypot(by_of * of[name], by_over * over[name]) for name in ("half", "allowed"))
+    by_subject, by_baseline = 1.0, 1.0  # how far the gain moves with each of the two numbers
+    if entry.unit == "percent":  # 100 (subject / baseline - 1)
+        by_subject = 100 / baseline["ours"] if baseline["ours"] > 0 else math.nan
+        by_baseline = by_subject**2 * subject["ours"] / 100
+    half, allowed = (
+        math.hypot(by_subject * subject[name], by_baseline * baseline[name]) for name in ("half", "allowed")
+    )
     return {
-        "ours": by_of * (of["ours"] - over["ours"]),
+        "ours": by_subject * (subject["ours"] - baseline["ours"]),
         "half": half,
-        "over": of["over"] if half == half else "",
-        "seeds": min(of["seeds"], over["seeds"]),
+        "over": "" if math.isnan(half) else subject["over"],
+        "seeds": min(subject["seeds"], baseline["seeds"]),
         "allowed": allowed,
     }
 
