@@ -8,8 +8,7 @@
     era.stable_baselines3, era.sbx, era.rsl_rl
                     policies for these frameworks; era.continuous_jax is era.continuous in JAX
 
-Import from these modules: this one imports nothing, so that `python -m era` answers at once.
-All entropies are in nats.
+Import from these modules: this one imports nothing. All entropies are in nats.
 """
 
 __version__ = "0.1.0"

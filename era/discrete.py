@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Entropy Regularizing Activation (ERA): logits of classifiers whose softmax has a minimum entropy.
 
 Paper, Eq. discrete_era, with n = D classes, p = softmax(z), kappa = ln(tau) / tau and
@@ -92,13 +81,8 @@ class EntropyRegularizingActivation(nn.Module):
         self._set(num_classes, min_entropy, tau, inverse)
 
     def _set(self, num_classes: int, min_entropy: float, tau: float, inverse: str) -> None:
-        low, high = _feasible_min_entropy(num_classes, tau, inverse)
-        _check_number("min_entropy", min_entropy)
-        if not low < min_entropy < high:  # also false for nan
-            raise ValueError(
-                f"ERA: min_entropy={min_entropy} is not feasible for {num_classes} classes and "
-                f"tau={tau:g}: it must lie strictly between {low:.4f} and {high:.4f} nats"
-            )
+        bounds = _feasible_min_entropy(num_classes, tau, inverse)
+        _check_inside("min_entropy", min_entropy, bounds, f"{num_classes} classes and tau={tau:g}")
         self.num_classes = num_classes
         self.min_entropy = float(min_entropy)
         self.tau = float(tau)
@@ -175,13 +159,7 @@ def calibrate_min_entropy(
         ValueError: a value is not feasible; the message gives the feasible range.
     """
     low, high = _feasible_min_entropy(num_classes, tau, inverse)
-    _check_number("floor", floor)
-    if not 0.0 < floor < math.log(num_classes):
-        raise ValueError(
-            f"ERA: a smallest entropy (floor) of {floor} nats is not feasible for {num_classes} "
-            f"classes: it must lie strictly between 0 and ln({num_classes}) = "
-            f"{math.log(num_classes):.4f}"
-        )
+    _check_inside("floor", floor, (0.0, math.log(num_classes)), f"{num_classes} classes")
     # The floor grows with H0, from 0 to ln n: halve the interval until no number is left inside.
     while True:
         middle = (low + high) / 2
@@ -217,7 +195,7 @@ def attach_era(
     Raises:
         ValueError: not feasible for the model's number of classes.
         TypeError: the model has no `num_classes` or is wrapped. Its forward raises TypeError where
-            it returns anything but one tensor of logits (..., num_classes).
+            it returns anything but one tensor, and ValueError where that is not (..., num_classes).
     """
     name = type(model).__name__
     if hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
@@ -318,25 +296,18 @@ def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
         era._set(model.num_classes, era.min_entropy, era.tau, era.inverse)
     if era.bypassed:
         return output
-    if torch.jit.is_tracing():  # where sizes are tensors, and comparing them draws a warning
-        return era(output)
-    if not isinstance(output, torch.Tensor) or output.shape[-1:] != (model.num_classes,):
-        found = type(output).__name__
-        if isinstance(output, torch.Tensor):
-            found = f"tensor of shape {tuple(output.shape)}"
+    if not isinstance(output, torch.Tensor):
         raise TypeError(
             f"ERA needs a model that returns one tensor of logits (..., {model.num_classes}); "
-            f"{type(model).__name__} returned a {found}"
+            f"{type(model).__name__} returned a {type(output).__name__}"
         )
-    return era(output)
+    return era(output)  # which checks the shape
 
 
 def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[float, float]:
     """The open interval of feasible H0: h lies within (0, kappa] and increases with p."""
-    is_integer = isinstance(num_classes, numbers.Integral) and not isinstance(num_classes, bool)
-    if not is_integer or num_classes < 2:
+    if not isinstance(num_classes, numbers.Integral) or num_classes < 2:
         raise ValueError(f"ERA: num_classes={num_classes!r}: an integer of at least 2 is needed")
-    _check_number("tau", tau)
     if not math.e <= tau < math.inf:
         raise ValueError(
             f"ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}"
@@ -347,9 +318,14 @@ def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[f
     return 1 + math.log(kappa), 1 + math.log(num_classes * kappa)
 
 
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"ERA: {name}={value!r}: a number is needed")
+def _check_inside(name: str, value: float, bounds: Tuple[float, float], given: str) -> None:
+    """Raises ValueError unless value, in nats, is strictly between the bounds."""
+    low, high = bounds
+    if not low < value < high:  # also false for nan
+        raise ValueError(
+            f"ERA: {name}={value} is not feasible for {given}: it must lie strictly between "
+            f"{low:.4f} and {high:.4f} nats"
+        )
 
 
 def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:

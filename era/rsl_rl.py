@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """ERA for rsl_rl 5: in the configuration of the actor
 
     "distribution_cfg": {"class_name": "era.rsl_rl:EraGaussianDistribution", "target_entropy": -0.3}
@@ -18,13 +7,13 @@
 and entropy_coef 0 in that of PPO.
 """
 
+import warnings
+
 import torch
 from rsl_rl.modules.distribution import HeteroscedasticGaussianDistribution
 from torch.distributions import Normal
 
-from era.continuous import state_level_log_std
-from era.entropy_bonus import EntropyBonusWarning
-from era.plugin_checks import check_settings
+from era.continuous import check_state_level, check_target, state_level_log_std
 
 
 class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
@@ -36,7 +25,7 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         log_std_min, log_std_max: range of ln sigma.
 
     Raises:
-        ValueError: an action of one dimension, an infeasible target, a setting that is no number.
+        ValueError: an action of one dimension, an infeasible target.
     """
 
     def __init__(
@@ -46,14 +35,12 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         log_std_min: float = -8.0,
         log_std_max: float = 0.0,
     ):
-        check_settings(output_dim, target_entropy, log_std_min, log_std_max)
+        check_state_level(output_dim)
+        check_target(output_dim * target_entropy, output_dim, log_std_min, log_std_max)
         # "log" starts the head for pre_std at weights of 0 and one bias: all std are alike.
         super().__init__(output_dim, std_type="log")
         self.era = (output_dim * target_entropy, log_std_min, log_std_max)
-        self.entropy_bonus = EntropyBonusWarning(
-            "The loss rewards entropy (entropy_coef is not 0), and ERA fixes it: the reward has no "
-            "gradient except where an ln sigma is clipped at log_std_min. Set entropy_coef to 0."
-        )
+        self.checked_for_bonus = False
 
     def update(self, mlp_output: torch.Tensor) -> None:
         """From mean and pre_std, (..., 2, D)."""
@@ -62,4 +49,18 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
 
     @property
     def entropy(self) -> torch.Tensor:
-        return self.entropy_bonus.watch(super().entropy)
+        """(...), in nats. The first backward pass through it tells whether the loss rewards it."""
+        entropy = super().entropy
+        if entropy.requires_grad and not self.checked_for_bonus:
+            entropy.register_hook(self.warn_of_bonus)
+        return entropy
+
+    def warn_of_bonus(self, gradient: torch.Tensor) -> None:
+        if not self.checked_for_bonus and bool(gradient.any()):
+            warnings.warn(
+                "The loss has an entropy bonus (entropy_coef is not 0), and ERA fixes the entropy: "
+                "the bonus has no gradient except where an ln sigma is clipped at log_std_min. Set "
+                "entropy_coef to 0.",
+                stacklevel=2,
+            )
+        self.checked_for_bonus = True

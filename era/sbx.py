@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """ERA for the SAC and the TQC of sbx (stable-baselines3 in JAX).
 
     SAC("MlpPolicy", env, ent_coef=0.0, policy_kwargs=era_actor(target_entropy=-0.5))
@@ -20,7 +9,6 @@ in nats per action dimension.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -32,7 +20,7 @@ from sbx import SAC
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from era import stable_baselines3
-from era.continuous import feasible_targets
+from era.continuous import check_state_level, check_target, feasible_targets
 from era.continuous_jax import (
     DISTRIBUTIONS,
     BoundedGaussian,
@@ -41,9 +29,7 @@ from era.continuous_jax import (
     residual_loss,
     state_level_log_std,
 )
-from era.plugin_checks import check_choice, check_settings
 
-LEVELS = ("state", "batch")
 MOMENTUM = 0.01  # of batch-level ERA's running average, as in the overlay of FastTD3
 # Collections of Flax that an update of the policy changes or fills.
 AVERAGES, LOSSES = "batch_stats", "losses"
@@ -66,6 +52,15 @@ class EraActor(nn.Module):
     learn_delta: bool = False
     level: str = "state"
 
+    def __post_init__(self) -> None:
+        if self.level not in ("state", "batch"):  # all but "state" would act as "batch"
+            raise ValueError(f"level = {self.level!r}: 'state' or 'batch' expected.")
+        if self.level == "state":
+            check_state_level(self.action_dim)
+        target = self.action_dim * self.target_entropy
+        check_target(target, self.action_dim, self.log_std_min, self.log_std_max)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, obs: jax.Array) -> BoundedGaussian:
         """The policy in the states (B, ...)."""
@@ -83,13 +78,12 @@ class EraActor(nn.Module):
         return policy
 
     def is_update(self, collection: str) -> bool:
-        """Of the policy, by EraSAC; not acting, and not the target of the critics."""
+        """Whether EraSAC updates the policy: not when acting, nor for the critics' target."""
         return self.is_mutable_collection(collection) and not self.is_initializing()
 
     def log_std(self, pre_std: jax.Array, delta: jax.Array | None) -> jax.Array:
         """(B, D) -> (B, D). delta is per action dimension."""
         bounds = self.log_std_min, self.log_std_max
-        check_settings(self.action_dim, self.target_entropy, *bounds, level=self.level)
         target = self.action_dim * self.target_entropy
         if delta is not None:
             largest = feasible_targets(1, *bounds)[1] - self.target_entropy
@@ -106,7 +100,7 @@ class EraActor(nn.Module):
 
     @property
     def reset_noise(self) -> None:
-        """sbx's policies set it to a method of theirs, for gSDE: all that an actor sees of them."""
+        """sbx assigns this hook (for gSDE); assigning it is how we see `use_sde` and refuse it."""
 
     @reset_noise.setter
     def reset_noise(self, method: Callable) -> None:
@@ -133,10 +127,9 @@ def era_actor(
         layer_norm: LayerNorm in the actor, before each activation. The key layer_norm of
             policy_kwargs is sbx's own, for the critics.
 
-    Constructing the model raises ValueError for an action of one dimension, an infeasible target,
-    a setting that is no number and gSDE.
+    Constructing the model raises ValueError for an action of one dimension, an infeasible target
+    and gSDE, and KeyError for another distribution.
     """
-    check_choice("distribution", distribution, DISTRIBUTIONS)
     return {
         "actor_class": partial(
             EraActor,
@@ -150,32 +143,15 @@ def era_actor(
 
 
 def is_era(actor_class: Any) -> bool:
-    """Whether it is era_actor's."""
+    """Whether era_actor made it."""
     return isinstance(actor_class, partial) and actor_class.func is EraActor
 
 
 class EraMetrics(stable_baselines3.EraMetrics):
-    """era.stable_baselines3.EraMetrics for sbx. It also warns of an ent_coef other than 0."""
+    """era.stable_baselines3.EraMetrics for models of sbx with era_actor."""
 
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        if self.model.ent_coef_init != 0:
-            warnings.warn(
-                f"ent_coef={self.model.ent_coef_init!r}: the loss rewards entropy beside ERA, "
-                "which holds it without a term in the loss. Set ent_coef=0.0; SAC's default is "
-                "'auto'.",
-                stacklevel=1,
-            )
-
-    def check_policy(self) -> None:
-        """Raises ValueError for a model without era_actor."""
-        policy = self.model.policy
-        if not isinstance(getattr(policy, "actor", None), EraActor):
-            raise ValueError(
-                "era.sbx.EraMetrics measures models of sbx with policy_kwargs=era_actor(...), and "
-                f"this one has {type(policy).__module__}.{type(policy).__name__} without it. For a "
-                "policy of era.stable_baselines3 take its EraMetrics. Nothing has been trained yet."
-            )
+    def has_era(self) -> bool:
+        return isinstance(getattr(self.model.policy, "actor", None), EraActor)
 
     def entropies(self, obs: PyTorchObs) -> tuple[jax.Array, jax.Array]:
         policy = self.model.policy
@@ -212,7 +188,6 @@ class EraSAC(SAC):
         ent_coef: float = 0.0,
         **kwargs: Any,
     ):
-        check_choice("level", level, LEVELS)
         if policy_kwargs is not None and is_era(policy_kwargs.get("actor_class")):
             actor = partial(policy_kwargs["actor_class"], learn_delta=learn_delta, level=level)
             policy_kwargs = {**policy_kwargs, "actor_class": actor}
@@ -222,14 +197,13 @@ class EraSAC(SAC):
         # Not in __init__, which load calls before it fills in the saved arguments.
         if not is_era(self.policy_kwargs.get("actor_class")):
             raise ValueError(
-                "EraSAC needs ERA's actor: its loss has no entropy term, so that nothing else "
-                "would keep the policy's entropy. Set policy_kwargs=era_actor(...), with other "
-                "keys dict(**era_actor(...), net_arch=[256, 256])."
+                "EraSAC has no entropy term, so only ERA's actor keeps the policy's entropy: set "
+                "policy_kwargs=era_actor(...), or dict(**era_actor(...), net_arch=[256, 256])."
             )
         if self.ent_coef_init != 0:
             raise ValueError(
                 f"ent_coef = {self.ent_coef_init!r}: EraSAC's loss of the policy has no entropy "
-                "term. Leave it out or set ent_coef=0.0; sbx's SAC with era_actor takes others."
+                "term. Leave it out; sbx's SAC with era_actor takes one."
             )
         super()._setup_model()
 

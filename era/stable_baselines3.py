@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """ERA for stable-baselines3: policies for PPO, A2C and SAC, and a callback that logs entropies.
 
     PPO(EraActorCriticPolicy, env, ent_coef=0.0, policy_kwargs=dict(target_entropy=-0.3))
@@ -20,6 +9,7 @@ Targets and metrics are in nats per action dimension.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,10 +29,10 @@ from era.continuous import (
     DISTRIBUTIONS,
     ENTROPY_CONSTANT,
     BoundedGaussian,
+    check_state_level,
+    check_target,
     state_level_log_std,
 )
-from era.entropy_bonus import EntropyBonusWarning
-from era.plugin_checks import check_choice, check_settings
 
 METRICS_BATCH = 256  # states
 
@@ -57,15 +47,16 @@ def check_spaces(
     """Raises ValueError for a policy that ERA cannot have. target_entropy is per dimension."""
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
-            f"ERA's Gaussian policies need a Box of actions, and this environment has "
-            f"{action_space}. For discrete actions use stable-baselines3's own policy."
+            f"ERA's policies are Gaussian: a Box of actions expected, not {action_space}."
         )
     if use_sde:
         raise ValueError(
             "ERA needs use_sde=False: with gSDE the noise of an action is a function of the state "
             "and of weights drawn once per rollout, not a sample with the entropy that ERA holds."
         )
-    check_settings(get_action_dim(action_space), target_entropy, log_std_min, log_std_max)
+    dim = get_action_dim(action_space)
+    check_state_level(dim)
+    check_target(dim * target_entropy, dim, log_std_min, log_std_max)
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
@@ -102,8 +93,8 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         The others are stable-baselines3's.
 
     Raises:
-        ValueError: an action space that is no Box or has one dimension, gSDE, an infeasible target,
-            a setting that is no number, log_std_init.
+        ValueError: an action space that is not a Box or has one dimension, gSDE, an infeasible
+            target, log_std_init.
     """
 
     action_dist: EraDiagGaussian
@@ -126,10 +117,6 @@ class EraActorCriticPolicy(ActorCriticPolicy):
             "log_std_max": log_std_max,
         }
         check_spaces(action_space, use_sde, **self.era)
-        self.entropy_bonus = EntropyBonusWarning(
-            "The loss rewards entropy (ent_coef is not 0), and ERA fixes it: the reward has no "
-            "gradient except where an ln sigma is clipped at log_std_min. Set ent_coef=0.0."
-        )
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         if self.log_std_init != 0:
             raise ValueError(
@@ -146,14 +133,8 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         mean, pre_std = self.action_net(latent_pi).chunk(2, dim=-1)
         return self.action_dist.proba_distribution(mean, pre_std)
 
-    def evaluate_actions(
-        self, obs: PyTorchObs, actions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        values, log_prob, entropy = super().evaluate_actions(obs, actions)
-        return values, log_prob, self.entropy_bonus.watch(entropy)
-
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the policy, which is the Gaussian here, (B,) in nats; and ln sigma, (B, D)."""
+        """The policy's, which is the Gaussian's here, (B,) in nats; and ln sigma, (B, D)."""
         distribution = self.get_distribution(obs)
         return distribution.entropy(), distribution.distribution.stddev.log()
 
@@ -205,10 +186,6 @@ class EraActor(Actor):
         dim = get_action_dim(self.action_space)
         self.action_dist = BoundedDistribution(dim, distribution)
         self.era = (dim * target_entropy, log_std_min, log_std_max)
-        self.entropy_bonus = EntropyBonusWarning(
-            "The loss rewards entropy (ent_coef is not 0) beside ERA, which holds it without a "
-            "term in the loss. Set ent_coef=0.0; SAC's default is 'auto'."
-        )
 
     def get_action_dist_params(
         self, obs: PyTorchObs
@@ -216,10 +193,6 @@ class EraActor(Actor):
         """Mean and ln sigma, (B, D). stable-baselines3's own would clamp ln sigma after ERA."""
         latent = self.latent_pi(self.extract_features(obs, self.features_extractor))
         return self.mu(latent), state_level_log_std(self.log_std(latent), *self.era), {}
-
-    def action_log_prob(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
-        actions, log_prob = super().action_log_prob(obs)
-        return actions, self.entropy_bonus.watch(log_prob)
 
 
 class EraSACPolicy(SACPolicy):
@@ -235,8 +208,8 @@ class EraSACPolicy(SACPolicy):
         The others are stable-baselines3's.
 
     Raises:
-        ValueError: an action of one dimension, gSDE, an infeasible target, a setting that is no
-            number, an unknown distribution.
+        ValueError: an action of one dimension, gSDE, an infeasible target.
+        KeyError: an unknown distribution.
     """
 
     def __init__(
@@ -253,7 +226,6 @@ class EraSACPolicy(SACPolicy):
         **kwargs: Any,
     ):
         check_spaces(action_space, use_sde, target_entropy, log_std_min, log_std_max)
-        check_choice("distribution", distribution, DISTRIBUTIONS)
         self.era = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
@@ -267,7 +239,7 @@ class EraSACPolicy(SACPolicy):
         return EraActor(**kwargs, **self.era).to(self.device)
 
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the bounded policy, (B,) in nats; and ln sigma, (B, D)."""
+        """The bounded policy's, (B,) in nats; and ln sigma, (B, D)."""
         mean, log_std, _ = self.actor.get_action_dist_params(obs)
         return self.actor.action_dist.proba_distribution(mean, log_std).entropy(), log_std
 
@@ -284,12 +256,14 @@ class EraMetrics(BaseCallback):
         era/min_entropy_per_dim       the policy's, in the state that has least
         era/gaussian_entropy_per_dim  the Gaussian's before it is bounded, mean over the states
 
-    The training itself is the same with and without: no random number of it is used.
+    The training itself is the same with and without: no random number of it is used. At its start
+    there is a warning if the loss has an entropy bonus beside ERA.
 
     Args:
         freq: environment steps between two measurements, at least.
 
-    Training raises ValueError at its start where the policy is not ERA's.
+    Raises:
+        ValueError: at the start of training, where the policy is not ERA's.
     """
 
     def __init__(self, freq: int = 1000):
@@ -297,18 +271,24 @@ class EraMetrics(BaseCallback):
         self.freq = freq
 
     def _on_training_start(self) -> None:
-        self.check_policy()
+        if not self.has_era():
+            raise ValueError(
+                f"{type(self).__module__}.EraMetrics cannot measure {type(self.model.policy)}: it "
+                "measures the policies of era.stable_baselines3; for a model of sbx with era_actor "
+                "take era.sbx.EraMetrics."
+            )
+        # sbx replaces model.ent_coef.
+        coefficient = getattr(self.model, "ent_coef_init", self.model.ent_coef)
+        if coefficient != 0:
+            warnings.warn(
+                f"ent_coef={coefficient!r}: the loss has an entropy bonus beside ERA, which holds "
+                "the entropy without one. Set ent_coef=0.0; SAC's default is 'auto'.",
+                stacklevel=1,
+            )
         self.next = getattr(self.model, "learning_starts", 0) + 1
 
-    def check_policy(self) -> None:
-        """Raises ValueError for a model whose policy is not one of this file."""
-        policy = type(self.model.policy)
-        if not issubclass(policy, EraActorCriticPolicy | EraSACPolicy):
-            raise ValueError(
-                "era.stable_baselines3.EraMetrics measures EraActorCriticPolicy and EraSACPolicy, "
-                f"and this model has {policy.__module__}.{policy.__name__}. For a model of sbx "
-                "with era_actor take era.sbx.EraMetrics. Nothing has been trained yet."
-            )
+    def has_era(self) -> bool:
+        return isinstance(self.model.policy, EraActorCriticPolicy | EraSACPolicy)
 
     def _on_step(self) -> bool:
         return True
@@ -340,7 +320,7 @@ class EraMetrics(BaseCallback):
 
 @contextlib.contextmanager
 def unchanged_random_numbers(device: torch.device) -> Iterator[None]:
-    """Those of NumPy, which the buffers draw from, and of torch go on as if nothing had been."""
+    """Restores the random states of NumPy, which the buffers draw from, and of torch."""
     state = np.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield

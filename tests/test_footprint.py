@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("train", "train_multigpu")  # FastTD3's two copies of its training script
 TIMM = ("timm/layers/__init__.py", "timm/layers/test_time_pool.py", "timm/models/_factory.py")
-FASTTD3 = (*SCRIPTS, "hyperparams", "fast_td3_deploy", "environments/mujoco_playground_env")
+FASTTD3 = (*SCRIPTS, "hyperparams", "fast_td3_deploy")
 CHANGED = {
     "timm": {*TIMM, "train.py", "validate.py", "inference.py", "onnx_export.py"},
     "fasttd3": {f"fast_td3/{name}.py" for name in FASTTD3},

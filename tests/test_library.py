@@ -1,6 +1,5 @@
-"""The library era/: the page's examples, `python -m era`, and the package that `pip install .` makes."""
+"""The library era/: the page's examples, and the package that `pip install .` makes."""
 
-import json
 import math
 import os
 import re
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from era import __version__
-from era.__main__ import INTEGRATIONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,48 +66,6 @@ def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example, capsys):
     transformed = torch.where(sharpened[..., None], 2 * z, torch.where(flattened[..., None], z / 2, z))
     expected = transformed.log_softmax(-1).gather(-1, left["labels"][..., None])[..., 0]
     torch.testing.assert_close(left["log_prob"].detach().double(), expected, rtol=1e-5, atol=1e-4)
-
-
-# python -m era
-
-
-def test_what_is_installed_is_named_without_importing_it(project_root, tmp_path):
-    versions = {"torch": "9.9", "timm": "1.0.15", "verl": "0.9.1", "stable_baselines3": "2.9.7", "sbx_rl": "0.29.0"}
-    for name, version in {**versions, "rsl_rl_lib": "5.5.1"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported')\n")
-        (tmp_path / f"{name}-{version}.dist-info").mkdir()
-        (tmp_path / f"{name}-{version}.dist-info/METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-    def lines():
-        done = subprocess.run([sys.executable, "-m", "era"], cwd=project_root, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    about, verl, timm, fasttd3, sb3, sbx, rsl_rl = lines()
-    assert about == f"era {__version__}, torch 9.9"
-    assert verl == "verl: 0.9.1; ERA is in python -m era.verl.main_ppo"
-    timm_fits = "the integration fits v1.0.20 and v1.0.28 (apply.py apply timm); era.timm fits 1.0.20 to 1.0.31"
-    assert timm == f"timm: 1.0.15, without ERA; {timm_fits}"
-    assert fasttd3.startswith("fasttd3: not installed;")
-    assert sb3 == "stable-baselines3: 2.9.7; ERA is in era.stable_baselines3"
-    assert sbx == "sbx-rl: 0.29.0; era.sbx fits 0.28"
-    assert rsl_rl == "rsl-rl-lib: 5.5.1; ERA is in era.rsl_rl"
-    (tmp_path / "verl/utils").mkdir()
-    (tmp_path / "verl/utils/era.py").touch()
-    assert lines()[1].startswith(f"verl: with ERA, in {tmp_path / 'verl'};")
-    (tmp_path / "timm-1.0.15.dist-info/METADATA").write_text("Name: timm\nVersion: 1.0.31\n")
-    assert lines()[2] == "timm: 1.0.31; ERA is in era.timm"
-
-
-def test_the_integrations_are_those_of_apply_py(project_root):
-    upstreams = json.loads((project_root / "upstreams.json").read_text())
-    for name, (package, fits, file, _) in INTEGRATIONS.items():
-        assert fits == " and ".join(upstreams[name]["versions"])
-        assert re.search(
-            rf"^{package}/{file}( <-|$)", (project_root / f"overlays/{name}.list").read_text(), re.MULTILINE
-        )
 
 
 # The package

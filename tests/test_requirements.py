@@ -23,7 +23,7 @@ def locked(text, project_root):
 
     def versions(environment):
         files = (project_root / "requirements").glob(f"{environment}*.txt")
-        lines = "\n".join(text(file.name) for file in files if "-playground" not in file.name)
+        lines = "\n".join(text(file.name) for file in files)
         return dict(re.findall(r"^([a-z0-9-]+)(?:\[\w+\])?==(\S+)", lines, re.MULTILINE))
 
     return versions
@@ -62,7 +62,7 @@ def test_what_an_environment_lacks_is_named(check, locked):
     assert check("timm", timm) == ["no safetensors"]
 
 
-@pytest.mark.parametrize("environment", [*CPU, *(f"{name}-gpu" for name in GPU), "fasttd3-playground"])
+@pytest.mark.parametrize("environment", [*CPU, *(f"{name}-gpu" for name in GPU)])
 def test_locks_keep_what_their_in_files_pin(text, environment):
     lines = text(f"{environment}.in") + (text(f"{environment}-torch.txt") if environment in CPU else "")
     lock = text(f"{environment}.txt") + (text(f"{environment}-torch.txt") if environment in CPU else "")

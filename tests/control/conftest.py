@@ -18,7 +18,7 @@ def scripts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def modules(patched_fasttd3):
     """FastTD3's modules and the overlay's by their bare names, as the training scripts import them."""
-    names = ("era", "era_args", "era_training", "fast_td3", "fast_td3_utils", "fastsac_era", "hyperparams", "run_args")
+    names = ("era", "era_training", "fast_td3", "fast_td3_utils", "fastsac_era", "hyperparams", "run_args")
     names += ("run_log",)
     with importable(patched_fasttd3 / "fast_td3", *names) as found:
         yield found

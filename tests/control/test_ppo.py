@@ -1,11 +1,8 @@
 """PPO-ERA in the paper's code: upstream's script, run in this process, on tiny settings."""
 
 import csv
-import gc
 import math
-import os
 import runpy
-import signal
 import sys
 from argparse import Namespace
 
@@ -22,23 +19,9 @@ FOLDER, SCRIPT = "5.PPO-continuous", "PPO_continuous_main.py"
 OURS = ("era", "era_ppo", "fast", "run_json", "training_run")
 UPSTREAMS = ("normalization", "replaybuffer", "ppo_continuous")
 TINY = [
-    "--env",
-    "Hopper-v4",
-    "--seed",
-    "3",
-    "--max_train_steps",
-    "1000",
-    "--evaluate_freq",
-    "250",
-    "--save_freq",
-    "1",
-    "--batch_size",
-    "256",
-    "--mini_batch_size",
-    "32",
-    "--K_epochs",
-    "2",
-]
+    "--env", "Hopper-v4", "--seed", "3", "--max_train_steps", "1000", "--evaluate_freq", "250", "--save_freq", "1",
+    "--batch_size", "256", "--mini_batch_size", "32", "--K_epochs", "2",
+]  # fmt: skip
 LOW = ("--log_std_init", "-1.7", "--entropy_coef", "0")
 VARIANTS = {
     "era": ("--std", "era", "--era_target", "-0.2"),
@@ -51,22 +34,14 @@ VARIANTS = {
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """train(tree, *flags): runs the script in tmp_path/<name>, and returns that folder."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def end_process():
-        """As far as a run's end ends what the script leaves in its process: signal handlers, and with them the lock."""
-        torch.distributions.Distribution.set_default_validate_args(True)  # --fast turns it off
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        gc.collect()
 
     def run(tree, *flags, name="run", change=None):
-        end_process()
         folder = tmp_path / name
         (folder / "data_train").mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", [SCRIPT, *TINY, *flags])
         ours = OURS if (tree / FOLDER / "era_ppo.py").exists() else ()
+        torch.distributions.Distribution.set_default_validate_args(True)  # --fast turns it off
         with importable(tree / FOLDER, *UPSTREAMS, *ours) as modules:
             if change:
                 change(modules)
@@ -74,7 +49,7 @@ def train(tmp_path, monkeypatch):
         return folder
 
     yield run
-    end_process()
+    torch.distributions.Distribution.set_default_validate_args(True)
 
 
 def returns(folder):
@@ -115,26 +90,24 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_an_interrupted_run_goes_on_to_the_bit(patched_ppo, train, how):
+def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train):
     flags = (*VARIANTS["head, LLM techniques"], "--csv_path", "train.csv", "--fast")
     whole = train(patched_ppo, *flags, name="whole")
 
-    def interrupt(modules):
-        evaluated = modules.training_run.TrainingRun.evaluated
-
-        def evaluated_and_interrupted(self, total_steps, reward):
-            if total_steps == 750 and how == "killed":
-                raise Killed
-            evaluated(self, total_steps, reward)
+    def kill(modules):
+        def evaluated(self, total_steps, reward):
+            upstreams(self, total_steps, reward)
             if total_steps == 750:
-                os.kill(os.getpid(), signal.SIGTERM)
+                raise Killed
 
-        modules.training_run.SECONDS_BETWEEN_CHECKPOINTS = 0 if how == "killed" else math.inf
-        modules.training_run.TrainingRun.evaluated = evaluated_and_interrupted
+        upstreams = modules.training_run.TrainingRun.evaluated
+        modules.training_run.SECONDS_BETWEEN_CHECKPOINTS = 0
+        modules.training_run.TrainingRun.evaluated = evaluated
 
-    with pytest.raises(Killed if how == "killed" else SystemExit):
-        train(patched_ppo, *flags, name="cut", change=interrupt)
+    with pytest.raises(Killed):
+        train(patched_ppo, *flags, name="cut", change=kill)
+    with open(whole.parent / "cut/train.csv", "a") as file:
+        file.write("900,12")  # as a full disk leaves a line
     cut = train(patched_ppo, *flags, name="cut")
     assert rows(cut) == rows(whole)
     assert np.array_equal(returns(cut), returns(whole))
@@ -143,52 +116,14 @@ def test_an_interrupted_run_goes_on_to_the_bit(patched_ppo, train, how):
 
 def test_a_folder_holds_one_run(patched_ppo, train, capsys):
     flags = ("--csv_path", "train.csv", "--fast")
-
-    def refused(*flags):
-        with pytest.raises(SystemExit, match="2"):
-            train(patched_ppo, *flags)
-        return capsys.readouterr().err
-
-    locks = []
-
-    def keep_lock(modules):
-        modules.training_run.TrainingRun.finish = lambda self: locks.append(self.lock)
-
-    train(patched_ppo, *flags, change=keep_lock)
-    assert "another process trains in" in refused(*flags)
-    locks.pop().close()
-    assert "holds another run" in refused(*flags, "--gamma", "0.9")
     folder = train(patched_ppo, *flags)
     before = (folder / "train.csv").read_bytes()
-    assert "holds another run" in refused(*flags, "--gamma", "0.9")
-    assert "is a folder" in refused("--csv_path", "data_train")
-    (folder / "file").touch()
-    assert "File exists" in refused("--csv_path", "file/train.csv")
+    with pytest.raises(SystemExit, match="holds another run"):
+        train(patched_ppo, *flags, "--gamma", "0.9")
     with pytest.raises(SystemExit) as ended:
         train(patched_ppo, *flags)
     assert not ended.value.code and (folder / "train.csv").read_bytes() == before
-
-
-def test_a_checkpoint_runs_no_code(patched_ppo, train, capsys, tmp_path):
-    class Code:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "made"),)
-
-    (tmp_path / "run").mkdir()
-    torch.save({"total_steps": 100, "rows": [Code()]}, tmp_path / "run/checkpoint.pt")
-    with pytest.raises(SystemExit, match="2"):
-        train(patched_ppo, "--csv_path", "train.csv")
-    assert ".mkdir, which is no part of a run and could run code" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
-
-
-def test_a_damaged_checkpoint_is_named(patched_ppo, train, capsys, tmp_path):
-    for damage in (b"", b"text", bytes(1000)):
-        (tmp_path / "run").mkdir(exist_ok=True)
-        (tmp_path / "run/checkpoint.pt").write_bytes(damage)
-        with pytest.raises(SystemExit, match="2"):
-            train(patched_ppo, "--csv_path", "train.csv")
-        assert "Remove it, and the run starts over." in capsys.readouterr().err
+    assert "finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -198,19 +133,14 @@ def test_a_damaged_checkpoint_is_named(patched_ppo, train, capsys, tmp_path):
         ("--std era --env InvertedPendulum-v4", "at least two dimensions"),
         ("--std era --log_std_init 0", "starts at its target"),
         ("--era_target -0.3", "needs --std era"),
-        ("--selective 0.2", "all states have the same entropy"),
-        ("--std head --selective 1.5", "a number above 0, up to 1"),
-        ("--epsilon_high 0.1", "at least --epsilon, 0.2"),
+        ("--selective 0.2", "all states have one entropy"),
         ("--fast --mini_batch_size 60", "must divide --batch_size"),
         ("--std era --policy_dist Beta", "need --policy_dist Gaussian, not Beta"),
     ],
 )
-def test_bad_flags_are_named_at_the_start(patched_ppo, train, capsys, flags, expected):
-    with pytest.raises(SystemExit) as ended:
+def test_flags_without_effect_are_named_at_the_start(patched_ppo, train, flags, expected):
+    with pytest.raises(SystemExit, match=expected):
         train(patched_ppo, *flags.split())
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert expected in error and "Nothing was started." in error
 
 
 @pytest.fixture

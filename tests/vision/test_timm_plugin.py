@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 
-from era.__main__ import ALSO_PLUGINS
-
 
 def python(folder, path, *words):
     env = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -22,19 +20,15 @@ def test_on_timm_1_0_20(project_root, trees_of):
 
 def test_without_timm_and_with_an_older_one(project_root, tmp_path):
     result = python(project_root, tmp_path, "-c", "import era.timm")
-    install = "pip install 'timm>=1.0.20,<1.0.32'\n"
-    assert result.stderr.endswith(f"ImportError: era.timm is for timm, which is not installed. {install}")
+    assert "ImportError: era.timm is for timm, which is not installed. pip install" in result.stderr
     (tmp_path / "timm.py").write_text("__version__ = '1.0.19'\n")
     result = python(project_root, tmp_path, "-c", "import era.timm")
-    assert result.stderr.endswith(f"ImportError: era.timm is for timm 1.0.20 or newer, found 1.0.19. {install}")
+    assert "ImportError: era.timm is for timm 1.0.20 or newer, found 1.0.19. pip install" in result.stderr
 
 
 def test_the_versions_are_those_of_the_tests(project_root):
     sources = (project_root / "requirements/timm-sources.txt").read_text()
     tested = re.findall(r"^timm==(\S+)", sources, re.MULTILINE)
-    assert ALSO_PLUGINS["timm"][:2] == (tuple(tested), f"{tested[0]} to {tested[-1]}")
     assert f'OLDEST, NEWEST = "{tested[0]}", "{tested[-1]}"' in (project_root / "era/timm.py").read_text()
-    extra = re.search(r'^timm = \["(.*)"\]', (project_root / "pyproject.toml").read_text(), re.MULTILINE).group(1)
-    assert f"pip install '{extra}'" in (project_root / "era/timm.py").read_text()
     page = (project_root / "docs/vision/plug-in.md").read_text()
     assert re.findall(r"^\| (\d\S+) \| `era.timm`", page, re.MULTILINE) == tested

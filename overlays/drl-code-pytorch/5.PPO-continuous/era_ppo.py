@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """PPO-ERA: its flags, the standard deviation of the policy, and the paper's LLM techniques.
 
 Upstream's ln sigma is one learned parameter per action dimension, started at 0. Here it can also
@@ -65,53 +54,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def problems(args: argparse.Namespace) -> list:
-    """What is wrong with the flags; args.action_dim is the environment's."""
-    found = []
-    if args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast):
-        found.append(f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}.")
-    if args.era_target is not None and args.std != "era":
-        found.append(f"--era_target {args.era_target} needs --std era.")
-    if args.log_std_init is not None and (
-        args.std == "era" or not math.isfinite(args.log_std_init)
-    ):
-        found.append(
-            f"--log_std_init {args.log_std_init}: a finite number expected, and none with --std "
-            "era, which starts at its target."
+def check(args: argparse.Namespace) -> None:
+    """Exits where a flag would have no effect, or ERA cannot hold its target.
+
+    args.action_dim is the environment's.
+    """
+    found = [
+        message
+        for wrong, message in (
+            (
+                args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast),
+                f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}",
+            ),
+            (
+                args.std != "era" and args.era_target is not None,
+                f"--era_target {args.era_target} needs --std era",
+            ),
+            (
+                args.std == "era" and args.log_std_init is not None,
+                "--log_std_init does nothing with --std era, which starts at its target",
+            ),
+            (
+                args.std != "head" and args.selective is not None,
+                f"--selective needs --std head: with --std {args.std} all states have one entropy",
+            ),
+            (
+                args.fast and args.batch_size % args.mini_batch_size,
+                "--fast records passes of one size: --mini_batch_size must divide --batch_size",
+            ),
         )
-    if args.epsilon_high is not None and not args.epsilon_high >= args.epsilon:
-        found.append(
-            f"--epsilon_high {args.epsilon_high}: at least --epsilon, {args.epsilon}, expected."
-        )
-    if args.selective is not None:
-        if not 0 < args.selective <= 1:
-            found.append(f"--selective {args.selective}: a number above 0, up to 1, expected.")
-        if args.std != "head":
-            found.append(
-                f"--selective needs --std head: with --std {args.std} all states have the same "
-                "entropy, so there is nothing to select."
-            )
-    if args.fast and args.batch_size % args.mini_batch_size:
-        found.append(
-            f"--fast: --mini_batch_size {args.mini_batch_size} must divide --batch_size "
-            f"{args.batch_size}: a pass is recorded for one size."
-        )
+        if wrong
+    ]
     if args.std == "era":
         try:
             era.check_state_level(args.action_dim)
             era.check_target(target(args), args.action_dim, *log_std_range(args))
         except ValueError as error:
             found.append(f"--std era: {error}")
-    return found
-
-
-def check(args: argparse.Namespace) -> None:
-    """Ends the process with what is wrong with the flags, if anything is."""
-    found = problems(args)
     if found:
-        lines = "\n       ".join(found)
-        print(f"error: {lines}\nNothing was started.", file=sys.stderr)
-        sys.exit(2)
+        sys.exit("error: " + "\n       ".join(found))
 
 
 def target(args: argparse.Namespace) -> float:

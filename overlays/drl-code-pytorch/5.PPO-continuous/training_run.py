@@ -1,31 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """A run of PPO_continuous_main.py that writes train.csv and run.json, and resumes.
 
 train.csv has a row per evaluation. When an episode starts the simulator holds nothing of the past
-but its random state, so a checkpoint made there lets the run go on to the bit. One is made each
-minute, and when a signal asks to end.
+but its random state, so a checkpoint made there, once a minute, lets the run go on to the bit.
 """
 
 import argparse
-import codecs
 import csv
-import fcntl
 import os
-import re
-import shlex
-import signal
 import sys
 import time
 from pathlib import Path
@@ -35,10 +18,9 @@ import numpy as np
 import run_json
 import torch
 from fast import Fast
-from normalization import RunningMeanStd
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
-CHECKPOINT, LOCK = "checkpoint.pt", ".training"
+CHECKPOINT = "checkpoint.pt"
 SECONDS_BETWEEN_CHECKPOINTS = 60
 # What changes in training, beside the agent: main()'s variables, as far as its flags make them.
 CHANGING = ("replay_buffer", "state_norm", "reward_norm", "reward_scaling", "evaluate_rewards")
@@ -63,11 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     era_ppo.add_arguments(parser)
 
 
-def refuse(message: str) -> None:
-    print(f"error: {message} Nothing was changed.", file=sys.stderr)
-    sys.exit(2)
-
-
 class TrainingRun:
     """
     Args:
@@ -81,52 +58,28 @@ class TrainingRun:
         os.makedirs("data_train", exist_ok=True)  # upstream saves its rewards there
         if args.fast:
             self.agent.fast = Fast(self.agent, args)
-        self.stopped_by = None
         if args.csv_path is None:
             return
         self.folder = args.csv_path.resolve().parent
-        self.record = run_json.begin("ppo", args.env, args.seed, args.max_train_steps, PACKAGES)
-        try:
-            self.take_folder()
-        except OSError as problem:
-            refuse(f"--csv_path {args.csv_path}: {problem.strerror}: {problem.filename}.")
-        self.rows, self.cpu_before = [], 0.0
-        self.began = self.saved = time.time()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.stop)
-
-    def take_folder(self) -> None:
-        """Ends the process if the folder holds another run, or this one finished."""
-        path = self.args.csv_path
-        if path.is_dir():
-            refuse(f"--csv_path {path} is a folder. Name a file in a folder of the run's own.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = (self.folder / LOCK).open("w")  # as long as this process lives
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            refuse(f"another process trains in {self.folder}. Name a file in another folder.")
+        self.record = run_json.begin("ppo", args.env, args.seed, args.max_train_steps, PACKAGES)
         before = run_json.read(self.folder)
         if before and before.get("command") != self.record["command"]:
-            then, now = (
-                shlex.join(map(str, record["command"])) for record in (before, self.record)
-            )
-            refuse(
-                f"{self.folder} holds another run. Then: {then}; now: {now}. Give the same flags "
+            sys.exit(
+                f"error: {self.folder} holds another run, {before.get('command')}. Give its flags "
                 "to resume it, or name a file in another folder."
             )
         if before.get("finished") is True:
             print(f"{self.folder} holds this run, finished")
             sys.exit()
-
-    def stop(self, number: int, frame: object) -> None:
-        self.stopped_by = number
+        self.cpu_before = 0.0
+        self.began = self.saved = time.time()
 
     def cpu_seconds(self) -> float:
         return round(self.cpu_before + time.process_time(), 1)
 
     def begin_episode(self, total_steps: int) -> int:
-        """Resumes the run when it has just started; saves it from time to time.
+        """Resumes the run when it has just started; saves it once a minute.
 
         Returns:
             The steps that are done.
@@ -136,13 +89,22 @@ class TrainingRun:
         if total_steps == 0:
             if (self.folder / CHECKPOINT).exists():
                 total_steps = self.resume()
+            self.keep_rows(total_steps)
             run_json.start(self.folder, self.record)
-        if self.stopped_by or time.time() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
+        if time.time() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self.save(total_steps)
-        if self.stopped_by:
-            print(f"stopped at step {total_steps}; the same command goes on from there")
-            sys.exit(128 + self.stopped_by)
         return total_steps
+
+    def keep_rows(self, total_steps: int) -> None:
+        """Rows after this step will be written again; the last line may be cut short."""
+        path, rows = self.args.csv_path, []
+        if path.exists():
+            lines = path.read_text().splitlines(keepends=True)[1:]
+            rows = [line for line in lines if line.endswith("\n")]
+        kept = [line for line in rows if int(line.split(",")[0]) <= total_steps]
+        new = path.with_suffix(".new")
+        new.write_text(",".join(COLUMNS) + "\n" + "".join(kept))
+        os.replace(new, path)
 
     def evaluated(self, total_steps: int, evaluate_reward: float) -> None:
         """Adds a row for upstream's evaluation."""
@@ -159,11 +121,9 @@ class TrainingRun:
             *(entropy.mean(), entropy.min()),
             *(log_std.mean(), log_std.std(unbiased=False), log_std.min(), clipped.mean()),
         )
-        self.rows.append([total_steps, *(f"{float(number):.6g}" for number in numbers)])
-        new = self.args.csv_path.with_suffix(".new")
-        with new.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *self.rows])
-        os.replace(new, self.args.csv_path)
+        with self.args.csv_path.open("a", newline="") as file:
+            row = [total_steps, *(f"{float(number):.6g}" for number in numbers)]
+            csv.writer(file, lineterminator="\n").writerow(row)
 
     def finish(self) -> None:
         if self.args.csv_path is None:
@@ -174,7 +134,6 @@ class TrainingRun:
     def save(self, total_steps: int) -> None:
         checkpoint = {
             "total_steps": total_steps,
-            "rows": self.rows,
             "seconds": time.time() - self.began,
             "cpu_seconds": self.cpu_seconds(),
             "started": self.record["started"],
@@ -193,33 +152,9 @@ class TrainingRun:
         os.replace(new, self.folder / CHECKPOINT)
         self.saved = time.time()
 
-    def loadable(self) -> list:
-        """What a checkpoint holds beside tensors and plain values: NumPy's arrays, and upstream's
-        classes that hold them. The functions are those that pickle calls for an array, a number
-        and bytes.
-        """
-        array, number = np.zeros(1), np.float64()
-        classes = {type(self.variables[name]) for name in CHANGING if name in self.variables}
-        return [
-            *(classes - {list}),
-            RunningMeanStd,
-            *(np.ndarray, np.dtype, *(type(np.dtype(name)) for name in ("f4", "f8", "i8", "?"))),
-            *(array.__reduce__()[0], number.__reduce__()[0], codecs.encode),
-        ]
-
     def resume(self) -> int:
-        file = self.folder / CHECKPOINT
-        try:
-            with torch.serialization.safe_globals(self.loadable()):
-                checkpoint = torch.load(file, weights_only=True)
-        except Exception as problem:  # of many kinds, by where the file is damaged
-            code = re.search(r"GLOBAL (\S+)", str(problem))
-            what = (
-                f"holds {code[1]}, which is no part of a run and could run code"
-                if code
-                else f"cannot be read ({type(problem).__name__})"
-            )
-            refuse(f"{file} {what}. Remove it, and the run starts over.")
+        # It holds objects of upstream's classes; this run wrote it into its own folder.
+        checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=False)
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
         for name, value in checkpoint["variables"].items():
@@ -230,7 +165,7 @@ class TrainingRun:
         for name, state in checkpoint["environments"].items():
             self.variables[name].unwrapped.np_random.bit_generator.state = state
         torch.set_rng_state(checkpoint["torch"])
-        self.rows, self.cpu_before = checkpoint["rows"], checkpoint["cpu_seconds"]
+        self.cpu_before = checkpoint["cpu_seconds"]
         self.began = time.time() - checkpoint["seconds"]
         self.record["started"] = checkpoint["started"]
         return checkpoint["total_steps"]

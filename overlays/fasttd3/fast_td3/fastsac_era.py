@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """FastSAC-ERA: FastTD3 with a stochastic actor whose entropy ERA keeps up.
 
 Paper, section "FastSAC-ERA": FastTD3's exploration noise and its critic's noise stay, policy
@@ -51,7 +40,8 @@ class Actor(fast_td3.Actor):
         The others are FastTD3's.
 
     Raises:
-        ValueError: a target that is not feasible; one action dimension with level "state".
+        ValueError: a target that is not feasible; one action dimension with level "state"; a
+            learned delta for a target that no density on [-1, 1] has.
     """
 
     def __init__(
@@ -72,6 +62,11 @@ class Actor(fast_td3.Actor):
         self.distribution_cls = era.DISTRIBUTIONS[distribution]
         self.target_entropy = self.n_act * target_entropy
         era.check_target(self.target_entropy, self.n_act, log_std_min, log_std_max)
+        if learn_delta and distribution != "clipped" and target_entropy >= math.log(2):
+            raise ValueError(
+                f"target_entropy = {target_entropy:g} per action dimension: no density on [-1, 1] "
+                f"has ln 2 = {math.log(2):.4f} nats or more, so a learned delta would only grow."
+            )
         self.largest_delta = era.feasible_targets(1, log_std_min, log_std_max)[1] - target_entropy
         self.level, self.log_std_min, self.log_std_max = level, log_std_min, log_std_max
         # Initialised like fc_mu, so that all sigma are about equal at first.

@@ -15,14 +15,6 @@ def require():
         pytest.skip(f"no {', '.join(missing)} in this environment: make test-control", allow_module_level=True)
 
 
-# Of a plug-in for 3 action dimensions, and what is said of them.
-REFUSED = [
-    ({"target_entropy": 1.5}, r"target_entropy = 1.5 nats per action dimension is not feasible.*-6.5811 and 1.4189"),
-    ({"log_std_min": 1.0}, "log_std_min = 1.0"),
-    *(({"target_entropy": value}, "target_entropy = .*: a number expected") for value in ("-0.5", None, [-0.5], True)),
-    ({"log_std_min": "-8"}, "log_std_min = '-8': a number expected"),
-]
-
 C = math.log(math.sqrt(2 * math.pi * math.e))
 OBSERVATIONS = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 

@@ -8,7 +8,6 @@ plugin_helpers.require()
 import jax
 import numpy as np
 import pytest
-import sbx
 from plugin_helpers import OBSERVATIONS, Reach, tree_equal
 from sbx import SAC
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -107,16 +106,3 @@ def test_one_dimension_at_the_batch_level():
     policy_kwargs = {**era_actor(TARGET), "net_arch": [32]}
     model = EraSAC("MlpPolicy", Reach(1), level="batch", policy_kwargs=policy_kwargs, learning_starts=10)
     assert policy_of(model, model.learn(20).policy.actor_state.params).log_std.std() > 1e-3
-
-
-def test_what_it_cannot_train_is_refused_at_construction():
-    for changes, said in (
-        ({"level": "states"}, "level = 'states': one of state, batch expected"),
-        ({"ent_coef": "auto"}, "ent_coef = 'auto'"),
-        ({"ent_coef": 0.1}, "ent_coef = 0.1"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            make(**changes)
-    for policy_kwargs in (None, {"net_arch": [32]}, {"actor_class": sbx.sac.policies.SquashedGaussianActor}):
-        with pytest.raises(ValueError, match="policy_kwargs=era_actor"):
-            EraSAC("MlpPolicy", Reach(), policy_kwargs=policy_kwargs)

@@ -2,7 +2,6 @@
 """era.rsl_rl in rsl_rl's own runner."""
 
 import copy
-import warnings
 
 import plugin_helpers
 
@@ -11,7 +10,7 @@ plugin_helpers.require()
 import numpy as np
 import pytest
 import torch
-from plugin_helpers import REFUSED, gaussian_entropies
+from plugin_helpers import gaussian_entropies
 from rsl_rl.runners import OnPolicyRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
@@ -32,13 +31,18 @@ CONFIGURATION = {
 }
 
 
-def runner(tmp_path=None, env=None, **changes):
+def configuration(algorithm=None, **settings):
+    """Of the runner: changes of PPO's, and of ERA's distribution."""
+    made = copy.deepcopy(CONFIGURATION)
+    made["algorithm"].update(algorithm or {})
+    made["actor"]["distribution_cfg"].update(settings)
+    return made
+
+
+def runner(tmp_path=None, env=None):
     torch.manual_seed(0)
-    configuration = copy.deepcopy(CONFIGURATION)
-    configuration["algorithm"].update(changes.pop("algorithm", {}))
-    configuration["actor"]["distribution_cfg"].update(changes)
     device = env.device if env else "cpu"
-    return OnPolicyRunner(env or PointsEnv(3), configuration, log_dir=tmp_path and str(tmp_path), device=device)
+    return OnPolicyRunner(env or PointsEnv(3), configuration(), log_dir=tmp_path and str(tmp_path), device=device)
 
 
 def log_std(of, device="cpu"):
@@ -53,9 +57,7 @@ def test_the_entropy_is_the_target_after_training_and_loading(tmp_path):
     at_first = log_std(trained)
     np.testing.assert_allclose(gaussian_entropies(at_first), TARGET, atol=1e-6)
     assert at_first.std() < 1e-6  # all alike
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*entropy_coef")
-        trained.learn(10)
+    trained.learn(10)
     found = log_std(trained)
     np.testing.assert_allclose(gaussian_entropies(found), TARGET, atol=1e-6)
     assert found.std(0).max() > 1e-4
@@ -73,20 +75,6 @@ def test_the_entropy_is_the_target_after_training_and_loading(tmp_path):
     torch.testing.assert_close(loaded.get_inference_policy()(obs), action, rtol=0, atol=0)
     exported = trained.alg.actor.as_jit().eval()
     torch.testing.assert_close(exported(obs["policy"]), action)
-
-
-def test_what_era_cannot_do_is_refused_at_construction():
-    with pytest.raises(ValueError, match=r"at least two dimensions.*EraSAC\(level='batch'\)"):
-        runner(env=PointsEnv(1))
-    for settings, said in REFUSED:
-        with pytest.raises(ValueError, match=said):
-            runner(**settings)
-
-
-def test_an_entropy_bonus_is_said_once():
-    with pytest.warns(UserWarning, match="Set entropy_coef to 0") as said:
-        runner(algorithm={"entropy_coef": 0.01}).learn(2)
-    assert len([w for w in said if "entropy_coef" in str(w.message)]) == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

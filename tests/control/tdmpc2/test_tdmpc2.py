@@ -40,13 +40,6 @@ def era_run(patched_tdmpc2, tmp_path_factory):
     return folder, train(patched_tdmpc2, folder, *SHORT, *ERA)
 
 
-@pytest.fixture
-def modules(patched_tdmpc2):
-    names = ("era_policy", "run_log")
-    with importable(patched_tdmpc2 / "tdmpc2", "common", *(f"common.{name}" for name in names)) as found:
-        yield SimpleNamespace(**{name: vars(found)[f"common.{name}"] for name in names})
-
-
 def same(one, other) -> bool:
     """Bit for bit, in every tensor and number of nested containers."""
     if isinstance(one, torch.Tensor):
@@ -109,55 +102,30 @@ def test_curves_and_record_of_a_run(era_run):
     assert expected.items() <= record.items() and record["finished"] and record["ended"] >= record["started"]
 
 
-def settings(**given):
-    plain = {"task": "walker-walk", "multitask": False, "action_dim": 6, "log_std_min": LOW, "log_std_max": HIGH}
-    return SimpleNamespace(**{**plain, "era_target": -1, "entropy_coef": 0, **given})
-
-
 @pytest.mark.parametrize(
-    "given, words",
+    "given, said",
     [
-        ({"era_target": 3.5}, ["era_target", "between -8.5811 and 3.4189"]),
-        ({"era_target": -9}, ["era_target", "between -8.5811 and 3.4189"]),
-        ({"era_target": "low"}, ["era_target=low", "a number"]),
-        ({"era_target": True}, ["era_target=True", "a number"]),
-        ({"log_std_min": 3}, ["log_std_min = 3"]),
-        ({"entropy_coef": 1e-4}, ["entropy_coef=0.0001", "Add entropy_coef=0"]),
-        ({"multitask": True, "task": "mt30"}, ["task=mt30", "one action dimension"]),
-        ({"action_dim": 1, "task": "acrobot-swingup"}, ["task=acrobot-swingup", "one action dimension"]),
+        ({"era_target": 3.5}, "between -51.4868 and 20.5132"),
+        ({"entropy_coef": 1e-4}, "entropy_coef=0.0001"),
+        ({"multitask": True, "task": "mt30"}, "task=mt30"),
+        ({"action_dim": 1, "task": "acrobot-swingup"}, "at least two dimensions"),
     ],
 )
-def test_settings_that_era_cannot_hold_are_refused(modules, given, words):
-    (problem,) = modules.era_policy.find_problems(settings(**given))
-    assert all(word in problem for word in words)
-    modules.era_policy.check(settings(**{**given, "era_target": None}))
+def test_settings_that_era_cannot_hold_are_refused(patched_tdmpc2, given, said):
+    plain = {"task": "walker-walk", "multitask": False, "action_dim": 6, "log_std_min": LOW, "log_std_max": HIGH}
+    with importable(patched_tdmpc2 / "tdmpc2", "common", "common.era_policy") as found:
+        check = vars(found)["common.era_policy"].check
+        check(SimpleNamespace(**{**plain, **given, "era_target": None}))
+        check(SimpleNamespace(**plain, era_target=-1, entropy_coef=0))
+        with pytest.raises(SystemExit, match=said):
+            check(SimpleNamespace(**{**plain, "era_target": -1, "entropy_coef": 0, **given}))
 
 
 @pytest.mark.parametrize("script", ["train.py", pytest.param("evaluate.py", marks=pytest.mark.slow)])
-def test_a_refusal_has_all_reasons_and_no_traceback(patched_tdmpc2, tmp_path, script):
-    keys = (*runs.TINY, "task=acrobot-swingup", "era_target=4", "checkpoint=none.pt")
+def test_a_refusal_has_no_traceback(patched_tdmpc2, tmp_path, script):
+    keys = (*runs.TINY, "task=acrobot-swingup", "era_target=-1", "entropy_coef=0", "checkpoint=none.pt")
     result = runs.run(patched_tdmpc2, patched_tdmpc2 / "tdmpc2" / script, *keys, folder=tmp_path)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    wrong = ("error: entropy_coef=0.0001", "one action dimension", "between -8.5811 and 3.4189")
-    assert all(word in result.stderr for word in (*wrong, "Nothing was started."))
-
-
-def test_curves_that_cannot_be_whole_are_refused(modules, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(modules.run_log.hydra.utils, "get_original_cwd", lambda: str(tmp_path))
-    (tmp_path / "train.csv").write_text("of another run\n")
-    plain = {"csv_path": "train.csv", "multitask": False, "steps": 1000, "eval_freq": 500, "episode_length": 500}
-    for given, reason in (
-        ({}, "File exists"),
-        ({"csv_path": "none/train.csv"}, "No such file"),
-        ({"steps": 1200}, "a multiple of eval_freq=500"),
-        ({"steps": 1600, "eval_freq": 200}, "of the 500 steps of an episode"),
-        ({"multitask": True, "task": "mt30"}, "not of mt30"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            modules.run_log.Logger(SimpleNamespace(**{**plain, **given}))
-        assert reason in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["train.csv"]
-    assert (tmp_path / "train.csv").read_text() == "of another run\n"
+    assert result.returncode and "Traceback" not in result.stderr and "at least two dimensions" in result.stderr
 
 
 @pytest.mark.slow

@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Gymnasium tasks (`--env_name Gym-Reacher-v4`) behind the interface of HumanoidBenchEnv.
 
 They let one try FastTD3 and FastSAC-ERA without HumanoidBench. Works with Gymnasium 0.29, which
@@ -23,7 +12,6 @@ from typing import Any, Callable, Dict, Tuple
 import gymnasium as gym
 import numpy as np
 import torch
-from environments import egl
 from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
@@ -50,38 +38,6 @@ def seeds(seed: int, rank: int, purpose: int, num_envs: int) -> np.ndarray:
     With consecutive numbers, runs of neighbouring seeds would share environments.
     """
     return np.random.SeedSequence([seed, rank, purpose]).generate_state(num_envs)
-
-
-def check_task(task: str, rendering: bool) -> None:
-    """Raises SystemExit, with the reason, if FastTD3 cannot train on the task."""
-
-    def refuse(reason: str) -> None:
-        raise SystemExit(f"error: --env_name {PREFIX}{task}: {reason} Nothing was started.")
-
-    try:
-        spec = gym.spec(task)
-    except gym.error.Error as error:
-        refuse(f"{error}")
-    if rendering and "mujoco" in str(spec.entry_point):
-        no_egl = egl.problem()
-        if no_egl:
-            refuse(f"{no_egl} --render_interval 0 trains without rendering.")
-    if spec.max_episode_steps is None:
-        refuse("the task has no limit of steps per episode, which the evaluation needs.")
-    try:
-        env = gym.make(task)
-    except (gym.error.Error, ImportError) as error:
-        refuse(f"it cannot be made here: {error}")
-    actions, observations = env.action_space, env.observation_space
-    env.close()
-    if not is_vector(actions) or not actions.is_bounded():
-        refuse(f"a continuous action vector with finite bounds expected, the task has {actions}.")
-    if not is_vector(observations):
-        refuse(f"an observation vector expected, the task has {observations}.")
-
-
-def is_vector(space: gym.Space) -> bool:
-    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1
 
 
 class GymnasiumEnv:
@@ -139,7 +95,6 @@ def make_envs(
     task, rendering = args.env_name[len(PREFIX) :], args.render_interval > 0
     if not rendering:  # train.py sets EGL, without whose libraries mujoco cannot be imported
         os.environ["MUJOCO_GL"] = "disable"
-    check_task(task, rendering)
 
     def envs(purpose: int, num_envs: int, render_mode: str = None) -> GymnasiumEnv:
         return GymnasiumEnv(task, seeds(args.seed, rank, purpose, num_envs), device, render_mode)

@@ -1,20 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """train.csv and run.json of a run, with or without ERA and wandb."""
 
 import csv
-import sys
 import time
 from pathlib import Path
 from typing import Any, Dict
@@ -35,11 +23,6 @@ PACKAGES = (
 )
 
 
-def refuse(reason: str) -> None:
-    print(f"error: {reason}\nNothing was started.", file=sys.stderr)
-    sys.exit(2)
-
-
 class Logger(logger.Logger):
     """TD-MPC2's. With cfg.csv_path it also writes a row per evaluation there, and run.json beside.
 
@@ -48,35 +31,16 @@ class Logger(logger.Logger):
     """
 
     def __init__(self, cfg: Any):
-        self.cfg, self.last_train = cfg, {}
+        self.last_train = {}
         self.csv_path = cfg.csv_path and Path(hydra.utils.get_original_cwd()) / cfg.csv_path
         if self.csv_path:
-            self.begin()
-        super().__init__(cfg)
-
-    def begin(self) -> None:
-        cfg = self.cfg
-        if cfg.multitask:
-            refuse(f"csv_path: the curves are those of a single task, not of {cfg.task}.")
-        if cfg.steps % cfg.eval_freq or cfg.steps % cfg.episode_length:
-            refuse(
-                f"steps={cfg.steps}: with csv_path a multiple of eval_freq={cfg.eval_freq} and of "
-                f"the {cfg.episode_length} steps of an episode expected, so that the last "
-                "evaluation is at the end."
-            )
-        try:
-            with open(self.csv_path, "x", newline="") as file:
-                csv.writer(file).writerow(COLUMNS)
+            self.csv_path.write_text(",".join(COLUMNS) + "\n")
             agent = "tdmpc2" if cfg.era_target is None else "tdmpc2_era"
             self.record = run_json.begin(
                 "tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES, agent=agent
             )
             run_json.start(self.csv_path.parent, self.record)
-        except OSError as error:
-            refuse(
-                f"csv_path: the curves cannot be written to {self.csv_path}: {error.strerror}. "
-                "Give another file, or move that one away."
-            )
+        super().__init__(cfg)
 
     def log(self, d: Dict[str, Any], category: str = "train") -> None:
         super().log(d, category)
@@ -91,7 +55,7 @@ class Logger(logger.Logger):
         for name in OF_UPDATE.values():
             row.append(f"{float(self.last_train[name]):.6g}" if name in self.last_train else "")
         with open(self.csv_path, "a", newline="") as file:
-            csv.writer(file).writerow(row)
+            csv.writer(file, lineterminator="\n").writerow(row)
 
     def finish(self, agent: Any = None) -> None:
         super().finish(agent)

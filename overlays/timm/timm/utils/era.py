@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """ERA in train.py, validate.py, inference.py and onnx_export.py: flags, saved settings, entropies.
 
 A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor,
@@ -23,7 +12,6 @@ import contextlib
 import inspect
 import logging
 import math
-import numbers
 import os
 import sys
 import zipfile
@@ -49,56 +37,20 @@ UNKNOWN: Dict[str, Any] = {}
 
 def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> None:
     """The flags of train.py, or with `evaluation` those of the scripts that read a checkpoint."""
-    group = parser.add_argument_group("Entropy Regularizing Activation (ERA)")
-    group.add_argument(
-        "--era-min-entropy",
-        type=float,
-        default=None,
-        metavar="H0",
-        help="Switch ERA on with the paper's H0 in nats: 0.6 for CIFAR-10, 1.2 for ImageNet",
-    )
-    group.add_argument(
-        "--era-floor",
-        type=float,
-        default=None,
-        metavar="F",
-        help="Switch ERA on with the H0 whose true smallest entropy is F nats",
-    )
-    group.add_argument(
-        "--era-tau",
-        type=float,
-        default=None,
-        metavar="TAU",
-        help="tau of ERA, at least e (default: 4)",
-    )
-    group.add_argument(
-        "--era-inverse",
-        type=str,
-        default=None,
-        choices=INVERSES,
-        help="inverse of -q ln q: the paper's approximation, or exact (default: approx)",
-    )
+    add = parser.add_argument_group("Entropy Regularizing Activation (ERA)").add_argument
+    minimum = "Switch ERA on with the paper's H0 in nats: 0.6 for CIFAR-10, 1.2 for ImageNet"
+    add("--era-min-entropy", type=float, metavar="H0", help=minimum)
+    floor = "Switch ERA on with the H0 whose true smallest entropy is F nats"
+    add("--era-floor", type=float, metavar="F", help=floor)
+    add("--era-tau", type=float, metavar="TAU", help="tau of ERA, at least e (default: 4)")
+    inverse = "inverse of -q ln q: the paper's approximation, or exact (default: approx)"
+    add("--era-inverse", choices=INVERSES, help=inverse)
     if evaluation:
-        group.add_argument(
-            "--no-era",
-            action="store_true",
-            default=False,
-            help="Leave ERA off although the checkpoint was trained with it",
-        )
+        no_era = "Leave ERA off although the checkpoint was trained with it"
+        add("--no-era", action="store_true", help=no_era)
     else:
-        group.add_argument(
-            "--log-entropy",
-            action="store_true",
-            default=False,
-            help="Log the entropy of the predictions without ERA too",
-        )
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """train.py: exit if flags contradict each other. setup() checks what depends on the model."""
-    problem = _flag_conflict(args) or (_misfit(args) if _requested(args) else None)
-    if problem:
-        _fail(problem)
+        log = "Log the entropy of the predictions without ERA too"
+        add("--log-entropy", action="store_true", help=log)
 
 
 def setup(model: nn.Module, args: argparse.Namespace) -> None:
@@ -107,37 +59,30 @@ def setup(model: nn.Module, args: argparse.Namespace) -> None:
     A checkpoint given by --resume must have been trained with the same setting.
     """
     args.era = _attach(model, args)
-    if args.resume and os.path.isfile(args.resume):
-        saved = saved_setting(args.resume)
-        if saved != UNKNOWN and not _same(saved, args.era):
-            _fail(
-                f"--resume {args.resume}: trained {_describe(saved)}, but this run would go on "
-                f"{_describe(args.era)}. Resume with {_as_flags(saved)}, or start a new run from "
-                "its weights with --initial-checkpoint. Nothing was changed."
-            )
+    saved = saved_setting(args.resume) if args.resume and os.path.isfile(args.resume) else UNKNOWN
+    if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era):
+        _fail(
+            f"--resume {args.resume} was trained with {_as_flags(saved)}, and this run has "
+            f"{_as_flags(args.era)}. Give the flags of the checkpoint, or start a new run from its "
+            "weights with --initial-checkpoint."
+        )
 
 
 def restore(model: nn.Module, args: argparse.Namespace) -> None:
     """Scripts that read a checkpoint: attach ERA as in its training, unless flags override it."""
     if not logging.root.handlers:  # onnx_export.py
         setup_default_logging()
-    problem = _flag_conflict(args)
-    if problem:
-        _fail(problem)
     saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
-    if saved and not _requested(args) and not args.no_era:
-        flags = {f"era_{name}": saved[name] for name in ("min_entropy", "tau", "inverse")}
-        args = argparse.Namespace(**{**vars(args), **flags})
-    chosen = _attach(model, args)
+    chosen = _attach(model, args, saved)
     if saved == UNKNOWN and args.checkpoint and chosen is None and not args.no_era:
         _logger.info(
             f"{args.checkpoint} holds no ERA setting, so the model is used without ERA. If it was "
             "trained with ERA, say so: --era-min-entropy, --era-tau, --era-inverse."
         )
-    if saved != UNKNOWN and not _same(saved, chosen):
+    if saved != UNKNOWN and _as_flags(saved) != _as_flags(chosen):
         _logger.warning(
-            f"{args.checkpoint} was trained {_describe(saved)}, and is used {_describe(chosen)}, "
-            "as the flags say."
+            f"{args.checkpoint} was trained with {_as_flags(saved)}, and is used with "
+            f"{_as_flags(chosen)}."
         )
 
 
@@ -156,13 +101,7 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     args = checkpoint.get("args") if isinstance(checkpoint, dict) else None
     if args is None:
         return UNKNOWN
-    setting = (args if isinstance(args, dict) else vars(args)).get("era")
-    if setting is not None and not (isinstance(setting, dict) and set(SETTING) <= setting.keys()):
-        _fail(
-            f"{path}: its args.era is {setting!r}, but train.py saves a dict of "
-            f"{', '.join(SETTING)} there. Nothing was changed."
-        )
-    return setting
+    return (args if isinstance(args, dict) else vars(args)).get("era")
 
 
 def topk(
@@ -248,85 +187,41 @@ def entropy_log(loss_fn: nn.Module) -> str:
     return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ""
 
 
-def _requested(args: argparse.Namespace) -> bool:
-    return args.era_min_entropy is not None or args.era_floor is not None
+def _attach(
+    model: nn.Module, args: argparse.Namespace, saved: Optional[Dict[str, Any]] = None
+) -> Optional[Dict[str, Any]]:
+    """Attach ERA as the flags say, or else as it was saved. Returns the model's setting or None.
 
-
-def _flag_conflict(args: argparse.Namespace) -> Optional[str]:
-    for name in ("era_min_entropy", "era_floor", "era_tau"):
-        value = getattr(args, name)
-        # argparse converts strings; other types come from the YAML file as they are.
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
-            return f"{name}: {value!r} in the --config is not a number"
-    if args.era_min_entropy is not None and args.era_floor is not None:
-        return (
-            "--era-min-entropy and --era-floor both set H0: give one of them "
-            "(a --config counts too)"
-        )
-    if any(name.startswith("era_") for name in getattr(args, "model_kwargs", {})):
-        return (
-            "ERA is set by --era-min-entropy or --era-floor, --era-tau and --era-inverse, "
-            "not in --model-kwargs"
-        )
-    if not _requested(args):
-        if args.era_tau is not None:
-            return "--era-tau without --era-min-entropy or --era-floor, which switch ERA on"
-        if args.era_inverse is not None:
-            return "--era-inverse without --era-min-entropy or --era-floor, which switch ERA on"
-    elif getattr(args, "no_era", False):
-        return "--no-era contradicts --era-min-entropy and --era-floor"
-    return None
-
-
-def _misfit(args: argparse.Namespace) -> Optional[str]:
-    """Why another flag cannot be combined with ERA, or None."""
-    if getattr(args, "bce_loss", False):
-        return (
-            "ERA does not work with --bce-loss: its logits are defined only up to a constant per "
-            "sample, which a softmax removes and the sigmoids of binary cross-entropy do not"
-        )
-    if getattr(args, "torchscript", False):
-        return (
-            "ERA does not work with --torchscript: torch.jit.script cannot compile its forward "
-            "hook. --torchcompile can"
-        )
-    if getattr(args, "kd_model_name", None) is not None:
-        return (
-            "ERA does not work with --kd-model-name: logit distillation draws ERA's bounded "
-            "logits to those of a teacher without a floor, feature distillation calls the model's "
-            "parts and so goes past the activation, and token distillation needs two outputs"
-        )
-    if getattr(args, "no_era", False):
-        return (
-            "--no-era leaves off the ERA of a checkpoint, but here ERA comes with the "
-            "configuration of --model"
-        )
-    return None
-
-
-def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, Any]]:
-    """Attach ERA as the flags say. Returns the model's setting or None.
-
-    The setting may also be one that create_model attached.
+    Without either the setting may still be one that create_model attached.
     """
-    if _requested(args) and not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
-        model.num_classes = args.num_classes
+    min_entropy, floor = args.era_min_entropy, args.era_floor
     given = {"tau": args.era_tau, "inverse": args.era_inverse}
     given = {name: value for name, value in given.items() if value is not None}
+    by_flags = min_entropy is not None or floor is not None
+    no_era = getattr(args, "no_era", False)
+    if min_entropy is not None and floor is not None:
+        _fail("--era-min-entropy and --era-floor both set H0: give one of them (a --config counts)")
+    if given and not by_flags:
+        names = " and ".join(f"--era-{name}" for name in given)
+        _fail(f"{names} without --era-min-entropy or --era-floor, which switch ERA on")
+    if no_era and by_flags:
+        _fail("--no-era contradicts --era-min-entropy and --era-floor")
+    if saved and not by_flags and not no_era:
+        min_entropy = saved["min_entropy"]
+        given = {name: saved[name] for name in ("tau", "inverse")}
     try:
-        if args.era_floor is not None:
-            min_entropy = calibrate_min_entropy(args.era_floor, args.num_classes, **given)
+        if min_entropy is not None or floor is not None:
+            if not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
+                model.num_classes = args.num_classes
+            if floor is not None:
+                min_entropy = calibrate_min_entropy(floor, model.num_classes, **given)
             attach_era(model, min_entropy, **given)
-        elif args.era_min_entropy is not None:
-            attach_era(model, args.era_min_entropy, **given)
     except (TypeError, ValueError) as error:
         _fail(str(error))
     era = find_era(model)
     if era is None:
         return None
-    problem = _misfit(args)
-    if problem:
-        _fail(problem)
+    _check_other_flags(args)
     if getattr(args, "rank", 0) == 0:
         _logger.info(
             f"ERA with H0 = {era.min_entropy:g} nats, tau {era.tau:g}, {era.inverse} inverse, "
@@ -336,25 +231,28 @@ def _attach(model: nn.Module, args: argparse.Namespace) -> Optional[Dict[str, An
     return {name: getattr(era, name) for name in SETTING}
 
 
-def _same(one: Optional[Dict[str, Any]], other: Optional[Dict[str, Any]]) -> bool:
-    if not one or not other:
-        return not one and not other
-    # The H0 of --era-floor may differ in its last digits between machines.
-    names = ("min_entropy", "tau")
-    close = all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in names)
-    return close and one["inverse"] == other["inverse"]
-
-
-def _describe(setting: Optional[Dict[str, Any]]) -> str:
-    if not setting:
-        return "without ERA"
-    return "with ERA (H0 {min_entropy:g} nats, tau {tau:g}, {inverse} inverse)".format(**setting)
+def _check_other_flags(args: argparse.Namespace) -> None:
+    """Exits where a flag would silently give something else than ERA."""
+    if getattr(args, "no_era", False):
+        _fail("--no-era leaves off a checkpoint's ERA; here it is in the configuration of --model")
+    if getattr(args, "bce_loss", False):
+        _fail(
+            "ERA does not work with --bce-loss: its logits are defined only up to a constant per "
+            "sample, which a softmax removes and the sigmoids of binary cross-entropy do not"
+        )
+    if getattr(args, "kd_model_name", None) is not None:
+        _fail(
+            "ERA does not work with --kd-model-name: logit distillation draws ERA's bounded "
+            "logits to those of a teacher without a floor, feature distillation calls the model's "
+            "parts and so goes past the activation, and token distillation needs two outputs"
+        )
 
 
 def _as_flags(setting: Optional[Dict[str, Any]]) -> str:
+    """For messages, and to compare: the H0 of --era-floor may differ in its last digits."""
     if not setting:
         return "no ERA flag"
-    flags = "--era-min-entropy {min_entropy!r} --era-tau {tau!r} --era-inverse {inverse}"
+    flags = "--era-min-entropy {min_entropy:.9g} --era-tau {tau:.9g} --era-inverse {inverse}"
     return flags.format(**setting)
 
 

@@ -1,1 +1,0 @@
-"""Replaces Isaac Gym, which FastTD3 imports before torch."""
