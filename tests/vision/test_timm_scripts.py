@@ -48,8 +48,7 @@ VERSIONS = sorted({TIMM, NEWEST})  # the cheapest contracts are tested on both
 on_all = pytest.mark.parametrize("timm_version", VERSIONS, indirect=True)
 on_newest = pytest.mark.parametrize("timm_version", [NEWEST], indirect=True)
 
-WITH_AUG_SLOWLY = pytest.param(WITH_AUG, marks=pytest.mark.slow)
-printed_commands = pytest.mark.parametrize("command", [WITHOUT_AUG, WITH_AUG_SLOWLY], ids=["without_aug", "with_aug"])
+printed_commands = pytest.mark.parametrize("command", [WITHOUT_AUG, WITH_AUG], ids=["without_aug", "with_aug"])
 
 
 @pytest.fixture(scope="session")
@@ -180,6 +179,7 @@ def test_a_step_of_training_is_one_through_the_activation(ours, work, import_tim
         assert (without[name] - value).norm() > 0.3 * value.norm()
 
 
+@pytest.mark.slow
 @printed_commands
 def test_printed_commands(ours, work, import_timm, command):
     baseline, folder = ours.train(*command), ours.train(*command, *ERA)
