@@ -94,7 +94,7 @@ def test_an_entropy_bonus_is_said_once(library, given, said):
         if library == "rsl_rl":
             model.learn(2)
         else:
-            model.learn(30, callback=SbxMetrics() if library == "sbx SAC" else EraMetrics())
+            model.learn(5, callback=SbxMetrics() if library == "sbx SAC" else EraMetrics())
     found = [str(warning.message) for warning in caught if "_coef" in str(warning.message)]
     assert len(found) == (said is not None) and (not said or said in found[0])
 
