@@ -434,8 +434,8 @@ def test_refused_values_leave_the_model_as_it_was(door, pair, images):
                 door.attach_era(m, value)
         assert torch.equal(m(images), expected)
     assert door.find_era(plain) is None and not plain._forward_hooks and model.era.min_entropy == H0
-    model.reset_classifier(2)
-    with pytest.raises(ValueError, match="min_entropy=0.6 is not feasible for 2 classes"):
+    door.attach_era(model, 1.2).reset_classifier(2)
+    with pytest.raises(ValueError, match="min_entropy=1.2 is not feasible for 2 classes"):
         model(images)
     model.reset_classifier(20)
     assert model(images).shape == (4, 20) and model.era.num_classes == 20
