@@ -94,21 +94,21 @@ run() {
 
 BEFORE_A_RUN="GPUs, data, packages nor earlier runs; CHECK_ONLY=1 does, and starts nothing"
 
+# ready_python: sets up the environment of find_python, or looks whether a Python that was given is there.
+ready_python() {
+    if is_on "$DRY_RUN"; then return; fi
+    if [[ -z "$lacks" ]]; then check_python "$python"; return; fi
+    ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet. $lacks make sets one up in $environment" \
+        "before the first run; PYTHON=... names another."
+    echo "$lacks"
+    set_up
+}
+
 # train COMMAND...: with an upstream's launcher, on GPUs.
 train() {
     split ARGS
-    local command=("$@" "${words[@]}")
-    if [[ -n "$lacks" ]] && ! is_on "$DRY_RUN"; then
-        if ! env CHECK_ONLY=1 ENVIRONMENT_TO_COME=1 PYTHON="$active" "${command[@]}" || is_on "$CHECK_ONLY"; then
-            echo "There is no environment for this run yet. $lacks Once everything else is there, make sets" \
-                "one up in $environment; PYTHON=... names another." >&2
-            exit 1
-        fi
-        echo "$lacks"
-        set_up
-        lacks=
-    fi
-    start "$BEFORE_A_RUN" env PYTHON="$python" ENVIRONMENT_TO_COME="${lacks:+1}" "${command[@]}"
+    ready_python
+    start "$BEFORE_A_RUN" env PYTHON="$python" "$@" "${words[@]}"
 }
 
 llm() {
@@ -154,73 +154,53 @@ recipe() {
 }
 
 data() {
-    upstream=verl environment=$ENVIRONMENTS/cpu
-    find_file recipe/era/prepare_data.py
-    read -ra sets <<< "${SETS:-all}"
-    python=$PYTHON
+    environment=$ENVIRONMENTS/cpu python=$PYTHON
+    read -ra sets <<< "$SETS"
     if [[ -z "$python" ]]; then
         python=$(absolute "$environment")/bin/python
         unset PYTHONPATH PYTHONHOME
-        if ! is_on "$DRY_RUN"; then
-            python3 "$file" --list "${sets[@]}" > /dev/null
-            set_up
-        fi
+        is_on "$DRY_RUN" || set_up
     fi
-    run "SETS, the sources nor the space in DATA" "$python" "$file" "${sets[@]}" --out "$DATA"
+    run "SETS, the sources nor the space in DATA" "$python" -m recipes.llm.data "${sets[@]}" --out "$DATA"
 }
 
-# verl's merger writes into a folder beside MODEL_PATH, which is renamed to MODEL_PATH at the end: a model that was cut
-# short looks like a whole one.
+# verl's merger writes beside MODEL_PATH, and the folder is renamed at the end: a model that was cut short looks like a
+# whole one.
 merge() {
     [[ -n "$CKPT" && -n "$MODEL_PATH" ]] || fail "name the checkpoint and the model's new folder:" \
         "make llm-merge CKPT=.../global_step_600 MODEL_PATH=..."
     upstream=verl
     find_file verl/model_merger/__main__.py
     find_python
-    local actor model merger
-    actor=$(absolute "${CKPT%/}")/actor
-    model=$(absolute "${MODEL_PATH%/}")
+    ready_python
     [[ "$python" != */* ]] || python=$(absolute "$python")
-    merger=("$python" -m verl.model_merger merge --backend fsdp --local_dir "$actor" --target_dir)
+    local model merger
+    model=$(absolute "${MODEL_PATH%/}")
+    merger=("$python" -m verl.model_merger merge --backend fsdp --local_dir "$(absolute "${CKPT%/}")/actor" --target_dir)
     if is_on "$DRY_RUN"; then
         printf 'cd %q && ' "$CHECKOUTS/verl"
         run "the checkpoint nor packages" "${merger[@]}" "$model"
-        return
-    fi
-    if [[ -f "$model/config.json" ]]; then
+    elif [[ -e "$model" ]]; then
         echo "$model is there already, so nothing is merged."
-        return
+    else
+        rm -rf "$model.part"
+        (cd "$CHECKOUTS/verl" && "${merger[@]}" "$model.part")
+        mv "$model.part" "$model"
+        echo "Merged $CKPT into $model."
     fi
-    [[ ! -e "$model" ]] || fail "MODEL_PATH=$model exists but is not a model: it has no config.json." \
-        "Remove it or name another."
-    [[ -f "$actor/fsdp_config.json" ]] || fail "CKPT=$CKPT is not a checkpoint of an FSDP run:" \
-        "$actor/fsdp_config.json is not there."
-    if [[ -n "$lacks" ]]; then echo "$lacks"; set_up; else check_python "$python"; fi
-    beside=$model.merging-$$ # not local: the trap runs outside of this function
-    mkdir -p "$(dirname "$model")"
-    mkdir "$beside"
-    trap 'rm -rf "$beside"' EXIT
-    (cd "$CHECKOUTS/verl" && exec "${merger[@]}" "$beside")
-    [[ -e "$model" ]] || mv "$beside" "$model"
-    echo "Merged $CKPT into $model."
 }
 
 evaluate() {
     [[ -n "$MODEL_PATH" ]] || fail "no model. Name its folder: make llm-eval MODEL_PATH=..."
     upstream=verl
-    find_file recipe/era/evaluate.py
     split EVAL
     find_python
-    if ! is_on "$DRY_RUN"; then
-        [[ -f "$MODEL_PATH/config.json" ]] ||
-            fail "MODEL_PATH=$MODEL_PATH is not the folder of a model: it has no config.json."
-        [[ -z "$lacks" ]] || { echo "$lacks"; set_up; }
-    fi
+    ready_python
     local data=() name
     read -ra sets <<< "$SETS"
     for name in "${sets[@]}"; do data+=("$DATA/eval/$name.parquet"); done
     run "the model, the data nor packages" \
-        "$python" "$file" --model "$MODEL_PATH" --data "${data[@]:-$DATA/eval}" \
+        "$python" -m recipes.llm.evaluate --model "$MODEL_PATH" --data "${data[@]:-$DATA/eval}" \
         --out "${OUT:-$RAY_DATA_HOME/eval/$(basename "$MODEL_PATH")}" "${words[@]}"
 }
 

@@ -1,403 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Evaluate a model as the paper's LLM tables and pass@k figure do: sample, grade, summarize.
 
-    python recipe/era/evaluate.py --model DIR --data FILE_OR_DIR ... --out DIR
-                                  [--engine vllm|transformers]
+    python -m recipes.llm.evaluate --model DIR --data FILE_OR_DIR ... --out DIR [--engine vllm|transformers]
 
-The same command goes on where it stopped. ERA acts only in training: the responses are drawn from
-the original policy, the model as it is stored.
+The same command again samples only the benchmarks that are not finished. ERA acts only in training: the responses are
+drawn from the original policy, the model as it is stored.
 """
 
 import argparse
-import fcntl
-import importlib.metadata
 import importlib.util
 import json
 import math
 import sys
-import time
-from collections.abc import Iterator
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import NamedTuple
 
-from evaluation import scores
-from evaluation.inputs import (
-    Benchmark,
-    Stop,
-    context_problems,
-    data_files,
-    gpu_problems,
-    model_problems,
-    out_problems,
-    packages_problems,
-    prompt_ids,
-    read_benchmark,
-    with_training_prompt,
-)
-from evaluation.protocol import (
-    MAX_TOKENS,
-    PROMPTS,
-    PROTOCOLS,
-    Protocol,
-    is_as_paper,
-    protocol_problems,
-)
-from evaluation.samples import (
-    continue_samples,
-    earlier_settings,
-    model_checksum,
-    read_samples,
-    sample_seed,
-    settings_of,
-    settings_problems,
-    write_whole,
-)
+from recipes.llm import grading
+from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
 
-# Arguments
+# The paper names neither for its evaluation.
+MAX_TOKENS = 8192  # of its training (subsec:impl_llm)
+PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
+
+GREEDY = {"samples": 1, "temperature": 0.0, "top_p": 1.0}  # sec:results_llms; the paper names no top-p
+AVG_AT_16 = {"samples": 16, "temperature": 0.7, "top_p": 1.0}
+PROTOCOLS = {
+    **dict.fromkeys(("aime24", "aime25", "amc23"), AVG_AT_16),
+    **dict.fromkeys(("math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro"), GREEDY),
+}
+# The six sets over which the paper's tab:main_results averages.
+PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
 
-def whole_number(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
-    return int(text)
+# Engines: functions of (prompts as token ids, a seed for each, protocol) that give each prompt's completions
 
 
-def number_between(least: float, most: float, least_included: bool):
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (least < value <= most or least_included and value == least) or math.isinf(value):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a number {'>=' if least_included else '>'} {least:g}"
-                + (f" and <= {most:g}" if most < math.inf else "")
+class Completion(NamedTuple):
+    text: str
+    finish_reason: str  # "stop": an end-of-sequence token; "length": cut at the limit of tokens
+    tokens: int  # with the end-of-sequence token
+
+
+Engine = Callable[[list[list[int]], list[int], dict], Iterable[list[Completion]]]
+
+
+def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
+    """vLLM 0.8.5 on this machine's GPUs. It adds a sample's number to the seed of its prompt."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=str(args.model),
+        dtype=args.dtype,
+        max_model_len=context_length,
+        tensor_parallel_size=args.tensor_parallel,
+    )
+
+    def generate(prompts, seeds, protocol):
+        parameters = [
+            SamplingParams(
+                n=protocol["samples"],
+                temperature=protocol["temperature"],
+                top_p=protocol["top_p"],
+                max_tokens=protocol["max_tokens"],
+                seed=seed,
             )
-        return value
+            for seed in seeds
+        ]
+        results = llm.generate([{"prompt_token_ids": ids} for ids in prompts], parameters)
+        for result in results:
+            yield [Completion(one.text, one.finish_reason, len(one.token_ids)) for one in result.outputs]
 
-    return number
+    return generate
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    instead = "instead of the benchmark's protocol"
-    add("--model", required=True, type=Path, help="folder of the model, in Hugging Face's format")
-    data = "benchmarks made by prepare_data.py, or folders of them"
-    add("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help=data)
-    out = "folder for the samples and the summary; an earlier one is continued"
-    add("--out", required=True, type=Path, help=out)
-    engines = "vllm on GPUs (the default); transformers anywhere"
-    add("--engine", choices=["vllm", "transformers"], default="vllm", help=engines)
-    add("--samples", type=whole_number, help=f"per problem, {instead}")
-    temperature = number_between(0, math.inf, True)
-    add("--temperature", type=temperature, help=f"{instead}; 0 is greedy")
-    add("--top-p", type=number_between(0, 1, False), help=instead)
-    pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
-    add("--pass-at", type=whole_number, nargs="+", metavar="K", help=pass_at)
-    asks = "for the answer in \\boxed{} (the default), or on a last line as the training data does"
-    add("--prompt", choices=PROMPTS, default=PROMPTS[0], help=asks)
-    most = f"of a response (default: {MAX_TOKENS}, the paper's in training)"
-    add("--max-tokens", type=whole_number, default=MAX_TOKENS, help=most)
-    seed = "with the benchmark, the problem and the sample's number it makes each sample's seed"
-    add("--seed", type=int, default=0, help=seed)
-    add("--limit", type=whole_number, help="only the first problems of each benchmark")
-    dtypes = ["auto", "bfloat16", "float16", "float32"]
-    dtype = "of the model (default: what its config.json says)"
-    add("--dtype", choices=dtypes, default="auto", help=dtype)
-    size = "samples generated between two writes (default: 512 with vllm, 8 with transformers)"
-    add("--batch-size", type=whole_number, help=size)
-    gpus = "GPUs that vllm splits the model over"
-    add("--tensor-parallel", type=whole_number, default=1, help=gpus)
-    seconds = "after which the grading of an answer is given up (default: 20)"
-    add("--grader-seconds", type=number_between(0, math.inf, False), default=20.0, help=seconds)
-    args = parser.parse_args(argv)
-    args.model, args.out = args.model.expanduser(), args.out.expanduser()
-    args.data = [path.expanduser() for path in args.data]
-    return args
+def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine:
+    """transformers' generate, one prompt after the other, on a GPU if there is one: for trying a command."""
+    import torch
+    from tqdm import tqdm
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=args.dtype).to(device).eval()
+    ends = model.generation_config.eos_token_id
+    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}  # as vLLM does
+    # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM leaves them out too.
+    model.generation_config = GenerationConfig(eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0))
+
+    def completion(tokens: list[int]) -> Completion:
+        end = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
+        text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
+        return Completion(text, "stop" if end else "length", end or len(tokens))
+
+    def generate(prompts, seeds, protocol):
+        draws = {"do_sample": True, "temperature": protocol["temperature"], "top_p": protocol["top_p"], "top_k": 0}
+        for ids, seed in zip(tqdm(prompts), seeds):
+            torch.manual_seed(seed)
+            inputs = torch.tensor([ids], device=device)
+            sequences = model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                max_new_tokens=protocol["max_tokens"],
+                num_return_sequences=protocol["samples"],
+                **(draws if protocol["temperature"] > 0 else {"do_sample": False}),
+            )
+            yield [completion(row) for row in sequences[:, len(ids) :].tolist()]
+
+    return generate
+
+
+# Benchmarks
+
+
+def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
+    """The name, and rows as data.py makes them with the prompt that is asked for."""
+    import pyarrow.parquet
+
+    rows = pyarrow.parquet.read_table(file).slice(0, limit).to_pylist()
+    name = (rows[0].get("extra_info") or {}).get("benchmark") if rows else None
+    if name is None:
+        raise SystemExit(f"error: {file} is not a benchmark: its extra_info has none. `make llm-data` makes them.")
+    for row in rows if prompt == "training" else []:
+        *_, message = row["prompt"]
+        if not message["content"].endswith(MATH_AFTER):
+            raise SystemExit(f"error: --prompt training is for mathematics; {file} does not end with {MATH_AFTER!r}.")
+        message["content"] = TRAIN_BEFORE + message["content"].removesuffix(MATH_AFTER) + TRAIN_AFTER
+    return name, rows
+
+
+def protocol_of(name: str, problems: int, args: argparse.Namespace) -> dict:
+    """What makes a benchmark's samples what they are, but for the model."""
+    chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
+    protocol = {**PROTOCOLS.get(name, GREEDY), **chosen, "problems": problems}
+    if protocol["temperature"] == 0 and protocol["samples"] > 1:
+        raise SystemExit(f"error: {name} is greedy, so all samples of a problem are the same. Give --temperature 0.7.")
+    if max(args.pass_at or [1]) > protocol["samples"]:
+        raise SystemExit(
+            f"error: pass@{max(args.pass_at)} of {name} needs as many samples of each problem, not "
+            f"{protocol['samples']}. Give --samples {max(args.pass_at)} --temperature 0.7."
+        )
+    return protocol | {key: getattr(args, key) for key in ("max_tokens", "prompt", "seed", "engine", "dtype")}
+
+
+def is_as_paper(name: str, protocol: dict) -> bool | None:
+    """Whether a protocol is the paper's; more samples of the same kind are, too, because pass@k needs them.
+
+    None for a benchmark that the paper does not have.
+    """
+    if name not in PROTOCOLS:
+        return None
+    paper = {**PROTOCOLS[name], "max_tokens": MAX_TOKENS, "prompt": PROMPTS[0], "problems": SETS[name]["pin"]["rows"]}
+    samples = paper.pop("samples")
+    return protocol["samples"] >= samples and all(protocol[key] == value for key, value in paper.items())
+
+
+def token_ids(model: Path, rows: list[dict]) -> list[list[int]]:
+    """Without a chat template: the contents of the messages, with an empty line between them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if tokenizer.chat_template:
+        return [tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True) for row in rows]
+    return [tokenizer("\n\n".join(message["content"] for message in row["prompt"]))["input_ids"] for row in rows]
+
+
+# Scores
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Probability that one of k samples is right, from n samples of which c are.
+
+    The unbiased estimate 1 - C(n-c, k) / C(n, k) of Chen et al. (2021), for k <= n. The integers are exact and their
+    quotient is rounded once, so nothing overflows or cancels, whatever n.
+    """
+    return (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k)
+
+
+def summarize(samples: list[dict], pass_at: Iterable[int]) -> dict:
+    """The summary of one benchmark from its samples, as many of each problem; shares are in [0, 1].
+
+    The standard error is that of a mean over problems, with the mean over a problem's samples as its value: samples of
+    one problem are not independent. The interval is +- 1.96 of it, within [0, 1]; of a single problem both are None.
+    """
+    right, not_ok = defaultdict(int), defaultdict(list)
+    for sample in samples:
+        right[sample["index"]] += sample["correct"]
+        if sample["status"] != "ok":
+            not_ok[sample["status"]].append([sample["index"], sample["sample"]])
+    n = len(samples) // len(right)
+    shares = [c / n for c in right.values()]
+    accuracy = fmean(shares)
+    error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else None
+    interval = None if error is None else [max(0.0, accuracy - 1.96 * error), min(1.0, accuracy + 1.96 * error)]
+    return {
+        "problems": len(right),
+        "samples_per_problem": n,
+        "complete": True,  # earlier versions could summarize a part of the samples
+        "samples": len(samples),
+        "accuracy": accuracy,
+        "standard_error": error,
+        "interval_95": interval,
+        "pass_at": {str(k): fmean(pass_at_k(n, c, k) for c in right.values()) for k in pass_at},
+        "mean_tokens": fmean(sample["tokens"] for sample in samples),
+        "cut_at_max_tokens": sum(sample["finish_reason"] == "length" for sample in samples),
+        "empty": sum(not sample["text"].strip() for sample in samples),
+        "status": dict(sorted(Counter(sample["status"] for sample in samples).items())),
+        "not_ok": {status: sorted(which) for status, which in sorted(not_ok.items())},
+    }
+
+
+def table(summary: dict) -> str:
+    """The summary as lines of text, shares in percent."""
+    import pandas
+
+    rows, lines = {}, []
+    for name, one in summary["benchmarks"].items():
+        n, interval = one["samples_per_problem"], " - ".join(f"{100 * end:.1f}" for end in one["interval_95"] or [])
+        rows[name] = {
+            **{key: one[key] for key in ("problems", "samples")},
+            "accuracy": f"{100 * one['accuracy']:.1f}" + (f" avg@{n}" if n > 1 else ""),
+            "95 % interval": interval or "-",
+            "tokens": round(one["mean_tokens"]),
+            "cut": one["cut_at_max_tokens"],
+            **one["status"],
+        }
+        if one["pass_at"]:
+            shares = (f"pass@{k} {100 * share:.1f}" for k, share in one["pass_at"].items())
+            lines.append(f"{name}: {'  '.join(shares)}")
+    frame = pandas.DataFrame.from_dict(rows, orient="index").fillna(0)
+    text = frame.astype({column: int for column in frame.select_dtypes("number")}).to_string()
+    if summary["paper_average"] is not None:
+        lines.append(f"average over the paper's six sets: {100 * summary['paper_average']:.1f}")
+    return "\n".join([text, *lines])
 
 
 # The run
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class Progress:
-    """Samples done and the time left on stderr.
-
-    On a terminal one line that is written over, else a new line at most every 30 s.
-    """
-
-    def __init__(self, total: int, done: int):
-        self.total, self.done, self.start = total, done, done
-        self.began = self.last = time.monotonic()
-
-    def add(self, benchmark: str, samples: list[dict]) -> None:
-        self.done += len(samples)
-        now = time.monotonic()
-        left = int((now - self.began) / (self.done - self.start) * (self.total - self.done))
-        terminal, last = sys.stderr.isatty(), self.done == self.total
-        if not (terminal or last or now - self.last >= 30):
-            return
-        self.last = now
-        right = sum(sample["correct"] for sample in samples)
-        text = (
-            f"{benchmark}  {self.done}/{self.total} samples  {left // 60}:{left % 60:02d} left  "
-            f"{right} of the last {len(samples)} right"
-        )
-        end = "" if terminal and not last else "\n"
-        print(f"\r\033[K{text}" if terminal else text, end=end, file=sys.stderr, flush=True)
-
-
-def batches(items: list, size: int) -> Iterator[list]:
-    return (items[i : i + size] for i in range(0, len(items), size))
-
-
-def load_engine(args: argparse.Namespace, longest_prompt: int):
-    from evaluation.generation import TransformersEngine, VLLMEngine
-
-    try:
-        if args.engine == "vllm":
-            return VLLMEngine(args.model, args.dtype, longest_prompt + args.max_tokens, args.tensor_parallel)
-        return TransformersEngine(args.model, args.dtype)
-    except Exception as error:  # whatever the library meets in a damaged or unknown model
-        raise Stop(
-            f"model: {args.engine} cannot load {args.model} ({type(error).__name__}: "
-            f"{error}). Download or merge it again, or try the other --engine in another "
-            "--out."
-        ) from error
-
-
-def check_ground_truths(benchmark: Benchmark, grader) -> None:
-    """Name the answers of the data that are only text to math-verify: they match only that text."""
-    truths = [problem for problem in benchmark.problems if not problem.choices]
-    good = grader.are_mathematics(problem.ground_truth for problem in truths)
-    bad = [problem for problem, is_good in zip(truths, good) if not is_good]
-    if bad:
-        say(
-            f"{benchmark.name}: {len(bad)} answers of {benchmark.file} are not mathematics to "
-            "math-verify; only the same text counts as right:"
-        )
-        for problem in bad:
-            say(f"  problem {problem.index}: {problem.ground_truth[:200]}")
-
-
-def evaluate(
-    benchmark: Benchmark,
-    prompts: list[list[int]],
-    missing: list[tuple[int, int]],
-    engine,
-    grader,
-    args: argparse.Namespace,
-    progress: Progress,
-) -> None:
-    """Generates, grades and writes the missing (position, sample), a batch at a time."""
-    from evaluation.generation import Request, Sampling
-
-    sampling = Sampling(benchmark.protocol.temperature, benchmark.protocol.top_p, args.max_tokens)
-    with (args.out / f"{benchmark.name}.samples.jsonl").open("a") as file:
-        for batch in batches(missing, args.batch_size or engine.batch_size):
-            problems = [(benchmark.problems[position], sample) for position, sample in batch]
-            seeds = [sample_seed(args.seed, benchmark.name, problem.index, sample) for problem, sample in problems]
-            requests = [Request(prompts[position], seed) for (position, _), seed in zip(batch, seeds)]
-            completions = engine.generate(requests, sampling)
-            grades = grader.grade(
-                (done.text, problem.ground_truth, problem.choices, done.finish_reason == "length")
-                for done, (problem, _) in zip(completions, problems)
-            )
-            samples = [
-                {
-                    "benchmark": benchmark.name,
-                    "index": problem.index,
-                    "sample": sample,
-                    "seed": seed,
-                    **completion._asdict(),
-                    "ground_truth": problem.ground_truth,
-                    **grade._asdict(),
-                }
-                for (problem, sample), seed, completion, grade in zip(problems, seeds, completions, grades)
-            ]
-            file.write("".join(json.dumps(sample) + "\n" for sample in samples))
-            file.flush()
-            progress.add(benchmark.name, samples)
-
-
-def write_summary(out: Path, pass_at: list[int] | None) -> dict[str, dict]:
-    """Of every benchmark in the folder, those of earlier runs too."""
-    benchmarks = {}
-    found = earlier_settings(out)
-    order = list(PROTOCOLS)
-    for name in sorted(found, key=lambda n: (order.index(n) if n in order else len(order), n)):
-        n = found[name]["samples"]
-        samples, _ = read_samples(out / f"{name}.samples.jsonl", found[name])
-        powers = [2**i for i in range(n.bit_length())] if n > 1 else []
-        ks = [k for k in sorted(set(pass_at)) if k <= n] if pass_at else powers
-        benchmarks[name] = {
-            "protocol": {key: found[name][key] for key in ("samples", "temperature", "top_p", "max_tokens", "prompt")},
-            "as_paper": is_as_paper(name, found[name]),
-            **scores.summarize(samples, found[name]["problems"], n, ks),
-        }
-    summary = {
-        "policy": "original (ERA acts in training alone)",
-        "benchmarks": benchmarks,
-        "paper_average": scores.paper_average(benchmarks),
-    }
-    write_whole(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    return benchmarks
-
-
-def versions() -> dict[str, str]:
-    return {
-        name: importlib.metadata.version(name)
-        for name in ("math-verify", "transformers", "torch", "vllm")
-        if importlib.util.find_spec(name.replace("-", "_"))
-    }
-
-
-def refuse(problems: list[str]) -> None:
-    if problems:
-        raise Stop(*problems)
-
-
-def read_inputs(args: argparse.Namespace) -> list[Benchmark]:
-    """The benchmarks. Raises Stop with all that is wrong with packages, model, data and out."""
-    problems = [*packages_problems(args.engine), *model_problems(args.model)]
-    files = data_files(args.data, problems)
-    given = {key: getattr(args, key) for key in Protocol._fields}
-    overrides = {key: value for key, value in given.items() if value is not None}
-    benchmarks = {}
-    for file in files if importlib.util.find_spec("pyarrow") else []:
-        benchmark = read_benchmark(file, overrides, args.limit, problems)
-        if benchmark is None:
-            continue
-        problems += protocol_problems(benchmark.name, benchmark.protocol, args.pass_at)
-        if args.prompt == "training":
-            benchmark = with_training_prompt(benchmark, problems)
-        if benchmark.name in benchmarks:
-            other = benchmarks[benchmark.name].file
-            problems.append(f"data: {other} and {file} are both {benchmark.name}. Give one of them.")
-        benchmarks[benchmark.name] = benchmark
-    refuse(problems + out_problems(args.out))
-    return list(benchmarks.values())
-
-
-def lock(out: Path):
-    """The open lock file of the folder, held until this process ends, however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    file = (out / "lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        refuse([f"out: another evaluation is writing into {out}. Wait for it, or give another --out."])
-    return file
-
-
-def find_missing(benchmark: Benchmark, settings: dict, args) -> list[tuple[int, int]]:
-    """The (position, sample) that are yet to be made. Writes the settings beside the first ones."""
-    file = args.out / f"{benchmark.name}.settings.json"
-    if not file.exists():
-        written = {
-            "settings": settings,
-            "model": str(args.model.absolute()),
-            "data": str(benchmark.file.absolute()),
-            "versions": versions(),
-        }
-        write_whole(file, json.dumps(written, indent=1) + "\n")
-    samples, notice = continue_samples(args.out / f"{benchmark.name}.samples.jsonl", settings)
-    if notice:
-        say(notice)
-    there = {(sample["index"], sample["sample"]) for sample in samples}
-    return [
-        (position, sample)
-        for position, problem in enumerate(benchmark.problems)
-        for sample in range(benchmark.protocol.samples)
-        if (problem.index, sample) not in there
+def evaluate(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, engine: Engine, seconds: float):
+    """The graded samples of a benchmark."""
+    indices = [row["extra_info"]["index"] for row in rows]
+    seeds = [zlib.crc32(f"{protocol['seed']}/{name}/{index}".encode()) for index in indices]
+    samples = [
+        {"benchmark": name, "index": index, "sample": number, "seed": seed, **completion._asdict()}
+        | {"ground_truth": row["reward_model"]["ground_truth"], "choices": row["extra_info"]["choices"]}
+        for row, index, seed, completions in zip(rows, indices, seeds, engine(prompts, seeds, protocol))
+        for number, completion in enumerate(completions)
     ]
+    grades = grading.grade_all(
+        [(s["text"], s["ground_truth"], s.pop("choices"), s["finish_reason"] == "length") for s in samples], seconds
+    )
+    return [sample | grade._asdict() for sample, grade in zip(samples, grades)]
+
+
+def read_summary(out: Path, model: Path) -> dict:
+    """The summary of the folder; a new one where there is none."""
+    new = {"policy": "original (ERA acts in training alone)", "model": str(model.absolute()), "benchmarks": {}}
+    file = out / "summary.json"
+    summary = json.loads(file.read_text()) if file.exists() else new
+    if summary.get("model") != new["model"]:
+        raise SystemExit(f"error: {out} is of the model {summary.get('model')}. Give another --out.")
+    return summary
+
+
+def write_summary(out: Path, summary: dict, name: str, one: dict) -> None:
+    benchmarks = {**summary["benchmarks"], name: one}
+    order = [*PROTOCOLS, *sorted(benchmarks)]
+    summary["benchmarks"] = {key: benchmarks[key] for key in dict.fromkeys(order) if key in benchmarks}
+    has_six = benchmarks.keys() >= {*PAPER_AVERAGE}
+    summary["paper_average"] = fmean(benchmarks[key]["accuracy"] for key in PAPER_AVERAGE) if has_six else None
+    new = out / "summary.json.new"
+    new.write_text(json.dumps(summary, indent=1) + "\n")
+    new.replace(out / "summary.json")
 
 
 def run(args: argparse.Namespace) -> None:
-    benchmarks = read_inputs(args)
-    from evaluation.grading import Grader
-
-    prompts = prompt_ids(args.model, benchmarks)
-    refuse(
-        [
-            *context_problems(args.model, prompts, args.max_tokens),
-            *gpu_problems(args.engine, args.tensor_parallel),
-        ]
-    )
-    say(f"reading {args.model} for its checksum")
-    model_sha256 = model_checksum(args.model)
-    now = {benchmark.name: settings_of(benchmark, model_sha256, args) for benchmark in benchmarks}
-    held = lock(args.out)  # noqa: F841  closing the file would release it
-    refuse(list(settings_problems(args.out, now, earlier_settings(args.out))))
-
-    missing = {b.name: find_missing(b, now[b.name], args) for b in benchmarks}
-    total = sum(len(b.problems) * b.protocol.samples for b in benchmarks)
-    done = total - sum(map(len, missing.values()))
-    if done:
-        say(f"{done} of {total} samples are already there")
-    if total > done:
-        grader = Grader(args.grader_seconds)
-        try:
-            unfinished = [benchmark for benchmark in benchmarks if missing[benchmark.name]]
-            for benchmark in unfinished:
-                check_ground_truths(benchmark, grader)
-            engine = load_engine(args, max(len(ids) for batch in prompts.values() for ids in batch))
-            progress = Progress(total, done)
-            for b in unfinished:
-                evaluate(b, prompts[b.name], missing[b.name], engine, grader, args, progress)
-        finally:
-            grader.close()
-    print(scores.table(write_summary(args.out, args.pass_at)))
-    print(f"\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
-
-
-def what_is_kept(out: Path) -> str:
-    return (
-        f"The samples in {out} are kept; the same command goes on from there."
-        if any(out.glob("*.samples.jsonl"))
-        else "No sample was made."
-    )
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_arguments(argv)
-    try:
-        run(args)
-    except Stop as error:
-        say("This evaluation cannot start; no sample was changed:")
-        say("\n".join(f"  - {problem}" for problem in error.args))
-        return 1
-    except KeyboardInterrupt:
-        say(f"\nStopped. {what_is_kept(args.out)}")
-        return 130
-    except OSError as error:
-        say(f"\nThe system refuses: {error}. {what_is_kept(args.out)}")
-        return 1
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
-            raise
-        say(
-            "\nOut of memory: give a smaller --batch-size, or with vllm a larger "
-            f"--tensor-parallel. {what_is_kept(args.out)}\n{error}"
+    files = [file for path in args.data for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+    if not files:
+        raise SystemExit(
+            f"error: there is no *.parquet in {', '.join(map(str, args.data))}. `make llm-data` makes them."
         )
-        return 1
-    return 0
+    benchmarks = dict(read_benchmark(file, args.prompt, args.limit) for file in files)
+    protocols = {name: protocol_of(name, len(rows), args) for name, rows in benchmarks.items()}
+    summary = read_summary(args.out, args.model)
+    for name, protocol in protocols.items():
+        if name in summary["benchmarks"] and summary["benchmarks"][name]["protocol"] != protocol:
+            before = summary["benchmarks"][name]["protocol"]
+            raise SystemExit(f"error: {args.out} has {name} with {before}, not {protocol}. Give another --out.")
+    prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+    context_length = max(len(ids) for several in prompts.values() for ids in several) + args.max_tokens
+    positions = json.loads((args.model / "config.json").read_text()).get("max_position_embeddings")
+    if positions and positions < context_length:
+        raise SystemExit(
+            f"error: prompts and responses of --max-tokens {args.max_tokens} need {context_length} positions, and "
+            f"{args.model / 'config.json'} has max_position_embeddings {positions}. For Qwen2.5-Math, set it to 32768 "
+            "there, as verl's DAPO recipe does."
+        )
+    args.out.mkdir(parents=True, exist_ok=True)
+    engine = None
+    for name, rows in benchmarks.items():
+        file, protocol = args.out / f"{name}.samples.jsonl", protocols[name]
+        if name in summary["benchmarks"]:
+            samples = [json.loads(line) for line in file.read_text().splitlines()]
+        else:
+            load = vllm_engine if args.engine == "vllm" else transformers_engine
+            engine = engine or load(args, context_length)
+            samples = evaluate(name, rows, prompts[name], protocol, engine, args.grader_seconds)
+            file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        n = protocol["samples"]
+        pass_at = args.pass_at or [2**i for i in range(n.bit_length()) if n > 1]
+        one = {"protocol": protocol, "as_paper": is_as_paper(name, protocol), **summarize(samples, pass_at)}
+        write_summary(args.out, summary, name, one)
+    print(f"{table(summary)}\n\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--model", required=True, type=Path, help="folder of the model, in Hugging Face's format")
+    benchmarks = "benchmarks made by recipes.llm.data, or folders of them"
+    add("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help=benchmarks)
+    add("--out", required=True, type=Path, help="folder for the samples and the summary; an earlier one is continued")
+    engines = "vllm on GPUs (the default); transformers anywhere"
+    add("--engine", choices=["vllm", "transformers"], default="vllm", help=engines)
+    add("--samples", type=int, help="per problem, instead of the benchmark's protocol")
+    add("--temperature", type=float, help="instead of the benchmark's protocol; 0 is greedy")
+    add("--top-p", type=float, help="instead of the benchmark's protocol")
+    pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
+    add("--pass-at", type=int, nargs="+", metavar="K", help=pass_at)
+    asks = "for the answer in \\boxed{} (the default), or on a last line as the training data does"
+    add("--prompt", choices=PROMPTS, default=PROMPTS[0], help=asks)
+    longest = f"of a response (default: {MAX_TOKENS}, the paper's in training)"
+    add("--max-tokens", type=int, default=MAX_TOKENS, help=longest)
+    add("--seed", type=int, default=0, help="with the benchmark and the problem it makes each prompt's seed")
+    add("--limit", type=int, help="only the first problems of each benchmark")
+    dtypes = ["auto", "bfloat16", "float16", "float32"]
+    add("--dtype", choices=dtypes, default="auto", help="of the model (default: what its config.json says)")
+    add("--tensor-parallel", type=int, default=1, help="GPUs that vllm splits the model over")
+    seconds = "after which the grading of an answer is given up (default: 20)"
+    add("--grader-seconds", type=float, default=20.0, help=seconds)
+    args = parser.parse_args(argv)
+    if not (args.model / "config.json").is_file():
+        parser.error(f"{args.model} is not a model's folder. `make llm-merge` makes one of a verl checkpoint.")
+    if missing := [str(path) for path in args.data if not path.exists()]:
+        parser.error(f"there is no {', '.join(missing)}. `make llm-data` makes the benchmarks.")
+    if missing := [name for name in ("math_verify", "pebble", args.engine) if not importlib.util.find_spec(name)]:
+        parser.error(f"{sys.executable} lacks {', '.join(missing)}. --engine transformers needs no vllm.")
+    return args
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(parse_arguments(None))

@@ -1,9 +1,8 @@
-# shellcheck shell=bash
 # How an LLM run is started. The run scripts' common.sh sets, and then sources this:
 #
 #   root                the folder to start in
-#   entry               the words after python: the entry point and its configuration
-#   preflight           the script that names what is missing
+#   entry, config       the words after python, and the folder of the configuration era_math
+#   preflight           the module that names what is missing
 #   model, train_data   names of the default model's folder and training file, without .parquet
 #   TOTAL_STEPS         optimizer steps; the environment overrides it
 #   settings            hydra overrides; those on the script's command line come after them and win
@@ -13,18 +12,15 @@
 # From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE,
 # CKPTS_DIR, TOTAL_STEPS, LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a
 # Ray cluster; without it one node starts Ray by itself). DRY_RUN=1 prints the command and stops.
-# CHECK_ONLY=1 stops after naming what is missing. ENVIRONMENT_TO_COME=1, from make: PYTHON is not
-# yet the one that trains.
+# CHECK_ONLY=1 stops after naming what is missing.
+
+# shellcheck shell=bash
 set -euo pipefail
 
 script=${BASH_SOURCE[-1]}
-if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
-    echo "bash ${script} [hydra overrides, such as trainer.save_freq=5]"
-    for file in "${script}" "${BASH_SOURCE[0]}"; do
-        echo
-        sed -nE '/^#!|^# shellcheck/d; /^#/!q; s/^# ?//p' "${file}"
-    done
-    exit 0
+if [[ " $* " == *" --help "* ]]; then
+    for file in "${script}" "${BASH_SOURCE[0]}"; do sed -n '/^#/!q; s/^# //p' "${file}"; done
+    exit
 fi
 is_on() { [[ -n "${1:-}" && "$1" != 0 ]]; }
 caller=${PWD}
@@ -58,8 +54,7 @@ fi
 
 # Once stage 2 has a checkpoint of its own, it resumes from that one, as every other run does.
 if [[ -n "${stage1_ckpt:-}" ]]; then
-    stage1_ckpt=$(absolute "${stage1_ckpt%/}")
-    settings+=(trainer.resume_from_path="$(quoted "${stage1_ckpt}")")
+    settings+=(trainer.resume_from_path="$(quoted "$(absolute "${stage1_ckpt%/}")")")
     [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] ||
         settings+=(trainer.resume_mode=resume_path)
 fi
@@ -84,17 +79,10 @@ if is_on "${DRY_RUN:-}"; then
     printf ' VERL_FILE_LOGGER_PATH=%q' "${VERL_FILE_LOGGER_PATH}"
     printf ' %q' "${command[@]}"
     printf '\n'
-    [[ -n "${ENVIRONMENT_TO_COME:-}" ]] || command -v "${PYTHON}" > /dev/null ||
-        echo "note: there is no Python at ${PYTHON}" >&2
-    exit 0
+    exit
 fi
-command -v "${PYTHON}" > /dev/null || {
-    echo "error: there is no Python at ${PYTHON}. Activate the environment that trains, or set" \
-        "PYTHON to its python. Nothing was changed." >&2
-    exit 1
-}
-# The last check also writes run.json into CKPTS_DIR.
-check=(${ENVIRONMENT_TO_COME:+--environment-to-come})
+# The check also writes run.json into CKPTS_DIR.
+check=("${PYTHON}" -m "${preflight}")
 is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
-"${PYTHON}" "${preflight}" "${check[@]}" -- "${overrides[@]}"
+"${check[@]}" "${config}" -- "${overrides[@]}"
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"

@@ -1,208 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
-"""python preflight.py [--environment-to-come] -- OVERRIDES: name all that a run still lacks.
+"""Name what an LLM run lacks before it starts, and write its run.json.
 
-OVERRIDES are those of the run. Hydra composes them with verl's whole configuration. Before there is
-an environment with hydra, only the values that the overrides name are checked; the run script
-checks again once there is one. Exit code 0: nothing is missing.
+    python -m MODULE [--record] [--added N] CONFIG_DIR -- OVERRIDES
+
+MODULE is recipe.era.preflight in a patched checkout of verl 0.4.1, and recipes.llm.preflight for verl 0.9. OVERRIDES
+are those of the run. It checks what verl would train in silence or stop at after hours, and what most first runs lack;
+the rest verl says itself when it starts. Exit code 0: nothing is missing.
 """
 
-import importlib.util
-import re
+import argparse
+import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from run_checks import (
-    ACTOR,
-    BATCH,
-    COUNT,
-    ENGINE,
-    GPUS_PER_NODE,
-    NNODES,
-    PROMPT_LENGTH,
-    PROMPTS,
-    RESPONSE_LENGTH,
-    RESPONSES,
-    ROLLOUT,
-    Settings,
-    batch_problems,
-    expectations,
-    flattened,
-    gpu_problems,
-    input_problems,
-    lacking_packages,
-    main,
-    named_settings,
-    python_problems,
-    wrong_settings,
+if __package__ == "recipe.era":
+    from recipe.era import run_json
+else:
+    from recipes import run_json
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+# What every run uses, and overrides that change nothing in what is trained.
+PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")
+HARMLESS = (
+    *("data.seed", "trainer.project_name", "trainer.experiment_name", "trainer.logger"),
+    *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train", "trainer.default_local_dir"),
+    *("trainer.max_actor_ckpt_to_keep", "trainer.rollout_data_dir", "trainer.validation_data_dir"),
 )
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
-CONFIG = CHECKOUT / "recipe/era/config/era_math.yaml"
 
-GENERATED_PROMPTS = "data.gen_batch_size"
-ULYSSES = f"{ACTOR}.ulysses_sequence_parallel_size"
-CHUNKED_PREFILL = f"{ROLLOUT}.enable_chunked_prefill"
-BATCHED_TOKENS = f"{ROLLOUT}.max_num_batched_tokens"
+def era_check() -> Callable:
+    """The function that validates ERA's settings in a whole configuration, with a ValueError."""
+    if __package__ == "recipe.era":
+        from verl.utils import era_config
 
+        return era_config.check_trainer_config
+    from era.verl import launch  # which registers the configuration that the recipe's is built on, too
 
-# The configuration of the run
-
-
-def read_settings(overrides: list[str]) -> tuple[Settings, list[str]]:
-    """The run's settings by dotted key, and what is wrong with them.
-
-    All of verl's settings where hydra can compose them, else those that the overrides name.
-    """
-    if importlib.util.find_spec("hydra") is None:
-        return named_settings(overrides), []
-    import hydra
-    from hydra.errors import HydraException, OverrideParseException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    settings, problems = named_settings(overrides), []
-    try:
-        with hydra.initialize_config_dir(str(CONFIG.parent), version_base=None):
-            config = OmegaConf.to_container(hydra.compose(CONFIG.stem, overrides), resolve=True)
-        settings = flattened(config)
-        problems += policy_loss_problems(config)
-        problems += era_problems(config)
-    except (HydraException, OmegaConfBaseException) as error:
-        named = f"{error.override}: " if isinstance(error, OverrideParseException) else ""
-        problems.append(f"settings: {named}{error}".replace("\n", " "))
-    except (KeyError, TypeError) as error:
-        problems.append(f"settings: an override deletes or replaces what verl needs ({type(error).__name__}: {error}).")
-    return settings, problems
+    return launch.prepare
 
 
-def era_problems(config: dict) -> list[str]:
-    # By its path: era_config.py needs only OmegaConf, while `import verl` loads all of it.
-    spec = importlib.util.spec_from_file_location("checkout_era", CHECKOUT / "verl/utils/era_config.py")
-    era = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = era
-    spec.loader.exec_module(era)
-    try:
-        era.check_trainer_config(config)
-    except ValueError as error:
-        return [f"settings: {error}".replace("\n", "\n    ")]
-    return []
+def problems(config) -> Iterator[str]:
+    """What a run with this configuration, an OmegaConf of all of verl's settings, lacks."""
+    yield from batch_problems(config)
+    yield from length_problems(config)
+    yield from gpu_problems(config)
+    yield from file_problems(config)
+    yield from checkpoint_problems(config)
 
 
-def policy_loss_problems(config: dict) -> list[str]:
-    """Names that verl would refuse at the first update, after the first responses were drawn."""
-    actor, model = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["model"]
-    sources = [(CHECKOUT / f"verl/trainer/ppo/{name}.py").read_text() for name in ("core_algos", "gspo")]
-    losses = re.findall(r'@register_policy_loss\("(\w+)"\)', "".join(sources))
-    known = {
-        "policy_loss.loss_mode": (actor["policy_loss"]["loss_mode"], ["vanilla", *losses]),
-        "loss_agg_mode": (
-            actor["loss_agg_mode"],
-            re.findall(r'if loss_agg_mode == "([\w-]+)"', sources[0]),
-        ),
-    }
-    if model.get("external_lib"):  # which may register losses of its own
-        del known["policy_loss.loss_mode"]
-    return [
-        f"settings: {ACTOR}.{key} is {value!r}, expected one of {', '.join(names)}."
-        for key, (value, names) in known.items()
-        if value not in names
-    ]
+def ranks(config) -> tuple[int, int]:
+    """GPUs that share a sequence, and data-parallel ranks."""
+    actor = config.actor_rollout_ref.actor
+    if actor.strategy == "megatron":
+        shared = actor.megatron.context_parallel_size
+        group = shared * actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
+    else:  # verl 0.9 has the size in fsdp_config
+        shared = actor.fsdp_config.get("ulysses_sequence_parallel_size") or actor.ulysses_sequence_parallel_size
+        group = shared
+    return shared, max(1, config.trainer.nnodes * config.trainer.n_gpus_per_node // group)
 
 
-# The environment, the batch and the checkout
-
-
-def packages_problems(settings: Settings) -> list[str]:
-    """What this Python lacks of what the run will import."""
-    override = "actor_rollout_ref.model.override_config."
-    attention = (
-        settings.get(f"{override}_attn_implementation")
-        or settings.get(f"{override}attn_implementation")
-        or "flash_attention_2"  # verl's default
-    )
-    needs_flash = attention == "flash_attention_2" or settings.get("actor_rollout_ref.model.use_remove_padding")
-    modules = ["flash_attn"] if needs_flash else []
-    return lacking_packages(settings, modules, "`make llm-...` makes one")
-
-
-def generation_problems(settings: Settings, gpus: int) -> list[str]:
-    """Where verl would stop after the start."""
-    trained, n = trained_prompts(settings), settings[RESPONSES]
-    prompts, generated = settings[trained], settings[GENERATED_PROMPTS]
-    problems = []
-    if prompts * n % gpus:
-        problems.append(
-            f"batch: {trained}={prompts} x {RESPONSES}={n} = {prompts * n} responses do not divide among {gpus} GPUs."
+def batch_problems(config) -> Iterator[str]:
+    """verl would train the rest of a batch as a smaller mini-batch, and round mini-batches down."""
+    # The filter of recipe/dapo cuts what was generated to train_batch_size; without it all of that is trained on.
+    filtered = config.algorithm.filter_groups.enable or not config.data.get("gen_batch_size")
+    key = "train_batch_size" if filtered else "gen_batch_size"
+    prompts, mini = config.data[key], config.actor_rollout_ref.actor.ppo_mini_batch_size
+    responses, data_parallel = mini * config.actor_rollout_ref.rollout.n, ranks(config)[1]
+    if prompts % mini:
+        yield f"batch: data.{key}={prompts} prompts do not divide into mini-batches of ppo_mini_batch_size={mini}."
+    if responses % data_parallel:
+        yield (
+            f"batch: the {responses} responses of a mini-batch (ppo_mini_batch_size={mini} x rollout.n) do not divide "
+            f"among {data_parallel} data-parallel ranks."
         )
-    if generated % gpus:
-        problems.append(f"batch: {GENERATED_PROMPTS}={generated} prompts do not divide among {gpus} GPUs.")
-    return problems
 
 
-def trained_prompts(settings: Settings) -> str:
-    """The filter of recipe/dapo cuts what was generated to train_batch_size.
+def length_problems(config) -> Iterator[str]:
+    """verl packs micro-batches up to a number of tokens, and stops at the first response that is longer."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    budgets = {
+        "actor.ppo_max_token_len_per_gpu": actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu,
+        "rollout.log_prob_max_token_len_per_gpu": rollout.log_prob_use_dynamic_bsz
+        and rollout.log_prob_max_token_len_per_gpu,
+    }
+    longest, shared = config.data.max_prompt_length + config.data.max_response_length, ranks(config)[0]
+    for key, tokens in budgets.items():
+        if tokens and tokens * shared < longest:
+            yield (
+                f"lengths: max_prompt_length + max_response_length = {longest} tokens do not fit into "
+                f"{key}={tokens} on {shared} GPUs."
+            )
 
-    Without it all of that is trained on.
+
+def gpu_problems(config) -> Iterator[str]:
+    """Of a run that starts Ray by itself; on a cluster verl asks Ray."""
+    import torch
+
+    nodes, wanted, found = config.trainer.nnodes, config.trainer.n_gpus_per_node, torch.cuda.device_count()
+    if "RAY_ADDRESS" not in os.environ and (nodes > 1 or found < wanted):
+        yield (
+            f"GPUs: the run wants {nodes} x {wanted} (NNODES x GPUS_PER_NODE), this machine has {found}. On several "
+            "nodes start Ray and set RAY_ADDRESS=auto, or submit slurm_ray.sbatch."
+        )
+
+
+def file_problems(config) -> Iterator[str]:
+    model = Path(config.actor_rollout_ref.model.path).expanduser()
+    if not (model / "config.json").is_file():
+        yield f"model: no {model}/config.json. Download the model into that folder, or set MODEL_PATH to another."
+    for key, variable in (("train_files", "TRAIN_FILE"), ("val_files", "TEST_FILE")):
+        files = config.data[key]
+        for file in [files] if isinstance(files, str) else files:
+            if not Path(file).expanduser().is_file():
+                yield f"data: no {file}. Make it with `make llm-data`, or set {variable} to another."
+
+
+def checkpoint_problems(config) -> Iterator[str]:
+    """verl would start from scratch without the checkpoint that is to be resumed, or resume another run's."""
+    trainer, tracker = config.trainer, Path(config.trainer.default_local_dir) / TRACKER
+    start = trainer.get("resume_from_path")
+    if trainer.resume_mode == "resume_path":
+        if not Path(str(start)).is_dir():
+            yield f"checkpoint: no {start}. Run stage 1 to its end, or set STAGE1_CKPT to its last checkpoint."
+    elif trainer.resume_mode == "auto" and tracker.exists():
+        step = tracker.read_text(errors="replace").strip()
+        if not step.isdigit() or not (tracker.parent / f"global_step_{step}").is_dir():
+            yield (
+                f"checkpoint: {tracker} says {step!r}, and there is no such checkpoint. Write the number of the newest "
+                "complete global_step_<number> into it, or remove it to start from scratch."
+            )
+        elif start and int(step) <= int(str(start).rpartition("_")[2]):
+            yield (
+                f"checkpoint: {tracker.parent} has step {step}, and this run starts from {start}: the folder is "
+                "another run's. Set CKPTS_DIR to a folder of its own."
+            )
+
+
+def write_record(config, overrides: list[str], added: int) -> None:
+    """run.json of a run that starts now, in the folder of its checkpoints.
+
+    Args:
+        added: how many of the overrides, the last ones, are the user's.
     """
-    return PROMPTS if settings.get("algorithm.filter_groups.enable") else GENERATED_PROMPTS
+    users = overrides[len(overrides) - added :]
+    folder = Path(config.trainer.default_local_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = run_json.begin(
+        "verl",
+        task=Path(config.actor_rollout_ref.model.path).name,
+        seed=config.data.get("seed"),
+        total_steps=config.trainer.total_training_steps,
+        packages=PACKAGES,
+        agent=config.trainer.experiment_name,
+        command=overrides,
+        added=users,
+        as_paper=__package__ == "recipe.era" and run_json.is_as_paper(users, HARMLESS),
+        **run_json.code(Path.cwd()),
+    )
+    run_json.start(folder, record)
 
 
-def recipe_problems() -> list[str]:
-    if (CHECKOUT / "recipe/dapo/main_dapo.py").is_file():
-        return []
-    return [
-        "recipe: this checkout has no recipe/dapo, because it was made from the source package, "
-        "which lacks it. Make it from git: python apply.py apply verl --source git --checkouts "
-        "<an empty folder>."
-    ]
+def compose(config_dir: str, overrides: list[str]):
+    import hydra
+
+    with hydra.initialize_config_dir(os.path.abspath(config_dir), version_base=None):
+        return hydra.compose("era_math", overrides)
 
 
-def chunked_prefill_problems(settings: Settings) -> list[str]:
-    prompt, response = settings[PROMPT_LENGTH], settings[RESPONSE_LENGTH]
-    is_chunked = settings[ENGINE] == "vllm" and settings.get(CHUNKED_PREFILL)
-    if not is_chunked or settings[BATCHED_TOKENS] >= prompt + response:
-        return []
-    return [
-        f"lengths: verl wants {BATCHED_TOKENS}={settings[BATCHED_TOKENS]} to hold "
-        f"{PROMPT_LENGTH}={prompt} + {RESPONSE_LENGTH}={response} = {prompt + response} tokens."
-    ]
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config_dir", help="the folder of era_math.yaml")
+    parser.add_argument("overrides", nargs="*", help="hydra overrides of the run")
+    parser.add_argument("--record", action="store_true", help="write run.json if nothing is missing")
+    added = "how many of the overrides, the last ones, the user has added to the recipe's"
+    parser.add_argument("--added", type=int, default=0, metavar="N", help=added)
+    args = parser.parse_args(arguments)
+    try:
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
 
-
-def find_problems(overrides: list[str], environment_to_come: bool) -> list[str]:
-    settings, problems = read_settings(overrides)
-    expected = expectations(settings, (GENERATED_PROMPTS, ULYSSES), CHECKOUT / "verl")
-    if settings.get(ENGINE) == "vllm" and settings.get(CHUNKED_PREFILL):
-        expected[BATCHED_TOKENS] = COUNT
-    wrong = wrong_settings(settings, expected)
-    right = {key: value for key, value in settings.items() if key not in wrong}
-    problems += wrong.values()
-    if not environment_to_come:
-        problems += python_problems() + packages_problems(settings)
-    if {NNODES, GPUS_PER_NODE} <= right.keys():
-        nodes = (right[NNODES], right[GPUS_PER_NODE])
-        slurm = ", or submit recipe/era/slurm_ray.sbatch"
-        problems += gpu_problems(*nodes, environment_to_come, slurm)
-        if {*BATCH, GENERATED_PROMPTS, ULYSSES} <= right.keys():
-            gpus = nodes[0] * nodes[1]
-            problems += batch_problems(right, gpus, trained_prompts(right), [ULYSSES])
-            problems += generation_problems(right, gpus)
-    if {PROMPT_LENGTH, RESPONSE_LENGTH, ENGINE, BATCHED_TOKENS} <= right.keys():
-        problems += chunked_prefill_problems(right)
-    problems += input_problems(right, wrong, ULYSSES, GENERATED_PROMPTS)
-    return problems + recipe_problems()
+        check = era_check()
+    except ImportError as error:
+        found = [f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains."]
+    else:
+        found = []
+        try:
+            config = compose(args.config_dir, args.overrides)
+            found.extend(problems(config))
+            check(config.copy())
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, ArithmeticError) as error:
+            found.append(f"settings: {error}")
+    if found:
+        print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
+    elif args.record:
+        write_record(config, args.overrides, args.added)
+    return int(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, find_problems, CHECKOUT))
+    sys.exit(main())

@@ -5,18 +5,17 @@
 The tests' own numbers are in them, by the seed of their names, so that what is read can be computed again."""
 
 import csv
-import importlib.util
 import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
-from ledger.paper import ROOT, Entry, Paper
+from ledger.paper import Entry, Paper
+from recipes.llm import evaluate
+from recipes.llm.data import SETS
 
 VERL_METRICS = (
     *("actor/entropy", "era/response_entropy", "era/low_fraction", "era/high_fraction", "era/rest_entropy"),
@@ -25,15 +24,6 @@ VERL_METRICS = (
 CONTROL_COLUMNS = ("global_step", "eval_avg_return", "seconds", "cpu_seconds", "entropy_per_dim", "clipped", "delta")
 EPOCHS, STEP_SECONDS = 200, 0.0314
 SECONDS_OF_1000_IMAGES = 1000 * STEP_SECONDS / 256
-
-
-@cache
-def recipe(path: str) -> ModuleType:
-    """A file of the recipes that imports the standard library alone."""
-    spec = importlib.util.spec_from_file_location(f"synthetic_{Path(path).stem}", ROOT / "recipes" / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rng_of(folder: Path) -> np.random.Generator:
@@ -85,23 +75,20 @@ def verl_run(folder: Path, steps: range, **info) -> Path:
 
 
 def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = None) -> Path:
-    """samples: per problem, instead of the protocol's. The summary is that of evaluate.py's own scores.py."""
-    protocols, scores = recipe("llm/evaluation/protocol.py"), recipe("llm/evaluation/scores.py")
-    rows = json.loads((ROOT / "recipes/llm/datasets.json").read_text())
+    """samples: per problem, instead of the protocol's. The summary is that of evaluate.py itself."""
     rng, summaries = rng_of(folder), {}
     for name in benchmarks:
-        problems, protocol = rows[name]["pin"]["rows"], protocols.PROTOCOLS[name]
-        protocol = protocol._replace(samples=samples) if samples else protocol
-        settings = {**protocol._asdict(), "max_tokens": 8192, "prompt": protocols.PROMPTS[0], "problems": problems}
-        right = rng.random((problems, protocol.samples)) < rng.random((problems, 1))
+        problems, protocol = SETS[name]["pin"]["rows"], dict(evaluate.PROTOCOLS[name])
+        protocol |= {"max_tokens": 8192, "prompt": evaluate.PROMPTS[0], "problems": problems}
+        protocol |= {"samples": samples} if samples else {}
+        right = rng.random((problems, protocol["samples"])) < rng.random((problems, 1))
         answers = [
             {"index": index, "sample": sample, "correct": bool(correct)}
             | {"status": "ok", "tokens": 100, "finish_reason": "stop", "text": "x"}
             for (index, sample), correct in np.ndenumerate(right)
         ]
-        ks = [2**i for i in range(protocol.samples.bit_length())] if protocol.samples > 1 else []
-        as_paper = protocols.is_as_paper(name, settings)
-        summaries[name] = {"as_paper": as_paper, **scores.summarize(answers, problems, protocol.samples, ks)}
+        ks = [2**i for i in range(protocol["samples"].bit_length())] if protocol["samples"] > 1 else []
+        summaries[name] = {"as_paper": evaluate.is_as_paper(name, protocol), **evaluate.summarize(answers, ks)}
     return write_summary(folder, summaries)
 
 
@@ -168,7 +155,7 @@ def make(paper: Paper, entry: Entry, out: Path, seed: int) -> None:
     run = paper.runs.get(entry.run)
     if entry.evaluation:
         is_pass = bool(paper.runs[entry.evaluation].suffix)
-        names = ("aime24", "aime25") if is_pass else tuple(recipe("llm/evaluation/protocol.py").PROTOCOLS)
+        names = ("aime24", "aime25") if is_pass else tuple(evaluate.PROTOCOLS)
         folder = out / f"eval/{entry.folder}-seed{seed}"
         if not folder.exists():
             evaluation(folder, names, 64 if is_pass else None)

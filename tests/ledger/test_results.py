@@ -11,6 +11,7 @@ import synthetic
 
 from ledger import results
 from ledger.paper import ROOT
+from recipes.llm import evaluate
 
 ERA = "HalfCheetah-v4-ppo_era-seed1"
 CIFAR = "cifar10-era0.6-seed42"
@@ -57,7 +58,7 @@ def test_verl_stage_2_begins_behind_stage_1(one, tmp_path):
 
 
 def test_evaluation(one, tmp_path):
-    names = tuple(synthetic.recipe("llm/evaluation/protocol.py").PROTOCOLS)
+    names = tuple(evaluate.PROTOCOLS)
     folder = synthetic.evaluation(tmp_path / "grpo_qwen2.5_math_7b", names)
     result, summary = one(), json.loads((folder / "summary.json").read_text())["benchmarks"]
     assert result.is_evaluation and result.finished and result.steps == result.total

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """python tests/llm/cpu_recipe.py MODULE [ITS ARGUMENTS]: MODULE.main(), with recipe.dapo's trainer on a CPU.
 
 Ray is a new instance in TMPDIR. The process ends with its process group when stdin closes.
@@ -15,7 +17,10 @@ def main(module: str, arguments: list[str]) -> None:
     end_with_parent()
 
     import ray
+    import torch
     from recipe.dapo import main_dapo
+
+    torch.cuda.device_count = lambda: 1  # for the recipe's check, as Ray is told below
 
     trainer = sys.modules[main_dapo.run_ppo.__module__]  # verl.trainer.main_ppo in a checkout without DAPO's trainer
 
@@ -30,7 +35,7 @@ def main(module: str, arguments: list[str]) -> None:
     init = ray.init
     ray.init = lambda **given: init(**given | cpu_trainer.ray_settings(tempfile.gettempdir()))
     sys.argv = [module, *arguments]
-    importlib.import_module(module).main()
+    sys.exit(importlib.import_module(module).main())
 
 
 if __name__ == "__main__":

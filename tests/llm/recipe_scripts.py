@@ -95,7 +95,7 @@ def variables_of(inputs: Path, folder: Path) -> dict[str, str]:
     return {
         "CPU_PYTHON": sys.executable,
         "PYTHON": str(HERE / "cpu_python"),
-        "CUDA_VISIBLE_DEVICES": "0",  # the recipe's check counts this as one GPU
+        "CUDA_VISIBLE_DEVICES": "0",  # Ray refuses to be told of a GPU that this hides
         "NNODES": "1",
         "GPUS_PER_NODE": "1",
         "MODEL_PATH": str((inputs / "model").resolve()),

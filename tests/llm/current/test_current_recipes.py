@@ -1,4 +1,6 @@
-"""The recipes on verl 0.9.1: what each script sets, what verl and ERA say to it, and its start on this CPU."""
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The recipes on verl 0.9.1: what each script sets, what the check before a run says, and a start on this CPU."""
 
 import json
 import os
@@ -63,16 +65,17 @@ OWN = {
     FSDP: {f"{ACTOR}strategy": "fsdp", f"{ACTOR}era.top_k": 20, f"{ACTOR}grad_clip": 1.0},
     MEGATRON: {f"{ACTOR}strategy": "megatron", f"{ACTOR}era.top_k": None, f"{ACTOR}optim.lr_decay_style": "constant"},
 }
-FOLLOWED = {  # override: what the check says
-    f"{ACTOR}ppo_mini_batch_size=100": "256 prompts do not divide into mini-batches",
-    f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size=3": "do not divide into groups of",
-    "data.max_response_length=30000": "tokens do not fit into",
-    "trainer.logger=bogus": "trainer.logger is 'bogus', expected one or a list of wandb",
-    "data.train_batch_sise=3": "train_batch_sise",
-    f"{ACTOR}era.k=0.5": "era.k is 0.5",
-    f"{ACTOR}loss_agg_mode=median": "Invalid loss_agg_mode: median",
-    "trainer.use_v1=False": "trainer.use_v1=False",
-}
+# With these, in one run, the check says all of this.
+MISTAKES = [f"{ACTOR}ppo_mini_batch_size=100", "data.max_response_length=30000", f"{ACTOR}era.top_fraction=2"]
+SAID = (
+    "256 prompts do not divide into mini-batches",
+    "32048 tokens do not fit into actor.ppo_max_token_len_per_gpu=24576",
+    "GPUs: the run wants 4 x 8",
+    "models/Qwen3-8B/config.json",
+    "dapo-math-17k.parquet. Make it with `make llm-data`",
+    "aime-2024.parquet",
+    "era.top_fraction is 2",
+)
 # In place of the recipe's values, for this machine, a model of 50 tokens and its task.
 TINY = """
 data.train_batch_size=8 data.max_prompt_length=8 data.max_response_length=8
@@ -83,30 +86,24 @@ actor_rollout_ref.rollout.name=cpu actor_rollout_ref.rollout.tensor_model_parall
 algorithm.filter_groups.metric=reward trainer.save_freq=-1 trainer.test_freq=-1
 """
 
-FIND = """
+COMPOSE = """
 import json, sys
-import preflight
-for overrides in json.loads(sys.argv[1]):
-    print("ANSWER", json.dumps([preflight.read_settings(overrides)[0], preflight.find_problems(overrides, True)]))
+from omegaconf import OmegaConf
+from recipes.llm import preflight
+check = preflight.era_check()
+for overrides in json.loads(sys.argv[2]):
+    config = preflight.compose(sys.argv[1], overrides)
+    check(config.copy())
+    print("CONFIG", json.dumps(OmegaConf.to_container(config, resolve=True)))
 """
 
 
 def start(name, *overrides, **variables):
     """The script, with the Python of this environment and verl 0.9.1."""
-    return subprocess.run(
-        ["bash", RECIPES / f"run_{name}.sh", *overrides],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/home/me",
-            "PYTHON": sys.executable,
-            "PYTHONPATH": str(environment.tree_of("0.9.1")),
-            "CUDA_VISIBLE_DEVICES": "",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    own = {"HOME": "/home/me", "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    own |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(environment.tree_of("0.9.1"))}
+    command = ["bash", RECIPES / f"run_{name}.sh", *overrides]
+    return subprocess.run(command, env={**own, **variables}, capture_output=True, text=True, timeout=900)
 
 
 def overrides_of(name, **variables):
@@ -119,71 +116,36 @@ def overrides_of(name, **variables):
     return words[10:]
 
 
-def write_inputs(folder):
-    """A model's configuration and data with which nothing of a run on one node of 8 GPUs is missing but packages."""
-    import pandas
-
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 40960}))
-    (folder / "model.safetensors").touch()
-    rows = [{"data_source": "math_dapo", "prompt": [{"role": "user", "content": "?"}], "reward_model": {}}]
-    pandas.DataFrame(rows * 256).assign(reward_model='{"ground_truth": "1"}').to_parquet(folder / "data.parquet")
-    files = dict.fromkeys(("TRAIN_FILE", "TEST_FILE"), str(folder / "data.parquet"))
-    gpus = {"NNODES": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
-    return {"MODEL_PATH": str(folder), "CKPTS_DIR": str(folder / "checkpoints"), **files, **gpus}
-
-
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return write_inputs(tmp_path_factory.mktemp("inputs"))
-
-
-@pytest.fixture(scope="module")
-def answers(inputs):
-    """answers(script, override): verl's whole configuration by dotted key, and what the check says of it."""
-    cases = [(FSDP, ""), (MEGATRON, ""), *((FSDP, override) for override in FOLLOWED)]
-    base = {name: overrides_of(name, **inputs) for name in (FSDP, MEGATRON)}
-    given = json.dumps([[*base[name], *([override] if override else [])] for name, override in cases])
-    result = environment.run(["-c", FIND], given, verl=environment.tree_of("0.9.1"), environment=inputs, folder=RECIPES)
+def configs():
+    """The whole configuration of each script, which era.verl has accepted."""
+    given = json.dumps([overrides_of(name, RAY_DATA_HOME="/data home") for name in OWN])
+    result = environment.run(["-c", COMPOSE], RECIPES / "config", given, verl=environment.tree_of("0.9.1"))
     assert result.returncode == 0, result.stderr[-3000:]
-    found = [line.removeprefix("ANSWER ") for line in result.stdout.splitlines() if line.startswith("ANSWER ")]
-    return dict(zip(cases, map(json.loads, found)))
+    found = [line.removeprefix("CONFIG ") for line in result.stdout.splitlines() if line.startswith("CONFIG ")]
+    return dict(zip(OWN, map(json.loads, found), strict=True))
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_scripts_set_the_papers_values(answers, inputs, name):
-    settings, _ = answers[name, ""]
+def test_scripts_set_the_papers_values(configs, name):
     variables = {
-        "actor_rollout_ref.model.path": inputs["MODEL_PATH"],
-        "data.train_files": inputs["TRAIN_FILE"],
+        "actor_rollout_ref.model.path": "/data home/models/Qwen3-8B",
+        "data.train_files": "/data home/data/dapo-math-17k.parquet",
         "trainer.experiment_name": name,
     }
-    expected = {**SHARED, **OWN[name], **variables}
-    assert {key: settings[key] for key in expected} == expected
+    for key, value in {**SHARED, **OWN[name], **variables}.items():
+        found = configs[name]
+        for part in key.split("."):
+            found = found[part]
+        assert found == value, key
 
 
-@pytest.mark.parametrize("name", [FSDP, MEGATRON])
-def test_verl_and_era_take_them(answers, name):
-    assert answers[name, ""][1] == []
-
-
-@pytest.mark.parametrize("override", FOLLOWED)
-def test_overrides_are_followed(answers, override):
-    problems = answers[FSDP, override][1]
-    assert any(FOLLOWED[override] in problem for problem in problems), problems
-
-
-@pytest.mark.parametrize("name, packages", [(FSDP, {"vllm", "flash_attn"}), (MEGATRON, {"vllm", "megatron.bridge"})])
-def test_all_that_is_missing_is_named_before_a_start(name, packages, tmp_path):
-    result = start(name, HOME=str(tmp_path))
+@pytest.mark.parametrize("name", OWN)
+def test_all_that_is_missing_is_named_before_a_start(name, tmp_path):
+    result = start(name, *MISTAKES, HOME=str(tmp_path))
     assert result.returncode == 1 and "Traceback" not in result.stderr and "ray init" not in result.stdout
-    missing = [
-        "GPUs: the run wants 4 x 8 GPUs",
-        "models/Qwen3-8B/config.json",
-        "dapo-math-17k.parquet",
-        "make llm-data",
-    ]
-    for text in (*missing, "aime-2024.parquet", *packages, "nothing was changed"):
-        assert text in result.stderr, result.stderr
+    for said in SAID:
+        assert said in result.stderr, result.stderr
     assert os.listdir(tmp_path) == []
 
 

@@ -1,25 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
-"""Grading: mathematics by math-verify, multiple choice by the exact letter.
-
-Each response is graded in a process that can be stopped.
-"""
+"""Grading: mathematics by math-verify, multiple choice by the exact letter."""
 
 import logging
 import os
 import re
-import signal
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -28,10 +13,6 @@ from itertools import product
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from pebble import ProcessPool
-
-# Bytes of address space per grading process: sympy would take any amount to write 10**10**9 out.
-MEMORY = 4 * 2**30
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 BOX = re.compile(r"\\f?boxed\s*\{")
@@ -199,61 +180,39 @@ def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
     return result._replace(status="truncated") if truncated and result.status == "no answer" else result
 
 
-def is_mathematics(ground_truth: str) -> bool:
-    """Whether math-verify reads more in it than a text."""
-    return any(not isinstance(item, str) for item in parse(ground_truth))
+# In processes, because sympy may need any time and any memory for an answer
+
+MEMORY = 4 * 2**30  # bytes of address space per process: sympy would write 10**10**9 out
 
 
 def prepare_process() -> None:
-    # It warns about the time limits that are off.
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
     import math_verify  # noqa: F401  now, and not in the time of the first answer
 
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns about the time limits that are off
     if sys.platform == "linux":
-        import ctypes
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        # PR_SET_PDEATHSIG: after a kill -9 of the evaluation, an answer without end must not go on
-        # computing for ever.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-class Grader:
-    """Grades in processes of their own.
+def grade_all(responses: Iterable[tuple[str, str, int, bool]], seconds: float) -> list[Grade]:
+    """The grades of (text, ground truth, choices, truncated), in order; no response raises.
 
-    One that needs longer than `seconds` of wall clock, or dies, is replaced, and that answer is
-    wrong.
+    Args:
+        seconds: wall-clock time after which a response's process is replaced, and the response counts as wrong.
     """
+    from pebble import ProcessPool
 
-    def __init__(self, seconds: float, workers: int | None = None):
-        self.seconds = seconds
-        # spawn, because forking a process that holds CUDA or threads is not safe
-        self.pool = ProcessPool(
-            max_workers=workers or min(16, os.cpu_count() or 1),
-            initializer=prepare_process,
-            context=get_context("spawn"),
-        )
-
-    def _results(self, function, arguments: Iterable[tuple], on_failure) -> list:
-        futures = [self.pool.schedule(function, args=args, timeout=self.seconds) for args in arguments]
-        results = []
+    workers = min(16, os.cpu_count() or 1)
+    # spawn, because forking a process that holds CUDA or threads is not safe
+    with ProcessPool(workers, initializer=prepare_process, context=get_context("spawn")) as pool:
+        futures = [pool.schedule(grade, args=response, timeout=seconds) for response in responses]
+        grades = []
         for future in futures:
             try:
-                results.append(future.result())
+                grades.append(future.result())
             except GraderTimeout:
-                results.append(on_failure("grader time-out"))
+                grades.append(Grade(None, False, "grader time-out"))
             except Exception:  # its own, or that its process died
-                results.append(on_failure("grader error"))
-        return results
-
-    def grade(self, responses: Iterable[tuple[str, str, int, bool]]) -> list[Grade]:
-        """Grades of (text, ground truth, choices, truncated), in order; no response raises."""
-        return self._results(grade, responses, lambda status: Grade(None, False, status))
-
-    def are_mathematics(self, ground_truths: Iterable[str]) -> list[bool]:
-        return self._results(is_mathematics, [(truth,) for truth in ground_truths], lambda status: False)
-
-    def close(self) -> None:
-        self.pool.stop()
-        self.pool.join()
+                grades.append(Grade(None, False, "grader error"))
+        return grades
