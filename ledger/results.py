@@ -72,6 +72,13 @@ def collect(
         found.append(result)
     for result in found:
         result.why = result.why or why_not_used(result, with_modified)
+    longest: dict[str, int] = {}
+    for result in found:
+        if result.finished and result.total and not (result.why or result.is_evaluation):
+            longest[result.name] = max(longest.get(result.name, 0), result.total)
+    for result in found:
+        if result.finished and result.total and not result.why and result.total < longest.get(result.name, 0):
+            result.why = f"was asked for {result.total} steps, and another run of its row for {longest[result.name]}"
     counted: dict[tuple, Result] = {}
     for result in sorted(found, key=lambda result: not result.finished):
         keys = [(result.is_evaluation, result.name, key) for key in (result.seed, result.digest)]

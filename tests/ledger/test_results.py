@@ -208,6 +208,15 @@ def test_own_results_count_before_those_of_the_repository_and_unfinished_ones_di
         assert used == expected
 
 
+def test_a_shorter_run_is_not_a_further_seed(paper, tmp_path):
+    for seed, total in ((1, 10_000), (2, 10_000), (3, 5_000)):
+        synthetic.control_run(tmp_path / f"HalfCheetah-v4-ppo-seed{seed}", total=total)
+    assert [result.why for result in collect(paper, tmp_path)] == [
+        *("", ""),
+        "was asked for 5000 steps, and another run of its row for 10000",
+    ]
+
+
 def test_what_is_not_of_the_paper_is_passed_over(paper, tmp_path):
     synthetic.control_run(tmp_path / ERA / "interrupted-1")
     synthetic.control_run(tmp_path / "alpha" / ERA)
