@@ -59,7 +59,8 @@ def warm_up(model, tokenizer, task: chain.Task, seed: int) -> float:
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / 20))
-    updates = tqdm(range(1, MAX_UPDATES + 1), "warm-up", leave=False, disable=None)
+    form = "{desc}: {n_fmt} updates{postfix}"  # without a time left: it mostly ends long before MAX_UPDATES
+    updates = tqdm(range(1, MAX_UPDATES + 1), "warm-up", leave=False, disable=None, bar_format=form)
     for update in updates:
         starts = rng.choices(chain.STARTS, k=BATCH)
         texts = [chain.prompt(start) + chain.demonstration(start, rng, task.plus_one) for start in starts]
