@@ -180,7 +180,6 @@ def test_data_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_pa
 REFUSED = {
     ("llm-grpo", "ARGS=it's"): "ARGS=it's cannot be read as shell words",
     ("llm-grpo", "PYTHON=/my env/python"): "there is no Python at /my env/python",
-    ("llm-data", "SETS=mahts"): "there is no set mahts",
     ("llm-eval",): "make llm-eval MODEL_PATH=",
     ("llm-grpo", "CHECKOUTS=/none"): "run_grpo_qwen2.5_math_7b.sh is not there. Run 'make apply' first",
     ("control-alpha", "CHECK_ONLY=1"): "there is no environment for this run yet",

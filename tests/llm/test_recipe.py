@@ -335,7 +335,7 @@ def test_run_json_of_a_start(check, tmp_path, users, as_paper):
     record = json.loads((tmp_path / "ckpts/run.json").read_text())
     expected = {"host": "verl", "agent": "grpo_qwen2.5_math_7b", "task": "model", "total_steps": 1100}
     expected |= {"added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
-    assert expected.items() <= record.items() and len(record["command"]) > 10
+    assert expected.items() <= record.items() and len(record["command"]) == 10 + len(users)
     assert record["seed"] == (7 if users else None) and len(record["commit"]) == 40
 
 
