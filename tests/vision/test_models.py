@@ -93,7 +93,7 @@ def test_families_are_all_of_timm(family_pair, timm):
     "family", [pytest.param(name, marks=() if name in FEW_FAMILIES else pytest.mark.search) for name in FAMILIES]
 )
 def test_family(family_pair, family, one_thread, say):
-    """`make vision-models` runs all of them, and prints the rows of docs/vision/models.md."""
+    """`make vision-models` runs all of them, and prints a row for each."""
     if family not in family_pair.known():
         pytest.skip(f"this timm has no {family}")
     result = "fails"
