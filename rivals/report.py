@@ -49,20 +49,6 @@ def joined(values: Iterable[float], form: str) -> str:
     return ", ".join(format(value, form) for value in values)
 
 
-def tuning_lines(scores: pd.Series, settings: Mapping[str, Sequence[str]], digits: int) -> dict[str, list[str]]:
-    """Of each method the mean score of every setting over the tuning seeds; the chosen one is bold.
-
-    Args:
-        scores: by method, setting and seed.
-    """
-    means = scores[scores.index.isin(TUNING_SEEDS, "seed")].groupby(["method", "setting"]).mean()
-    lines = {}
-    for method, best in choose(scores, settings).items():
-        cells = {setting: f"{setting}: {abs(means[method, setting]):.{digits}f}" for setting in settings[method]}
-        lines[method] = [*(cells | {best: f"**{cells[best]}**"}).values()]
-    return lines
-
-
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
 HELD = 0.1  # nats from the setpoint
@@ -79,9 +65,9 @@ HEADINGS = {
 }
 # What is shown of a task; and what ERA is compared in, fixed in the protocol.
 SHOWN = {
-    "chain": ["H_resp", "accuracy", "distinct of 256", "d@.95", "d@.90"],
+    "chain": ["H_resp", "accuracy", "d@.95", "d@.90"],
     "chain-goal": ["H_resp", "accuracy", "distinct of 256", "accuracy at the best temperature", "pass@32"],
-    **dict.fromkeys(("chain-biased", "chain-single"), ["H_resp", "accuracy", "pass@32", "reward"]),
+    **dict.fromkeys(("chain-biased", "chain-single"), ["H_resp", "accuracy", "reward"]),
 }
 COMPARED = {
     "chain": ["d@.95"],
@@ -149,13 +135,7 @@ def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """By the name that marks their place in the page."""
     tables = {"setpoints": setpoints_table(numbers)}
     for title, part in llm_parts(numbers).items():
-        name = title.replace(", ", "-")
-        if part.tuned:
-            digits = 2 if part.task == "chain-goal" else 1
-            tuning = tuning_lines(numbers.score[part.task], llm.settings(part.off_policy), digits)
-            lines = [[llm.METHODS[method].title, *cells] for method, cells in tuning.items()]
-            tables[f"tuning {name}"] = table(["method", *["setting: score"] * 5], lines)
-        tables[f"results {name}"] = llm_results_table(part)
+        tables[f"results {title.replace(', ', '-')}"] = llm_results_table(part)
     return tables
 
 
@@ -193,13 +173,8 @@ def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
         best[method] = max(arms, key=lambda arm: of(scores, (arm, chosen[arm]), TUNING_SEEDS).mean())
     era = best.pop("era")
     beside = [[name_of(arm), minus(era, arm, vision.TEST), minus(era, arm, vision.SHIFTED)] for arm in best.values()]
-    tuning = tuning_lines(scores.rename_axis(["method", "setting", "seed"]), vision.settings(), 4)
     heads = ["temperature", "top-1, %", "ECE, %", "NLL", "minus the baseline's", "shifted: NLL", "minus the baseline's"]
     return {
-        "tuning": table(
-            ["arm", *(f"setting {number}" for number in range(1, 6))],
-            [[name_of(arm), *cells] for arm, cells in tuning.items()],
-        ),
         "results": table(["arm", "setting", *heads], results),
         "best": table([f"{name_of(era)} minus", "NLL", "shifted: NLL"], beside),
     }
