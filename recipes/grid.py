@@ -32,6 +32,7 @@ from recipes import run_json
 
 PROJECT = Path(__file__).resolve().parent.parent
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
 # What a Slurm job gets of the variables that choose runs and their settings.
 PASSED_ON = (
@@ -283,6 +284,10 @@ def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
                 print(f"{time.strftime('%H:%M:%S')} {count} of {len(runs)}: {run.name} {said}", flush=True)
                 failed += [f"{run.name} {reason}"] if reason else []
         except KeyboardInterrupt:
+            # `timeout make ...` signals make and this process, and make signals this process again. A second interrupt
+            # would let Python go on without the threads that end the trainings.
+            for each in SIGNALS:
+                signal.signal(each, signal.SIG_IGN)
             stop.set()
             threads.shutdown(cancel_futures=True)
             raise
@@ -466,9 +471,9 @@ def in_python_that_trains(python: str) -> None:
 
 def interrupt_on_signals() -> None:
     """SIGTERM and SIGHUP end the launch as Ctrl-C does: nothing is left running."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
-            signal.signal(number, signal.default_int_handler)
+    for each in SIGNALS:
+        if signal.getsignal(each) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
+            signal.signal(each, signal.default_int_handler)
 
 
 def main(doc: str, experiments: Collection[str], start: Callable[[str, list[str]], None]) -> int:

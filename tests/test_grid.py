@@ -5,6 +5,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 from counting import Counting
@@ -79,9 +80,11 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_processes(tmp_path, number):
-    stopped = start(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), JOBS="2")
-    wait_for(lambda: all(count(folder) > 0 for folder in folders(tmp_path)), stopped)
+    stopped = start(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    wait_for(lambda: all(count(folder) > 0 for folder in folders(tmp_path, "one")), stopped)
     stopped.send_signal(number)
+    time.sleep(0.1)
+    stopped.send_signal(number)  # as `timeout make` does
     _, errors = stopped.communicate(timeout=900)
     assert stopped.returncode == 130 and "stopped; nothing is left running" in errors
     assert processes_with(**{MARK: str(tmp_path)}) == []
