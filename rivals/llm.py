@@ -41,7 +41,7 @@ class Method:
     """A method and the values of what is tuned.
 
     Attributes:
-        title: in tables.
+        title: its name and what is tuned, as the pictures have it.
         values: separated by blanks.
         words: what differs from the demo's GRPO, as Hydra's overrides in actor_rollout_ref. {value} is a setting,
             {rate} that times the learning rate, {h_resp} and {mean} are that times an entropy of START.
