@@ -184,6 +184,11 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
             f"it takes ERA's place and reads its metrics; set {CONFIG_KEY}.enable=True and k=1",
         ),
         (
+            bonus and not (0 < bonus.delta < math.inf and math.isfinite(bonus.target)),
+            bonus_key,
+            "expected a finite target and a finite delta above 0",
+        ),
+        (
             bonus and value(f"{ACTOR}.entropy_coeff") != 0,
             f"{ACTOR}.entropy_coeff",
             f"{bonus_key} sets it before each update; set it to 0",

@@ -72,13 +72,7 @@ def collect(
         found.append(result)
     for result in found:
         result.why = result.why or why_not_used(result, with_modified)
-    longest: dict[str, int] = {}
-    for result in found:
-        if result.finished and result.total and not (result.why or result.is_evaluation):
-            longest[result.name] = max(longest.get(result.name, 0), result.total)
-    for result in found:
-        if result.finished and result.total and not result.why and result.total < longest.get(result.name, 0):
-            result.why = f"was asked for {result.total} steps, and another run of its row for {longest[result.name]}"
+    leave_out_other_lengths(found)
     counted: dict[tuple, Result] = {}
     for result in sorted(found, key=lambda result: not result.finished):
         keys = [(result.is_evaluation, result.name, key) for key in (result.seed, result.digest)]
@@ -88,6 +82,20 @@ def collect(
         if not result.why:
             counted |= dict.fromkeys(keys, result)
     return found
+
+
+def leave_out_other_lengths(found: Sequence[Result]) -> None:
+    """A run that was asked for other steps than the repository's of its name, or else than most, does not belong."""
+    rows: dict[str, list[Result]] = {}
+    for result in found:
+        if result.finished and result.total and not (result.why or result.is_evaluation):
+            rows.setdefault(result.name, []).append(result)
+    for results in rows.values():
+        totals = [result.total for result in results if result.from_repository] or [result.total for result in results]
+        usual = max(totals, key=lambda total: (totals.count(total), total))
+        for result in results:
+            if result.total != usual:
+                result.why = f"was asked for {result.total} steps, and other runs of its row for {usual}"
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:
@@ -176,6 +184,8 @@ def verl(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
         result.values["timing_s/old_log_prob, first step"] = float(times[1])
     result.total, result.steps = paper.runs[entry.run].steps, max(step for step, *_ in rows)
     result.finished = result.steps >= result.total
+    if result.steps > result.total:
+        result.why = f"has {result.steps} steps, and the paper's run {result.total}"
 
 
 def evaluation(result: Result, file: Path, entry: Entry, paper: Paper) -> None:

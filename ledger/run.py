@@ -15,7 +15,7 @@ from ledger.paper import ROOT, Entry, Paper, Run, UserError
 # can be seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set:
 # vLLM takes it as the seed of each request, so that all responses to a prompt would be the same.
 SEED_OVERRIDE = "+data.seed={}"
-# verl refuses to start a training that has reached its last step. The file is verl's, beside its checkpoints.
+# The check before an LLM run refuses one that has reached its last step. The file is verl's, beside its checkpoints.
 IS_FINISHED = 'grep -qsx {steps} "{folder}/latest_checkpointed_iteration.txt"'
 
 

@@ -87,9 +87,9 @@ llm() {
     train bash "$file"
 }
 
-# recipe UPSTREAM ENVIRONMENT: with python -m recipes.SUBJECT. UPSTREAM, which may be empty, is applied if it is not there.
+# recipe UPSTREAM ENVIRONMENT: with python -m recipes.SUBJECT. UPSTREAM (it may be empty) is applied if it is not there.
 recipe() {
-    is_on "$DRY_RUN" || [[ -z "$1" || -d "$CHECKOUTS/$1" ]] || python3 apply.py apply "$1" --checkouts "$CHECKOUTS"
+    is_on "$DRY_RUN" || is_on "$CHECK_ONLY" || [[ -z "$1" || -d "$CHECKOUTS/$1" ]] || python3 apply.py apply "$1" --checkouts "$CHECKOUTS"
     find_python "$2"
     train python3 -m "recipes.$subject" "$name"
 }
@@ -131,6 +131,8 @@ evaluate() {
 
 target=$1 subject=${1%%-*} name=${1#*-}
 if [[ "$target" == llm-eval ]]; then split EVAL; else split ARGS; fi
+! is_on "$CHECK_ONLY" || [[ "$target" != llm-@(data|merge|eval) ]] ||
+    fail "$target has no CHECK_ONLY. DRY_RUN=1 prints its command."
 case $target in
     runs) runs "$2" && exit ;;
     llm-data)

@@ -61,8 +61,8 @@ def list_of(variable: str, kind: Callable[[str], Any] = str) -> tuple:
 def number(variable: str, default: Any, kind: Callable[[str], Any] = int, low: float = 1) -> Any:
     """The number in an environment variable, at least `low`."""
     found = list_of(variable, kind) or (default,)
-    if found != (default,) and (len(found) > 1 or not found[0] >= low):
-        raise Refused(f"{variable}={os.environ[variable]}: one number of at least {low} expected.")
+    if found != (default,) and (len(found) > 1 or not low <= found[0] < float("inf")):
+        raise Refused(f"{variable}={os.environ[variable]}: one finite number of at least {low} expected.")
     return found[0]
 
 
@@ -190,7 +190,7 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
             if not host.is_finished(run):
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
-                return f"ended with exit code {code}. The end of {run.folder / LOG}:{tail}"
+                return f"ended with exit code {code}.\n  The end of {run.folder / LOG}:{tail}"
         host.complete_record(run)
         return ""
 
@@ -425,7 +425,9 @@ def quoted(value: str) -> str:
 
 def launch(host: Host) -> None:
     """Prints, checks, submits or trains the grid, as the environment's variables say."""
-    if own := [name for name in flag_names(host.added) if name in flag_names(host.own_flags)]:
+    # argparse takes the beginning of a flag for the flag.
+    own_flags = flag_names(host.own_flags)
+    if own := [name for name in flag_names(host.added) if any(flag.startswith(name) for flag in own_flags)]:
         raise Refused(f"ARGS: {', '.join(own)} cannot be set here: the experiment and the variables do.")
     if not host.runs:
         raise Refused(f"AGENT={os.environ.get('AGENT')}: {host.name} has no such run.")

@@ -60,5 +60,7 @@ def lines(output: Path) -> list[str]:
 
 if __name__ == "__main__":
     given = [Path(name) for name in sys.argv[1:]] or FOLDERS
+    if missing := [folder for folder in given if sys.argv[1:] and not folder.is_dir()]:
+        sys.exit(f"error: {missing[0]} is not a folder")
     table = [line for output in given for line in lines(output)]
     print("\n".join(table) or f"no run (no {run_json.FILE}) in {', '.join(map(str, given))}")

@@ -131,12 +131,12 @@ def test_every_vision_run_prints_its_commands(make, project_root, patched_timm):
 def test_every_control_run_prints_its_commands(make, project_root, patched_fasttd3, tmp_path):
     checkouts = f"CHECKOUTS={patched_fasttd3.parent}"
     for target in runs("control", project_root):
-        result = make(target, checkouts, "DRY_RUN=1", "SEED=3", f"OUTPUT={ODD}", "ARGS=--a '1 2'")
+        result = make(target, checkouts, "DRY_RUN=1", "SEED=3", f"OUTPUT={ODD}", "ARGS=--zzz '1 2'")
         commands = printed(result)
         assert commands and f"{len(commands)} runs, 0 of them finished:\n" in result.stderr
         for words in commands:
             assert words[:2] == ["mkdir", "-p"] and words[2].startswith(f"{ODD}/") and words[2].endswith("-seed3")
-            assert words[-2:] == ["--a", "1 2"]
+            assert words[-2:] == ["--zzz", "1 2"]
             if "fast_td3/train.py" not in " ".join(words):
                 (python,) = [word for word in words if word.endswith("/bin/python")]
                 name = "cpu" if target.startswith(("control-ppo", "control-llm")) else "control-cpu"

@@ -52,6 +52,7 @@ class FastTD3(Host):
     def __init__(self, name: str, added: Sequence[str] = ()):
         super().__init__(name, added)
         self.own_flags += ["--checkpoint_path"]
+        self.resume = is_on("RESUME")  # here: a Ray task has the environment in which the cluster was started
         last = [word for word in added if word.replace("-", "_") in ("__cuda", "__no_cuda")][-1:]
         if last and "no" in last[0]:
             self.gpus = 0
@@ -79,7 +80,7 @@ class FastTD3(Host):
 
     def checkpoint(self, run: Run) -> Path | None:
         """It holds neither replay buffer nor optimizers, so runs resume only where the user asks for it."""
-        if not is_on("RESUME"):
+        if not self.resume:
             return None
         whole = [path for path in run.folder.glob("models/*_[0-9]*.pt") if zipfile.is_zipfile(path)]
         return max(whole, key=lambda path: int(path.stem.rpartition("_")[2]), default=None)

@@ -8,6 +8,7 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,10 +61,16 @@ class Host(grid.Host):
     def plan(self, output: Path) -> list[grid.Run]:
         """Seed by seed within a part, so that the first runs already compare all agents."""
         tasks, seeds, agents = grid.list_of("TASKS"), grid.list_of("SEED", int), grid.list_of("AGENT")
+        known = [agent.name for part in self.experiments[self.name] for agent in part.agents]
+        if unknown := [agent for agent in agents if agent not in known]:
+            raise grid.Refused(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
         found = {}
+        its_tasks = {task for part in self.experiments[self.name] for task in part.tasks}
         for part in self.experiments[self.name]:
+            # A task that the experiment does not have is trained with all its agents.
+            chosen = [task for task in tasks if task in part.tasks or task not in its_tasks]
             for seed in seeds or part.seeds:
-                for task in tasks or part.tasks:
+                for task in chosen if tasks else part.tasks:
                     for agent in part.agents:
                         if agents and agent.name not in agents:
                             continue
@@ -71,6 +78,17 @@ class Host(grid.Host):
                         folder = output / f"{task}-{agent.name}-seed{seed}"
                         found.setdefault(folder, grid.Run(folder, task, agent.name, seed, command))
         return list(found.values())
+
+    def problems(self) -> list[str]:
+        if not any(run.task.startswith("h1") for run in self.runs):
+            return []
+        lacks = [name for name in ("dm_control", "mujoco") if find_spec(name) is None]
+        found = (
+            [f"HumanoidBench: {self.python} lacks {', '.join(lacks)} (docs/control/environments.md)."] if lacks else []
+        )
+        if not (self.checkouts / "humanoid-bench").is_dir() and find_spec("humanoid_bench") is None:
+            found.append(f"HumanoidBench: run python3 apply.py apply humanoid-bench --checkouts {self.checkouts}")
+        return found
 
     def argv(self, run: grid.Run) -> list[str]:
         script, *flags = run.command

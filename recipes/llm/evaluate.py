@@ -9,6 +9,7 @@ drawn from the original policy, the model as it is stored.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import math
@@ -117,6 +118,9 @@ def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine
 # Benchmarks
 
 
+OF_ALL_BENCHMARKS = ("max_tokens", "prompt", "seed", "engine", "dtype")
+
+
 def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
     """The name, and rows as data.py makes them with the prompt that is asked for."""
     import pyarrow.parquet
@@ -133,10 +137,11 @@ def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, lis
     return name, rows
 
 
-def protocol_of(name: str, problems: int, args: argparse.Namespace) -> dict:
+def protocol_of(name: str, rows: list[dict], args: argparse.Namespace) -> dict:
     """What makes a benchmark's samples what they are, but for the model."""
     chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
-    protocol = {**PROTOCOLS.get(name, GREEDY), **chosen, "problems": problems}
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    protocol = {**PROTOCOLS.get(name, GREEDY), **chosen, "problems": len(rows), "rows_sha256": digest}
     if protocol["temperature"] == 0 and protocol["samples"] > 1:
         raise SystemExit(f"error: {name} is greedy, so all samples of a problem are the same. Give --temperature 0.7.")
     if max(args.pass_at or [1]) > protocol["samples"]:
@@ -144,7 +149,7 @@ def protocol_of(name: str, problems: int, args: argparse.Namespace) -> dict:
             f"error: pass@{max(args.pass_at)} of {name} needs as many samples of each problem, not "
             f"{protocol['samples']}. Give --samples {max(args.pass_at)} --temperature 0.7."
         )
-    return protocol | {key: getattr(args, key) for key in ("max_tokens", "prompt", "seed", "engine", "dtype")}
+    return protocol | {key: getattr(args, key) for key in OF_ALL_BENCHMARKS}
 
 
 def is_as_paper(name: str, protocol: dict) -> bool | None:
@@ -260,11 +265,14 @@ def evaluate(name: str, rows: list[dict], prompts: list[list[int]], protocol: di
 
 def read_summary(out: Path, model: Path) -> dict:
     """The summary of the folder; a new one where there is none."""
-    new = {"policy": "original (ERA acts in training alone)", "model": str(model.absolute()), "benchmarks": {}}
+    files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")])
+    weights = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    new = {"policy": "original (ERA acts in training alone)", "model": str(model.absolute()), "weights": weights}
     file = out / "summary.json"
-    summary = json.loads(file.read_text()) if file.exists() else new
-    if summary.get("model") != new["model"]:
-        raise SystemExit(f"error: {out} is of the model {summary.get('model')}. Give another --out.")
+    summary = json.loads(file.read_text()) if file.exists() else {**new, "benchmarks": {}}
+    for key in ("model", "weights"):
+        if summary.get(key) != new[key]:
+            raise SystemExit(f"error: {out} is of the {key} {summary.get(key)}, not {new[key]}. Give another --out.")
     return summary
 
 
@@ -285,13 +293,20 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(
             f"error: there is no *.parquet in {', '.join(map(str, args.data))}. `make llm-data` makes them."
         )
-    benchmarks = dict(read_benchmark(file, args.prompt, args.limit) for file in files)
-    protocols = {name: protocol_of(name, len(rows), args) for name, rows in benchmarks.items()}
+    benchmarks: dict[str, list[dict]] = {}
+    for file in files:
+        name, rows = read_benchmark(file, args.prompt, args.limit)
+        if name in benchmarks:
+            raise SystemExit(f"error: {file} is {name}, as another file of --data is. Give one of them.")
+        benchmarks[name] = rows
+    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
     summary = read_summary(args.out, args.model)
-    for name, protocol in protocols.items():
-        if name in summary["benchmarks"] and summary["benchmarks"][name]["protocol"] != protocol:
-            before = summary["benchmarks"][name]["protocol"]
-            raise SystemExit(f"error: {args.out} has {name} with {before}, not {protocol}. Give another --out.")
+    for name, one in summary["benchmarks"].items():
+        before = one["protocol"]
+        # A benchmark of an earlier call has the settings of the whole folder, of which there is one average.
+        now = protocols.get(name) or before | {key: getattr(args, key) for key in OF_ALL_BENCHMARKS}
+        if before != now:
+            raise SystemExit(f"error: {args.out} has {name} with {before}, not {now}. Give another --out.")
     prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
     context_length = max(len(ids) for several in prompts.values() for ids in several) + args.max_tokens
     positions = json.loads((args.model / "config.json").read_text()).get("max_position_embeddings")

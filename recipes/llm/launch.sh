@@ -19,7 +19,9 @@ set -euo pipefail
 
 script=${BASH_SOURCE[-1]}
 if [[ " $* " == *" --help "* ]]; then
-    for file in "${script}" "${BASH_SOURCE[0]}"; do sed -n '/^#/!q; s/^# //p' "${file}"; done
+    echo "bash ${script} [hydra overrides, such as trainer.save_freq=5]"
+    sed -n '/^#/!q; s/^# //p' "${script}"
+    sed -n '/^#/!q; /^# From the environment/,$ s/^# //p' "${BASH_SOURCE[0]}"
     exit
 fi
 is_on() { [[ -n "${1:-}" && "$1" != 0 ]]; }

@@ -10,6 +10,7 @@ the rest verl says itself when it starts. Exit code 0: nothing is missing.
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -133,6 +134,8 @@ def checkpoint_problems(config) -> Iterator[str]:
                 f"checkpoint: {tracker} says {step!r}, and there is no such checkpoint. Write the number of the newest "
                 "complete global_step_<number> into it, or remove it to start from scratch."
             )
+        elif int(step) >= (trainer.total_training_steps or math.inf):  # verl would train a step more
+            yield f"steps: {tracker.parent} has reached step {step}. Raise TOTAL_STEPS, or set another CKPTS_DIR."
         elif start and int(step) <= int(str(start).rpartition("_")[2]):
             yield (
                 f"checkpoint: {tracker.parent} has step {step}, and this run starts from {start}: the folder is "

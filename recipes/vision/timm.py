@@ -133,7 +133,9 @@ class Timm(Host):
         last = run.folder / CHECKPOINT
         if last.exists():
             return last
-        others = [path for path in run.folder.glob("*.pth.tar") if "best" not in path.name and zipfile.is_zipfile(path)]
+        # After recovery-*, of the midst of an epoch, timm would leave out the rest of that epoch.
+        others = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
+        others = [path for path in others if zipfile.is_zipfile(path)]
         return max(others, key=lambda path: path.stat().st_mtime, default=None)
 
     def epochs(self, run: Run) -> int:

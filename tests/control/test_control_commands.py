@@ -153,6 +153,14 @@ def test_variables_choose_and_the_users_flags_win(monkeypatch, capsys):
     assert any(word.startswith("/") and word.endswith("/some/python") for word in words)  # runs start in their folders
 
 
+def test_a_part_is_trained_with_its_own_tasks(monkeypatch):
+    monkeypatch.setenv("SEED", "1")
+    monkeypatch.setenv("TASKS", "Hopper-v4")
+    assert [run.agent for run in host("ppo").runs] == ["ppo", "ppo_era"]
+    monkeypatch.setenv("TASKS", "Reacher-v4")
+    assert len(host("ppo").runs) == 6
+
+
 def test_slurm_script(monkeypatch, tmp_path):
     monkeypatch.setattr(grid.sys, "argv", [f"{grid.PROJECT}/recipes/control/__main__.py"])
     monkeypatch.setenv("CHECKOUTS", f"{tmp_path}/my checkouts")
@@ -168,10 +176,10 @@ def test_slurm_script(monkeypatch, tmp_path):
     "command, variables, said",
     [
         ("ppo", {"SEED": "x"}, "SEED=x"),
-        ("ppo", {"AGENT": "sac"}, "AGENT=sac: ppo has no such run"),
+        ("ppo", {"AGENT": "ppo sac"}, "AGENT: ppo has no sac. There are: ppo, ppo_era, "),
         ("batch", {"GPUS_PER_RUN": "-1"}, "GPUS_PER_RUN=-1"),
         ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
-        ("batch --seed=3 --env-name x", {}, "--seed, --env-name cannot be set here"),
+        ("batch --seed=3 --env-name x --see 4", {}, "--seed, --env-name, --see cannot be set here"),
         ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),
         ("tdmpc2 task=dog-run", {}, "task cannot be set here"),
     ],

@@ -1,6 +1,7 @@
 """The CSV file of a run's curves."""
 
 import csv
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -42,8 +43,10 @@ def test_a_resumed_run_appends_and_its_clock_continues(start):
     log.write(100, 1.0, {})
     start(global_step=100).write(100, 1.0, {})
     assert [(row["global_step"], float(row["seconds"]) >= 50) for row in rows(log.path)] == [("100", True)] * 2
-    start().write(300, 1.0, {})  # a run from the start begins the file
+    start().write(300, 1.0, {})  # a run from the start begins the file, and the earlier one stays
     assert [row["global_step"] for row in rows(log.path)] == ["300"]
+    (earlier,) = Path(log.path).parent.glob("*.csv.*")
+    assert [row["global_step"] for row in rows(earlier)] == ["100", "100"]
 
 
 def test_other_ranks_write_and_print_nothing(start, tmp_path, capsys):

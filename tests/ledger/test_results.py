@@ -51,6 +51,11 @@ def test_verl(one, tmp_path):
     assert result.finished and not result.why
 
 
+def test_a_longer_run_of_verl_is_not_the_papers(one, tmp_path):
+    synthetic.verl_run(tmp_path / GRPO, range(1, 1111))
+    assert one().why == "has 1110 steps, and the paper's run 1100"
+
+
 def test_verl_stage_2_begins_behind_stage_1(one, tmp_path):
     synthetic.verl_run(tmp_path / "era_stage2_qwen2.5_math_7b", range(601, 1000))
     result = one()
@@ -213,7 +218,7 @@ def test_a_shorter_run_is_not_a_further_seed(paper, tmp_path):
         synthetic.control_run(tmp_path / f"HalfCheetah-v4-ppo-seed{seed}", total=total)
     assert [result.why for result in collect(paper, tmp_path)] == [
         *("", ""),
-        "was asked for 5000 steps, and another run of its row for 10000",
+        "was asked for 5000 steps, and other runs of its row for 10000",
     ]
 
 

@@ -106,6 +106,7 @@ ALWAYS = [
     ([GSPO], f"{ACTOR}.loss_agg_mode=token-mean"),
     (BONUS, f"{ACTOR}.adaptive_entropy"),
     ([*ON, *BONUS], f"{ACTOR}.adaptive_entropy"),
+    ([*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"], f"{ACTOR}.adaptive_entropy"),
     ([*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"], f"{ACTOR}.entropy_coeff=0.01"),
     ([FORKING, f"{ACTOR}.strategy=megatron"], f"{LOSS}.forking_fraction=0.2"),
     ([GSPO, SEQUENCE_MEAN, f"{ACTOR}.strategy=megatron"], f"{LOSS}.loss_mode=gspo"),

@@ -405,6 +405,19 @@ def test_another_model_needs_another_folder(run, model, data, finished, tmp_path
     shutil.copytree(finished[0], tmp_path / "out")
     with pytest.raises(SystemExit, match="is of the model .*Give another --out"):
         run(model=shutil.copytree(model, tmp_path / "model"), data=[data / "arc_c.parquet"])
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    summary["weights"][0][1] += 1
+    (tmp_path / "out/summary.json").write_text(json.dumps(summary))
+    with pytest.raises(SystemExit, match="is of the weights .*Give another --out"):
+        run(data=[data / "arc_c.parquet"])
+
+
+def test_all_benchmarks_of_a_folder_have_the_same_settings(run, data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "out")
+    with pytest.raises(SystemExit, match="has aime24 with .*Give another --out"):
+        run("--seed", 3, data=[data / "arc_c.parquet"])
+    with pytest.raises(SystemExit, match="is math500, as another file"):
+        run(data=[data / "math500.parquet", shutil.copy(data / "math500.parquet", tmp_path)])
 
 
 # A user's mistakes

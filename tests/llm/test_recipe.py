@@ -320,6 +320,8 @@ def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, 
 
 
 def test_a_run_never_starts_from_scratch_in_place_of_its_checkpoint(check, tmp_path):
+    save(tmp_path / "ckpts/global_step_600")
+    assert "has reached step 600. Raise TOTAL_STEPS" in check()
     save(tmp_path / "ckpts/global_step_20")
     assert check() == ""
     for content in (b"", b"\xff\xfe1", b"40"):  # killed between opening and writing it; a folder that was removed

@@ -19,7 +19,8 @@ COLUMNS = (
 class RunLog:
     """Writes <csv_path>, by default logs/<run name>.csv.
 
-    A run from the start begins the file. A run from a checkpoint appends to it, and repeats rows
+    A run from the start begins the file; the file of an earlier run gets the time of its last row
+    as a suffix. A run from a checkpoint appends to it, and repeats rows
     after the checkpoint's step: of two rows of one step the later counts.
     """
 
@@ -34,6 +35,8 @@ class RunLog:
                 seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
             self.began -= max(seconds, default=0.0)
         else:
+            if os.path.exists(self.path):  # an earlier run's
+                os.replace(self.path, f"{self.path}.{int(os.path.getmtime(self.path))}")
             with open(self.path, "w", newline="") as file:
                 csv.writer(file).writerow(COLUMNS)
 

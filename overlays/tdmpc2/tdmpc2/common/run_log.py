@@ -34,7 +34,8 @@ class Logger(logger.Logger):
         self.last_train = {}
         self.csv_path = cfg.csv_path and Path(hydra.utils.get_original_cwd()) / cfg.csv_path
         if self.csv_path:
-            self.csv_path.write_text(",".join(COLUMNS) + "\n")
+            with open(self.csv_path, "x") as file:  # never over an earlier run's
+                file.write(",".join(COLUMNS) + "\n")
             agent = "tdmpc2" if cfg.era_target is None else "tdmpc2_era"
             self.record = run_json.begin(
                 "tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES, agent=agent
