@@ -236,7 +236,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{name}: {target} is there", flush=True)
         except (OSError, ValueError) as error:  # of the hub's and GitHub's clients too
             failed = True
-            print(f"{name}: error: {error}", file=sys.stderr, flush=True)
+            advice = f"Try again, or copy {target.name} into {target.parent} from a machine that has it."
+            print(f"{name}: error: {type(error).__name__}: {error}. {advice}", file=sys.stderr, flush=True)
     return int(failed)
 
 
