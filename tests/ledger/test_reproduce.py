@@ -23,9 +23,7 @@ def call(capsys, *words):
 
 def lines(paper, row, seeds=(), slurm=False):
     """Without the two that name folders."""
-    return [
-        line for line in run.lines(paper, paper.find(row), seeds, slurm) if line[:5] not in ("data=", "cd /w", "cd /t")
-    ]
+    return [line for line in run.lines(paper, paper.find(row), seeds, slurm) if not line.startswith(("data=", "cd "))]
 
 
 def test_list_has_a_line_for_each_row_and_chooses_by_text(paper, places, capsys):
