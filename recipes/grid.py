@@ -34,11 +34,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
-# What a Slurm job gets of the variables that choose runs and their settings.
-PASSED_ON = (
-    *("TASKS", "SEED", "AGENT", "RESUME", "GPUS", "GPUS_PER_RUN", "DATA_DIR", "H0", "AUG", "NUM_CLASSES", "EPOCHS"),
-    *("OUTPUT", "CHECKOUTS"),
-)
 
 
 class Refused(Exception):
@@ -184,7 +179,7 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
         except BlockingIOError:
             return "is being trained by another launch, or by what a killed one has left running"
         if not host.is_finished(run):
-            if not host.checkpoint(run):
+            if not (run.folder / COMMAND).exists() or not host.checkpoint(run):
                 set_aside(run.folder)
             code = run_script(host, run, lock.fileno(), stop, devices)
             if not host.is_finished(run):
@@ -258,8 +253,7 @@ def visible_gpus() -> list[str]:
 def slots(host: Host) -> list[str | None]:
     """CUDA_VISIBLE_DEVICES of each of the runs that this machine trains at the same time."""
     if not host.gpus:
-        found = [None] * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        return found[:1] * number("JOBS", len(found))
+        return [None] * number("JOBS", run_json.cores())
     devices, each = visible_gpus(), int(host.gpus) or 1
     groups = [",".join(devices[at : at + each]) for at in range(0, len(devices) - each + 1, each)]
     found = groups * (int(1 / host.gpus) if host.gpus < 1 else 1)
@@ -334,7 +328,6 @@ def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[
 
 def slurm_script(host: Host) -> str:
     left = [str(index) for index, run in enumerate(host.runs) if not host.is_finished(run)]
-    given = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {"PYTHON": host.python}
     package = f"recipes.{Path(sys.argv[0]).parent.name}"
     lines = [
         "#!/bin/bash",
@@ -342,8 +335,7 @@ def slurm_script(host: Host) -> str:
         f"#SBATCH --array={','.join(left)}" + ("%1" if host.name in host.one_at_a_time else ""),
         *([f"#SBATCH --gres=gpu:{max(1, int(host.gpus))}"] if host.gpus else []),
         f"#SBATCH --output={shlex.quote(str(host.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
-        *(f"export {name}={shlex.quote(value)}" for name, value in given.items()),
-        "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS=",
+        "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS= PYTHON=",
         f"cd {shlex.quote(os.getcwd())}",
         f"exec {shlex.join([host.python, '-m', package, host.name, *host.added])}",
     ]
@@ -351,12 +343,11 @@ def slurm_script(host: Host) -> str:
 
 
 def submit(script: str, file: Path) -> None:
+    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(script)
-    answer = subprocess.run(["sbatch", str(file)], capture_output=True, text=True)
-    if answer.returncode != 0:
-        raise Refused(f"sbatch refused {file}: {(answer.stderr or answer.stdout).strip()}")
-    print(answer.stdout.strip())
+    if subprocess.run(["sbatch", "--export=ALL", str(file)]).returncode != 0:
+        raise Refused(f"sbatch refused {file}")
 
 
 # --------------------------------------------------------------------------------------------------------- the launcher
@@ -389,16 +380,12 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
 def folder_problems(host: Host, run: Run) -> list[str]:
     """A folder with a run must hold this very one."""
     file = run.folder / COMMAND
-    if not file.is_file():
-        unknown = (
-            f"{run.name}: {run.folder} holds a checkpoint without {COMMAND}. Move it away, or choose another OUTPUT."
-        )
-        return [unknown] if host.checkpoint(run) else []
-    before, now = host.comparable(shlex.split(file.read_text())), host.comparable(list(run.command))
+    words = shlex.split(file.read_text()) if file.is_file() else run.command
+    before, now = (shlex.join(host.comparable(list(each))) for each in (words, run.command))
     if before == now:
         return []
     return [
-        f"{run.name}: {run.folder} holds a run with other flags. Then: {shlex.join(before)}; now: {shlex.join(now)}. "
+        f"{run.name}: {run.folder} holds a run with other flags. Then: {before}; now: {now}. "
         "Give the same flags to continue it, choose another OUTPUT, or move it away."
     ]
 

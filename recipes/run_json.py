@@ -101,12 +101,8 @@ def finish(folder: Path, record: dict[str, Any], cpu_seconds: float | None = Non
 def write(folder: Path, record: dict[str, Any]) -> None:
     """Replaces run.json as a whole: a kill or a full disk leaves the earlier one."""
     new = folder / f"{FILE}.new"
-    try:
-        new.write_text(json.dumps(record, indent=2) + "\n")
-        os.replace(new, folder / FILE)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+    new.write_text(json.dumps(record, indent=2) + "\n")
+    os.replace(new, folder / FILE)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -159,22 +155,14 @@ def _state(folder: Path) -> dict[str, Any]:
     top = _ask(*git, "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != folder.resolve():
         return {"commit": None, "modified": None}
-    is_project = (folder / "apply.py").exists()
-    paths = [name for name in TRAINS if (folder / name).exists()] if is_project else []
-    changed = _ask(*git, "status", "--porcelain", "--untracked-files=no", "--", *paths)
-    commit, branch, author = (
-        (_ask(*git, *words) or "").strip()
-        for words in (
-            ("rev-parse", "HEAD"),
-            ("branch", "--show-current"),
-            ("log", "-1", "--format=%ae"),
-        )
-    )
-    on_top = branch == "era" and not author.startswith("era-overlays@")
-    return {
-        "commit": commit or None,
-        "modified": None if changed is None else bool(changed) or on_top,
-    }
+    paths = [name for name in TRAINS if (folder / name).exists()] if (folder / "apply.py").exists() else []
+    status = _ask(*git, "status", "--porcelain", "--branch", "--untracked-files=no", "--", *paths)
+    commit, _, author = (_ask(*git, "log", "-1", "--format=%H %ae") or "").strip().partition(" ")
+    if status is None:
+        return {"commit": commit or None, "modified": None}
+    branch, *changed = status.splitlines()
+    on_top = branch.partition("...")[0] == "## era" and not author.startswith("era-overlays@")
+    return {"commit": commit or None, "modified": bool(changed) or on_top}
 
 
 def _ask(*command: str) -> str | None:
@@ -213,9 +201,12 @@ def hardware() -> dict[str, Any]:
         import torch
 
         found["capability"] = torch.backends.cpu.get_cpu_capability()
-    has_affinity = hasattr(os, "sched_getaffinity")
-    found["cores"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
-    return {**found, "gpus": gpus()}
+    return {**found, "cores": cores(), "gpus": gpus()}
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _first_cpu() -> dict[str, str]:

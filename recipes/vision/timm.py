@@ -28,7 +28,6 @@ from recipes.vision.experiments import (
 SUMMARY, CHECKPOINT = "summary.csv", "last.pth.tar"
 PAPER_GPUS = 4
 IMAGENET_CLASSES = 1000
-RESNET50_OUTPUTS = 1000  # without --num-classes
 # The names under which timm looks for a split. If it finds none it silently takes the data folder.
 SPLITS = (("train", "training"), ("validation", "val", "valid", "eval", "evaluation"))
 
@@ -40,10 +39,6 @@ def flags_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dataset", default="")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--era-min-entropy", type=float)
-    parser.add_argument("--era-tau", type=float, default=4.0)
-    parser.add_argument("--model", default="resnet50")
-    parser.add_argument("--num-classes", type=int)
     try:
         return parser.parse_known_args(words)[0]
     except argparse.ArgumentError as error:
@@ -175,14 +170,10 @@ class Timm(Host):
         return [*words[:at], *words[at + 2 :]]
 
     def problems(self) -> list[str]:
-        found = min_entropy_problems(self.runs)
-        if self.given.device == "cpu" and self.processes > 1:
-            found.append("GPUs: train.py trains in one process on a CPU. Set GPUS=1.")
-        if not self.given.dataset:
-            is_imagenet = self.experiment.dataset == IMAGENET
-            wanted = (self.classes or IMAGENET_CLASSES) if is_imagenet else None
-            found += folder_of_images_problems(self.root / self.given.data_dir, wanted)
-        return found
+        if self.given.dataset:
+            return []
+        wanted = (self.classes or IMAGENET_CLASSES) if self.experiment.dataset == IMAGENET else None
+        return folder_of_images_problems(self.root / self.given.data_dir, wanted)
 
     def prepare(self) -> None:
         """CIFAR-10 is downloaded in one process, before torchrun's, which would all write the same archive at once."""
@@ -204,22 +195,6 @@ def summary(folder: Path) -> list[dict[str, str]]:
 def epochs_done(folder: Path) -> int:
     rows = summary(folder)
     return int(rows[-1]["epoch"]) + 1 if rows else 0
-
-
-def min_entropy_problems(runs: Sequence[Run]) -> list[str]:
-    """The activation itself says whether H0 is feasible."""
-    from era.discrete import EntropyRegularizingActivation
-
-    found = []
-    for flags in (flags_of(run.command[2:]) for run in runs):
-        outputs = flags.num_classes or (RESNET50_OUTPUTS if flags.model == "resnet50" else None)
-        if flags.era_min_entropy is None or outputs is None:
-            continue
-        try:
-            EntropyRegularizingActivation(outputs, flags.era_min_entropy, flags.era_tau)
-        except ValueError as error:
-            found.append(f"ERA: H0={flags.era_min_entropy:g}: {error}")
-    return found
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:

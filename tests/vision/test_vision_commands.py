@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from era.discrete import EntropyRegularizingActivation
 from recipes import grid
-from recipes.vision.timm import Timm, folder_of_images_problems, min_entropy_problems
+from recipes.vision.timm import SPLITS, Timm, folder_of_images_problems
 
 # From the paper's listings lst:train_without_aug and lst:train_with_aug.
 PLAIN = (
@@ -28,39 +29,41 @@ AUGMENTED = PLAIN.replace("--dist-bn", f"{AUGMENTATION} --dist-bn")
 def commands(monkeypatch):
     """commands(experiment, flags..., VARIABLE=...): the words of each run."""
 
-    def run(name, *added, **variables):
+    def words(name, *added, **variables):
         with monkeypatch.context() as given:
             for variable, value in variables.items():
                 given.setenv(variable, value)
             host = Timm(name, added)
             return [host.argv(run) for run in host.runs]
 
-    return run
+    return words
 
 
 def value(command, flag):
     return command[command.index(flag) + 1]
 
 
+def entropies(commands):
+    return [float(value(command, "--era-min-entropy")) for command in commands if "--era-min-entropy" in command]
+
+
 @pytest.mark.parametrize(
     "dataset, min_entropy, seeds", [("cifar10", "0.6", ["42", "43", "44"]), ("imagenet", "1.2", ["42"])]
 )
 @pytest.mark.parametrize("augmented", [False, True])
-@pytest.mark.parametrize("with_era", [False, True])
-def test_main_results_are_the_printed_commands(commands, dataset, min_entropy, seeds, augmented, with_era):
+def test_main_results_are_the_printed_commands(commands, dataset, min_entropy, seeds, augmented):
     printed = AUGMENTED if augmented else PLAIN
     if dataset == "imagenet":
-        printed = printed.replace(" --dataset torch/cifar10 --dataset-download", "").replace(
-            "../data", "../data/imagenet"
-        )
-    if with_era:
-        printed += f" --era-min-entropy {min_entropy}"
-    found = commands(dataset + "-aug" * augmented + "-era" * with_era)
-    assert [value(command, "--seed") for command in found] == seeds
-    for command in found:
-        ours = [word for flag in ("--seed", "--output", "--experiment") for word in (flag, value(command, flag))]
-        assert command == shlex.split(printed) + ours
-    assert len({value(command, "--experiment") for command in found}) == len(found)
+        printed = printed.replace(" --dataset torch/cifar10 --dataset-download", "")
+        printed = printed.replace("../data", "../data/imagenet")
+    for with_era in (False, True):
+        found = commands(dataset + "-aug" * augmented + "-era" * with_era)
+        assert [value(command, "--seed") for command in found] == seeds
+        for command in found:
+            added = ["--era-min-entropy", min_entropy] if with_era else []
+            ours = [word for flag in ("--seed", "--output", "--experiment") for word in (flag, value(command, flag))]
+            assert command == shlex.split(printed) + added + ours
+        assert len({value(command, "--experiment") for command in found}) == len(found)
 
 
 def test_variables_choose(commands):
@@ -75,39 +78,31 @@ def test_variables_choose(commands):
 
 
 def test_grids(commands):
-    def entropies(name, **variables):
-        return [value(command, "--era-min-entropy") for command in commands(name, **variables)]
-
-    assert "0.6" in entropies("cifar10-sweep") and "1.2" in entropies("imagenet-sweep")
-    assert entropies("cifar10-sweep", H0="0.1 2", SEED="1 2") == ["0.1", "2"] * 2
+    assert 0.6 in entropies(commands("cifar10-sweep")) and 1.2 in entropies(commands("imagenet-sweep"))
+    assert entropies(commands("cifar10-sweep", H0="0.1 2", SEED="1 2")) == [0.1, 2] * 2
     assert all("--jsd" in command for command in commands("imagenet-sweep", AUG="1"))
     assert not any("--jsd" in command for command in commands("imagenet-sweep"))
-    added = [
-        " ".join(command[len(shlex.split(PLAIN)) : command.index("--seed")])
-        for command in commands("cifar10-regularization")
+    arms = [
+        command[len(shlex.split(PLAIN)) : command.index("--seed")] for command in commands("cifar10-regularization")
     ]
     smoothing, drop = ["--smoothing 0.2", "--smoothing 0.3"], ["--drop 0.1", "--drop 0.2", "--drop 0.3"]
-    assert added == ["", *smoothing, *drop, "--era-min-entropy 0.6"]
+    assert list(map(" ".join, arms)) == ["", *smoothing, *drop, "--era-min-entropy 0.6"]
     timed = commands("cifar10-time")
-    assert ["--era-min-entropy" in command for command in timed] == [False, True]
-    assert all("--jsd" in command for command in timed)
+    assert len(timed) == 2 and entropies(timed) == [0.6] and all("--jsd" in command for command in timed)
 
 
-def test_some_runs_are_stopped_before_their_schedule_ends(monkeypatch):
+def test_runs_that_stop_early_and_runs_that_experiments_share(commands, monkeypatch):
+    """A run of several experiments is trained once, unless its time is measured."""
     assert {run.steps for run in Timm("imagenet-sweep").runs} == {100}
     assert {run.steps for run in Timm("cifar10-time").runs} == {3} and Timm("cifar10").runs[0].steps is None
-    monkeypatch.setenv("EPOCHS", "5")
-    assert {run.steps for run in Timm("cifar10").runs} == {5}
-
-
-def test_only_timed_runs_have_a_folder_of_their_own(commands):
-    """A run that several experiments share is trained once, unless its time is measured."""
     main, sweep, time = (
         {(value(command, "--output"), value(command, "--experiment")) for command in commands(name)}
         for name in ("cifar10-era", "cifar10-sweep", "cifar10-time")
     )
     assert main & sweep and {os.path.basename(output) for output, _ in time} == {"time"}
     assert commands("imagenet-sweep", H0="1.2") == commands("imagenet-era")
+    monkeypatch.setenv("EPOCHS", "5")
+    assert {run.steps for run in Timm("cifar10").runs} == {5}
 
 
 def test_train_py_takes_every_command(timm_scripts):
@@ -133,37 +128,28 @@ def test_train_py_takes_every_command(timm_scripts):
         assert args["era_min_entropy"] == (min_entropy and float(min_entropy))
 
 
-@pytest.mark.parametrize("classes", ["", "10"])
-def test_default_sweeps_are_feasible(monkeypatch, classes):
-    monkeypatch.setenv("NUM_CLASSES", classes)
-    assert [problem for name in Timm.experiments for problem in min_entropy_problems(Timm(name).runs)] == []
-
-
-def test_an_infeasible_min_entropy_is_named(monkeypatch):
-    """By the activation's own bounds."""
-    monkeypatch.setenv("NUM_CLASSES", "10")
-    monkeypatch.setenv("H0", "2.2 2.3")
-    problems = min_entropy_problems(Timm("cifar10-era").runs)
-    assert len(problems) == 3 and all("H0=2.3: " in problem and "2.2429" in problem for problem in problems)
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_default_sweeps_are_feasible(commands, classes):
+    for name in Timm.experiments:
+        for min_entropy in entropies(commands(name)):
+            assert EntropyRegularizingActivation(classes, min_entropy).floor > min_entropy
 
 
 @pytest.mark.parametrize(
     "train, validation, wanted, said",
-    [(3, 3, 3, None), (5, 5, None, None), (0, 3, 3, "no "), (10, 9, 10, "must be the same"), (3, 3, 5, "5 expected")],
+    [(3, 3, 3, []), (5, 5, None, []), (0, 3, 3, ["no "]), (10, 9, 10, ["must be the same"]), (3, 3, 5, ["5 expected"])],
 )
 def test_folder_of_images(tmp_path, train, validation, wanted, said):
     for split, classes in (("train", train), ("val", validation)):
         for label in range(classes):
             (tmp_path / split / f"n{label}").mkdir(parents=True)
     found = folder_of_images_problems(tmp_path, wanted)
-    assert found == [] if said is None else len(found) == 1 and said in found[0]
+    assert len(found) == len(said) and all(words in problem for words, problem in zip(said, found))
 
 
 def test_splits_are_where_timm_looks_for_them(import_timm, tmp_path):
     """By timm's own search, which falls back to the whole folder."""
     from timm.data.dataset_factory import _search_split
-
-    from recipes.vision.timm import SPLITS
 
     for names in SPLITS:
         for name in (*names, "other"):
@@ -198,24 +184,16 @@ def checkpoint(folder, name):
         pass
 
 
-def test_only_the_data_may_move_when_a_run_is_resumed(monkeypatch, tmp_path):
-    monkeypatch.setenv("OUTPUT", str(tmp_path))
-    run, *_ = Timm("cifar10").runs
-    run.folder.mkdir()
-    (run.folder / "command.txt").write_text(shlex.join(run.command))
-    monkeypatch.setenv("DATA_DIR", "/another place")
-    moved, other = Timm("cifar10"), Timm("cifar10", ["--lr", "0.1"])
-    assert moved.runs[0].command != run.command and grid.folder_problems(moved, moved.runs[0]) == []
-    (problem,) = grid.folder_problems(other, other.runs[0])
-    assert "holds a run with other flags" in problem
-
-
-def test_a_run_goes_on_from_its_newest_whole_checkpoint(monkeypatch, tmp_path):
+def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_its_data_may_have_moved(monkeypatch, tmp_path):
     """timm deletes the last one, and then renames tmp.pth.tar to it: a kill may come between."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     host = Timm("cifar10")
     run, folder = host.runs[0], Path(host.runs[0].folder)
     folder.mkdir()
+    (folder / "command.txt").write_text(shlex.join(run.command))
+    monkeypatch.setenv("DATA_DIR", "/another place")
+    moved = Timm("cifar10")
+    assert moved.runs[0].command != run.command and grid.folder_problems(moved, moved.runs[0]) == []
     assert host.checkpoint(run) is None
     for age, name in enumerate(("tmp.pth.tar", "checkpoint-9.pth.tar", "model_best.pth.tar")):
         checkpoint(folder, name)

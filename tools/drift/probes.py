@@ -96,10 +96,10 @@ def test_era_verl():
 
 
 def images(*flags: str) -> list[str]:
-    from tiny_runs import write_images
+    from timm_runs import make_images
 
     if not Path("images").exists():
-        write_images(Path("images"))
+        make_images(Path("images"))
     model = ["--model=test_resnet", "--num-classes=10", "--img-size=32", "--batch-size=8", "--workers=1"]
     return ["--data-dir=images", *model, "--device=cpu", f"--era-min-entropy={MIN_ENTROPY}", *flags]
 
