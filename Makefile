@@ -124,9 +124,9 @@ lint: $(call ready,cpu)
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 format: $(call ready,cpu)
 	@$(RUFF) check --fix .; status=$$?; $(RUFF) format . && exit $$status
-# Two test files at a time, in the order of their names, so that long ones do not come last. Inductor would start a pool
-# of compilers for each.
-TESTS := env TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
+# Two test files at a time, in the order of their names, so that long ones do not come last. Torch would start as many
+# threads as there are cores for each, and inductor a pool of compilers.
+TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 ## test: lint, and every promise once (seven minutes on two cores)
 test: lint
 	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
