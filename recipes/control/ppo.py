@@ -16,6 +16,9 @@ NO_BONUS = ("--entropy_coef", "0")  # under ERA its gradient is 0 unless ln sigm
 LOW_NOISE = ("--log_std_init", "-1.71894", *NO_BONUS)
 BASELINE = Agent("ppo")
 PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", "-0.3", *NO_BONUS))
+# EAPO's authors name these two values for MuJoCo; no other was tried.
+EAPO_FLAGS = ("--eapo_tau", "0.02", "--eapo_lambda", "0.001", *NO_BONUS)
+EAPO = Agent("eapo", (*EAPO_FLAGS, "--max_train_steps", "4000000"))
 CONTROLS = (
     Agent("ppo_constant", ("--std", "constant", *LOW_NOISE)),
     Agent("ppo_head", ("--std", "head", *LOW_NOISE)),
@@ -46,6 +49,16 @@ class PPO(Host):
         "ppo": (
             Part((BASELINE, PPO_ERA, *CONTROLS), CHEETAH, FIVE_SEEDS),
             Part((BASELINE, PPO_ERA), TASKS[1:], FIVE_SEEDS),
+        ),
+        # fig. compare_eapo; its PPO-ERA is that of "ppo"
+        "eapo": (Part((EAPO,), TASKS, FIVE_SEEDS),),
+        # Not in the paper: EAPO as long as PPO-ERA, and PPO without the bonus that EAPO leaves out.
+        "eapo-3m": (
+            Part(
+                (BASELINE, PPO_ERA, Agent("eapo_3m", EAPO_FLAGS), Agent("ppo_no_bonus", NO_BONUS)),
+                CHEETAH,
+                (1, 2, 3),
+            ),
         ),
         # fig. ablation_llm_tricks
         "llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),

@@ -12,6 +12,7 @@ upstream's, so all results are, to the bit.
 import argparse
 from collections.abc import Callable
 
+import eapo
 import era_ppo
 import numpy as np
 import torch
@@ -159,7 +160,7 @@ class Fast:
             return era_ppo.mean_of_selected(loss, entropy, agent.selective)
 
         def value_loss(critic, state, value):
-            return nn.functional.mse_loss(value, critic(state))
+            return eapo.value_loss(value, critic(state))
 
         def act(actor, state):
             policy = actor.get_dist(state)
@@ -167,7 +168,7 @@ class Fast:
             return action, policy.log_prob(action)
 
         # One tensor for each input: make_fx takes one given twice for the same input.
-        widths = (args.state_dim, args.action_dim, args.action_dim, 1, 1)
+        widths = (args.state_dim, args.action_dim, args.action_dim, 1, eapo.value_outputs(args))
         states, actions, log_probs, advantages, values = (torch.zeros(args.mini_batch_size, width) for width in widths)
         clips = agent.use_grad_clip
         self.policy_gradient = self.actor.gradient(policy_loss, clips, states, actions, log_probs, advantages)

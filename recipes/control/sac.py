@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The paper's experiments with SAC and SAC-ERA, by sbx (JAX), and one on how well they hold their entropy."""
+"""The paper's experiments with SAC, OBAC and their ERA agents, by sbx (JAX), and two of CPU size."""
 
 from recipes.control.host import Agent, Host, Part
 
@@ -20,6 +20,10 @@ def era(name: str = "", *flags: str) -> Agent:
 
 BASELINE, ERA = Agent("sac"), era()
 TANH, LEARNED, BATCH = ("--distribution", "tanh"), "--learn_delta", ("--level", "batch")
+OBAC, OBAC_ERA = Agent("obac", ("--obac", "soft")), Agent("obac_era", ("--obac", "soft", "--era"))
+# OBAC's switch compares SAC's value, which holds entropy, with one that does not. ERA's does not either, so OBAC-ERA
+# changes two things. This arm changes the switch alone: both values are without entropy.
+OBAC_REWARD = Agent("obac-reward", ("--obac", "reward"))
 # Fig. ablation_entropy names no targets: round values about the paper's own, -0.5, which the first two have.
 TARGETS = ("-0.25", "-0.75", "-1.0")
 
@@ -27,11 +31,13 @@ TARGETS = ("-0.25", "-0.75", "-1.0")
 class SAC(Host):
     script = "recipes/control/sac_train.py"
     packages = ("sbx", "jax", "flax", "optax", "stable_baselines3", "gymnasium", "mujoco", "torch")
-    apart = ("alpha",)
+    apart = ("alpha", "obac")
     experiments = {
         # fig. hb_sac, and the SAC of fig. preview_results
         "sac-humanoidbench": (Part((BASELINE, ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
         "sac-dmc": (Part((BASELINE, ERA), DMC, TEN_SEEDS),),
+        # fig. hb_obac
+        "obac-humanoidbench": (Part((OBAC, OBAC_ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
         # fig. mujoco, and SAC's half of fig. compare_mnse
         "sac-gym": (Part((BASELINE, ERA), GYM, TEN_SEEDS),),
         # fig. ablation_entropy
@@ -68,6 +74,15 @@ class SAC(Host):
                 GYM[:1],
                 THREE_SEEDS,
                 ("--total_timesteps", "20000", "--eval_every", "1000", "--width", "256"),
+            ),
+        ),
+        # Not in the paper: the same agents at a size that fits a CPU, and what the switch does without ERA.
+        "obac": (
+            Part(
+                (BASELINE, OBAC, OBAC_REWARD, ERA, OBAC_ERA),
+                GYM[:1],
+                THREE_SEEDS,
+                ("--total_timesteps", "100000", "--width", "256"),
             ),
         ),
     }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Trains SAC or SAC-ERA with sbx and the paper's settings (tab. combined_hyperparameters), in the current folder.
+"""Trains SAC or OBAC, with ERA or without, by sbx in the current folder.
+
+The settings are the paper's, tab. combined_hyperparameters.
 
 Writes train.csv, with a row per evaluation, run.json and at the end model.zip. An interrupted run starts over: a model
 without its replay buffer of a million states could not go on as if nothing had happened.
@@ -28,6 +30,9 @@ COLUMNS = (
     *("entropy_per_dim", "min_entropy_per_dim", "buffer_entropy_per_dim", "target_per_dim"),
     *("mean_log_std", "alpha", "delta"),
 )
+# Means over the newest batch: the policy's value, Q of mu* at the batch's actions, V of mu*. And the share of the
+# updates since the last row in which OBAC imitated.
+OBAC_COLUMNS = ("policy_value", "buffer_q", "buffer_value", "imitation_share")
 PACKAGES = ("jax", "sbx-rl", "stable_baselines3", "gymnasium", "mujoco", "dm_control", "numpy")
 MODEL = "model.zip"
 STATES = 1024  # of which the entropies are means
@@ -49,6 +54,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--distribution", choices=("truncated", "tanh"), default="truncated", help="with --era")
     add("--learn_delta", action="store_true", help="with --era")
     add("--level", choices=("state", "batch"), default="state", help="with --era")
+    add("--obac", choices=("soft", "reward"), help="OBAC; which value of the policy decides (obac.py)")
     add("--width", type=int, default=512, help="of the two hidden layers")
     add("--batch_size", type=int, default=256)
     add("--buffer_size", type=int, default=1_000_000)
@@ -59,6 +65,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     for name, default in era_only.items():
         if not arguments.era and getattr(arguments, name) != default:
             parser.error(f"--{name} needs --era.")
+    if arguments.obac and (arguments.learn_delta or arguments.level == "batch"):
+        parser.error("--obac takes ERA per state and with a constant delta.")
     if arguments.era and arguments.alpha_init != 1.0:
         parser.error("--alpha_init is SAC's; with --era there is no entropy term.")
     if not arguments.era and arguments.target_entropy >= math.log(2):
@@ -77,12 +85,13 @@ def problem(folder: Path) -> str:
 
 
 def make_model(arguments: argparse.Namespace):
-    """sbx's SAC, or ERA's."""
+    """sbx's SAC, OBAC on it, or either with ERA's actor."""
     import optax
     from sbx import SAC
     from sbx.sac.policies import SACPolicy
 
     from era.sbx import EraSAC, era_actor
+    from recipes.control.obac import OBAC
 
     class Policy(SACPolicy):
         """AdamW for the critics, Adam for the actor: sbx has one optimizer for both."""
@@ -98,9 +107,11 @@ def make_model(arguments: argparse.Namespace):
     if arguments.era:
         policy_kwargs |= era_actor(arguments.target_entropy, *LOG_STD_RANGE, arguments.distribution)
         kind = partial(EraSAC, learn_delta=arguments.learn_delta, level=arguments.level)
+        if arguments.obac:  # the same actor and, with a constant delta, the same loss
+            kind = partial(OBAC, switch=arguments.obac, ent_coef=0.0)
     else:
         kind = partial(
-            SAC,
+            partial(OBAC, switch=arguments.obac) if arguments.obac else SAC,
             ent_coef=f"auto_{arguments.alpha_init}" if arguments.alpha_init else 0.0,
             target_entropy=env.action_space.shape[0] * arguments.target_entropy,
         )
@@ -159,8 +170,9 @@ class Recorder:
         self.env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
         self.env.reset(seed=arguments.seed + 2**31)  # not the training's seed
         self.began = time.time()
+        self.updates = self.imitations = 0
         with self.file.open("w", newline="") as stream:
-            csv.writer(stream).writerow(COLUMNS)
+            csv.writer(stream).writerow((*COLUMNS, *(OBAC_COLUMNS if self.arguments.obac else ())))
 
     def __call__(self, local_variables: dict, global_variables: dict) -> bool:
         """stable-baselines3's callback after each step."""
@@ -181,13 +193,22 @@ class Recorder:
             *(value, time.time() - self.began, time.process_time()),
             *(entropies["mean"], entropies["min"], sampled["mean"], self.arguments.target_entropy),
             *(entropies["log_std"], float(alpha), float(variables.get("delta", 0))),
+            *(self.offline_numbers() if self.arguments.obac else ()),
         )
         with self.file.open("a", newline="") as stream:
             csv.writer(stream).writerow([model.num_timesteps, *(f"{number:.6g}" for number in numbers)])
 
+    def offline_numbers(self) -> tuple[float, ...]:
+        """The values of OBAC_COLUMNS."""
+        critics, updates = self.model.policy.qf_state, self.model._n_updates
+        new, imitations = updates - self.updates, int(critics.imitations)
+        share = (imitations - self.imitations) / new if new else 0.0
+        self.updates, self.imitations = updates, imitations
+        return (*map(float, critics.values), share)
+
 
 def train(arguments: argparse.Namespace, model, folder: Path) -> None:
-    agent = "sac_era" if arguments.era else "sac"
+    agent = ("obac" if arguments.obac else "sac") + ("_era" if arguments.era else "")
     record = run_json.begin("sac", arguments.task, arguments.seed, arguments.total_timesteps, PACKAGES, agent=agent)
     run_json.start(folder, record)
     recorder = Recorder(arguments, model, folder)

@@ -94,6 +94,8 @@ COUNTS = {  # experiment: tasks, agents, seeds
     "sac-targets": (4, 9, 5),
     "sac-distribution": (4, 4, 5),
     "sac-batch": (4, 3, 5),
+    "obac-humanoidbench": (6, 2, 10),
+    "obac": (1, 5, 3),
     "alpha": (1, 3, 3),
 }
 
@@ -105,7 +107,8 @@ def test_experiments_of_sac(experiment):
     assert tuple(counts) == COUNTS[experiment] and len(found) == math.prod(counts)
     for run in found:
         given = flags(run)
-        assert ("--era" in given) == run.agent.startswith("sac_era") and given["--seed"] == str(run.seed)
+        assert ("--era" in given) == ("_era" in run.agent) and given["--seed"] == str(run.seed)
+        assert ("--obac" in given) == run.agent.startswith("obac")
         assert ("--learn_delta" in given) == ("learned" in run.agent)
         assert (given.get("--distribution") == "tanh") == ("tanh" in run.agent)
         assert (given.get("--level") == "batch") == ("batch" in run.agent)

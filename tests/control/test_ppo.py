@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning"),
 ]
 FOLDER, SCRIPT = "5.PPO-continuous", "PPO_continuous_main.py"
-OURS = ("era", "era_ppo", "fast", "run_json", "training_run")
+OURS = ("eapo", "era", "era_ppo", "fast", "run_json", "training_run")
 UPSTREAMS = ("normalization", "replaybuffer", "ppo_continuous")
 TINY = [
     "--env", "Hopper-v4", "--seed", "3", "--max_train_steps", "1000", "--evaluate_freq", "250", "--save_freq", "1",
@@ -28,6 +28,7 @@ VARIANTS = {
     "constant": ("--std", "constant", *LOW),
     "parameter": ("--std", "parameter", *LOW),
     "head, LLM techniques": ("--std", "head", "--selective", "0.2", "--epsilon_high", "0.3"),
+    "eapo": ("--eapo_tau", "0.02", "--eapo_lambda", "0.5", "--entropy_coef", "0"),
 }
 
 
@@ -134,6 +135,7 @@ def test_a_folder_holds_one_run(patched_ppo, train, capsys):
         ("--std era --log_std_init 0", "starts at its target"),
         ("--era_target -0.3", "needs --std era"),
         ("--selective 0.2", "all states have one entropy"),
+        ("--eapo_lambda 0.5", "need --eapo_tau"),
         ("--fast --mini_batch_size 60", "must divide --batch_size"),
         ("--std era --policy_dist Beta", "need --policy_dist Gaussian, not Beta"),
     ],
@@ -157,6 +159,7 @@ def agent(patched_ppo):
                 **dict(lr_a=3e-4, lr_c=3e-4, gamma=0.99, lamda=0.95, epsilon=0.2, entropy_coef=0.01),
                 **dict(state_dim=5, action_dim=3, std=std, log_std_init=None, era_target=-0.4),
                 **dict(era_log_std_min=-8.0, era_log_std_max=0.0, epsilon_high=None, selective=None),
+                **dict(eapo_tau=None, eapo_gamma=None, eapo_lambda=None),
             )
             vars(args).update(settings)
             torch.manual_seed(0)
@@ -207,4 +210,42 @@ def test_the_policys_gradient_is_ppos(agent, techniques):
     torch.stack(losses)[chosen].mean().backward()
     expected = fast.actor.laid_out([parameter.grad for parameter in actor.parameters()])
     assert expected.norm() > 1e-3
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5 * expected.norm().item())
+
+
+def test_eapo_adds_the_advantage_of_the_entropy(agent):
+    """Against sums over the future in fp64, with terminations and time limits."""
+    made, _ = agent("parameter", eapo_tau=0.3, eapo_gamma=0.9, eapo_lambda=0.7)
+    made.eapo.scaling = Namespace(running_ms=Namespace(std=np.array([4.0])))  # tau is in the environment's rewards
+    rng = np.random.default_rng(0)
+    count = 60
+    log_prob, values, next_values = rng.normal(size=(count, 3)), *rng.normal(size=(2, count, 2))
+    advantage, target = rng.normal(size=(2, count, 1))
+    terminated = (rng.random((count, 1)) < 0.1).astype(float)
+    ended = np.maximum(terminated, rng.random((count, 1)) < 0.1)
+    arrays = (advantage, target, log_prob, values, next_values, terminated, ended)
+    found, targets = made.eapo.add(*map(torch.tensor, arrays))
+
+    deltas = -0.3 / 4 * log_prob.sum(1) + 0.9 * (1 - terminated[:, 0]) * next_values[:, 1] - values[:, 1]
+    expected = np.zeros(count)
+    for step in range(count):
+        for later in range(step, count):
+            expected[step] += (0.9 * 0.7) ** (later - step) * deltas[later]
+            if ended[later, 0]:
+                break
+    np.testing.assert_allclose(found[:, 0].numpy(), advantage[:, 0] + expected)
+    np.testing.assert_allclose(targets.numpy(), np.stack([target[:, 0], expected + values[:, 1]], 1))
+
+
+def test_eapos_critic_learns_both_returns(agent):
+    made, fast = agent("parameter", eapo_tau=0.3)
+    states, targets = torch.randn(32, 5), torch.randn(32, 2)
+    gradient = fast.value_gradient(states, targets)
+    critic = made.critic.double()
+    for parameter in critic.parameters():
+        parameter.requires_grad_()
+    value = critic(states.double())
+    assert value.shape == (32, 2)
+    ((targets[:, 0] - value[:, 0]) ** 2 + (targets[:, 1] - value[:, 1]) ** 2).mean().backward()
+    expected = fast.critic.laid_out([parameter.grad for parameter in critic.parameters()])
     torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5 * expected.norm().item())

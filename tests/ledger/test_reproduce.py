@@ -32,7 +32,7 @@ def test_list_has_a_line_for_each_row_and_chooses_by_text(paper, places, capsys)
     assert {line.split()[0] for line in printed.splitlines()} == rows | set(paper.elsewhere)
     assert any(line.split()[0] == "hb-fasttd3" and line.endswith("8 not run") for line in printed.splitlines())
     _, printed, _ = call(capsys, "list", "cannot run")
-    assert {line.split()[0] for line in printed.splitlines()} == {"eapo", "mnse", "obac", "obac-era"}
+    assert {line.split()[0] for line in printed.splitlines()} == {"mnse"}
     code, _, errors = call(capsys, "list", "main-erq")
     assert code == 2 and "no row 'main-erq'" in errors and "main-era" in errors
 
@@ -114,7 +114,7 @@ def test_gains_run_what_both_need_once_and_published_weights_are_evaluated_alone
     assert line == 'MODEL_PATH="${MODEL_PATH:-$data/models/Oat-Zero}" OUT="$data/eval/Oat-Zero" make llm-eval'
 
 
-@pytest.mark.parametrize("row, why", [("eapo", "EAPO has no public code"), ("cifar10", "is for one node")])
+@pytest.mark.parametrize("row, why", [("mnse", "withdrawn submission"), ("cifar10", "is for one node")])
 def test_what_cannot_be_run_says_why(paper, row, why):
     with pytest.raises(UserError, match=why):
         lines(paper, row, slurm=row == "cifar10")

@@ -13,6 +13,7 @@ import math
 import sys
 from typing import Optional
 
+import eapo
 import era
 import torch
 from torch import nn
@@ -77,6 +78,10 @@ def check(args: argparse.Namespace) -> None:
             (
                 args.std != "head" and args.selective is not None,
                 f"--selective needs --std head: with --std {args.std} all states have one entropy",
+            ),
+            (
+                eapo.lacks_tau(args),
+                "--eapo_gamma and --eapo_lambda need --eapo_tau",
             ),
             (
                 args.fast and args.batch_size % args.mini_batch_size,

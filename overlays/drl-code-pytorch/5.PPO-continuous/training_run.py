@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import eapo
 import era_ppo
 import numpy as np
 import run_json
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fast", action="store_true", help="the same numbers in less time")
     era_ppo.add_arguments(parser)
+    eapo.add_arguments(parser)
 
 
 class TrainingRun:
@@ -56,6 +58,9 @@ class TrainingRun:
         self.args, self.variables = args, variables
         self.agent, self.buffer = variables["agent"], variables["replay_buffer"]
         os.makedirs("data_train", exist_ok=True)  # upstream saves its rewards there
+        if self.agent.eapo is not None:
+            scaling = variables.get("reward_norm") or variables.get("reward_scaling")
+            self.agent.eapo.scaling = scaling
         if args.fast:
             self.agent.fast = Fast(self.agent, args)
         if args.csv_path is None:
