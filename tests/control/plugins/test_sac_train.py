@@ -36,7 +36,13 @@ def start(folder, *words, **variables):
 
 
 @pytest.mark.parametrize(
-    "flags", [(), ("--era",), ("--era", "--learn_delta", "--level", "batch", "--distribution", "tanh")]
+    "flags",
+    [
+        (),
+        ("--era",),
+        ("--era", "--learn_delta", "--level", "batch", "--distribution", "tanh"),
+        ("--obac", "reward"),
+    ],
 )
 def test_short_run(flags, tmp_path):
     folder = tmp_path / "Hopper-v4-some-seed3"
@@ -47,7 +53,9 @@ def test_short_run(flags, tmp_path):
     assert [row["global_step"] for row in found] == ["60", "100"] and (folder / "model.zip").is_file()
     assert all(math.isfinite(float(value)) for row in found for value in row.values())
     assert {row["target_per_dim"] for row in found} == {"-0.5"}
-    assert (float(found[-1]["alpha"]) > 0.9) == (not flags) and (float(found[-1]["delta"]) > 0) == (len(flags) > 1)
+    assert (float(found[-1]["alpha"]) > 0.9) == ("--era" not in flags)
+    assert (float(found[-1]["delta"]) > 0) == ("--learn_delta" in flags)
+    assert ("imitation_share" in found[0]) == ("--obac" in flags)
     record = json.loads((folder / "run.json").read_text())
     assert record["finished"] and record["total_steps"] == 100 and record["agent"] == "some"
     assert record["commit"] == "0123" and record["as_paper"] is None  # nobody said
@@ -170,6 +178,7 @@ def test_modified_environment():
     "words, said",
     [
         (["--learn_delta"], "--learn_delta needs --era"),
+        (["--obac", "soft", "--era", "--level", "batch"], "--obac takes ERA per state"),
         (["--era", "--alpha_init", "0.1"], "--alpha_init is SAC's"),
         (["--target_entropy", "0.7"], "--target_entropy 0.7: a policy on [-1, 1] has at most ln 2"),
     ],
