@@ -150,8 +150,8 @@ case $target in
         python=${PYTHON:-python3} && train bash recipes/llm/verl-0.9/run_era_qwen3_8b_megatron.sh ;;
     llm-*) llm ;;
     vision-*) recipe timm timm-gpu ;;
-    control-ppo* | control-llm-techniques) recipe drl-code-pytorch cpu ;;
-    control-sac-* | control-alpha) recipe "" control-cpu ;;
+    control-ppo* | control-eapo* | control-llm-techniques) recipe drl-code-pytorch cpu ;;
+    control-sac-* | control-obac* | control-alpha) recipe "" control-cpu ;;
     control-tdmpc2) recipe tdmpc2 control-cpu ;;
     control-*) recipe fasttd3 fasttd3-gpu ;;
 esac
