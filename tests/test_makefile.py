@@ -139,7 +139,7 @@ def test_every_control_run_prints_its_commands(make, project_root, patched_fastt
             assert words[-2:] == ["--zzz", "1 2"]
             if "fast_td3/train.py" not in " ".join(words):
                 (python,) = [word for word in words if word.endswith("/bin/python")]
-                name = "cpu" if target.startswith(("control-ppo", "control-llm")) else "control-cpu"
+                name = "cpu" if target.startswith(("control-ppo", "control-eapo", "control-llm")) else "control-cpu"
                 assert python == f"{tmp_path}/environments/{name}/bin/python"
 
 
