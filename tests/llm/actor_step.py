@@ -27,9 +27,7 @@ from tools.bench.stand_ins import install_memory_counters, install_padding_funct
 
 
 def make_data(settings, step, dtype):
-    batch = make_batch(settings["bsz"], settings["seed"] + step, dtype)
-    if settings.get("data_parallel"):
-        batch = batch.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+    batch = step_process.share(make_batch(settings["bsz"], settings["seed"] + step, dtype), settings)
     meta = {
         "temperature": settings["temperature"],
         "micro_batch_size": settings["micro_batch"],
@@ -41,15 +39,14 @@ def make_data(settings, step, dtype):
 
 
 def old_log_prob_pass(actor, data):
-    """Log-probs and entropies; the batch gets what verl's worker would return."""
+    """The batch gets what verl's worker would return, and the entropies."""
     log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
-    tensors = {"old_log_probs": log_probs}
+    tensors = {"old_log_probs": log_probs, "entropys": entropys}
     if hasattr(actor, "era"):  # unpatched verl has no such hooks
         rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
         tensors |= actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
     for key, value in tensors.items():
         data.batch[key] = value
-    return log_probs, entropys
 
 
 def lora_reference_pass(actor, settings):
@@ -66,29 +63,22 @@ def lora_reference_pass(actor, settings):
 
 
 def actor_config(settings):
+    ranks = dist.get_world_size() if settings.get("data_parallel") else 1
     config = {
+        **step_process.actor_settings(settings),
         "use_remove_padding": settings["remove_padding"],
-        "ulysses_sequence_parallel_size": 1 if settings.get("data_parallel") else dist.get_world_size(),
+        "ulysses_sequence_parallel_size": step_process.sequence_parallel_size(settings),
         "entropy_from_logits_with_chunking": False,
         "entropy_checkpointing": False,
         "use_torch_compile": False,
-        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"])
-        // (dist.get_world_size() if settings.get("data_parallel") else 1),
-        "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
+        "ppo_mini_batch_size": settings.get("mini_batch", settings["bsz"]) // ranks,
         "ppo_max_token_len_per_gpu": 30,
         "use_dynamic_bsz": settings.get("dynamic", False),
         "ppo_epochs": settings.get("epochs", 1),
         "grad_clip": 1e9,
-        "clip_ratio": settings.get("clip", 0.2),
-        "clip_ratio_low": settings.get("clip", 0.2),
-        "clip_ratio_high": settings.get("clip", 0.2),
         "clip_ratio_c": 3.0,
-        "entropy_coeff": settings.get("entropy_coeff", 0),
-        "use_kl_loss": settings.get("kl_coef", 0) > 0,
-        "kl_loss_coef": settings.get("kl_coef", 0),
         "kl_loss_type": "low_var_kl",
         "use_fused_kernels": settings.get("fused", False),
-        "loss_agg_mode": settings.get("loss_agg_mode", "token-mean"),
         "policy_loss": settings.get("policy_loss", {"loss_mode": "vanilla"}),
     }
     ours = {name: settings[name] for name in ("era", "adaptive_entropy") if name in settings}
@@ -96,9 +86,8 @@ def actor_config(settings):
 
 
 def take_steps(settings):
-    set_ulysses_sequence_parallel_group(
-        None if settings.get("data_parallel") or dist.get_world_size() == 1 else dist.group.WORLD
-    )
+    is_sequence_parallel = step_process.sequence_parallel_size(settings) > 1
+    set_ulysses_sequence_parallel_group(dist.group.WORLD if is_sequence_parallel else None)
     dtype = getattr(torch, settings.get("dtype", "float64"))
     torch.manual_seed(settings["seed"])
     model = module = build_model(settings, dtype)
@@ -116,8 +105,6 @@ def take_steps(settings):
     actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
     # autocast("cuda") switches itself off where there is none: no bf16
     actor.device_name = "cpu" if settings.get("autocast") else "cuda"
-    if settings.get("force_off_policy"):
-        actor.era._is_off_policy = lambda data: True
 
     if settings.get("reference"):
         return {"start": start, "ref_log_prob": lora_reference_pass(actor, settings)}
@@ -133,8 +120,10 @@ def take_steps(settings):
         if "entropy_coeffs" in settings:
             actor.config.entropy_coeff = settings["entropy_coeffs"][step]
         data = make_data(settings, step, dtype)
-        log_probs, entropys = old_log_prob_pass(actor, data)
-        batch, advantages = data.batch, data.batch["advantages"]
+        old_log_prob_pass(actor, data)
+        if settings.get("nan_on_rank") == dist.get_rank():
+            data.batch["forking_token_entropy"][0, 0] = torch.nan
+        batch, advantages = data.batch, data.batch["advantages"]  # which forking tokens replace
         metrics.append(actor.update_policy(data))
     with FSDP.summon_full_params(module):
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -142,10 +131,7 @@ def take_steps(settings):
         "start": start,
         "parameters": parameters,
         "metrics": metrics,
-        "batch": dict(batch),
-        "advantages": advantages,
-        "entropys": entropys,
-        "log_probs": log_probs,
+        "batch": {**batch, "advantages": advantages},
     }
 
 

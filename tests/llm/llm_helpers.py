@@ -24,7 +24,7 @@ def load(path, name):
     return module
 
 
-def take_steps(tree, settings, processes=1, script=ACTOR_STEP):
+def take_steps(tree, settings, processes=1, script=ACTOR_STEP, python=sys.executable):
     """One result for each of the settings, by the script in processes in which `import verl` is the tree's.
 
     Starting torch and verl takes seconds, so give it many settings at once.
@@ -35,7 +35,7 @@ def take_steps(tree, settings, processes=1, script=ACTOR_STEP):
     with tempfile.TemporaryDirectory() as folder:
         files = [f"{folder}/settings.json", f"{folder}/results.pt"]
         Path(files[0]).write_text(json.dumps(settings))
-        command = [sys.executable, "-W", "ignore", *launcher, script, *files]
+        command = [python, "-W", "ignore", *launcher, script, *files]
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stdout + result.stderr
         return torch.load(files[1], weights_only=False)

@@ -17,6 +17,30 @@ import torch
 import torch.distributed as dist
 
 
+def actor_settings(settings: dict) -> dict:
+    """The keys of the actor's configuration that both versions of verl have."""
+    clip, kl = settings.get("clip", 0.2), settings.get("kl_coef", 0)
+    return {
+        "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
+        "clip_ratio": clip,
+        "clip_ratio_low": clip,
+        "clip_ratio_high": clip,
+        "entropy_coeff": settings.get("entropy_coeff", 0),
+        "use_kl_loss": kl > 0,
+        "kl_loss_coef": kl,
+        "loss_agg_mode": settings.get("loss_agg_mode", "token-mean"),
+    }
+
+
+def sequence_parallel_size(settings: dict) -> int:
+    return 1 if settings.get("data_parallel") else dist.get_world_size()
+
+
+def share(batch, settings: dict):
+    """This rank's rows of the batch."""
+    return batch.split(len(batch) // dist.get_world_size())[dist.get_rank()] if settings.get("data_parallel") else batch
+
+
 def main(take_steps: Callable[[dict], dict]) -> None:
     torch.use_deterministic_algorithms(True)
     if "RANK" not in os.environ:

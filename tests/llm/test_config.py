@@ -4,6 +4,7 @@
 
 import dataclasses
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -16,30 +17,24 @@ KEY = f"{ACTOR}.era"
 LOSS = f"{ACTOR}.policy_loss"
 ON = [f"{KEY}.enable=True"]
 
-BAD = [  # key of the group, values that are refused with the full key
-    ("k", (0.99, 0, -2, math.inf, math.nan, "two", None, True)),
-    ("low", (3.5, math.nan, "low", None, [0.45])),
-    ("high", (math.nan, "high", None, 0.1)),
-    ("top_fraction", (0, -0.2, 1.0001, math.nan, None)),
-    ("top_k", (0, -20, 2.5, 20.0, True)),
-    ("min_advantage", (-0.1, math.inf, math.nan, None)),
-    ("enable", ("perhaps", None)),
-    ("omega_low", (0.45,)),
-]
+BAD = {  # key of the group; values that are refused with the full key
+    "k": (0.99, 0, -2, math.inf, math.nan, "two", None, True),
+    "low": (3.5, math.nan, "low", None, [0.45]),
+    "high": (math.nan, "high", None, 0.1),
+    "top_fraction": (0, -0.2, 1.0001, math.nan, None),
+    "top_k": (0, -20, 2.5, 20.0, True),
+    "min_advantage": (-0.1, math.inf, math.nan, None),
+    "enable": ("perhaps", None),
+    "omega_low": (0.45,),
+}
 
 
-@pytest.mark.parametrize("name, values", BAD, ids=lambda given: given if isinstance(given, str) else "")
-def test_bad_values_are_refused_with_the_full_key(name, values):
-    for value in values:
+@pytest.mark.parametrize("name", BAD)
+def test_bad_values_are_refused_with_the_full_key(name):
+    for value in BAD[name]:
         with pytest.raises(ValueError, match=rf"actor_rollout_ref\.actor\.era\.({name}|low)\b"):
             EraConfig.from_mapping({name: value})
-
-
-def test_everything_out_of_range_is_named_at_once():
-    with pytest.raises(ValueError) as error:
-        EraConfig(k=0.5, top_k=0, low=9)
-    assert all(f"{KEY}.{name} is" in str(error.value) for name in ("k", "top_k", "low"))
-    with pytest.raises(ValueError, match="is True, not a group"):
+    with pytest.raises(ValueError):
         EraConfig.from_mapping(True)
 
 
@@ -85,45 +80,44 @@ def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
 
 
 COVARIANCE, FORKING, GSPO = f"{LOSS}.loss_mode=kl_cov", f"{LOSS}.forking_fraction=0.2", f"{LOSS}.loss_mode=gspo"
-MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("enable=True", "tool_config_path=tools.yaml")]
-MULTI_TURN += ["algorithm.adv_estimator=grpo"]
+MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("tool_config_path=tools.yaml", "enable=True")]
+MULTI_TURN = ["algorithm.adv_estimator=grpo", *MULTI_TURN]
 KL_LOSS = f"{ACTOR}.use_kl_loss=True"
-FUSED = "++actor_rollout_ref.model.use_fused_kernels=True"
-ULYSSES = [FUSED, f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True"]
+FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
+ULYSSES = [f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True", FUSED]
 BONUS = [f"+{ACTOR}.adaptive_entropy.{item}" for item in ("target=0.5", "delta=0.005")]
 SEQUENCE_MEAN = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
-ONLY_WITH_ERA = [  # overrides that are refused where ERA changes the training, and the key that is named
-    ([COVARIANCE], f"{LOSS}.loss_mode=kl_cov"),
-    ([f"{LOSS}.loss_mode=clip_cov"], f"{LOSS}.loss_mode=clip_cov"),
-    ([FORKING], f"{LOSS}.forking_fraction=0.2"),
-    ([*MULTI_TURN, "+algorithm.filter_groups.enable=False"], "actor_rollout_ref.rollout.multi_turn.enable=True"),
-    ([*ULYSSES, KL_LOSS], "actor_rollout_ref.model.use_fused_kernels=True"),
-    ([*ULYSSES, "algorithm.use_kl_in_reward=True"], "actor_rollout_ref.model.use_fused_kernels=True"),
+ONLY_WITH_ERA = [  # what is refused where ERA changes the training; the last of it is named
+    [COVARIANCE],
+    [f"{LOSS}.loss_mode=clip_cov"],
+    [FORKING],
+    ["+algorithm.filter_groups.enable=False", *MULTI_TURN],
+    [KL_LOSS, *ULYSSES],
+    ["algorithm.use_kl_in_reward=True", *ULYSSES],
 ]
 ALWAYS = [
-    ([FORKING, COVARIANCE], f"{LOSS}.loss_mode=kl_cov"),
-    ([f"{LOSS}.forking_fraction=0"], f"{LOSS}.forking_fraction=0"),
-    ([GSPO], f"{ACTOR}.loss_agg_mode=token-mean"),
-    (BONUS, f"{ACTOR}.adaptive_entropy"),
-    ([*ON, *BONUS], f"{ACTOR}.adaptive_entropy"),
-    ([*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"], f"{ACTOR}.adaptive_entropy"),
-    ([*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"], f"{ACTOR}.entropy_coeff=0.01"),
-    ([FORKING, f"{ACTOR}.strategy=megatron"], f"{LOSS}.forking_fraction=0.2"),
-    ([GSPO, SEQUENCE_MEAN, f"{ACTOR}.strategy=megatron"], f"{LOSS}.loss_mode=gspo"),
-    ([*ON, f"{KEY}.k=1", f"{ACTOR}.strategy=megatron"], f"{KEY}.enable=True"),
+    [FORKING, COVARIANCE],
+    [f"{LOSS}.forking_fraction=0"],
+    [GSPO, f"{ACTOR}.loss_agg_mode=token-mean"],
+    [f"{ACTOR}.strategy=megatron", FORKING],
+    [SEQUENCE_MEAN, f"{ACTOR}.strategy=megatron", GSPO],
+    [f"{ACTOR}.strategy=megatron", f"{KEY}.k=1", *ON],
+    [*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"],
 ]
+BAD_BONUS = [BONUS, [*ON, *BONUS], [*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"]]
+REFUSED = [(overrides, overrides[-1]) for overrides in (*([*ON, *each] for each in ONLY_WITH_ERA), *ALWAYS)]
+REFUSED += [(overrides, f"{ACTOR}.adaptive_entropy") for overrides in BAD_BONUS]
 
 
-@pytest.mark.parametrize("overrides, named", [*(([*ON, *o], n) for o, n in ONLY_WITH_ERA), *ALWAYS])
+@pytest.mark.parametrize("overrides, named", REFUSED)
 def test_what_would_be_silently_wrong_is_refused(start, overrides, named):
-    with pytest.raises(ValueError, match="Nothing was started") as error:
+    with pytest.raises(ValueError, match=re.escape(f"- {named}")):
         start(*overrides)
-    assert f"\n  - {named}" in str(error.value)
 
 
 ACCEPTED = [
     [],
-    *([*ON, *overrides, switch] for overrides, _ in ONLY_WITH_ERA for switch in (f"{KEY}.k=1", f"{KEY}.enable=False")),
+    *([*ON, *overrides, switch] for overrides in ONLY_WITH_ERA for switch in (f"{KEY}.k=1", f"{KEY}.enable=False")),
     [*ON, *BONUS, f"{KEY}.k=1"],
     [*ON, f"{KEY}.high=inf", f"{KEY}.low=0.2", f"{KEY}.top_k=20", f"{KEY}.scale_advantages=True"],
     [*ON, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0.01", KL_LOSS, FUSED],

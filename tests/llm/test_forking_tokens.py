@@ -1,15 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl/utils/forking_tokens.py against numpy, over one and two processes, and inside the real actor.
+"""verl/utils/forking_tokens.py against numpy; inside the real actor, and over two processes: test_actor.py."""
 
-Run as a script, this file is a process of its own: python test_forking_tokens.py FOLDER
-"""
-
-import datetime
 import math
-import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +10,6 @@ import torch
 
 ENTROPY, THRESHOLD, FRACTION = "forking_token_entropy", "forking/entropy_threshold", "forking/token_fraction"
 ROWS, LENGTH = 12, 9
-RANK_FRACTIONS = [0.01, 0.2, 0.5, 0.99]
 
 
 def actor_config(fraction):
@@ -129,56 +121,3 @@ def test_fraction_1_touches_nothing_and_below_it_entropies_are_returned_in_fp32(
     entropy = entropy.bfloat16()
     returned = forking_tokens.token_entropy(actor_config(0.2), entropy)[ENTROPY]
     assert returned.dtype == torch.float32 and torch.equal(returned, entropy.float())
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(patched_verl, run_in, tmp_path):
-    """Data-parallel ranks with unequal numbers of tokens, sequence-parallel ranks with copies, a NaN on one rank."""
-    run_in(patched_verl, Path(__file__), tmp_path, processes=2)
-    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
-    for i, fraction in enumerate(RANK_FRACTIONS):
-        entropy, mask, advantages = example(i)
-        assert mask[: ROWS // 2].sum() != mask[ROWS // 2 :].sum()
-        keep, threshold = plain_keep(entropy, mask, fraction)
-        expected = torch.where(keep, advantages, 0)
-        assert torch.equal(torch.cat([rank["data parallel"][i][0] for rank in ranks]), expected)
-        assert all(torch.equal(rank["sequence parallel"][i][0], expected) for rank in ranks)
-        metrics = {THRESHOLD: threshold, FRACTION: keep.sum().item() / mask.sum().item()}
-        assert all(rank[kind][i][1] == metrics for rank in ranks for kind in ("data parallel", "sequence parallel"))
-    for rank in ranks:  # both, or one would wait forever
-        assert "those of 1 response tokens are NaN" in rank["error"] and rank["untouched"]
-
-
-def ranks(folder):
-    """Each rank's share of the batch, then the whole batch on both as under Ulysses."""
-    import torch.distributed as dist
-    from verl.utils.forking_tokens import keep_forking_tokens
-    from verl.utils.ulysses import set_ulysses_sequence_parallel_group
-
-    # A rank that waits forever is a failure, not a hang.
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=900))
-    rank = dist.get_rank()
-    half = slice(0, ROWS // 2) if rank == 0 else slice(ROWS // 2, ROWS)
-    result = {"data parallel": [], "sequence parallel": []}
-    for kind, group, rows in (("data parallel", None, half), ("sequence parallel", dist.group.WORLD, slice(0, ROWS))):
-        set_ulysses_sequence_parallel_group(group)
-        for i, fraction in enumerate(RANK_FRACTIONS):
-            data = make_data(*(tensor[rows] for tensor in example(i)))
-            metrics = keep_forking_tokens(actor_config(fraction), data, "cpu")
-            result[kind].append((data.batch["advantages"], metrics))
-    set_ulysses_sequence_parallel_group(None)
-    entropy, mask, advantages = example(0)
-    entropy[-1, 0] = math.nan
-    data = make_data(entropy[half], mask[half], advantages[half])
-    try:
-        keep_forking_tokens(actor_config(0.2), data, "cpu")
-    except ValueError as error:
-        result |= {"error": str(error), "untouched": torch.equal(data.batch["advantages"], advantages[half])}
-    torch.save(result, folder / f"rank{rank}.pt")
-    dist.barrier()
-
-
-if __name__ == "__main__":
-    ranks(Path(sys.argv[1]))
-    sys.stdout.flush()
-    os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown

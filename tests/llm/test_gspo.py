@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl/trainer/ppo/gspo.py against the paper's equations in plain Python and fp64."""
+"""verl/trainer/ppo/gspo.py against its paper's equations in plain Python and fp64."""
 
 import math
 from types import SimpleNamespace
@@ -33,33 +33,25 @@ def example(seed, rows=7, columns=9, spread=0.1, token_advantages=False):
     return old, log_prob, advantages, mask
 
 
-def plain_objective(old, log_prob, advantages, mask, low=LOW, high=HIGH):
-    """J of GSPO by the paper's words, one advantage per response, from products of likelihoods."""
-    total = 0.0
-    for i in range(len(mask)):
-        tokens = [t for t in range(len(mask[i])) if mask[i][t]]
-        likelihood = math.prod(math.exp(log_prob[i][t]) for t in tokens)
-        old_likelihood = math.prod(math.exp(old[i][t]) for t in tokens)
-        s = (likelihood / old_likelihood) ** (1 / len(tokens))
-        a = advantages[i][tokens[0]]
-        total += min(s * a, min(max(s, 1 - low), 1 + high) * a)
-    return total / len(mask)
+def plain(old, log_prob, advantages, mask):
+    """J of GSPO-token, dJ/dlog_prob and the clipped share of the tokens.
 
-
-def plain_gradient(old, log_prob, advantages, mask, low=LOW, high=HIGH):
-    """dJ/dlog_prob of GSPO-token: s_i A_it / (G |y_i|), or 0 where the minimum is the clipped, constant one."""
+    A token's gradient is s_i A_it / (G |y_i|), or 0 where the minimum is the clipped, constant one.
+    """
     rows, columns = mask.shape
-    gradient, clipped = [[0.0] * columns for _ in range(rows)], 0
+    objective, gradient, clipped = 0.0, [[0.0] * columns for _ in range(rows)], 0
     for i in range(rows):
         tokens = [t for t in range(columns) if mask[i, t]]
-        s = math.exp(math.fsum(log_prob[i, t].item() - old[i, t].item() for t in tokens) / len(tokens))
+        likelihoods = (math.prod(math.exp(values[i, t]) for t in tokens) for values in (log_prob, old))
+        s = (next(likelihoods) / next(likelihoods)) ** (1 / len(tokens))
         for t in tokens:
-            a = advantages[i, t].item()
-            if a > 0 and s > 1 + high or a < 0 and s < 1 - low:
+            a, weight = advantages[i, t].item(), 1 / (rows * len(tokens))
+            objective += weight * min(s * a, min(max(s, 1 - LOW), 1 + HIGH) * a)
+            if a > 0 and s > 1 + HIGH or a < 0 and s < 1 - LOW:
                 clipped += 1
             else:
-                gradient[i][t] = s * a / (rows * len(tokens))
-    return torch.tensor(gradient, dtype=torch.double), clipped / mask.sum().item()
+                gradient[i][t] = weight * s * a
+    return objective, torch.tensor(gradient, dtype=torch.double), clipped / mask.sum().item()
 
 
 def loss_and_gradient(gspo, old, log_prob, advantages, mask, **kwargs):
@@ -74,10 +66,8 @@ def loss_and_gradient(gspo, old, log_prob, advantages, mask, **kwargs):
 def test_value_gradient_and_metrics_equal_the_papers(gspo, seed, token_advantages):
     old, log_prob, advantages, mask = example(seed, token_advantages=token_advantages)
     loss, gradient, (clip_fraction, kl, lower) = loss_and_gradient(gspo, old, log_prob, advantages, mask)
-    if not token_advantages:
-        rows = [tensor.tolist() for tensor in (old, log_prob, advantages, mask)]
-        assert loss.item() == pytest.approx(-plain_objective(*rows), rel=1e-12)
-    expected, clipped = plain_gradient(old, log_prob, advantages, mask)
+    objective, expected, clipped = plain(old, log_prob, advantages, mask)
+    assert loss.item() == pytest.approx(-objective, rel=1e-12)
     torch.testing.assert_close(gradient, -expected, rtol=1e-12, atol=1e-15)
     assert clip_fraction.item() == pytest.approx(clipped, abs=1e-6)
     assert kl.item() == pytest.approx((old - log_prob)[mask].mean().item(), rel=1e-6)

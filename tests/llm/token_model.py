@@ -5,7 +5,7 @@
 import torch
 from tensordict import TensorDict
 from torch import nn
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 VOCABULARY = 40
@@ -14,11 +14,21 @@ PROMPT, RESPONSE = 4, 10
 
 class TokenConfig(PretrainedConfig):
     model_type = "token"
+    num_attention_heads = num_key_value_heads = 2  # these are read by verl 0.9
+
+    def __init__(self, bias=False, **config):
+        super().__init__(**{"tie_word_embeddings": False, **config})
+        self.bias = bias
 
 
-class TokenDecoder(PreTrainedModel):
+class Pretrained(PreTrainedModel):
     config_class = TokenConfig
 
+    def _init_weights(self, module):
+        pass  # as torch draws them
+
+
+class TokenDecoder(Pretrained):
     def __init__(self, config):
         super().__init__(config)
         self.embedding = nn.Embedding(VOCABULARY, 16)
@@ -29,16 +39,20 @@ class TokenDecoder(PreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=torch.tanh(self.hidden(x)) * 6)
 
 
-class TokenModel(PreTrainedModel, GenerationMixin):
-    """A policy that sees only its own token and position: packing and slicing cannot change what it computes."""
+class TokenForCausalLM(Pretrained, GenerationMixin):
+    """A policy that sees only its own token and position: packing and slicing cannot change what it computes.
 
-    config_class = TokenConfig
+    verl 0.9 loads models by the end of their class's name.
+    """
+
     base_model_prefix = "model"
+    _no_split_modules = ["TokenDecoder"]
 
-    def __init__(self, bias=False, **config):
-        super().__init__(TokenConfig(**config))
-        self.model = TokenDecoder(self.config)
-        self.lm_head = nn.Linear(16, VOCABULARY, bias=bias)
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = TokenDecoder(config)
+        self.lm_head = nn.Linear(16, VOCABULARY, bias=config.bias)
+        self.post_init()
 
     def get_output_embeddings(self):
         return self.lm_head
@@ -50,20 +64,21 @@ class TokenModel(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits)
 
 
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attn_implementation": "eager"}
-TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+AutoConfig.register("token", TokenConfig)
+AutoModelForCausalLM.register(TokenConfig, TokenForCausalLM)
 
 
-def qwen2(vocabulary=VOCABULARY, **config):
+def token(**config):
+    return TokenForCausalLM(TokenConfig(**config))
+
+
+def qwen2():
+    """Not the demo's, which has a padding token, whose embedding transformers does not train and Megatron does."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **TINY, **config))
-
-
-def gemma2():
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    return Gemma2ForCausalLM(Gemma2Config(vocab_size=VOCABULARY, **TINY, head_dim=8, final_logit_softcapping=0.5))
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "eager"}
+    return Qwen2ForCausalLM(Qwen2Config(**shape, **heads))
 
 
 def own_tokens(model):
@@ -78,17 +93,22 @@ def own_tokens(model):
     return model
 
 
+def fuse(model):
+    """verl's fused kernels: it replaces the forward of the class, for good."""
+    from verl.models.transformers.monkey_patch import patch_forward_with_backends
+
+    model.__class__ = type("Fused", (type(model),), {})
+    patch_forward_with_backends(model, use_fused_kernels=True, fused_kernels_backend="torch")
+
+
 def build_model(settings, dtype):
     """The policy that the settings of actor_step.py name."""
-    make = {"qwen2": qwen2, "gemma2": gemma2, "token": TokenModel}[settings["model"]]
+    make = {"qwen2": qwen2, "token": token}[settings["model"]]
     model = make(**settings.get("head", {})).to(dtype)
     if settings.get("own_tokens"):
         model = own_tokens(model)
     if settings.get("fused"):
-        model.__class__ = type("Fused", (type(model),), {})  # verl replaces the forward of the class, for good
-        from verl.models.transformers.monkey_patch import patch_forward_with_backends
-
-        patch_forward_with_backends(model, use_fused_kernels=True, fused_kernels_backend="torch")
+        fuse(model)
     if settings.get("lora"):
         from peft import LoraConfig, get_peft_model
 

@@ -64,6 +64,23 @@ def cases(layouts, losses):
 BOTH_LAYOUTS = {name: LAYOUTS[name] for name in ("padded", "packed")}
 CASES = {**cases(LAYOUTS, ("vanilla", ALL_TERMS)), **cases(BOTH_LAYOUTS, LOSSES)}
 CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_era(), "epochs": 2, "lr": 0.5, **COLD}
+# Several mini-batches, steps and Adam: what one different bit anywhere would spread.
+LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
+QWEN2 = {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2}
+WITHOUT_ERA = {"absent": {}, "disabled": with_era(enable=False, top_k=5, scale_advantages=True)}
+# Off-policy without learning: every ratio is 1. Some k is no power of 2.
+BF16 = {
+    (k, top_k, layout): {
+        **{**BASE, "micro_batch": 24, "dtype": "float32", "autocast": True, "epochs": 2, "lr": 0},
+        **{**LAYOUTS[layout], **with_era(k=k, top_k=top_k)},
+    }
+    for k, top_k, layout in (
+        (1.7, None, "packed"),
+        (2.0, 5, "padded"),
+        (1.7, 5, "fused kernels, packed"),
+        (2.0, None, "padded"),
+    )
+}
 
 
 def scales(result, settings):
@@ -91,6 +108,19 @@ def check(result, settings, bound, means_over="micro_batch"):
     (metrics,) = result["metrics"]
     if "era" in settings and "epochs" not in settings:
         assert set(metrics["actor/ppo_kl"]) == set(metrics["actor/pg_clipfrac"]) == {0.0}, "the ratio is exactly 1"
+
+
+def check_off(theirs, ours):
+    """Training without ERA is upstream's to the bit."""
+    assert difference(theirs["start"], theirs["parameters"]) > 1e-3
+    assert difference(theirs["parameters"], ours["parameters"]) == 0
+
+
+def check_bf16(result, bound):
+    """The ratio is 1 although the logits are bf16: old and new log-probs are made alike, in fp32."""
+    (metrics,) = result["metrics"]
+    assert metrics["era/scaled_token_fraction"] > 0.1
+    assert max(map(abs, metrics["actor/ppo_kl"])) <= bound and set(metrics["actor/pg_clipfrac"]) == {0.0}
 
 
 def check_branches(results):

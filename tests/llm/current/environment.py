@@ -31,11 +31,11 @@ def tree_of(version):
     return SOURCES / f"verl-{version}"
 
 
-def run(script, *arguments, verl=None, environment=None, launcher=(), folder=None):
+def run(script, *arguments, verl=None, environment=None, folder=None):
     """Python, in this working folder, where `import verl` is this tree's."""
     paths = [*([verl] if verl else []), Path(__file__).parent, Path(__file__).parents[1], ROOT]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"} | (environment or {})
-    command = [sys.executable, "-W", "ignore", *launcher, *map(str, script), *map(str, arguments)]
+    command = [sys.executable, "-W", "ignore", *map(str, script), *map(str, arguments)]
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
 
 

@@ -2,31 +2,22 @@
 # Copyright 2026 The ERA overlays authors
 """How many tensors of the logits' size an update makes, beside verl's own."""
 
-import json
+from types import SimpleNamespace
 
 import environment
 import pytest
 
 environment.require()
 
-COUNT = """
-import json
-import os
-from demo.llm.verl_0_9 import cpu
-os.environ.update(cpu.ENVIRONMENT)
-import torch
-from tensordict import TensorDict
-from torch.utils._python_dispatch import TorchDispatchMode
-from types import SimpleNamespace
-from verl.utils import tensordict_utils as tu
-from verl.workers.engine import FSDPEngineWithLMHead
-from era import log_probs
-from era.verl.engine import LOGIT_SCALE, EraFSDPEngine
+import torch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 LENGTHS, VOCABULARY = [5, 9, 2], 64
-log_probs._CPU_CHUNK_ELEMENTS = 3 * VOCABULARY  # buffers of three rows
+
 
 class Count(TorchDispatchMode):
+    """Counts the new storages of at least `size` elements."""
+
     def __init__(self, size):
         super().__init__()
         self.size, self.found = size, 0
@@ -40,37 +31,46 @@ class Count(TorchDispatchMode):
                 self.found += made.untyped_storage().data_ptr() not in given
         return result
 
-def copies(cls, packed, temperature, dtype, **attributes):
+
+def nested(make):
+    return torch.nested.as_nested_tensor([make(length) for length in LENGTHS], layout=torch.jagged)
+
+
+def copies(cls, packed, temperature, dtype, scales=False, **attributes):
+    """Those of the forward and of the backward pass."""
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils as tu
+
+    from era.verl.engine import LOGIT_SCALE
+
     engine = cls.__new__(cls)
     vars(engine).update(attributes, pad_to_length=False, use_ulysses_sp=False)
     engine.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
-    nested = lambda make: torch.nested.as_nested_tensor([make(n) for n in LENGTHS], layout=torch.jagged)
-    ids = {name: nested(lambda n: torch.arange(n)) for name in ("input_ids", "position_ids")}
-    batch = TensorDict(ids, batch_size=[3])
+    batch = TensorDict({name: nested(torch.arange) for name in ("input_ids", "position_ids")}, batch_size=[3])
     tu.assign_non_tensor(batch, temperature=temperature, use_remove_padding=packed)
-    if cls is EraFSDPEngine:
-        batch[LOGIT_SCALE] = nested(lambda n: torch.full((n,), 1.75))
+    if scales:
+        batch[LOGIT_SCALE] = nested(lambda length: torch.full((length,), 1.75))
     inputs, output_args = engine.prepare_model_inputs(batch)
     logits = torch.randn(*inputs["input_ids"].shape, VOCABULARY, dtype=dtype).requires_grad_() * 1
     with Count(sum(LENGTHS) * VOCABULARY) as count:
-        log_probs = engine.prepare_model_outputs(SimpleNamespace(logits=logits), output_args, batch, None)["log_probs"]
+        output = engine.prepare_model_outputs(SimpleNamespace(logits=logits), output_args, batch, None)
         forward = count.found
-        log_probs.values().sum().backward()
+        output["log_probs"].values().sum().backward()
     return forward, count.found - forward
 
-print("ANSWER", json.dumps([
-    [copies(FSDPEngineWithLMHead, packed, t, dtype), copies(EraFSDPEngine, packed, t, dtype, enable=True),
-     copies(EraFSDPEngine, packed, t, dtype, enable=True, top_k=5)]
-    for packed in (True, False) for t in (1.0, 0.7) for dtype in (torch.float32, torch.bfloat16)
-]))
-"""
 
-
-@pytest.mark.parametrize("version", environment.VERSIONS)
-def test_no_copy_of_the_logits_more_than_verl(version):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("packed", [True, False])
+def test_no_copy_of_the_logits_more_than_verl(verl, monkeypatch, packed, temperature, dtype):
     """None: the gradient takes the place of the logits. The one is of the `* 1` that made them."""
-    result = environment.run(["-c", COUNT], verl=environment.tree_of(version))
-    assert result.returncode == 0, result.stderr[-3000:]
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ANSWER ")]
-    for verl, era, top_k in json.loads(line.removeprefix("ANSWER ")):
-        assert era == top_k == [0, 1] and sum(verl) > 1, line
+    from verl.workers.engine import FSDPEngineWithLMHead
+
+    from era import log_probs
+    from era.verl.engine import EraFSDPEngine
+
+    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 3 * VOCABULARY)  # buffers of three rows
+    case = packed, temperature, dtype
+    assert sum(copies(FSDPEngineWithLMHead, *case)) > 1
+    for top_k in (None, 5):
+        assert copies(EraFSDPEngine, *case, scales=True, enable=True, top_k=top_k) == (0, 1)

@@ -2,16 +2,12 @@
 # Copyright 2026 The ERA overlays authors
 """One batch, one model, the same update: by the overlay in verl v0.4.1, and by era.verl in verl 0.9.1."""
 
-import json
-import os
-import subprocess
-
 import environment
 import pytest
 
 environment.require()
 
-import torch  # noqa: E402
+import llm_helpers  # noqa: E402
 from update_cases import BASE, COLD, GSPO, OFF_POLICY, difference, with_era  # noqa: E402
 
 # Both take means over the whole mini-batch where it is one micro-batch.
@@ -28,22 +24,12 @@ BOTH = {
 PYTHON = environment.ROOT / ".venv" / "cpu" / "bin" / "python"  # the environment of verl v0.4.1
 
 
-def overlay_steps(tree, settings, folder):
-    (folder / "settings.json").write_text(json.dumps(settings))
-    script = environment.ROOT / "tests" / "llm" / "actor_step.py"
-    env = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{environment.ROOT}", "OMP_NUM_THREADS": "1"}
-    command = [PYTHON, script, folder / "settings.json", folder / "results.pt"]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return torch.load(folder / "results.pt", weights_only=False)
-
-
 @pytest.mark.slow
-def test_the_overlay_and_the_plugin_agree(patched_verl, tmp_path):
+def test_the_overlay_and_the_plugin_agree(patched_verl):
     if not PYTHON.exists():
         pytest.skip(f"needs the environment of verl v0.4.1 in {PYTHON.parents[1]}: make test")
     settings = list(BOTH.values())
-    old, new = overlay_steps(patched_verl, settings, tmp_path), environment.take_steps("0.9.1", settings)
+    old, new = llm_helpers.take_steps(patched_verl, settings, python=PYTHON), environment.take_steps("0.9.1", settings)
     for name, theirs, ours in zip(BOTH, old, new):
         assert difference(ours["start"], theirs["start"]) == 0.0
         assert difference(theirs["start"], theirs["parameters"]) > 1e-3

@@ -11,17 +11,23 @@ import torch  # noqa: E402
 from update_cases import (  # noqa: E402
     ALL_TERMS,
     BASE,
+    BF16,
     CASES,
     COLD,
     LAYOUTS,
+    LONG,
     LOSSES,
     OFF_POLICY,
     PACKED,
+    QWEN2,
+    WITHOUT_ERA,
     as_one_process_sees_it,
     cases,
     check,
+    check_bf16,
     check_branches,
     check_metrics,
+    check_off,
     difference,
     with_era,
 )
@@ -93,40 +99,28 @@ def test_two_processes(version):
     check_metrics(as_one_process_sees_it(results["FSDP"], PROCESSES["FSDP"]), PROCESSES["FSDP"])
 
 
-# Several mini-batches, steps and Adam: what one different bit anywhere would spread.
-LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
 UPSTREAM = {
     "padded": {**LONG, "entropy_coeff": 0.01},
     "packed": {**LONG, **PACKED, "kl_coef": 0.1},
     "dynamic": {**LONG, **PACKED, "dynamic": True},
-    "qwen2": {**BASE, **PACKED, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2},
+    "qwen2": {**QWEN2, **PACKED},
     "LoRA": {**LONG, **PACKED, "lora": True},
-}
-WITHOUT_ERA = {
-    "verl": {"plugin": False},
-    "absent": {},
-    "disabled": with_era(enable=False, top_k=5, scale_advantages=True),
 }
 
 
 def metrics_of_verl(result):
-    return [
-        {name: value for name, value in step.items() if not name.startswith(("era/", "perf/"))}
-        for step in result["metrics"]
-    ]
+    return [{name: value for name, value in step.items() if "perf/" not in name} for step in result["metrics"]]
 
 
 def test_without_era_training_is_verls_to_the_bit(version):
-    settings = [{**path, **era} for path in UPSTREAM.values() for era in WITHOUT_ERA.values()]
+    settings = [{**path, **era} for path in UPSTREAM.values() for era in ({"plugin": False}, *WITHOUT_ERA.values())]
     results = iter(environment.take_steps(version, settings))
-    for path in UPSTREAM:
+    for _ in UPSTREAM:
         verl = next(results)
-        assert difference(verl["start"], verl["parameters"]) > 1e-3
         for ours in (next(results), next(results)):
             assert ours["engine"] == "FSDPEngineWithLMHead"
-            assert difference(ours["parameters"], verl["parameters"]) == 0.0, path
+            check_off(verl, ours)
             assert metrics_of_verl(ours) == metrics_of_verl(verl)
-            assert ours["metrics"][0].keys() == verl["metrics"][0].keys()
 
 
 def test_k_of_1_only_logs(version):
@@ -142,26 +136,15 @@ def test_k_of_1_only_logs(version):
 
 
 LORA = {**OFF_POLICY, **with_era(), "lora": True, "lr": 1.0}
-BF16 = [
-    {
-        **{**BASE, **with_era(k=k, top_k=top_k), "dtype": "float32", "autocast": True, "temperature": 0.7},
-        **{"epochs": 2, "lr": 0, "remove_padding": packed, "fused": fused},
-    }
-    for k, top_k, packed, fused in (
-        (1.75, None, True, False),
-        (2.0, 5, False, False),
-        (1.75, 5, True, True),
-        (2.0, None, False, False),
-    )
-]
 MIXED = {**BASE, **with_era(), "mixed_advantages": True}
 
 
 @pytest.fixture(scope="module")
 def others(version):
-    settings = [{**LORA, **PACKED}, LORA, {**LORA, "fused": True}, *BF16, MIXED, {**MIXED, **BY_TEMPERATURE}]
+    lora = [{**LORA, **PACKED}, LORA, {**LORA, "fused": True}]
+    settings = [*lora, MIXED, {**MIXED, **BY_TEMPERATURE}, *BF16.values()]
     results = environment.take_steps(version, settings)
-    return {"lora": results[:3], "bf16": results[3:7], "mixed": results[7:]}
+    return {"lora": results[:3], "mixed": results[3:5], "bf16": results[5:]}
 
 
 def test_lora(others):
@@ -173,16 +156,13 @@ def test_lora(others):
         assert difference(result["parameters"], padded["parameters"]) < 1e-12
 
 
-def test_the_first_off_policy_ratio_is_one_in_bf16(others):
-    """Old and new log-probs are rounded alike, in fp32, although the logits are bf16: with no learning all are 1."""
+def test_the_off_policy_ratio_without_learning_is_one_in_bf16(others):
     for result in others["bf16"]:
-        (metrics,) = result["metrics"]
-        assert metrics["era/scaled_token_fraction"] > 0.1
-        assert set(metrics["actor/ppo_kl"]) == set(metrics["actor/pg_clipfrac"]) == {0.0}
+        check_bf16(result, bound=0)
 
 
 def test_a_response_that_needs_two_scales_is_refused(others):
     """Where there is one temperature for a response; with a scale for each token it is trained."""
     apart, refused = others["mixed"]
     check_update(apart, MIXED)
-    assert "of the 24 responses of this rank, 1 (the first is number 2) have tokens" in refused["error"]
+    assert "the first is number 2" in refused["error"]

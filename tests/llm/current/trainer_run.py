@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from demo.llm import models
 from demo.llm.verl_0_9 import CPU_OVERRIDES, cpu
 
 os.environ.update(cpu.ENVIRONMENT)
@@ -19,7 +20,7 @@ import torch
 
 from demo.llm.verl_0_9.sampling import on_a_cpu
 
-CHARACTERS = ["<pad>", "<eos>", "<unk>", *"0123456789+-*/=abcdefghijklmnopqrstuvwxyz .,:;?!"]
+CHARACTERS = "0123456789+-*/=abcdefghijklmnopqrstuvwxyz .,:;?!"
 OVERRIDES = """
 data.train_batch_size=8 data.max_prompt_length=8 data.max_response_length=8
 actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.rollout.n=8
@@ -39,34 +40,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def make_task(folder):
-    import pandas
-    import token_model
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(CHARACTERS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
-    ).save_pretrained(folder)
     torch.manual_seed(0)
-    special = {"pad_token_id": 0, "eos_token_id": 1}
-    token_model.qwen2(len(CHARACTERS), max_position_embeddings=64, **special).save_pretrained(folder)
-    rows = [
-        {
-            "data_source": "sevens",
-            "prompt": [{"role": "user", "content": f"{i}="}],
-            "ability": "sevens",
-            "reward_model": {"style": "rule", "ground_truth": "7"},
-            "extra_info": {"index": i},
-        }
-        for i in range(64)
-    ]
-    pandas.DataFrame(rows).to_parquet(folder / "task.parquet")
+    tokenizer = models.character_tokenizer(list(CHARACTERS))
+    tokenizer.save_pretrained(folder)
+    models.two_layer_qwen2(len(tokenizer), 32, intermediate=64, positions=64).save_pretrained(folder)
+    models.write_prompts(folder / "task.parquet", "sevens", [(f"{i}=", "7") for i in range(64)])
 
 
 def runner(plain):

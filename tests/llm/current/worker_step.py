@@ -25,9 +25,8 @@ import step_process
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
-from token_model import PROMPT, TokenConfig, TokenModel, build_model, make_batch
+from token_model import PROMPT, TokenForCausalLM, build_model, make_batch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from transformers import AutoConfig, AutoModelForCausalLM
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
@@ -47,24 +46,7 @@ from verl.workers.utils.padding import response_from_nested
 from era.verl import config as era_config
 from era.verl import worker as era_worker
 
-
-class TokenForCausalLM(TokenModel):
-    """As verl 0.9 loads models and wraps them in FSDP."""
-
-    _no_split_modules = ["TokenDecoder"]
-
-    def __init__(self, config):
-        super().__init__()
-        self.post_init()
-
-    def _init_weights(self, module):
-        pass
-
-
-TokenConfig.tie_word_embeddings = False  # these three are read by verl
-TokenConfig.num_attention_heads = TokenConfig.num_key_value_heads = 2
-AutoConfig.register("token", TokenConfig)
-AutoModelForCausalLM.register(TokenConfig, TokenForCausalLM)
+FORWARD = TokenForCausalLM.forward
 
 
 def nested(rows):
@@ -76,8 +58,7 @@ def make_data(settings, step, dtype):
     padded = make_batch(settings["bsz"], settings["seed"] + step, dtype)
     if settings.get("mixed_advantages"):
         padded["advantages"][2, 0] *= -1
-    if settings.get("data_parallel"):
-        padded = padded.split(settings["bsz"] // dist.get_world_size())[dist.get_rank()]
+    padded = step_process.share(padded, settings)
     real = padded["attention_mask"].bool()
     response = real[:, PROMPT:]
     mask = padded["loss_mask" if settings.get("multi_turn") else "attention_mask"] * 1
@@ -109,7 +90,7 @@ def fsdp_engine(settings):
         model_dtype="fp32",
         mixed_precision={"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
-        ulysses_sequence_parallel_size=1 if settings.get("data_parallel") else dist.get_world_size(),
+        ulysses_sequence_parallel_size=step_process.sequence_parallel_size(settings),
         pad_to_length=settings.get("pad_to_length", False),
         pad_to_length_bucket=16,
     )
@@ -134,14 +115,7 @@ def make_worker(settings, folder):
     actor = (configs.McoreActorConfig if megatron else configs.FSDPActorConfig)(
         rollout_n=1,
         **{"megatron" if megatron else "fsdp_config": engine},
-        ppo_micro_batch_size_per_gpu=settings["micro_batch"],
-        clip_ratio=settings.get("clip", 0.2),
-        clip_ratio_low=settings.get("clip", 0.2),
-        clip_ratio_high=settings.get("clip", 0.2),
-        entropy_coeff=settings.get("entropy_coeff", 0),
-        use_kl_loss=settings.get("kl_coef", 0) > 0,
-        kl_loss_coef=settings.get("kl_coef", 0),
-        loss_agg_mode=settings.get("loss_agg_mode", "token-mean"),
+        **step_process.actor_settings(settings),
         policy_loss=PolicyLossConfig(**settings.get("policy_loss", {})),
         **({"era": settings.get("era", {})} if plugin else {}),
     )
@@ -192,7 +166,7 @@ def take_steps(settings):
     folders = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folders)  # those of the first process
     folder = folders[0]
-    TokenForCausalLM.forward = TokenModel.forward  # which verl replaces for fused kernels, for good
+    TokenForCausalLM.forward = FORWARD  # which verl replaces for fused kernels, for good
     era_config.SCALES_RESPONSES.pop("fsdp", None)
     if settings.get("scales_responses"):
         era_config.SCALES_RESPONSES["fsdp"] = "FSDPEngineWithLMHead"
@@ -203,10 +177,6 @@ def take_steps(settings):
     model = build_model({"model": settings["model"]}, dtype)
     if settings.get("megatron"):  # an untrained Qwen2 has the entropy ln 40 everywhere
         model.lm_head.weight.data *= 40
-    if settings["model"] == "token":
-        weights = model.state_dict()
-        model = TokenForCausalLM(TokenConfig()).to(dtype)
-        model.load_state_dict(weights)
     if dist.get_rank() == 0:
         model.save_pretrained(folder)
     dist.barrier()
