@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""FastTD3's scripts in processes of their own, and its modules in this one."""
+"""FastTD3's modules and package, as its scripts and its users import them."""
 
 import pytest
 from helpers import FASTTD3, importable
-from script_runs import Scripts
-
-
-@pytest.fixture(scope="session")
-def scripts(tmp_path_factory):
-    scripts = Scripts(tmp_path_factory.mktemp("fasttd3-runs"))
-    yield scripts
-    scripts.server.terminate()
-    scripts.server.wait()
 
 
 @pytest.fixture(scope="module")

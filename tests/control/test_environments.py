@@ -148,6 +148,20 @@ def test_seeds_differ_between_environments_ranks_runs_and_purposes_and_repeat(gy
     assert len(torch.unique(rows, dim=0)) == len(rows)
 
 
+def test_an_evaluation_does_not_reset_the_training(gymnasium_env):
+    """Otherwise no episode longer than the evaluations' interval would end, and FastTD3 would draw no new noise."""
+    action, after = torch.full((3, 1), 0.5), []
+    for evaluates in (False, True):
+        training, evaluation, _ = gymnasium_env.make_envs(arguments("Pendulum-v1"), CPU)
+        training.reset()
+        training.step(action)
+        if evaluates:
+            evaluation.reset()
+            evaluation.step(action[:2])
+        after.append(training.step(action)[0])
+    assert torch.equal(*after)
+
+
 def test_processes_and_one_process_give_the_same(gymnasium_env, monkeypatch):
     monkeypatch.setattr(gymnasium_env, "ONE_PROCESS_UP_TO", 1)
     monkeypatch.setitem(sys.modules, "gymnasium_env", gymnasium_env)  # the processes get the maker by pickle

@@ -1,11 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
 """FastTD3's train.py and train_multigpu.py with the overlay on a CPU; --agent fasttd3 is compared with upstream's."""
 
-import csv
 import functools
 import importlib
 import io
 import math
-import re
 import shlex
 import shutil
 import socket
@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+import script_runs
 import torch
 from helpers import FASTTD3
-from script_runs import TINY, WALK
+from script_runs import TINY
 
 NEWEST = "229ed59"  # only the cheapest contracts, unless `make test-fasttd3-229ed59` runs all of them on it
-SAC = [*WALK, "--agent", "fastsac_era"]
-SHORT = ["--total_timesteps", "102"]
-SIMNORM = shlex.split("--sim_type sim_both --sim_dimension 4 --actor_seq_len 3 --critic_seq_len 5")
-# Flags of pairs of runs, upstream's and the patched tree's. As 100 % 3 is not 0, with --num_updates 1 upstream's log of
-# step 100 would lack the policy update's values. Without --obs_normalization upstream cannot evaluate.
+SIMNORM = "--sim_type sim_both --sim_dimension 4 --actor_seq_len 3 --critic_seq_len 5"
+WITH_SIMNORM = FASTTD3 == NEWEST
+# As 100 % 3 is not 0, with --num_updates 1 upstream's log of step 100 would lack the policy update's values. Without
+# --obs_normalization upstream cannot evaluate.
 UPSTREAM = {
     "evaluated": "",
     "short": "--total_timesteps 102",
@@ -32,54 +32,19 @@ UPSTREAM = {
     "--total_timesteps 60",
     "four updates, delay 3": "--num_updates 4 --policy_frequency 3 --reward_normalization --use_grad_norm_clipping "
     "--max_grad_norm 1 --no_use_cdq --total_timesteps 50",
+    **({"simnorm": f"--total_timesteps 102 {SIMNORM}"} if WITH_SIMNORM else {}),
 }
-WITH_SIMNORM = ["simnorm"] if FASTTD3 == NEWEST else []
-UPSTREAM |= {name: " ".join([*SHORT, *SIMNORM]) for name in WITH_SIMNORM}
-PATCHED = {
-    "short": [*SAC, *SHORT],
-    "simnorm": [*SAC, *SHORT, *SIMNORM],
-    "learned": [*SAC, "--era_learn_delta"],
-    "delayed": [*SAC, *SHORT, "--era_distribution", "tanh"]
-    + shlex.split("--policy_frequency 2 --no_obs_normalization --eval_interval 0"),
-    "batch": [*SAC, *SHORT, "--era_level", "batch"]
-    + shlex.split("--era_distribution clipped --era_target_entropy -1 --era_learn_delta"),
-    "episodes of 200": ["--env_name", "Gym-Pendulum-v1", *TINY, "--agent", "fasttd3", "--num_eval_envs", "2"],
+ERA = {
+    "ERA short": "--total_timesteps 102",
+    "ERA learned": "--era_learn_delta",
+    "ERA delayed": "--total_timesteps 102 --era_distribution tanh --policy_frequency 2 --no_obs_normalization "
+    "--eval_interval 0",
+    "ERA batch": "--total_timesteps 102 --era_level batch --era_distribution clipped --era_target_entropy -1 "
+    "--era_learn_delta",
+    "ERA two ranks": "--total_timesteps 102 --era_learn_delta",
+    **({"ERA simnorm": f"--total_timesteps 102 {SIMNORM}"} if WITH_SIMNORM else {}),
 }
-
-
-class Runs:
-    """Runs by name, each of which starts when it is first asked for."""
-
-    def __init__(self, scripts, patched, upstream):
-        self.scripts, self.patched, self.upstream = scripts, patched, upstream
-        self.started = {}
-
-    def __getitem__(self, name):
-        """The patched tree's run of this name, finished."""
-        return self.once(name, self.patched, *PATCHED[name]).wait()
-
-    def once(self, name, tree, *flags, **settings):
-        if name not in self.started:
-            self.started[name] = self.scripts.start(tree, *flags, **settings)
-        return self.started[name]
-
-    def pair(self, name: str) -> list:
-        """Upstream's run and the patched tree's."""
-        flags = [*WALK, *shlex.split(UPSTREAM[name])]
-        runs = [self.once(("pair", name, tree), tree, *flags) for tree in (self.upstream, self.patched)]
-        return [run.wait() for run in runs]
-
-    def two_ranks(self):
-        settings = {"script": "train_multigpu.py", "WALK_RADIUS_0": "0.1", "MASTER_PORT": str(free_port())}
-        return self.once("two ranks", self.patched, *SAC, "--era_learn_delta", *SHORT, **settings).wait()
-
-    def resume(self, name: str, step: int, *flags):
-        """From the checkpoint of a step, with the same flags and a copy of the curves."""
-        earlier = self[name]
-        (curves,) = (earlier.folder / "logs").glob("*.csv")
-        copied = shutil.copy(curves, self.scripts.work / f"{name}-{self.scripts.number}.csv")
-        flags = [*PATCHED[name], "--checkpoint_path", earlier.checkpoint_path(step), "--csv_path", copied, *flags]
-        return self.scripts.start(self.patched, *flags).wait(), Path(copied)
+FLAGS = {**UPSTREAM, **{name: f"--agent fastsac_era {flags}" for name, flags in ERA.items()}}
 
 
 def slow(*values):
@@ -93,13 +58,21 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def runs_of(scripts, trees_of):
-    return functools.cache(lambda version: Runs(scripts, *trees_of("fasttd3", version)))
+def runs_of(trees_of, tmp_path_factory):
+    @functools.cache
+    def run(version, name, upstream=False):
+        patched, plain = trees_of("fasttd3", version)
+        more = {"script": "train_multigpu.py", "MASTER_PORT": str(free_port())} if "ranks" in name else {}
+        flags = [*TINY, *shlex.split(FLAGS[name])]
+        return script_runs.run(tmp_path_factory.mktemp("run"), plain if upstream else patched, *flags, **more)
+
+    return run
 
 
 @pytest.fixture
 def runs(runs_of, version):
-    return runs_of(version)
+    """runs(name, upstream=False): the run of this name, of the patched tree or upstream's; trained once."""
+    return functools.partial(runs_of, version)
 
 
 def assert_same(a, b):
@@ -121,24 +94,13 @@ def assert_same(a, b):
         assert a == b
 
 
-@pytest.mark.slow
-def test_evaluation_does_not_reset_the_environments_of_a_gymnasium_task(runs):
-    """Episodes take 200 steps. If the evaluations at 100 and 200 reset the training environments, no episode would end.
-
-    FastTD3 would then draw no new noise.
-    """
-    run = runs["episodes of 200"]
-    before, after = (run.checkpoint(step)["actor_state_dict"]["noise_scales"] for step in (100, "final"))
-    assert not torch.equal(before, after)
-
-
 @pytest.mark.parametrize(
     "name, version",
     [("evaluated", FASTTD3), ("short", NEWEST)]
     + [slow(name, FASTTD3) for name in UPSTREAM if name not in ("evaluated", "short")],
 )
 def test_fasttd3_is_upstream_to_the_bit(runs, name):
-    upstream, patched = runs.pair(name)
+    upstream, patched = runs(name, upstream=True), runs(name)
     assert_same(upstream.witness(), patched.witness())  # optimizers, their steps, random states
     names = sorted(path.name for path in (upstream.folder / "models").iterdir())
     assert names == sorted(path.name for path in (patched.folder / "models").iterdir())
@@ -152,8 +114,7 @@ def test_fasttd3_is_upstream_to_the_bit(runs, name):
 
 
 def test_fasttd3_has_curves_too(runs):
-    _, run = runs.pair("evaluated")
-    rows = run.rows()
+    rows = runs("evaluated").rows()
     assert [row["global_step"] for row in rows] == [100, 200] and [row["frame"] for row in rows] == [200, 400]
     for row in rows:
         assert row["eval_avg_return"] < 0 and 1 <= row["eval_avg_length"] <= 25
@@ -161,26 +122,21 @@ def test_fasttd3_has_curves_too(runs):
         assert not {"policy_entropy", "delta"} & row.keys()
 
 
-# The updates of a run begin after step 10.
-@pytest.mark.parametrize("name, steps, updates, policy_updates", [("learned", 210, 2, 2), slow("delayed", 102, 2, 1)])
-def test_policy_updates_at_each_critic_update_unless_delayed(runs, name, steps, updates, policy_updates):
-    witness = runs[name].witness()
-    assert witness["steps"] == [(steps - 11) * updates, (steps - 11) * policy_updates]
-    assert runs[name].checkpoint()["args"]["policy_frequency"] == updates // policy_updates
-
-
+# target: H0 per dimension. updates: of the critic per step after step 10, and of the policy.
 @pytest.mark.parametrize(
-    "name, version, target",
+    "name, version, target, updates",
     [
-        ("learned", FASTTD3, -0.5),
-        ("short", NEWEST, -0.5),
-        *((name, NEWEST, -0.5) for name in WITH_SIMNORM),
-        slow("delayed", FASTTD3, -0.5),
-        slow("batch", FASTTD3, -1.0),
+        ("ERA learned", FASTTD3, -0.5, (2, 2)),
+        ("ERA short", NEWEST, -0.5, (2, 2)),
+        *([("ERA simnorm", NEWEST, -0.5, (2, 2))] if WITH_SIMNORM else []),
+        slow("ERA delayed", FASTTD3, -0.5, (2, 1)),
+        slow("ERA batch", FASTTD3, -1.0, (2, 2)),
     ],
 )
-def test_curves_show_the_entropies(runs, name, target):
-    rows = runs[name].rows()
+def test_entropies_and_updates_of_a_run(runs, name, target, updates):
+    run = runs(name)
+    args, rows = run.checkpoint()["args"], run.rows()
+    assert run.witness()["steps"] == [(args["total_timesteps"] - 11) * number for number in updates]
     assert rows and rows[0]["global_step"] == 100
     for row in rows:
         assert row["target_entropy"] == pytest.approx(3 * target)
@@ -188,71 +144,56 @@ def test_curves_show_the_entropies(runs, name, target):
         assert math.exp(-8) * 0.999 <= row["min_std"] < 1
         assert 0 <= row["clipped_states"] <= 1 and (row["clipped_states"] > 0) == (row["min_std"] < math.exp(-7.999))
         assert math.isfinite(row["policy_entropy"]) and math.isfinite(row["actor_loss"])
-        if name not in ("batch", "delayed"):  # clipping can add entropy; for tanh it is an estimate
+        if name not in ("ERA batch", "ERA delayed"):  # clipping can add entropy; for tanh it is an estimate
             assert row["policy_entropy"] <= row["gaussian_entropy"]
-    assert ("eval_avg_return" in rows[0]) == (name != "delayed")
-    if name == "learned":
+    assert ("eval_avg_return" in rows[0]) == (name != "ERA delayed")
+    if name == "ERA learned":
         assert 0 < rows[0]["delta"] < rows[1]["delta"]
-    elif name != "batch":
+    elif name != "ERA batch":
         assert rows[0]["delta"] == 0
 
 
-@pytest.mark.parametrize("name", ["learned", slow("batch")])
-def test_a_checkpoint_is_restored_in_full(runs, name):
-    """With no step left to do, train.py saves again what it has read."""
-    saved = runs[name].checkpoint(100)
-    resumed, _ = runs.resume(name, 100, "--total_timesteps", "100")
-    again = resumed.checkpoint()
-    assert saved.pop("args").keys() == again.pop("args").keys()
-    assert_same(saved, again)
-    if name == "learned":
-        assert saved["actor_state_dict"]["delta"] > 0
-    assert (saved["actor_state_dict"]["log_mean_exp"] != 0) == (name == "batch")
+@pytest.mark.parametrize("name, last", [("ERA learned", 100), ("ERA learned", 210), slow("ERA batch", 100)])
+def test_resuming_at_step_100(runs, patched_fasttd3, tmp_path, name, last):
+    """With no step left to do, train.py saves again what it has read.
 
-
-def test_a_resumed_run_goes_on(runs):
-    """The checkpoint of step 100 was saved after that step's log: the resumed run repeats the step and its row."""
-    resumed, curves = runs.resume("learned", 100)
-    with open(curves, newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["global_step"] for row in rows] == ["100", "200", "100", "200"]
-    delta = runs["learned"].checkpoint(100)["actor_state_dict"]["delta"].item()
+    The checkpoint was saved after that step's log, so a run that goes on repeats the step and its row.
+    """
+    earlier, curves = runs(name), tmp_path / "curves.csv"
+    shutil.copy(*(earlier.folder / "logs").glob("*.csv"), curves)
+    flags = [*TINY, *shlex.split(FLAGS[name]), "--checkpoint_path", earlier.checkpoint_path(100), "--csv_path", curves]
+    resumed = script_runs.run(tmp_path, patched_fasttd3, *flags, "--total_timesteps", str(last))
+    saved = earlier.checkpoint(100)
+    if last == 100:
+        again = resumed.checkpoint()
+        assert saved.pop("args").keys() == again.pop("args").keys()
+        assert_same(saved, again)
+        assert (saved["actor_state_dict"]["log_mean_exp"] != 0) == (name == "ERA batch")
+        return
+    rows = [line.split(",") for line in curves.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["global_step", "100", "200", "100", "200"]
+    delta = saved["actor_state_dict"]["delta"].item()
     # One is before and one after a step of Adam, which moves delta by 3.2 times the learning rate at most.
-    assert float(rows[2]["delta"]) == pytest.approx(3 * delta, abs=3 * 3.2 * 3e-4)
+    assert float(rows[3][rows[0].index("delta")]) == pytest.approx(3 * delta, abs=3 * 3.2 * 3e-4) and delta > 0
     assert resumed.witness()["steps"] == [220, 220]
 
 
-def test_checkpoints_of_other_runs_are_refused(runs):
-    for checkpoint, said in (
-        (runs.pair("evaluated")[1].checkpoint_path(), "--agent fasttd3"),
-        (runs["learned"].checkpoint_path(), "--era_learn_delta True"),
-    ):
-        run = runs.scripts.start(runs.patched, *SAC, "--checkpoint_path", checkpoint).wait(ok=False)
+def test_checkpoints_of_other_runs_are_refused(runs, patched_fasttd3, tmp_path):
+    flags = [*TINY, "--agent", "fastsac_era", "--checkpoint_path"]
+    for name, said in (("evaluated", "--agent fasttd3"), ("ERA learned", "--era_learn_delta True")):
+        run = script_runs.run(tmp_path, patched_fasttd3, *flags, runs(name).checkpoint_path(), ok=False)
         assert run.code and said in run.err and "Traceback" not in run.err and not (run.folder / "models").exists()
 
 
 @pytest.mark.slow
-def test_no_more_graph_breaks_than_fasttd3(scripts, patched_fasttd3):
-    """In update_pol and explore. FastTD3's explore breaks at `dones.sum() > 0`; ERA's calls it, which adds one name."""
-    flags = [*WALK, "--compile", "--total_timesteps", "14", "--agent"]
-    runs = [scripts.start(patched_fasttd3, *flags, agent, compiled=True) for agent in ("fasttd3", "fastsac_era")]
-    found = (run.wait().witness()["graph_breaks"] for run in runs)
-    fasttd3, era = (
-        {re.sub("0x[0-9a-f]+", "", reason): number for reason, number in breaks.items()} for breaks in found
-    )
-    branch = {reason for reason in era if reason.startswith("Dynamic control flow")}
-    assert fasttd3 and era.keys() - branch == fasttd3.keys()
-    assert sum(era[reason] for reason in branch) <= 1
-
-
-@pytest.mark.slow
-def test_gradients_of_two_ranks_are_averaged(scripts, patched_fasttd3):
-    scripts.start(patched_fasttd3, patched_fasttd3, script=Path(__file__).with_name("ddp_gradients.py")).wait()
+def test_gradients_of_two_ranks_are_averaged(patched_fasttd3, tmp_path):
+    script = Path(__file__).with_name("ddp_gradients.py")
+    script_runs.run(tmp_path, patched_fasttd3, patched_fasttd3, script=script)
 
 
 @pytest.mark.slow
 def test_two_ranks(runs):
-    run = runs.two_ranks()
+    run = runs("ERA two ranks")
     first, second = run.witness("witness.0.pt"), run.witness("witness.1.pt")
     assert_same(first["parameters"], second["parameters"])
     assert first["steps"] == second["steps"] == [182, 182]
@@ -282,11 +223,12 @@ def training_actor(package, checkpoint):
 
 @pytest.mark.parametrize(
     "name, version",
-    [("learned", FASTTD3), *((name, NEWEST) for name in ["short", *WITH_SIMNORM])]
-    + [slow(name, FASTTD3) for name in ("delayed", "batch", "two ranks")],
+    [("ERA learned", FASTTD3), ("ERA short", NEWEST)]
+    + ([("ERA simnorm", NEWEST)] if WITH_SIMNORM else [])
+    + [slow(f"ERA {name}", FASTTD3) for name in ("delayed", "batch", "two ranks")],
 )
 def test_deployed_policy(runs, package, name):
-    run = runs.two_ranks() if name == "two ranks" else runs[name]
+    run = runs(name)
     checkpoint, policy = run.checkpoint(), package.load_policy(run.checkpoint_path())
     actor, normalizer, n_obs = training_actor(package, checkpoint)
     obs = 2 * torch.randn(16, n_obs, generator=torch.Generator().manual_seed(0))
@@ -320,8 +262,8 @@ def through_onnx(policy, obs):
 def test_exports_as_fasttd3s_policy(runs, package, export):
     """Whatever can export FastTD3's policy can export this one, with the same actions, and the other way round."""
     obs, outcomes = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), []
-    for run in (runs.pair("evaluated")[1], runs["learned"]):
-        policy = package.load_policy(run.checkpoint_path())
+    for name in ("evaluated", "ERA learned"):
+        policy = package.load_policy(runs(name).checkpoint_path())
         expected = policy(obs)
         try:
             actions = export(policy, obs)
