@@ -21,22 +21,22 @@ FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
 MEGATRON = ["model_engine=megatron", "algorithm.adv_estimator=grpo"]
 VEOMNI = ["model_engine=veomni", "algorithm.adv_estimator=rloo"]
 ENGINES = {"FSDP": [], "Mcore": MEGATRON, "VeOmni": VEOMNI}
-REFUSED = [  # what is set beside enable=True; the words that are said, by default what is set
+REFUSED = [  # what is set beside enable=True; the words that are said, or None: each setting's key and value
     ([f"{ERA}k=0.5", f"{ERA}low=9"], ["era.k is 0.5", "era.low is 9"]),
     ([f"+{ERA}lwo=0.3"], ["lwo"]),
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
     (["+trainer.era.k=2"], ["trainer.era: ERA is set by actor_rollout_ref.actor.era alone"]),
-    (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"],),
-    (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"],),
-    ([f"{ACTOR}policy_loss.loss_mode=clip_cov"],),
-    ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"],),
+    (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
+    (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
+    ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
+    ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
     (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
-    ([f"{ACTOR}_target_=my.ActorConfig"],),
+    ([f"{ACTOR}_target_=my.ActorConfig"], None),
     (["model_engine=megatron"], ["algorithm.adv_estimator=gae: on megatron"]),
-    ([*MEGATRON, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"],),
-    ([*MEGATRON, f"{ACTOR}entropy_coeff=0.01", f"{ACTOR}calculate_entropy=True"],),
-    ([*MEGATRON, f"{ACTOR}megatron.router_replay.mode=R2", f"{ACTOR}megatron.dynamic_context_parallel=True"],),
+    ([*MEGATRON, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"], None),
+    ([*MEGATRON, f"{ACTOR}entropy_coeff=0.01", f"{ACTOR}calculate_entropy=True"], None),
+    ([*MEGATRON, f"{ACTOR}megatron.router_replay.mode=R2", f"{ACTOR}megatron.dynamic_context_parallel=True"], None),
     (
         ["model_engine=veomni", "algorithm.adv_estimator=remax", f"{ACTOR}policy_loss.loss_mode=kl_cov", FUSED],
         ["adv_estimator=remax: on veomni", "loss_mode=kl_cov", f"{FUSED}: on veomni"],
@@ -56,7 +56,7 @@ ACCEPTED = [  # overrides, and the class of the actor's configuration
 ]
 
 
-@pytest.mark.parametrize("overrides, words", [(first, *rest) if rest else (first, None) for first, *rest in REFUSED])
+@pytest.mark.parametrize("overrides, words", REFUSED)
 def test_what_would_be_silently_wrong_is_refused(compose, overrides, words):
     from era.verl.launch import prepare
 
