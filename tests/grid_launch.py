@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Launches of the recipes' grids, whose processes have a mark in their environment."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 from helpers import processes_with
+
+from recipes import grid
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "ERA_GRID_TEST"
@@ -34,11 +37,17 @@ def launch(mark: Path, *words: str, **variables: str) -> subprocess.CompletedPro
 
 
 def kill_all(mark: Path) -> None:
-    """kill -9 of the launch, of Ray and of what is being trained."""
+    """kill -9 of the launch, of Ray and of what is being trained, until all of it is gone.
+
+    A process that is being ended has no environment any more, but its files, and so the lock of its run, until it is.
+    """
     while found := processes_with(**{MARK: str(mark)}):
         for process in found:
             process.kill()
         time.sleep(0.1)
+    for lock in mark.rglob(grid.LOCK):
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def wait_for(condition, process: subprocess.Popen) -> None:
