@@ -3,7 +3,6 @@
 """verl/utils/file_logger.py behind verl's real Tracking. test_scripts.py kills a run that writes it."""
 
 import decimal
-import fractions
 import json
 import math
 
@@ -11,15 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-NO_NUMBERS = [math.nan, math.inf, -math.inf, np.float32("nan"), torch.tensor(math.inf), decimal.Decimal("NaN")]
-NUMBERS = [
-    *((3, 3.0), (True, 1.0), (0.1, 0.1), (decimal.Decimal("0.25"), 0.25), (fractions.Fraction(1, 4), 0.25)),
-    *((np.float32(0.1), float(np.float32(0.1))), (np.float16(0.1), float(np.float16(0.1))), (np.float64(0.1), 0.1)),
-    *((np.int64(-7), -7.0), (np.bool_(False), 0.0), (np.array(2.5), 2.5), (torch.tensor(1.5), 1.5)),
-    (torch.tensor(0.1, dtype=torch.bfloat16), torch.tensor(0.1, dtype=torch.bfloat16).item()),
-    *((torch.tensor(4), 4.0), (torch.tensor(1.5, requires_grad=True), 1.5)),
-]
-OTHERS = ["0.5", b"1", "π\ud800\n", None, [1, 2], torch.ones(2), np.ones(2), 1j, 10**400]
+NO_NUMBERS = [math.nan, -math.inf, torch.tensor(math.inf)]
+NUMBERS = [(3, 3.0), (decimal.Decimal("0.25"), 0.25), (np.float32(0.1), float(np.float32(0.1))), (np.array(2.5), 2.5)]
+NUMBERS += [(torch.tensor(1.5, dtype=torch.bfloat16, requires_grad=True), 1.5)]
+OTHERS = ["0.5", b"1", "π\ud800\n", None, torch.ones(2), 10**400]
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ def test_lines_are_steps_that_are_flushed_and_continued(tracking, tmp_path, monk
 
 def test_numbers_become_floats_what_json_cannot_hold_null_and_others_strings(tracking, tmp_path):
     values = [*NO_NUMBERS, *(value for value, _ in NUMBERS), *OTHERS]
-    tracking().log(dict(enumerate(values)), 1, backend=["file"])  # the console formats no fractions
+    tracking().log(dict(enumerate(values)), 1, backend=["file"])  # the console formats no decimals
     (line,) = lines_of(tmp_path / "runs/project/team/run.jsonl")
     assert list(line["data"]) == [str(i) for i in range(len(values))]
     expected = [None] * len(NO_NUMBERS) + [number for _, number in NUMBERS] + list(map(str, OTHERS))
