@@ -51,13 +51,6 @@ def test_arms_take_turns_in_both_orders():
     assert order == ["b", "a", "a", "b"] and found == {"a": ["a", "a"], "b": ["b", "b"]}
 
 
-def test_a_checkout_without_the_overlay_is_named(python, tmp_path):
-    for bench, upstream in {"vision": "timm", "control fasttd3": "fasttd3"}.items():
-        result = python("-m", *f"tools.bench.{bench}".split(), "--checkout", tmp_path)
-        assert result.returncode == 2 and "Traceback" not in result.stderr
-        assert f"{tmp_path} is not {upstream} with the ERA overlay" in result.stderr
-
-
 @pytest.mark.grid
 @pytest.mark.parametrize("name", BENCHES)
 def test_every_arm_is_measured(name, python, trees_of, tmp_path):

@@ -114,9 +114,3 @@ def test_the_page_has_a_place_for_every_pinned_version(project_root):
     upstreams = json.loads((project_root / "upstreams.json").read_text())
     tables = {f"{name} {label}": "" for name in drift.NAMES for label in upstreams[name]["versions"]}
     pages.filled(drift.PAGE.read_text(), {"run": "", **tables})
-
-
-def test_an_unknown_upstream_is_named(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["drift", "tim"])
-    with pytest.raises(SystemExit, match="tim: expected of verl, timm, fasttd3"):
-        drift.main()

@@ -72,25 +72,6 @@ def test_help_names_every_target_and_every_run_on_a_screen(make, project_root):
     assert len(lines) <= 56 and max(map(len, lines)) <= 108
 
 
-@pytest.mark.parametrize(
-    "target, said",
-    [
-        ("foo", "there is no target foo. 'make help' lists them."),
-        ("llm-foo", "there is no run llm-foo. There are: llm-"),
-        ("vision-foo", "There are: vision-cifar10 vision-cifar10-era "),
-        ("control-foo", " control-ppo control-llm-techniques "),
-    ],
-)
-def test_an_unknown_target_is_named_with_those_that_there_are(make, target, said):
-    result = make(target)
-    assert result.returncode != 0 and said in result.stderr
-
-
-def test_clean_keeps_results_unless_it_is_told(make, tmp_path):
-    assert make("-n", "clean").stdout == f"rm -rf {tmp_path}/environments\n"
-    assert make("-n", "clean", "RESULTS=1").stdout == f"rm -rf {tmp_path}/environments results\n"
-
-
 # ------------------------------------------------------------------------------------------------------ what is printed
 
 
@@ -160,36 +141,34 @@ def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
     assert "/my env/python" in training
 
 
-def test_data_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_path):
-    variables = ("DRY_RUN=1", "CKPT=/ckpts/global_step_1100", "MODEL_PATH=/my models/era")
-    data, merge, evaluation = printed(make("llm-data", "llm-merge", "llm-eval", *variables))
+def test_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_path):
+    merge, evaluation = printed(
+        make("llm-merge", "llm-eval", "DRY_RUN=1", "CKPT=/c/global_step_9", "MODEL_PATH=/m y/era")
+    )
     home = f"{tmp_path}/verl"
-    assert data[0] == f"{tmp_path}/environments/cpu/bin/python" and data[3:] == ["--out", f"{home}/data"]
     assert merge[:3] == ["cd", str(patched_verl), "&&"] and merge[4:8] == [
         "-m",
         "verl.model_merger",
         "merge",
         "--backend",
     ]
-    assert merge[8:] == ["fsdp", "--local_dir", "/ckpts/global_step_1100/actor", "--target_dir", "/my models/era"]
-    assert evaluation[3:] == ["--model", "/my models/era", "--data", f"{home}/data/eval", "--out", f"{home}/eval/era"]
+    assert merge[8:] == ["fsdp", "--local_dir", "/c/global_step_9/actor", "--target_dir", "/m y/era"]
+    assert evaluation[3:] == ["--model", "/m y/era", "--data", f"{home}/data/eval", "--out", f"{home}/eval/era"]
 
 
 # ---------------------------------------------------------------------------- what is said before anything is installed
 
 REFUSED = {
-    ("llm-grpo", "ARGS=it's"): "ARGS=it's cannot be read as shell words",
-    ("llm-grpo", "PYTHON=/my env/python"): "there is no Python at /my env/python",
+    ("foo",): "there is no target foo",
+    ("vision-foo",): "There are: vision-cifar10 vision-cifar10-era ",
+    ("llm-grpo", "ARGS=it's"): "cannot be read as shell words",
     ("llm-eval",): "make llm-eval MODEL_PATH=",
-    ("llm-grpo", "CHECKOUTS=/none"): "run_grpo_qwen2.5_math_7b.sh is not there. Run 'make apply' first",
+    ("llm-grpo", "CHECKOUTS=/none"): "run_grpo_qwen2.5_math_7b.sh is not there",
     ("control-alpha", "CHECK_ONLY=1"): "there is no environment for this run yet",
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
-    ("demo", "VERL=0.5"): "VERL=0.5: this runs with verl 0.4.1 and 0.9.1.",
-    ("demo-vision", "TIMM=1.0.31"): "TIMM=1.0.31: this runs with timm 1.0.20 and 1.0.28.",
-    ("demo-control", "FASTTD3=main"): "FASTTD3=main: this runs with FastTD3 2d83b6a and 229ed59.",
-    ("rivals-vision", "DRY_RUN=1"): "rivals-vision is not set up yet, and DRY_RUN installs nothing",
-    ("test-control", "PYTHON=/nope"): "PYTHON=/nope is not a Python 3.11 or 3.12.",
-    ("test-control", "PATH=/nope"): "no Python 3.11 or 3.12 found. Install one, or name it:",
+    ("demo-vision", "TIMM=1.0.31"): "this runs with timm 1.0.20 and 1.0.28.",
+    ("rivals-vision", "DRY_RUN=1"): "DRY_RUN installs nothing",
+    ("test-control", "PATH=/nope"): "no Python 3.11 or 3.12 found",
 }
 
 
@@ -223,33 +202,9 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     executable(gpu / "bin/python", '#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode != 0 and "No vllm here." in result.stdout
-    for part in ("flash-attn could not be installed", "CUDA_HOME", "the same command goes on from there"):
-        assert part in result.stderr
-    assert not (gpu / "installed").exists()
+    assert "flash-attn could not be installed" in result.stderr and not (gpu / "installed").exists()
 
     executable(gpu / "bin/python", '#!/bin/sh\necho "$@"\n')
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode == 0 and (gpu / "installed").exists(), result.stderr
     assert f"-m recipes.llm.evaluate --model {tmp_path}/model" in result.stdout.splitlines()[-1]
-
-
-def test_an_environment_whose_python_is_gone_is_set_up_again(make, tmp_path):
-    python = executable(tmp_path / "python", f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\necho Python 3.12.0\n')
-    gone = tmp_path / "environments/cpu"
-    (gone / "bin/python").unlink()
-    result = make("report", f"PYTHON={python}")
-    assert f"Setting up {gone} with Python 3.12.0" in result.stdout
-    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"-m venv --clear {gone}"
-    assert result.returncode != 0 and not (gone / "installed").exists()
-
-
-def test_a_python_that_is_not_used_is_named(make):
-    assert "PYTHON=python3.12 is not used here: " in make("report", "PYTHON=python3.12").stderr
-    assert "not used" not in make("report").stderr
-
-
-def test_lint_that_fails_names_the_command_that_helps(make, tmp_path):
-    executable(tmp_path / "environments/cpu/bin/ruff", "#!/bin/sh\necho ruff is called\nexit 1\n")
-    result = make("test")
-    assert result.returncode != 0 and "'make format' fixes" in result.stderr
-    assert result.stdout == "ruff is called\n"

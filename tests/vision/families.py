@@ -97,9 +97,3 @@ FAMILIES = {  # module of timm.models: model, side of its square images, argumen
     "xception_aligned": ("xception41p", 64),
     "xcit": ("xcit_nano_12_p8_224", 32),
 }
-
-
-def described(family: str) -> str:
-    name, side, *smaller = FAMILIES[family]
-    arguments = [f"{keyword}={value}" for keyword, value in (smaller[0] if smaller else {}).items()]
-    return f"{', '.join([name, *arguments])} | {side}"

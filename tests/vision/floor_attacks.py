@@ -48,17 +48,6 @@ def ties(classes: int) -> torch.Tensor:
     return logits.flatten(0, 1)
 
 
-def levels(classes: int) -> torch.Tensor:
-    """One class ahead of k tied ones, the rest far behind: between one-hot and k-way ties."""
-    rows = []
-    for count in sorted({1, 2, round(classes**0.5), classes - 1} & set(range(1, classes))):
-        for gap in (0.01, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
-            row = torch.full((classes,), -math.inf, dtype=torch.float64)
-            row[0], row[1 : 1 + count] = 0.0, -gap
-            rows.append(row)
-    return torch.stack(rows)
-
-
 def random(classes: int, generator: torch.Generator, rows: int = 24) -> torch.Tensor:
     """Normal and heavy-tailed logits at scales from 0.01 to 1000."""
     scales = torch.logspace(-2, 3, rows, dtype=torch.float64)[:, None]
@@ -88,7 +77,6 @@ def attacks(activation: torch.nn.Module, classes: int, seed: int = 0) -> dict[st
     return {
         "one-hot": one_hot(classes),
         "ties": ties(classes),
-        "levels": levels(classes),
         "random": random(classes, generator),
         "descent": descent(activation, classes, generator),
     }

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from families import FAMILIES, described
+from families import FAMILIES
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from vision_helpers import entropy, equation, onnx_model
 
 H0 = 0.6
@@ -77,54 +76,83 @@ def setting_of(door, model):
 # Families
 
 
-@pytest.fixture(scope="module")
-def family_pair(import_timm):
-    return importlib.import_module("family_pair")
-
-
-def test_families_are_all_of_timm(family_pair, timm):
-    """Every module that registers models, and its model is one of them."""
-    assert set(family_pair.known()) == set(timm.models.list_modules())
-    for family in family_pair.known():
+def test_families_are_all_of_timm(timm):
+    """Every module that registers models has one here; v1.0.20 has no csatv2 and no gemma4_vit."""
+    known = timm.models.list_modules()
+    assert set(known) <= set(FAMILIES)
+    for family in known:
         assert FAMILIES[family][0] in timm.list_models(module=family)
+
+
+def compare(door, timm, name, side, smaller=None):
+    """Fails if the model with ERA is not, bit for bit, ERA of the same model without. Skips if that one fails too."""
+    torch.manual_seed(0)
+    images, keywords = torch.randn(2, 3, side, side), {"num_classes": 10, **(smaller or {})}
+    fixed, its_side = (timm.models.get_pretrained_cfg_value(name, key) for key in ("fixed_input_size", "input_size"))
+    if fixed and its_side[-1] != side:
+        keywords["img_size"] = side
+    plain = timm.create_model(name, **keywords)
+    model = door.create_model(name, **keywords, era_min_entropy=H0)
+    assert door.find_era(plain) is None and list(model.state_dict()) == list(plain.state_dict())
+    model.load_state_dict(plain.state_dict())
+
+    def both(call):
+        torch.manual_seed(1)
+        try:
+            expected = call(plain)
+        except Exception as error:
+            pytest.skip(f"fails without ERA too: {type(error).__name__}: {error}")
+        torch.manual_seed(1)
+        return expected, call(model)
+
+    activation = door.EntropyRegularizingActivation(10, H0)
+    with torch.no_grad():
+        logits, output = both(lambda m: m.eval()(images))
+        assert output.dtype == torch.float32 and torch.equal(output, activation(logits))
+        assert entropy(output).min() >= activation.floor - 1e-6
+        with door.raw_logits(model):
+            assert torch.equal(*both(lambda m: m(images)))
+
+    logits, output = both(lambda m: m.train()(images))
+    assert torch.equal(output, activation(logits))
+    for result in (activation(logits), output):
+        cross_entropy(result, torch.tensor([0, 1])).backward()
+    for (part, expected), found in zip(plain.named_parameters(), model.parameters(), strict=True):
+        assert (expected.grad is None) == (found.grad is None), part
+        assert found.grad is None or found.grad.isfinite().all() and torch.equal(found.grad, expected.grad), part
+
+    with torch.no_grad():
+        for classes in (7, 0):
+            both(lambda m: m.eval().reset_classifier(classes))  # noqa: B023
+            model.load_state_dict(plain.state_dict())
+            expected, found = both(lambda m: m(images))
+            if classes:
+                assert found.shape == (2, classes) and model.era.num_classes == classes
+                expected = door.EntropyRegularizingActivation(classes, H0)(expected)
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in FEW_FAMILIES else pytest.mark.search) for name in FAMILIES]
 )
-def test_family(family_pair, family, one_thread, say):
+def test_family(door, timm, family, one_thread, say):
     """`make vision-models` runs all of them, and prints a row for each."""
-    if family not in family_pair.known():
+    if family not in timm.models.list_modules():
         pytest.skip(f"this timm has no {family}")
+    name, side, *smaller = FAMILIES[family]
     result = "fails"
     try:
-        family_pair.compare(family)
+        compare(door, timm, name, side, *smaller)
         result = "pass"
     except pytest.skip.Exception as skipped:
         result = f"not checked: {skipped}"
         raise
     finally:
-        say(f"| {family} | {described(family)} | {result} |")
+        arguments = [f"{keyword}={value}" for each in smaller for keyword, value in each.items()]
+        say(f"| {family} | {', '.join([name, *arguments])} | {side} | {result} |")
 
 
 # Models, their copies, wrappers and conversions
-
-
-def test_it_is_the_equation_in_training_and_evaluation(door, pair, images):
-    model, plain = pair
-    assert entropy(model(100 * images)).min() >= model.era.floor - 1e-5
-    assert_era(model(images), plain(images))
-    with door.raw_logits(model):
-        assert torch.equal(model(images), plain(images))
-    torch.manual_seed(2)
-    output = model.train()(images)
-    torch.manual_seed(2)
-    logits = plain.train()(images)
-    assert_era(output, logits)
-    cross_entropy(output, torch.arange(4)).backward()
-    cross_entropy(equation(logits.double(), H0), torch.arange(4)).backward()
-    for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-5)
 
 
 def test_without_a_keyword_it_is_timms_own(door, timm):
@@ -169,30 +197,6 @@ def test_batch_norm_conversions(timm, pair, images, conversion, training):
     assert_era(model(images), expected)
 
 
-def ddp_gradients(rank, folder):
-    """Writes to gradients<rank> what a process with one half of the batch has after the backward pass."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    model = DistributedDataParallel(torch.load(f"{folder}/model", weights_only=False).train())
-    half = slice(2 * rank, 2 * rank + 2)
-    cross_entropy(model(torch.load(f"{folder}/images")[half]), torch.arange(4)[half]).backward()
-    torch.save([parameter.grad for parameter in model.parameters()], f"{folder}/gradients{rank}")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_ddp_has_the_gradients_of_one_process(door, images, tmp_path):
-    torch.manual_seed(0)
-    model = door.create_model("test_vit", img_size=32, num_classes=10, era_min_entropy=H0)
-    torch.save(model, tmp_path / "model")
-    torch.save(images, tmp_path / "images")
-    torch.multiprocessing.spawn(ddp_gradients, (str(tmp_path),), nprocs=2)
-    cross_entropy(model(images), torch.arange(4)).backward()
-    for rank in (0, 1):
-        for found, parameter in zip(torch.load(tmp_path / f"gradients{rank}"), model.parameters(), strict=True):
-            torch.testing.assert_close(found, parameter.grad)
-
-
 # Compilers and exporters
 
 
@@ -210,16 +214,8 @@ def test_compile_without_graph_breaks(door, pair, images):
     cross_entropy(equation(plain.train()(images), H0), torch.arange(4)).backward()
     for parameter, reference in zip(model.parameters(), plain.parameters()):
         torch.testing.assert_close(parameter.grad, reference.grad, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_compiled_model_follows_reset_classifier(resnet, images):
-    torch._dynamo.reset()
-    compiled = torch.compile(resnet, fullgraph=True, backend="eager")
-    assert compiled(images).shape == (4, 10)
-    resnet.reset_classifier(7)
-    output = compiled(images)
-    assert torch.equal(output, resnet(images)) and output.shape == (4, 7) and resnet.era.num_classes == 7
+    model.eval().reset_classifier(7)
+    assert torch.equal(compiled(images), model(images)) and model(images).shape == (4, 7)
 
 
 @pytest.mark.slow
@@ -340,19 +336,6 @@ def test_attaching_to_a_model_and_again(door, pair, images):
         assert_era(door.attach_era(m, 0.5, tau=5.0, inverse="exact")(images), logits, 0.5, 5.0, "exact")
 
 
-def test_naflexvit_takes_its_own_input(door):
-    """Patches as a dict."""
-    torch.manual_seed(0)
-    keywords = {"depth": 1, "embed_dim": 48, "num_heads": 3, "num_classes": 10}
-    model = door.create_model("naflexvit_base_patch16_gap", **keywords, era_min_entropy=H0).eval()
-    coordinates = torch.cartesian_prod(torch.arange(2), torch.arange(3)).expand(2, 6, 2)
-    valid = torch.ones(2, 6, dtype=torch.bool)
-    patches = {"patches": torch.randn(2, 6, 768), "patch_coord": coordinates, "patch_valid": valid}
-    with door.raw_logits(model):
-        logits = model(patches)
-    assert_era(model(patches), logits)
-
-
 def test_time_pooling_keeps_era(door, timm, resnet):
     """It builds another model from the old one's parts."""
     plain = timm.create_model("test_resnet", num_classes=10).eval()
@@ -375,9 +358,7 @@ def test_time_pooling_keeps_era(door, timm, resnet):
 # Refusals
 
 
-@pytest.mark.parametrize(
-    "name", ["deit_tiny_distilled_patch16_224", "levit_128s", "pit_ti_distilled_224", "efficientformerv2_s0"]
-)
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "efficientformerv2_s0"])
 def test_two_heads_in_distillation_are_refused(door, images, name):
     model = door.create_model(name, num_classes=10, era_min_entropy=H0, img_size=32)
     model.set_distilled_training(True)

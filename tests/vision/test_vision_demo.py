@@ -104,14 +104,6 @@ def demo(checkout, out, *arguments):
     return run("demo.vision", "--checkout", checkout, "--out", out, "--seeds", 1, "--epochs", EPOCHS, *arguments)
 
 
-def test_infeasible_min_entropy_is_refused_at_the_start(patched_timm, tmp_path):
-    result = demo(patched_timm, tmp_path / "out", "--min-entropy", "-0.06")
-    assert result.returncode == 1 and result.stdout == ""
-    (line,) = result.stderr.strip().splitlines()
-    assert line.startswith("demo: --min-entropy: ERA: min_entropy=-0.06 is not feasible")
-    assert "strictly between -0.0597 and 2.2429 nats" in line
-
-
 @pytest.fixture(scope="module")
 def trained(patched_timm, tmp_path_factory):
     """The folder of a demo, and what it printed. Its checkout is what timm's source package has: timm alone."""

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_flatten
 
 CLASSES = 10
 MODEL = "--model test_resnet --num-classes 10"
@@ -128,20 +129,9 @@ def raw_logits(folder: Path, work: Path, name: str = "last", key: str = "state_d
         return make_model(load(folder, name)[key])(x), y
 
 
-def leaves(value, path=()) -> dict:
-    """All leaves of nested dicts and lists, by their path."""
-    if isinstance(value, dict):
-        value = value.items()
-    elif isinstance(value, list | tuple):
-        value = enumerate(value)
-    else:
-        return {path: value}
-    return {p: leaf for key, inner in value for p, leaf in leaves(inner, (*path, key)).items()}
-
-
-def assert_identical(one: dict, other: dict) -> None:
-    """Bit for bit, in all leaves."""
-    one, other = leaves(one), leaves(other)
-    assert one.keys() == other.keys()
-    for path, value in one.items():
-        assert torch.equal(value, other[path]) if isinstance(value, torch.Tensor) else value == other[path], path
+def assert_identical(one, other) -> None:
+    """Bit for bit, in all leaves of nested dicts and lists."""
+    (leaves, structure), (others, its_structure) = tree_flatten(one), tree_flatten(other)
+    assert structure == its_structure
+    for value, its in zip(leaves, others, strict=True):
+        assert torch.equal(value, its) if isinstance(value, torch.Tensor) else value == its
