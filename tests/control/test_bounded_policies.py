@@ -242,6 +242,18 @@ def test_gradient_of_a_truncated_sample_is_the_implicit_one(monkeypatch):
         torch.testing.assert_close(by_log_std, torch.from_numpy(std * want_std), rtol=1e-9, atol=1e-10)
 
 
+def test_gradient_of_a_clipped_sample_is_0_beyond_the_bounds(monkeypatch):
+    """The pathwise one, of max(-1, min(1, loc + sigma noise)): a straight-through gradient would be biased."""
+    noise = torch.linspace(-5, 5, 41, dtype=torch.float64)[:, None]
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise)
+    policy = make("clipped", 0.5, -1.0, torch.float64, len(noise))
+    by_loc, by_log_std = torch.autograd.grad(policy.rsample().sum(), (policy.loc, policy.log_std))
+    inside = ((0.5 + math.exp(-1) * noise).abs() < 1).double()
+    assert 0 < inside.mean() < 1
+    torch.testing.assert_close(by_loc, inside)
+    torch.testing.assert_close(by_log_std, inside * math.exp(-1) * noise)
+
+
 def test_residual_loss_raises_delta_where_the_entropy_is_too_low():
     for entropy, sign in ((-6.0, -1), (-4.0, 1)):  # of H0 = -5: a step goes against the gradient
         delta = torch.tensor(0.3, requires_grad=True)

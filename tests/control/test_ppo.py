@@ -77,6 +77,10 @@ def test_the_fast_passes_change_no_number(patched_ppo, train, flags):
     fast = train(patched_ppo, *flags, "--csv_path", "train.csv", "--fast", name="fast")
     assert rows(plain) == rows(fast)
     assert np.array_equal(returns(plain), returns(fast))
+    if "constant" in flags:  # the control arm whose sigma is not trained
+        for row in rows(plain):
+            assert float(row["mean_log_std"]) == pytest.approx(-1.7, abs=1e-6)
+            assert float(row["std_log_std"]) == pytest.approx(0, abs=1e-6)
 
 
 def test_ppo_era_keeps_its_entropy_in_every_state(patched_ppo, train):
