@@ -12,8 +12,8 @@ network: V is the tau-expectile of Q over the buffer's actions, with tau near 1.
     Q of mu*:  sum_i mean (r + gamma V^mu(s') - Q_i^mu(s, a))^2 / 2
     policy:    SAC's loss - lambda mean ln pi(a|s)   where mu* is worth more than the policy
 
-with (s, a) from the buffer. This is written from the paper's equations; docs/control/sac.md says where
-they leave a choice.
+with (s, a) from the buffer. docs/deviations.md says what these equations leave open, and what the
+authors' release does there.
 """
 
 from typing import Any

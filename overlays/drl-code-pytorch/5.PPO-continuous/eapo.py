@@ -8,7 +8,8 @@ discount and a GAE parameter of its own: the critic has a second output V_H, and
     A + tau A_H,   A_H = sum over l of (gamma_H lambda_H)^l delta_H(t + l),
     delta_H = -ln pi(a|s) + gamma_H V_H(s') - V_H(s).
 
-The critic's loss is (R - V)^2 + (R_H - V_H)^2. There is no entropy bonus.
+The critic's loss is (R - V)^2 + (R_H - V_H)^2. EAPO has no entropy bonus, so it is trained with
+--entropy_coef 0.
 
 V_H is learned in units of the scaled reward, as tau V_H. In nats it would be about D h / (1 -
 gamma_H), hundreds, and would swamp V in the layers and in the gradient's norm that they share.
