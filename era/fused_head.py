@@ -3,7 +3,7 @@
 """The head of a model with verl's fused kernels: hidden states and weight in the place of logits.
 
 Both versions of verl replace the forward of the model's class by one that calls their kernel. ERA
-replaces that of the model once more, by one that calls the fused functions of era/log_probs.py.
+replaces that of the model once more, by one that calls the functions of era/log_probs_fused.py.
 """
 
 from typing import Any, Callable
@@ -18,7 +18,7 @@ class FusedHead:
     """The head of a model whose forward verl has replaced for fused kernels.
 
     With `replace` another forward takes the place of verl's, and passes the `arguments` to the
-    fused functions of era.log_probs.
+    functions of era.log_probs_fused.
 
     Args:
         module: what verl trains; the model is in it.

@@ -7,6 +7,7 @@ worker starts, verl 0.9 with `check` in era/verl/config.py.
 """
 
 import dataclasses
+import logging
 import math
 from typing import Any, Iterable, Mapping, Optional
 
@@ -51,7 +52,8 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
-        triton: False leaves the logits to torch where Triton's kernels could read them (CUDA).
+        compile: False leaves the logits to torch's own operations where kernels that torch (CPU) or
+            Triton (CUDA) compiles could read them. `triton` is an older name of it.
 
     Raises:
         ValueError: values out of range, all of them, with their full keys.
@@ -65,7 +67,7 @@ class EraConfig:
     top_k: Optional[int] = None
     scale_advantages: bool = False
     min_advantage: float = 0.0
-    triton: bool = True
+    compile: bool = True
 
     def __post_init__(self):
         wrong = [
@@ -85,6 +87,11 @@ class EraConfig:
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
+        if mapping and "triton" in mapping:
+            logging.getLogger(__name__).warning(
+                "%s.triton is now called %s.compile.", CONFIG_KEY, CONFIG_KEY
+            )
+            mapping = {"compile" if key == "triton" else key: mapping[key] for key in mapping}
         try:
             return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), mapping or {}))
         except OmegaConfBaseException as error:

@@ -2,9 +2,9 @@
 # Copyright 2026 The ERA overlays authors
 """Triton's kernels for log_probs.py on CUDA: one read of the logits forward, one more backward.
 
-`sums` and `write_gradient` take what their counterparts there take, which are their reference, for
-logits of bf16, fp16 or fp32 whose last dimension is contiguous. They compute in fp32; the scalars
-of a row are combined in fp64.
+`sums` and `write_gradient` take what `_sums` and `_write_gradient` there take, which are their
+reference, for logits of bf16, fp16 or fp32 whose last dimension is contiguous. They compute in
+fp32: most GPUs have little fp64. The scalars of a row are combined in fp64.
 """
 
 import math
@@ -21,10 +21,37 @@ _LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
+def _difference(z, largest):
+    """d = z - largest in fp32, and what its rounding lost."""
+    d = z - largest
+    other = z - d
+    return d, (z - (d + other)) + (other - largest)
+
+
+@triton.jit
+def _power(high, low, d, lost):
+    """2^((high + low) (d + lost)) for d <= 0, without the error that one rounded product has.
+
+    fp32 rounds z - max z and f d by up to 6e-8 of each, alike for all equal logits. `high` and the
+    first part of d have 12 bits, so their product is exact; its whole part becomes the exponent of
+    the result, and the rest is added to what is left.
+    """
+    first = (d.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+    exact = high * first
+    is_zero = exact < -126
+    exact = tl.where(is_zero, 0.0, exact)
+    whole = tl.floor(exact)
+    rest = tl.exp2((exact - whole) + (high * (d - first + lost) + low * d))
+    exponent = ((whole.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+    return tl.where(is_zero, 0.0, exponent * rest)
+
+
+@triton.jit
 def _sums(
     LOGITS,
     ACTIVE,
-    FACTORS,
+    HIGH,
+    LOW,
     LARGEST,
     TOTALS,
     MEAN,
@@ -42,15 +69,16 @@ def _sums(
     """
     row = tl.program_id(0).to(tl.int64)  # rows x vocabulary passes 2^31 at 14,134 rows of 151,936
     if tl.load(ACTIVE + row) != 0:
-        f0 = tl.load(FACTORS + row * N)
-        f1 = tl.load(FACTORS + row * N + 1 % N)
-        f2 = tl.load(FACTORS + row * N + 2 % N)
+        high0, low0 = tl.load(HIGH + row * N), tl.load(LOW + row * N)
+        high1, low1 = tl.load(HIGH + row * N + 1 % N), tl.load(LOW + row * N + 1 % N)
+        high2, low2 = tl.load(HIGH + row * N + 2 % N), tl.load(LOW + row * N + 2 % N)
         offsets = tl.arange(0, BLOCK)
         largest = tl.full((), float("-inf"), tl.float32)
-        s0 = tl.zeros((BLOCK,), tl.float32)
-        s1 = tl.zeros((BLOCK,), tl.float32)
-        s2 = tl.zeros((BLOCK,), tl.float32)
-        moment = tl.zeros((BLOCK,), tl.float32)
+        # In fp64, since the same rounding of equal numbers adds up; a block is summed in pairs.
+        s0 = tl.full((), 0, tl.float64)
+        s1 = tl.full((), 0, tl.float64)
+        s2 = tl.full((), 0, tl.float64)
+        moment = tl.full((), 0, tl.float64)
         for start in range(0, vocabulary, BLOCK):
             inside = start + offsets < vocabulary
             z = tl.load(LOGITS + row * stride + start + offsets, mask=inside, other=float("-inf"))
@@ -58,38 +86,37 @@ def _sums(
             found = tl.max(z, 0)
             if found > largest:  # of the n-th block with a probability of about 1 / n
                 if largest > float("-inf"):
-                    shift = largest - found
-                    moment = tl.exp2(f0 * shift) * (moment + shift * s0)
-                    s0 *= tl.exp2(f0 * shift)
-                    s1 *= tl.exp2(f1 * shift)
-                    s2 *= tl.exp2(f2 * shift)
+                    shift, lost = _difference(largest, found)
+                    moment = _power(high0, low0, shift, lost) * (moment + shift * s0)
+                    s0 *= _power(high0, low0, shift, lost)
+                    s1 *= _power(high1, low1, shift, lost)
+                    s2 *= _power(high2, low2, shift, lost)
                 largest = found
-            d = z - tl.where(largest > float("-inf"), largest, 0.0)
-            d = tl.where(d < _LOWEST, _LOWEST, d)  # tl.maximum would hide NaN
+            z = tl.where(z < _LOWEST, _LOWEST, z)  # tl.maximum would hide NaN
+            d, lost = _difference(z, tl.where(largest > float("-inf"), largest, 0.0))
             if SQUARES:
-                w2 = tl.exp2(f2 * d)
+                w2 = _power(high2, low2, d, lost)
                 w0 = w2 * w2
                 w1 = w0 * w0
             else:
-                w0 = tl.exp2(f0 * d)
-                w1 = tl.exp2(f1 * d) if N > 1 else w0
-                w2 = tl.exp2(f2 * d) if N > 2 else w0
-            s0 += w0
+                w0 = _power(high0, low0, d, lost)
+                w1 = _power(high1, low1, d, lost) if N > 1 else w0
+                w2 = _power(high2, low2, d, lost) if N > 2 else w0
+            s0 += tl.sum(w0, 0)
             if N > 1:
-                s1 += w1
+                s1 += tl.sum(w1, 0)
             if N > 2:
-                s2 += w2
+                s2 += tl.sum(w2, 0)
             if WITH_MEAN:
-                moment += w0 * d
-        total = tl.sum(s0, 0)
+                moment += tl.sum(w0 * d, 0)
         tl.store(LARGEST + row, largest)
-        tl.store(TOTALS + row * N, total)
+        tl.store(TOTALS + row * N, s0)
         if N > 1:
-            tl.store(TOTALS + row * N + 1, tl.sum(s1, 0))
+            tl.store(TOTALS + row * N + 1, s1)
         if N > 2:
-            tl.store(TOTALS + row * N + 2, tl.sum(s2, 0))
+            tl.store(TOTALS + row * N + 2, s2)
         if WITH_MEAN:
-            tl.store(MEAN + row, tl.sum(moment, 0) / total)
+            tl.store(MEAN + row, moment / s0)
 
 
 @triton.jit
@@ -110,8 +137,8 @@ def _write_gradient(
     WITH_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of a row: sum over N <= 2 of exp2(f d) c, by_d d exp2(f d) of the first f, and the
-    label's; d = z - max z.
+    """A block of a row: at the label AT_LABEL, elsewhere the sum over N <= 2 of exp2(f d) c, and
+    by_d d exp2(f d) of the first f; d = z - max z.
     """
     row = tl.program_id(0).to(tl.int64)
     offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -128,23 +155,28 @@ def _write_gradient(
         if N > 1:
             w = tl.exp2(tl.load(FACTORS + row * N + 1) * d)
             gradient += w * tl.load(COLUMNS + row * N + 1)
-        gradient += tl.where(offsets == tl.load(LABELS + row), tl.load(AT_LABEL + row), 0.0)
+        gradient = tl.where(offsets == tl.load(LABELS + row), tl.load(AT_LABEL + row), gradient)
     tl.store(OUT + row * out_stride + offsets, gradient.to(OUT.dtype.element_ty), mask=inside)
 
 
-def sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """largest, log_z and mean of log_probs._Sums.
+def sums(logits, active, factors, with_mean, squares) -> tuple[torch.Tensor, ...]:
+    """What log_probs._sums makes of the active rows.
 
     Args:
-        factors: (rows, 1 to 3) fp64; three of them are the same for all rows.
+        active: (rows, 1) bool.
+        factors: (rows, 1 to 3) fp64.
     """
     n, count = factors.shape
-    largest, mean = torch.zeros((2, n, 1), device=logits.device)
-    totals = torch.ones((n, count), device=logits.device)
+    largest = torch.zeros((n, 1), device=logits.device)
+    totals = torch.ones((n, count), dtype=torch.double, device=logits.device)
+    mean = torch.zeros_like(largest, dtype=torch.double)
+    in_base_2 = factors * math.log2(math.e)
+    high = (in_base_2.float().view(torch.int32) & -4096).view(torch.float32)  # 12 bits
     _sums[(n,)](
         logits,
-        rows.active.int(),
-        _in_base_2(factors, rows),
+        active.int(),
+        high,
+        (in_base_2 - high).float(),
         largest,
         totals,
         mean,
@@ -152,45 +184,38 @@ def sums(logits, rows, factors, with_mean) -> tuple[torch.Tensor, torch.Tensor, 
         logits.size(1),
         N=count,
         WITH_MEAN=with_mean,
-        SQUARES=count == 3 and factors[0].tolist() == [1, 2, 0.5],
+        SQUARES=squares,
         BLOCK=BLOCK,
         num_warps=_WARPS,
     )
-    return largest.double(), totals.double().log(), mean.double() / rows.temperature
+    return largest.double(), totals.log(), mean
 
 
-def write_gradient(result, logits, rows, gradient, sums) -> None:
-    """Writes a log_probs._Gradient of 1 or 2 factors, without its sparse part, into `result`.
+def write_gradient(
+    result, logits, active, labels, at_label, largest, factors, columns, by_d
+) -> None:
+    """Writes into `result` what log_probs._write_gradient puts in the place of the logits.
 
     Args:
         result: the logits, or a tensor like them.
-        sums: of the forward pass.
+        The others are those of log_probs._write_gradient, with 1 or 2 factors.
     """
-    one_over_z = (-sums.log_z).exp()
-    by_d = gradient.by_d
-    if by_d is not None:
-        by_d = (by_d / rows.temperature * one_over_z[:, :1]).float()
     n, vocabulary = logits.shape
     _write_gradient[(n, triton.cdiv(vocabulary, BLOCK))](
         result,
         logits,
-        rows.labels,
-        gradient.active.int(),
-        sums.largest.float(),
-        _in_base_2(gradient.factors, rows),
-        (gradient.columns * one_over_z).float().contiguous(),
+        labels,
+        active.int(),
+        largest,
+        (factors.double() * math.log2(math.e)).float().contiguous(),
+        columns.contiguous(),
         by_d,
-        gradient.at_label.float(),
+        at_label,
         result.stride(0),
         logits.stride(0),
         vocabulary,
-        N=gradient.factors.size(-1),
+        N=factors.size(-1),
         WITH_D=by_d is not None,
         BLOCK=BLOCK,
         num_warps=_WARPS,
     )
-
-
-def _in_base_2(factors: torch.Tensor, rows) -> torch.Tensor:
-    """exp(f d / T) is exp2 of this times d."""
-    return (factors / rows.temperature * math.log2(math.e)).float().contiguous()

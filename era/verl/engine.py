@@ -13,7 +13,8 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import pad_packed_inputs
 
 from era.fused_head import FusedHead
-from era.log_probs import fused_policy_terms, policy_terms
+from era.log_probs import policy_terms
+from era.log_probs_fused import fused_policy_terms
 
 # Nested (bsz, prompt + response), fp32: the scale of the token that each position predicts.
 LOGIT_SCALE = "era_logit_scale"
@@ -34,14 +35,14 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         enable: False is verl's engine.
         top_k: take log-probs of the transformed policy over this many largest logits; None for all.
         needs_kl: the loss also needs the log-probs of the original policy.
-        triton: let Triton's kernels read the logits where they can.
+        compile: let compiled kernels read the logits where they can.
         head: with fused kernels, the model's, which then gives its output without logits; else None.
     """
 
     enable = False
     top_k: int | None = None
     needs_kl = False
-    triton = True
+    compile = True
     head: FusedHead | None = None
 
     def prepare_model_inputs(self, micro_batch) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,7 +118,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             original=needs_kl,
             entropy=tu.get_non_tensor_data(micro_batch, "calculate_entropy", False),
             mask=mask,
-            triton=self.triton,
+            compile=self.compile,
         )
         terms = {"log_probs": log_probs, ORIGINAL_LOG_PROBS: original, "entropy": entropy}
         return {name: term for name, term in terms.items() if term is not None}

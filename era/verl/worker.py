@@ -72,9 +72,9 @@ class EraTrainingWorker(TrainingWorker):
             self.engine.enable = self.era.enable
             self.engine.top_k = self.era.top_k
             self.engine.needs_kl = actor.use_kl_loss
-            self.engine.triton = self.era.triton
+            self.engine.compile = self.era.compile
             if self.era.enable and self.engine.get_data_parallel_rank() == 0:
-                print(f"ERA: {backend(get_device_name(), self.era.triton)} reads the logits", file=sys.stderr)
+                print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
             if self.era.enable and self.engine_config.use_fused_kernels:
                 self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn

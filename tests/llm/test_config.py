@@ -75,7 +75,7 @@ def start(config_of, import_verl):
 
 def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     group = config_of(f"{KEY}.high=inf").actor_rollout_ref.actor.era
-    assert {**group, "high": 3.0, "triton": True} == dataclasses.asdict(EraConfig())  # triton has no line upstream
+    assert {**group, "high": 3.0, "compile": True} == dataclasses.asdict(EraConfig())  # compile has no line upstream
     assert EraConfig.from_mapping(group).high == math.inf
 
 

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from log_prob_rows import BOUNDS, EQUAL, described, errors, search, within
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from era import log_probs
+from era import log_probs, log_probs_fused
 from era.log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     branch_log_probs,
-    fused_branch_log_probs,
-    fused_policy_terms,
     logprobs,
     policy_terms,
 )
+from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+WIDTH = 151_936  # of the vocabulary of Qwen2.5
 
 
 def plain_logprob(logits, label, scale, top_k=None):
@@ -274,8 +275,8 @@ def logits_of(hidden, weight, bias, softcap):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(log_probs, "_CPU_HEAD_ELEMENTS", 4 * 1001)
-    monkeypatch.setattr(log_probs, "_WEIGHT_BLOCK", 100)
+    monkeypatch.setattr(log_probs_fused, "_CPU_HEAD_ELEMENTS", 4 * 1001)
+    monkeypatch.setattr(log_probs_fused, "_WEIGHT_BLOCK", 100)
 
 
 @pytest.mark.parametrize("top_k", [None, 300])
@@ -372,19 +373,85 @@ def test_sharpening_raises_the_entropy_of_a_sampled_update():
         assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift
 
 
+# Compiled, as calls with many logits are
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Compiles for few logits too, and fails where torch falls back to running them uncompiled."""
+    monkeypatch.setattr(log_probs, "_COMPILED_FROM_ELEMENTS", 0)
+    monkeypatch.setattr(log_probs, "_can_compile", True)
+    yield
+    assert log_probs._can_compile
+
+
+@pytest.mark.parametrize("asked", [{}, {"original": True, "entropy": True}, {"top_k": 5, "original": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_terms_are_the_same(asked, dtype, compiled, monkeypatch):
+    """Rows of NaN and -inf, rows outside the mask, out of place and in place, in six parts."""
+    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 4 * WIDTH)
+    logits, labels, scale = rows(23, WIDTH, 3.0)
+    logits[3, 7], logits[5, 6000:] = math.nan, -math.inf
+    mask, temperature = torch.arange(23) % 7 > 0, torch.linspace(0.5, 1.5, 23)
+    leaf, found = logits.to(dtype).requires_grad_(), []
+    for compile, inplace in ((False, False), (True, False), (True, True)):
+        made = leaf * 1
+        terms = policy_terms(
+            made, labels, scale, temperature, mask=mask, inplace_backward=inplace, compile=compile, **asked
+        )
+        terms = [term for term in terms if term is not None]
+        (gradient,) = torch.autograd.grad(sum((i + 1) * term.sum() for i, term in enumerate(terms)), made)
+        assert (made._version > 0) == inplace
+        found.append((*terms, gradient))
+    bounds = [1e-6] * len(terms) + [1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps]
+    for plain, out_of_place, in_place, bound in zip(*found, bounds):
+        torch.testing.assert_close(out_of_place, in_place, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(out_of_place, plain, rtol=bound, atol=bound, equal_nan=True)
+
+
+@pytest.mark.parametrize("k", [2.0, 1.7])
+def test_compiled_branches_are_the_same(k, compiled):
+    logits, labels, _ = rows(23, WIDTH, 3.0)
+    for ours, theirs in zip(*(branch_log_probs(logits, labels, k, 0.7, compile=c) for c in (True, False))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_one_compilation_serves_any_number_of_rows(compiled, monkeypatch):
+    """And more vocabularies than the eight variants after which torch would go on without compiling."""
+    monkeypatch.setattr(log_probs, "_compiler", lambda f, threads: torch.compile(f, fullgraph=True, backend="eager"))
+    counters = torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    for count, vocabulary in [(4, 501), (9, 501), (23, 501), *((4, 502 + i) for i in range(9))]:
+        branch_log_probs(*rows(count, vocabulary, 3.0)[:2], 2.0)
+    assert counters["unique_graphs"] == before + 10
+
+
+def test_without_a_compiler_it_is_said_once(compiled, monkeypatch, caplog):
+    logits, labels, scale = rows(9, 777, 3.0)
+    expected = policy_terms(logits, labels, scale, compile=False).scaled
+    with torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}):
+        for _ in range(2):
+            assert torch.equal(policy_terms(logits, labels, scale).scaled, expected)
+    (said,) = caplog.messages
+    assert "torch.compile failed" in said and "install g++" in said and "era.compile" in said
+    assert not log_probs._can_compile
+    log_probs._can_compile = True
+
+
 # Against fp64 at the width of a vocabulary
 
 
 @pytest.mark.parametrize("row", EQUAL, ids=lambda row: f"T {row['temperature']:.3g}, scale {row['scale']}")
-def test_rows_of_many_equal_logits(row):
-    for quantity, found in errors(row, 151_936).items():
+@pytest.mark.parametrize("compile", [False, True])
+def test_rows_of_many_equal_logits(row, compile, compiled):
+    for quantity, found in errors(row, WIDTH, compile=compile).items():
         assert found <= BOUNDS["torch"][quantity], quantity
 
 
 @pytest.mark.search
-def test_largest_errors_of_a_search(say):
+def test_largest_errors_of_a_search(say, compiled):
     """`make log-prob-search`."""
-    count, worst = search(120, 151_936)
+    count, worst = search(120, WIDTH)
     for line in described(count, worst, BOUNDS["torch"]):
         say(line)
     assert within(worst, BOUNDS["torch"])

@@ -40,7 +40,7 @@ def kernels():
 def interpreter(kernels, monkeypatch):
     """Lets the interpreted kernels read every tensor, in several blocks a row."""
     monkeypatch.setattr(kernels, "BLOCK", 256)
-    monkeypatch.setattr(log_probs, "_kernels", lambda logits, triton: kernels if triton else None)
+    monkeypatch.setattr(log_probs, "_kernels", lambda logits, compile: kernels if compile else None)
 
 
 # The interpreter cuts bf16 off where a GPU rounds: one unit in the last place instead of half of one.
@@ -83,7 +83,7 @@ def test_branches_equal_torchs(interpreter, k, top_k):
     logits, labels, _ = rows(9, 1001, 3.0)
     temperature = torch.linspace(0.6, 1, 9)
     found = branch_log_probs(logits, labels, k, temperature, top_k=top_k)
-    for ours, theirs in zip(found, branch_log_probs(logits, labels, k, temperature, top_k=top_k, triton=False)):
+    for ours, theirs in zip(found, branch_log_probs(logits, labels, k, temperature, top_k=top_k, compile=False)):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
@@ -96,9 +96,9 @@ def test_infinite_and_missing_logits_stay_in_their_rows(interpreter):
     found, gradients = [], []
     for use in (True, False):
         leaf = logits.clone().requires_grad_()
-        terms = policy_terms(leaf, labels, scale, original=True, entropy=True, triton=use)
+        terms = policy_terms(leaf, labels, scale, original=True, entropy=True, compile=use)
         sum(term.sum() for term in terms).backward()
-        found.append(torch.stack([*terms, *branch_log_probs(logits, labels, 2.0, triton=use).scaled.unbind(-1)]))
+        found.append(torch.stack([*terms, *branch_log_probs(logits, labels, 2.0, compile=use).scaled.unbind(-1)]))
         gradients.append(leaf.grad)
     for values in (*found, gradients[0].t()):
         assert values[:, 1].isnan().all() and values[:, [0, 2, 3, 4]].isfinite().all()
@@ -117,6 +117,7 @@ def test_compiles_for_nvidia(capability, dtype, monkeypatch, tmp_path):
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"LOGITS": f"*{dtype}", "OUT": f"*{dtype}", "LABELS": "*i64", "ACTIVE": "*i32"}
+    types |= {"TOTALS": "*fp64", "MEAN": "*fp64"}
     for kernel, constants in [
         (kernels._sums, {"N": 1, "WITH_MEAN": False, "SQUARES": False}),
         (kernels._sums, {"N": 2, "WITH_MEAN": True, "SQUARES": False}),
@@ -135,13 +136,13 @@ def test_compiles_for_nvidia(capability, dtype, monkeypatch, tmp_path):
 
 def test_which_logits_triton_reads():
     assert log_probs._kernels(torch.zeros(2, 3), True) is None
-    assert log_probs.backend("cpu") == log_probs.backend("cuda", triton=False) == "torch"
+    assert log_probs.backend("cpu", compile=False) == log_probs.backend("cuda", compile=False) == "torch"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", EQUAL, ids=lambda row: f"T {row['temperature']:.3g}, scale {row['scale']}")
 def test_rows_of_many_equal_logits(kernels, monkeypatch, row):
     """At the width of a vocabulary, a second of the interpreter each."""
-    monkeypatch.setattr(log_probs, "_kernels", lambda logits, triton: kernels)
+    monkeypatch.setattr(log_probs, "_kernels", lambda logits, compile: kernels)
     for quantity, found in errors(row, 151_936).items():
         assert found <= BOUNDS["triton"][quantity], quantity

@@ -6,24 +6,28 @@
 
 Each baseline is what v0.4.1 does in the same setting on its padded path: division by the temperature,
 logprobs_from_logits, entropy_from_logits where an entropy is needed, backward, all eager. Its remove-padding path
-compiles the entropy, so that is an arm too, and so is torch's own cross-entropy. "The release's way" is re-implemented
-from its description: entropy under autograd, rows of the logits rescaled in place through an index, and a top-k filter
-that fills a second tensor of the logits' size.
+compiles the entropy, so that is an arm too, and so are torch's own cross-entropy and TRL's functions, re-implemented
+from their description. So is "the release's way": entropy under autograd, rows of the logits rescaled in place through
+an index, and a top-k filter that fills a second tensor of the logits' size.
 
-Memory is the peak of the logits and what is made of them: on a GPU the allocator's, on a CPU that of a process of its
-own. On a GPU the last column is the share of the copy bandwidth: the logits are read once forward, and read and written
-once more backward.
+OMP_NUM_THREADS sets the number of threads. Memory is the peak of the logits and what is made of them: on a GPU the
+allocator's, on a CPU (Linux) that of a process of its own. On a GPU the last column is the share of the copy bandwidth:
+the logits are read once forward, and read and written once more backward.
 """
 
+import contextlib
+import ctypes
 import functools
+import gc
 import itertools
 import multiprocessing
-import resource
+import re
 import statistics
 import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +36,10 @@ from tools.bench import tables
 
 LOW, HIGH, K, ANY_K, TOP_K = 0.45, 3.0, 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
 WIDTH = 3584  # of the hidden states
+WARM_UP_TOKENS = 64  # enough for ERA to compile at the width of a vocabulary
 TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 HEAD = "head and update, entropy bonus"
+INDUCTOR = "inductor's kernels"
 MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the logits
 
 
@@ -62,7 +68,10 @@ class Case:
 
     def once(self, group, arm, logits):
         """Makes the arm's terms of the logits, and in an update their gradient."""
-        terms = ARMS[group][arm]
+        with without_kernels() if arm.endswith(INDUCTOR) else contextlib.nullcontext():
+            self._once(group, ARMS[group][arm], logits)
+
+    def _once(self, group, terms, logits):
         if group == "old_log_prob":
             with torch.no_grad():
                 terms(self, logits)
@@ -72,6 +81,18 @@ class Case:
         else:
             logits = Model.apply(torch.zeros((), requires_grad=True), [logits.detach()])
             sum(term.sum() for term in terms(self, logits)).backward()
+
+
+@contextlib.contextmanager
+def without_kernels():
+    """What torch.compile makes for CUDA takes the place of this project's Triton kernels."""
+    from verl.utils import era_log_probs
+
+    kernels, era_log_probs._kernels = era_log_probs._kernels, lambda *_: None
+    try:
+        yield
+    finally:
+        era_log_probs._kernels = kernels
 
 
 class Model(torch.autograd.Function):
@@ -128,10 +149,26 @@ def liger(case, logits):
     return [-(found[0] if isinstance(found, tuple) else found)]
 
 
-def branches(case, logits, k=K, triton=True):
+def trl(case, logits, entropy=False):
+    """TRL's selective_log_softmax and, of 128 rows at a time, entropy_from_logits."""
+    logits = (logits / TEMPERATURE).flatten(0, 1)
+    labels = case.labels.flatten().unsqueeze(-1)
+    if logits.dtype == torch.float32:
+        log_z = torch.stack([row.logsumexp(-1) for row in logits])
+        terms = [logits.gather(-1, labels).squeeze(-1) - log_z]
+    else:
+        log_p = [row.log_softmax(-1).gather(-1, label) for row, label in zip(logits, labels)]
+        terms = [torch.cat(log_p)]
+    if entropy:
+        log_p = [rows.log_softmax(-1) for rows in logits.split(128)]
+        terms.append(torch.cat([-(rows.exp() * rows).sum(-1) for rows in log_p]))
+    return terms
+
+
+def branches(case, logits, k=K, compile=True):
     from verl.utils.era_log_probs import branch_log_probs
 
-    return branch_log_probs(logits, case.labels, k, TEMPERATURE, triton=triton)
+    return branch_log_probs(logits, case.labels, k, TEMPERATURE, compile=compile)
 
 
 def era(case, logits, k=K, inplace_backward=True, **asked):
@@ -174,7 +211,7 @@ def head_and_logits(case):
 
 def fused_head(case):
     from verl.utils.era import logit_scale
-    from verl.utils.era_log_probs import fused_policy_terms
+    from verl.utils.era_log_probs_fused import fused_policy_terms
 
     scale = logit_scale(case.entropy, case.advantages, case.mask, low=LOW, high=HIGH, k=K)
     terms = fused_policy_terms(case.hidden, case.weight, case.labels, scale, TEMPERATURE, entropy=True)
@@ -187,7 +224,9 @@ ARMS = {  # of each group the first is the baseline
         "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
         "ERA off-policy, k 2": branches,
         f"ERA off-policy, k {ANY_K}": partial(branches, k=ANY_K),
-        "ERA off-policy, k 2, torch": partial(branches, triton=False),
+        "ERA off-policy, k 2, not compiled": partial(branches, compile=False),
+        f"ERA off-policy, k 2, {INDUCTOR}": branches,
+        "TRL": partial(trl, entropy=True),
     },
     "update": {
         "verl: eager": upstream,
@@ -199,7 +238,9 @@ ARMS = {  # of each group the first is the baseline
         f"ERA, top-k {TOP_K}": partial(era, top_k=TOP_K),
         "ERA, KL loss, k 2": partial(era, original=True),
         f"ERA, KL loss, k {ANY_K}": partial(era, original=True, k=ANY_K),
-        "ERA, torch": partial(era, triton=False),
+        "ERA, not compiled": partial(era, compile=False),
+        f"ERA, {INDUCTOR}": era,
+        "TRL": trl,
         "the release's way": release,
         f"the release's way, top-k {TOP_K}": partial(release, top_k=TOP_K),
     },
@@ -207,6 +248,8 @@ ARMS = {  # of each group the first is the baseline
         "verl, padded: eager": partial(upstream, entropy=eager),
         "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
         "ERA": partial(era, entropy=True),
+        f"ERA, {INDUCTOR}": partial(era, entropy=True),
+        "TRL": partial(trl, entropy=True),
     },
     HEAD: {  # on a GPU
         "verl's fused kernel": head_of_verl,
@@ -214,7 +257,7 @@ ARMS = {  # of each group the first is the baseline
         "ERA, fused head": fused_head,
     },
 }
-ONLY_ON_A_GPU = ("flash-attn", "Liger", "torch")
+ONLY_ON_A_GPU = ("flash-attn", "Liger", INDUCTOR)
 
 
 def arms_of(group, device):
@@ -225,18 +268,21 @@ def arms_of(group, device):
     }
 
 
-def peak_mib():
-    """Of this process since it started."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 def own_memory(case, group, arm):
-    """MiB by which the logits and the arm raise the peak of this process."""
-    small = Case(16, 100, case.dtype, case.device)
+    """MiB by which the logits and the arm raise the peak of this process, where it can be reset (Linux)."""
+    small = Case(WARM_UP_TOKENS, case.shape[-1], case.dtype, case.device)
     small.once(group, arm, small.make_logits())  # compiles
-    before = peak_mib()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident_mib("VmHWM")
     case.once(group, arm, case.make_logits())
-    return peak_mib() - before
+    return resident_mib("VmHWM") - before
+
+
+def resident_mib(name):
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{name}:\s*(\d+) kB", status)[1]) / 2**10
 
 
 def memory_in_a_fork(case, group, arm):
@@ -260,8 +306,8 @@ def peaks(case, group):
     for arm in arms_of(group, case.device):
         try:
             found[arm] = memory(case, group, arm)
-        except (ImportError, torch.OutOfMemoryError) as error:
-            print(f"{arm}: not measured: {str(error).splitlines()[0]}")
+        except (ImportError, OSError, torch.OutOfMemoryError) as error:
+            print(f"{arm}: not measured: {error}")
     return found
 
 

@@ -34,10 +34,9 @@ from verl.utils.era_log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     backend,
     branch_log_probs,
-    fused_branch_log_probs,
-    fused_policy_terms,
     policy_terms,
 )
+from verl.utils.era_log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from verl.utils.forking_tokens import read_fraction, token_entropy
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
@@ -92,7 +91,7 @@ class ActorHooks:
         _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
         if not dist.is_initialized() or dist.get_rank() == 0:
             print(
-                f"ERA: {backend(get_device_name(), self.config.triton)} reads the logits",
+                f"ERA: {backend(get_device_name(), self.config.compile)} reads the logits",
                 file=sys.stderr,
             )
         self._mini_batch_size = actor.config.ppo_mini_batch_size
@@ -331,12 +330,12 @@ class ActorHooks:
             return _at_positions(values, default, micro_batch, indices)
 
         responses = micro_batch["responses"]
-        top_k, triton = self.config.top_k, self.config.triton
+        top_k, compiled = self.config.top_k, self.config.compile
         labels = at_positions(responses, 0)
         mask = at_positions(micro_batch["attention_mask"][:, -responses.size(1) :], 0)
         if _has(micro_batch, NEEDS_BRANCHES):
             scaled, original, entropy = branches(
-                labels, self.config.k, temperature, top_k=top_k, mask=mask, triton=triton
+                labels, self.config.k, temperature, top_k=top_k, mask=mask, compile=compiled
             )
             return torch.cat([original.unsqueeze(-1), scaled], dim=-1), entropy
         scales = _has(micro_batch, LOGIT_SCALE)
@@ -348,7 +347,7 @@ class ActorHooks:
             top_k=top_k if scales else None,
             original=needs_kl,
             mask=mask,
-            triton=triton,
+            compile=compiled,
         )
         return torch.stack([original, found], dim=-1) if needs_kl else found, entropy
 

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""era/log_probs.py for a linear head: hidden states and its weight in the place of logits.
+
+The logits of a few rows at a time are made, and made again in the backward pass, so that there is
+no tensor of all of them.
+"""
+
+import importlib
+from typing import NamedTuple, Optional, Union
+
+import torch
+
+# Of log_probs.py, which stands beside this file here and under another name in a patched checkout.
+_log_probs = importlib.import_module(__name__.removesuffix("_fused"))
+Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
+
+# Logits that are made at a time, enough rows for a matrix product; and rows of the weight whose
+# gradient is.
+_CPU_HEAD_ELEMENTS = 2**24
+_GPU_HEAD_ELEMENTS = 2**27
+_WEIGHT_BLOCK = 2**13
+
+
+def fused_policy_terms(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    scale: Optional[torch.Tensor] = None,
+    temperature: Union[float, torch.Tensor] = 1.0,
+    *,
+    bias: Optional[torch.Tensor] = None,
+    softcap: Optional[float] = None,
+    top_k: Optional[int] = None,
+    original: bool = False,
+    entropy: bool = False,
+    mask: Optional[torch.Tensor] = None,
+    compile: bool = True,
+) -> PolicyTerms:
+    """`policy_terms` of the logits that a head makes of hidden states, without a tensor of them.
+
+    The logits have the dtype that the head gives them in the forward pass, under autocast too.
+    Rows outside the mask, and in the backward pass rows without a gradient, are left out of the
+    products.
+
+    Args:
+        hidden: (..., width), any floating dtype.
+        weight: (vocabulary, width). Without requires_grad it gets no gradient, and none is made;
+            its gradient is summed in fp32 (fp64 for fp64).
+        bias: (vocabulary,) or None.
+        softcap: c > 0 of a head whose logits are c tanh(z / c); None for z.
+        The others are those of `policy_terms`, for the logits of such a head.
+
+    Raises:
+        ValueError: as `policy_terms`.
+    """
+    matrix, rows = _log_probs.as_rows(hidden, labels, scale, temperature, mask)
+    asked = _log_probs.checked_top_k(top_k, len(weight)), original, entropy
+    terms = _HeadTerms.apply(matrix, weight, bias, rows, softcap, asked, compile)
+    return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
+
+
+@torch.no_grad()
+def fused_branch_log_probs(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    k: float,
+    temperature: Union[float, torch.Tensor] = 1.0,
+    *,
+    bias: Optional[torch.Tensor] = None,
+    softcap: Optional[float] = None,
+    top_k: Optional[int] = None,
+    mask: Optional[torch.Tensor] = None,
+    compile: bool = True,
+) -> Branches:
+    """`branch_log_probs` of the logits that a head makes of hidden states, a few rows at a time.
+
+    Args:
+        hidden, weight, bias, softcap: those of `fused_policy_terms`.
+        The others are those of `branch_log_probs`.
+
+    Raises:
+        ValueError: as `policy_terms`.
+    """
+    matrix, rows = _log_probs.as_rows(hidden, labels, None, temperature, mask)
+    head = _Head.of(matrix, weight, bias, softcap)
+    dtype = _log_probs.at_least_fp32(head.weight.dtype)
+    found = matrix.new_zeros(len(matrix), 5, dtype=dtype)
+    for index in head.parts(rows.active):
+        part, logits = rows.at(index), head.capped(head.product(matrix[index]))
+        columns = _log_probs.branch_log_probs(
+            logits,
+            part.labels.squeeze(-1),
+            k,
+            part.temperature.squeeze(-1),
+            top_k=top_k,
+            compile=compile,
+        )
+        found[index] = torch.cat([columns[0], *(c.unsqueeze(-1) for c in columns[1:])], -1)
+    found = found.view(*labels.shape, 5)
+    return Branches(found[..., :3], found[..., 3], found[..., 4])
+
+
+class _Head(NamedTuple):
+    """What makes logits of hidden states; the tensors have the dtype of the logits."""
+
+    weight: torch.Tensor
+    bias: Optional[torch.Tensor]
+    softcap: Optional[float]
+
+    @classmethod
+    def of(cls, hidden, weight, bias, softcap, dtype=None) -> "_Head":
+        if dtype is None:  # that of a product here, which autocast may have chosen
+            dtype = torch.nn.functional.linear(hidden[:1], weight[:1]).dtype
+        return cls(weight.to(dtype), None if bias is None else bias.to(dtype), softcap)
+
+    def parts(self, active: torch.Tensor) -> list[torch.Tensor]:
+        """Indices of the active rows, as many at a time as make the wanted number of logits."""
+        on_cpu = active.device.type == "cpu"
+        elements = _CPU_HEAD_ELEMENTS if on_cpu else _GPU_HEAD_ELEMENTS
+        count = max(1, elements // len(self.weight))
+        index = active.squeeze(-1).nonzero().squeeze(-1)
+        return [index[i : i + count] for i in range(0, len(index), count)]
+
+    def product(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+
+    def capped(self, product: torch.Tensor) -> torch.Tensor:
+        if self.softcap is None:
+            return product
+        return torch.tanh(product / self.softcap) * self.softcap
+
+
+class _HeadTerms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, rows, softcap, asked, compile):
+        head = _Head.of(hidden, weight, bias, softcap)
+        dtype = _log_probs.at_least_fp32(head.weight.dtype)
+        terms = [
+            hidden.new_zeros(len(hidden), 1, dtype=dtype) if wanted else None
+            for wanted in (True, *asked[1:])
+        ]
+        for index in head.parts(rows.active):
+            logits = head.capped(head.product(hidden[index]))
+            parts = _log_probs.RowTerms.apply(logits, rows.at(index), asked, True, compile)
+            for term, found in zip(terms, parts):
+                if term is not None:
+                    term[index] = found
+        ctx.save_for_backward(hidden, weight, bias)
+        ctx.rows, ctx.softcap, ctx.asked, ctx.compile = rows, softcap, asked, compile
+        ctx.dtype = head.weight.dtype
+        return tuple(terms)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        _log_probs.refuse_second_derivatives()
+        hidden, weight, bias = ctx.saved_tensors
+        head = _Head.of(hidden, weight, bias, ctx.softcap, ctx.dtype)
+        sum_dtype = _log_probs.at_least_fp32(weight.dtype)
+        of_hidden, of_weight, of_bias = (
+            torch.zeros_like(tensor, dtype=dtype) if needed else None
+            for tensor, dtype, needed in (
+                (hidden, hidden.dtype, ctx.needs_input_grad[0]),
+                (weight, sum_dtype, ctx.needs_input_grad[1]),
+                (bias, sum_dtype, ctx.needs_input_grad[2]),
+            )
+        )
+        given = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        used = torch.cat([gradients[i] for i in given], -1).any(-1, keepdim=True)
+        for index in head.parts(ctx.rows.active & used):
+            inputs = hidden[index].to(ctx.dtype)
+            product = head.product(inputs).requires_grad_()
+            with torch.enable_grad():
+                terms = _log_probs.RowTerms.apply(
+                    head.capped(product), ctx.rows.at(index), ctx.asked, True, ctx.compile
+                )
+            (gradient,) = torch.autograd.grad(
+                [terms[i] for i in given], product, [gradients[i][index] for i in given]
+            )
+            if of_hidden is not None:
+                of_hidden[index] = (gradient @ head.weight).to(hidden.dtype)
+            if of_weight is not None:  # without a second tensor of its size
+                blocks = gradient.split(_WEIGHT_BLOCK, -1)
+                for total, columns in zip(of_weight.split(_WEIGHT_BLOCK), blocks):
+                    total += columns.t() @ inputs
+            if of_bias is not None:
+                of_bias += gradient.sum(0, dtype=of_bias.dtype)
+        sums = (
+            total if total is None else total.to(tensor.dtype)
+            for total, tensor in ((of_weight, weight), (of_bias, bias))
+        )
+        return of_hidden, *sums, None, None, None, None
