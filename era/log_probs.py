@@ -536,7 +536,7 @@ def _run_compiled(function, *arguments):
             cache_size_limit=_COMPILED_VARIANTS, automatic_dynamic_shapes=False
         ):
             return _compiler(function, torch.get_num_threads())(*arguments)
-    except torch._dynamo.exc.TorchDynamoException as error:  # before the kernel has run
+    except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # no kernel has run
         _can_compile = False
         logging.getLogger(__name__).warning(_not_compiled(error))
         return function(*arguments)
@@ -553,15 +553,15 @@ def _compiler(function: Callable, threads: int) -> Callable:
 
 
 def _not_compiled(error: Exception) -> str:
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
     inner = getattr(error, "inner_exception", None) or error.__cause__ or error
-    reason = next((line for line in str(inner).splitlines() if line.strip()), type(inner).__name__)
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
+    errors = [line for line in lines if "error: " in line]
+    reason = ": ".join(lines[:1] + errors[:1]) or type(inner).__name__
     return (
-        f"ERA: torch.compile failed, so log-probs take several times as long: {reason} It needs a "
-        f"C++ compiler (install g++ or clang) and a folder to write to (now {cache_dir()}, where "
-        "an interrupted compilation may have left a broken file: delete it, or set "
-        "TORCHINDUCTOR_CACHE_DIR). Set era.compile to False if it is to be so."
+        f"ERA: torch.compile failed, so log-probs take several times as long: {reason}\n"
+        "It needs a C++ compiler (install g++ or clang) and a folder to write to "
+        "(TORCHINDUCTOR_CACHE_DIR, by default /tmp/torchinductor_USER; delete that folder if a "
+        "compilation was interrupted). era.compile=False goes on like this and says nothing."
     )
 
 

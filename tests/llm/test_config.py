@@ -79,6 +79,11 @@ def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     assert EraConfig.from_mapping(group).high == math.inf
 
 
+def test_compile_has_an_older_name(caplog):
+    assert EraConfig.from_mapping({"enable": True, "triton": False}) == EraConfig(enable=True, compile=False)
+    assert caplog.messages == [f"{KEY}.triton is now called {KEY}.compile."]
+
+
 COVARIANCE, FORKING, GSPO = f"{LOSS}.loss_mode=kl_cov", f"{LOSS}.forking_fraction=0.2", f"{LOSS}.loss_mode=gspo"
 MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("tool_config_path=tools.yaml", "enable=True")]
 MULTI_TURN = ["algorithm.adv_estimator=grpo", *MULTI_TURN]
