@@ -30,6 +30,7 @@ RUFF := $(ENVIRONMENTS)/cpu/bin/ruff
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
+TRL := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
 VERL_GPU := $(CLEAN) $(ENVIRONMENTS)/verl-gpu/bin/python
 VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
 TIMM_SOURCES := $(ENVIRONMENTS)/timm-sources
@@ -220,7 +221,7 @@ $(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bi
 $(ENVIRONMENTS)/%/installed: requirements/%.txt
 	@$(SHELL) make/environment.sh $* $(@D) $(CHECK)
 	@touch $@
-$(foreach name,cpu control-cpu verl-0.9-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
+$(foreach name,cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
 $(call ready,cpu): | given-python
 $(call ready,verl-gpu): requirements/verl-gpu-flash-attn.txt
 $(call ready,verl-0.9-gpu): requirements/verl-0.9-gpu-flash-attn.txt
