@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""ERA's configuration in verl, `actor_rollout_ref.actor.era`, and the settings that it refuses.
+"""ERA's configuration for language models, and the settings of verl that it refuses.
 
-Needs OmegaConf, which verl brings. verl v0.4.1 checks a run with `check_trainer_config` before any
-worker starts, verl 0.9 with `check` in era/verl/config.py.
+In verl it is the group `actor_rollout_ref.actor.era`; verl v0.4.1 checks a run with
+`check_trainer_config` before any worker starts, verl 0.9 with `check` in era/verl/config.py. These
+need OmegaConf, which verl brings. In TRL its fields are era_enable, era_low, ... (era/trl.py), and
+there is no OmegaConf.
 """
 
 import dataclasses
 import logging
 import math
-from typing import Any, Iterable, Mapping, Optional
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
@@ -26,21 +25,29 @@ SCALED_COVARIANCES = (
 )
 
 _RANGES = (
+    ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
     ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
     ("low", lambda c: -math.inf < c.low <= c.high, "finite (0 for no bound), at most high"),
     ("high", lambda c: not math.isnan(c.high), "a number, inf for no bound"),
     ("top_fraction", lambda c: 0 < c.top_fraction <= 1, "a fraction in (0, 1]"),
-    ("top_k", lambda c: c.top_k is None or c.top_k >= 1, "null or a whole number >= 1"),
+    (
+        "top_k",
+        lambda c: c.top_k is None or (isinstance(c.top_k, int) and c.top_k >= 1),
+        "null or a whole number >= 1",
+    ),
     ("min_advantage", lambda c: 0 <= c.min_advantage < math.inf, "finite and >= 0"),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class EraConfig:
-    """The group `actor_rollout_ref.actor.era`.
+    """What ERA does in the update of a language model.
+
+    Args:
+        prefix: what stands before the name of a field where a user sets it; errors name it.
 
     Attributes:
-        enable: False leaves verl as it is upstream.
+        enable: False leaves the trainer as it is upstream.
         low: omega_low in nats; a response below it is sharpened.
         high: omega_high in nats, `inf` for none; a response above it is flattened.
         k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
@@ -68,12 +75,13 @@ class EraConfig:
     scale_advantages: bool = False
     min_advantage: float = 0.0
     compile: bool = True
+    prefix: dataclasses.InitVar[str] = f"{CONFIG_KEY}."
 
-    def __post_init__(self):
+    def __post_init__(self, prefix):
         wrong = [
-            f"{CONFIG_KEY}.{name} is {getattr(self, name)!r}; expected {expected}."
+            f"{prefix}{name} is {getattr(self, name)!r}; expected {expected}."
             for name, holds, expected in _RANGES
-            if not holds(self)
+            if not self._fulfils(holds)
         ]
         if wrong:
             raise ValueError("\n".join(wrong))
@@ -85,6 +93,9 @@ class EraConfig:
         Raises:
             ValueError: a key that ERA does not have, a value of another type or out of range.
         """
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
         if mapping and "triton" in mapping:
@@ -98,6 +109,12 @@ class EraConfig:
             key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
             raise ValueError(f"{key}: {str(error).splitlines()[0]}") from None
 
+    def _fulfils(self, holds: Callable[["EraConfig"], bool]) -> bool:
+        try:
+            return holds(self)
+        except TypeError:  # a comparison with a string or None, which OmegaConf would have refused
+            return False
+
     @property
     def changes_training(self) -> bool:
         return self.enable and self.k != 1
@@ -110,6 +127,8 @@ def refuse(config: Mapping[str, Any], rules: Iterable[tuple[Any, str, str]]) -> 
         config: verl's trainer configuration.
         rules: (whether it holds, dotted key, reason and what to set).
     """
+    from omegaconf import OmegaConf
+
     found = [
         f"{key}={OmegaConf.select(config, key)}: {reason}" for holds, key, reason in rules if holds
     ]
@@ -133,6 +152,8 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     Raises:
         ValueError: bad values in ERA's group; or settings that are silently wrong, all of them.
     """
+    from omegaconf import OmegaConf
+
     config = OmegaConf.create(config)
 
     def value(key, default=None):
