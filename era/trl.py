@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""ERA in the GRPOTrainer of an installed TRL, 1.8 to 1.16, without a patch:
+
+    from era.trl import EraGRPOConfig, EraGRPOTrainer
+
+    args = EraGRPOConfig(era_enable=True, era_low=0.45, ...)
+    EraGRPOTrainer(model="...", args=args, reward_funcs=..., train_dataset=...).train()
+
+or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own command `trl grpo`.
+
+Losses, clipping, advantages and corrections stay TRL's. The mixin hands TRL the log-probs of the
+policy that ERA transforms (era/language.py) where TRL asks for those of its policy.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import warnings
+from collections import defaultdict
+from contextlib import nullcontext
+from typing import Any, Callable, Optional
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from era.language import logit_scale, metric_sums, split_entropy, update_metrics
+from era.language_config import EraConfig
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, fused_branch_log_probs, fused_policy_terms
+
+INSTALL = "pip install 'trl>=1.8,<1.17'"
+OLDEST, NEWEST = "1.8.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
+
+try:
+    import trl
+    from accelerate.utils import is_peft_model
+    from trl import GRPOConfig, GRPOTrainer
+except ModuleNotFoundError as error:
+    if error.name != "trl":
+        raise
+    raise ImportError(f"era.trl is for TRL, which is not installed. {INSTALL}") from None
+
+__all__ = ["EraGRPOConfig", "EraGRPOTrainer", "EraMixin"]
+
+# Methods that ERA overrides: a TRL that has them no more would train without ERA and not say so.
+OVERRIDDEN = (
+    "_generate_and_score_completions",
+    "_get_per_token_logps_and_entropies",
+    "_compute_loss",
+)
+
+
+def check_trl(installed: str, trainer: type) -> None:
+    """Whether ERA's methods fit this TRL.
+
+    Args:
+        installed: TRL's version.
+        trainer: its GRPOTrainer.
+
+    Raises:
+        ImportError: a release older than OLDEST, whose methods return something else, or one
+            without a method that ERA overrides. Of a newer one than NEWEST it warns.
+    """
+    version, oldest, newest = (
+        tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
+    )
+    if version < oldest:
+        raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
+    if moved := [name for name in OVERRIDDEN if not hasattr(trainer, name)]:
+        raise ImportError(
+            f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
+            f"ERA. {INSTALL}"
+        )
+    if version > newest:
+        warnings.warn(
+            f"era.trl was tested with TRL {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
+            stacklevel=2,
+        )
+
+
+check_trl(trl.__version__, GRPOTrainer)
+
+
+def _field(name: str, text: str) -> Any:
+    return dataclasses.field(default=getattr(EraConfig, name), metadata={"help": f"ERA: {text}"})
+
+
+@dataclasses.dataclass
+class EraGRPOConfig(GRPOConfig):
+    """TRL's GRPOConfig and, each behind era_, the fields of `era.language_config.EraConfig`.
+
+    Raises:
+        ValueError: on construction, for fields out of range, all of them, by name.
+        TypeError: a trainer without ERA takes this configuration with era_enable=True.
+    """
+
+    era_enable: bool = _field("enable", "switch it on.")
+    era_low: float = _field("low", "omega_low in nats; a response below it is sharpened.")
+    era_high: float = _field("high", "omega_high in nats; one above it is flattened; inf: none.")
+    era_k: float = _field("k", "factor of the logits, > 1; 1 only logs the era/ metrics.")
+    era_top_fraction: float = _field("top_fraction", "share of the tokens that H_resp averages.")
+    era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
+    era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
+    era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.era_config()
+
+    def era_config(self) -> EraConfig:
+        prefix = "era_"
+        names = [field.name for field in dataclasses.fields(self) if field.name.startswith(prefix)]
+        return EraConfig(**{n.removeprefix(prefix): getattr(self, n) for n in names}, prefix=prefix)
+
+    @property
+    def train_batch_size(self) -> int:
+        """transformers'. Every Trainer reads it when it is built, so one without ERA ends here."""
+        if self.era_enable and not getattr(self, "_era_trainer", False):
+            raise TypeError(
+                "era_enable=True in the arguments of a trainer without ERA. Take "
+                "era.trl.EraGRPOTrainer, or put era.trl.EraMixin before GRPOTrainer among the "
+                "bases of yours. Nothing was trained."
+            )
+        return super().train_batch_size
+
+
+class EraMixin:
+    """ERA for GRPOTrainer or a subclass of it, before which it stands among the bases.
+
+    The scale of a response is decided by the policy that sampled it. Where TRL makes a pass for the
+    old log-probs (several steps for a batch, vLLM's correction), that pass also gives the
+    entropies. Elsewhere the policy of the update is the one that sampled; the entropies then come
+    from one more product with the head, without a second pass through the model.
+
+    Raises:
+        TypeError: on construction, arguments that are no EraGRPOConfig, or a trainer that is no
+            GRPOTrainer.
+        ValueError: on construction, what ERA does not go together with, all of it.
+    """
+
+    def __init__(self, *args, **kwargs):
+        if not isinstance(self, GRPOTrainer):
+            raise TypeError(f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer alone.")
+        config = next((a for a in (*args, *kwargs.values()) if isinstance(a, GRPOConfig)), None)
+        if not isinstance(config, EraGRPOConfig):
+            raise TypeError(
+                f"{type(self).__name__} has {type(config).__name__} for args; ERA's fields are in "
+                "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does)."
+            )
+        config._era_trainer = True
+        super().__init__(*args, **kwargs)
+        self.era = self.args.era_config()
+        self._era_update = None  # the micro-batch of an update, while its loss is computed
+        self._era_sampled = None  # Branches, while a batch is generated and scored
+        if self.era.changes_training:
+            model = self.model.get_base_model() if is_peft_model(self.model) else self.model
+            _refuse(self, model)
+            _add_forward(model, self.args)
+
+    def _generate_and_score_completions(self, inputs):
+        if not (self.era.changes_training and self.model.training):
+            return super()._generate_and_score_completions(inputs)
+        self._era_sampled = []
+        try:
+            output = super()._generate_and_score_completions(inputs)
+            # By identity: with PEFT the reference policy is this model too, without its adapter.
+            old = output.get("old_per_token_logps")
+            branches = next((b for b in self._era_sampled if b["original"] is old), None)
+        finally:
+            self._era_sampled = None
+        if branches is not None:
+            mask = _loss_mask(output)
+            scale = self._era_decide(branches["entropy"], output, mask)
+            index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
+            # TRL shuffles and splits these with the rest of the batch. A token outside the mask, a
+            # tool's say, has no ratio: 0, as its new log-prob.
+            output["era_scale"], output["era_old"] = scale, old
+            scaled = branches["scaled"].gather(-1, index).squeeze(-1)
+            output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
+        return output
+
+    def _compute_loss(self, model, inputs):
+        if not (self.era.enable and self.model.training):
+            return super()._compute_loss(model, inputs)
+        # TRL reads it after it has called the method below, which may write to it.
+        self._era_update, beta = dict(inputs), self.beta
+        try:
+            if not self.era.changes_training:
+                return super()._compute_loss(model, self._era_update)
+            self.beta = 0.0
+            loss = super()._compute_loss(model, self._era_update)
+            self.beta = beta
+            if "era_entropy" not in self._era_update:
+                raise RuntimeError(
+                    f"TRL {trl.__version__}: {type(self).__name__}._compute_loss did not ask for "
+                    f"the log-probs that ERA changes. {INSTALL}"
+                )
+            return loss + self._era_kl_loss(model) if beta else loss
+        finally:
+            self.beta, self._era_update = beta, None
+
+    def _era_kl_loss(self, model):
+        """TRL's loss once more, of the original policy and without advantages: the KL loss alone.
+
+        With its correction of the bias (use_bias_correction_kl), whose ratio must be that of the
+        original policy.
+        """
+        update = self._era_update
+        update["advantages"] = torch.zeros_like(update["advantages"])
+        update.pop("old_per_token_logps", None)
+        if "era_old" in update:
+            update["old_per_token_logps"] = update["era_old"]
+        metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
+        bonus, self._entropy_bonus_enabled = self._entropy_bonus_enabled, False
+        try:
+            return super()._compute_loss(model, update)
+        finally:
+            metrics["train"]["kl"] += self._metrics["train"]["kl"]
+            self._metrics, self._entropy_bonus_enabled = metrics, bonus
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **others
+    ):
+        update, sampled = self._era_update, self._era_sampled
+        of_reference = model is self.ref_model or (update is None and sampled is None)
+        if of_reference or not self.era.changes_training:
+            found = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others
+            )
+            if update is not None:  # k is 1, which only logs
+                self._era_decide(found[1].detach(), update, _loss_mask(update))
+            return found
+        wants_entropy = others.pop("compute_entropy", False)
+        given = [name for name, value in others.items() if not (value is None or value is False)]
+        if given:
+            raise ValueError(f"ERA's forward pass is for text; TRL gave it {', '.join(given)} too.")
+        if update is None:
+            size = batch_size or len(input_ids)
+            parts = [
+                self._era_forward(model, ids, attention, attention[:, -logits_to_keep:], "branches")
+                for ids, attention in zip(input_ids.split(size), attention_mask.split(size))
+            ]
+            branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            sampled.append(branches)
+            return branches["original"], branches["entropy"] if wants_entropy else None, None
+        if "era_entropy" in update:  # the second time, for the KL loss
+            return update["era_original"], update["era_entropy"], None
+        mask = _loss_mask(update)
+        terms = self._era_forward(model, input_ids, attention_mask, mask, "terms")
+        new, old = terms["scaled"], update.get("old_per_token_logps")
+        if self.era.top_k:  # what the filter removed in one of the passes has no ratio: it takes 1
+            removed = new == OUTSIDE_TOP_K_LOG_PROB
+            new = new.masked_fill(removed, 0)
+            if old is not None:
+                removed = removed | (old == OUTSIDE_TOP_K_LOG_PROB)
+                update["old_per_token_logps"] = torch.where(removed, new.detach(), old)
+        update["era_original"], update["era_entropy"] = terms["original"], terms["entropy"].detach()
+        if self.era.scale_advantages:
+            update["advantages"] = _of_tokens(update["advantages"], mask) / terms["scale"]
+        return new, terms["entropy"], None
+
+    def _era_forward(self, model, input_ids, attention_mask, mask, kind):
+        """The model's forward, in which _era_branches or _era_terms is called with its head."""
+        compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
+        ask = _Ask(compute, input_ids[:, -mask.size(1) :])
+        with self.accelerator.autocast():
+            return model(input_ids=input_ids, attention_mask=attention_mask, era=ask)
+
+    def _era_branches(self, head, mask):
+        common = {"temperature": self.temperature, "top_k": self.era.top_k, "mask": mask}
+        return fused_branch_log_probs(k=self.era.k, **head, **common)._asdict()
+
+    def _era_terms(self, head, mask):
+        """The terms of an update; before them, where nobody has, it decides the scale."""
+        update, bonus = self._era_update, self._entropy_bonus_enabled
+        common = {**head, "temperature": self.temperature, "mask": mask}
+        scale, entropy = update.get("era_scale"), None
+        if scale is None:
+            with torch.no_grad():
+                entropy = fused_policy_terms(**common, entropy=True).entropy
+            scale = self._era_decide(entropy, update, mask)
+        terms = fused_policy_terms(
+            **common,
+            scale=scale,
+            top_k=self.era.top_k,
+            original="ref_per_token_logps" in update,
+            entropy=bonus or entropy is None,
+        )
+        entropy = entropy if terms.entropy is None else terms.entropy
+        entropy = entropy if bonus else entropy.detach()
+        return {**terms._asdict(), "entropy": entropy, "scale": scale}
+
+    def _era_decide(self, entropy, inputs, mask):
+        """(B, T): the scale of each token. Logs ERA's metrics, which are means over all ranks."""
+        era = self.era
+        thresholds = {"low": era.low, "high": era.high}
+        top, rest = split_entropy(entropy.float(), mask, era.top_fraction)
+        advantages = _of_tokens(inputs["advantages"], mask)
+        scale = logit_scale(
+            top, advantages, mask, k=era.k, min_advantage=era.min_advantage, **thresholds
+        )
+        sums = metric_sums(
+            top, rest, mask.bool(), scale, top_fraction=era.top_fraction, **thresholds
+        )
+        for name, value in update_metrics(self.accelerator.reduce(sums, reduction="sum")).items():
+            if not math.isnan(value):  # TRL averages over the micro-batches of a logging step
+                self._metrics["train"][name].append(value)
+        return scale
+
+
+class EraGRPOTrainer(EraMixin, GRPOTrainer):
+    """TRL's GRPOTrainer with ERA. With era_enable=False every method that runs is TRL's own."""
+
+
+class _Ask:
+    """A plain object: DDP and FSDP move and cast tensors in tuples, dicts and dataclasses.
+
+    Attributes:
+        compute: takes the arguments of `fused_policy_terms` for the hidden states, labels and head.
+        labels: (B, T).
+    """
+
+    def __init__(self, compute: Callable[[dict[str, Any]], dict[str, Any]], labels: torch.Tensor):
+        self.compute, self.labels = compute, labels
+
+
+def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
+    """Give `model` a keyword `era`, with which its forward ends in ERA's terms, not in logits.
+
+    In the forward, because DDP, FSDP, PEFT and autocast are around it. TRL 1.15 and newer do the
+    same for their own head.
+    """
+    forward = model.forward
+
+    @functools.wraps(type(model).forward)  # generate() looks at the signature
+    def with_era(self, *positional, era: Optional[_Ask] = None, **kwargs):
+        if era is None:
+            return forward(*positional, **kwargs)
+        hidden = self.base_model(*positional, **kwargs, use_cache=False).last_hidden_state
+        hidden = hidden[:, -era.labels.size(1) - 1 : -1]
+        context = nullcontext()
+        if args.cast_lm_head_to_fp32:
+            hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
+        with context:
+            return era.compute({"hidden": hidden, "labels": era.labels, **_head(self)})
+
+    model.forward = types.MethodType(with_era, model)
+
+
+def _head(model: torch.nn.Module) -> dict[str, Any]:
+    """weight, bias and softcap of `fused_policy_terms`. FSDP2 may have sharded the tensors."""
+    head = model.get_output_embeddings()
+    tensors = {"weight": head.weight, "bias": head.bias}
+    whole = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
+    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return {**whole, "softcap": softcap}
+
+
+@torch.no_grad()
+def _makes_the_logits(model: torch.nn.Module) -> bool:
+    """Whether the model's logits are its last hidden state, through its head: of four tokens.
+
+    Some models multiply or cap them otherwise. The difference of two ways to round is allowed.
+    """
+    head = model.get_output_embeddings()
+    if head.weight.is_meta:  # FSDP's other ranks have loaded nothing yet; the first one looks
+        return True
+    was_training = model.training
+    model.eval()
+    try:
+        ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
+        logits = model(input_ids=ids).logits.float()
+        ours = head(model.base_model(input_ids=ids).last_hidden_state.to(head.weight.dtype)).float()
+    finally:
+        model.train(was_training)
+    if softcap := _head(model)["softcap"]:
+        ours = softcap * torch.tanh(ours / softcap)
+    return bool((ours - logits).abs().max() <= 0.02 * logits.abs().max())
+
+
+def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
+    """(B, T): the tokens that TRL's loss takes; those of a tool are not among them."""
+    mask, of_policy = inputs["completion_mask"], inputs.get("tool_mask")
+    return mask if of_policy is None else mask * of_policy
+
+
+def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """(B, T). TRL's are (B,); subclasses may give one to each token."""
+    return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
+
+
+def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
+    """Raises ValueError with all that would be silently wrong, or was never tried."""
+    args, head = trainer.args, model.get_output_embeddings()
+    problems = []
+    if args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"):
+        problems.append(
+            "use_liger_kernel=True: this TRL computes the whole loss in Liger's kernel. Set it to "
+            "False, or take TRL 1.14 or newer"
+        )
+    if getattr(trainer, "_is_vlm", False):
+        problems.append("a multi-modal model: never tried")
+    if trainer.aux_loss_enabled:
+        problems.append(
+            "the auxiliary loss of a mixture of experts: never tried. Set router_aux_loss_coef=0.0"
+        )
+    if trainer.is_deepspeed_enabled:
+        problems.append("DeepSpeed: never tried, and ZeRO-3 frees the head before it is needed")
+    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
+        problems.append("prompt learning of PEFT, which adds positions. Take LoRA")
+    if args.era_top_k and args.off_policy_mask_threshold is not None:
+        problems.append(
+            "era_top_k and off_policy_mask_threshold: the filter would count as a drift of the "
+            "policy. Leave one of them out"
+        )
+    if type(head) is not torch.nn.Linear:
+        problems.append(f"a head that is a {type(head).__name__}, not torch's plain linear layer")
+    elif not problems and not _makes_the_logits(model):
+        problems.append(
+            f"{type(model).__name__}, whose logits are not those of its head: it scales or caps "
+            "them in a way that era.trl does not know"
+        )
+    if problems:
+        raise ValueError(
+            "era_enable=True does not go together with\n  - "
+            + "\n  - ".join(problems)
+            + "\nNothing was trained."
+        )
+
+
+def main() -> None:
+    """TRL's own command line for GRPO, with ERA's fields and trainer."""
+    trl.GRPOConfig, trl.GRPOTrainer = EraGRPOConfig, EraGRPOTrainer
+    from trl.scripts import grpo  # takes these two from trl when it is called
+
+    # Unlike TRL it refuses an argument that nobody knows, such as a misspelt --era_low.
+    grpo.main(*grpo.make_parser(prog="python -m era.trl").parse_args_and_config())
+
+
+if __name__ == "__main__":
+    main()

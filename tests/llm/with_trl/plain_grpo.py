@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""GRPO's updates with ERA in fp64, written down from the equations; it shares no code with era or TRL."""
+
+import copy
+import math
+
+import torch
+
+
+def logits_of(model, batch, args):
+    """(B, T, vocabulary) of the answers' tokens."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    logits = model(input_ids=ids, attention_mask=attention).logits
+    return logits[:, batch["prompt_ids"].size(1) - 1 : -1] / args.temperature
+
+
+def chosen(log_probs, batch):
+    return log_probs.gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+
+
+def mask_of(batch):
+    mask = batch["completion_mask"].double()
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def entropy_of(logits):
+    p = logits.softmax(-1)
+    return -(p * logits.log_softmax(-1)).sum(-1)
+
+
+def forking(entropy, mask, era):
+    """Of each response: its largest entropies, and the others."""
+    for row, keep in zip(entropy, mask):
+        tokens = sorted(row[keep.bool()].tolist(), reverse=True)
+        count = max(1, math.floor(era.top_fraction * len(tokens)))
+        yield tokens[:count], tokens[count:]
+
+
+def decide(entropy, advantages, mask, era):
+    """Eq. llm: the scale of every token."""
+    scale = torch.ones_like(mask)
+    for b, (top, _) in enumerate(forking(entropy, mask, era)):
+        if top:
+            h_resp = sum(top) / len(top)
+            chosen_scale = era.k if h_resp < era.low else 1 / era.k if h_resp > era.high else 1
+            scale[b, mask[b].bool() & (advantages[b] > era.min_advantage)] = chosen_scale
+    return scale
+
+
+def transformed(logits, scale, batch, era):
+    """log pi'(a); -inf where the top-k filter removed a."""
+    z = logits * scale.unsqueeze(-1)
+    if era.top_k:
+        z = z.masked_fill(z < z.topk(era.top_k).values[..., -1:], -math.inf)
+    return chosen(z.log_softmax(-1), batch)
+
+
+def sampler_weight(old, batch, mask, args):
+    """Correction of what another engine sampled, or None."""
+    if "importance_sampling_ratio" not in batch:
+        return None
+    mode = args.vllm_importance_sampling_mode
+    difference = (old - batch["sampling_per_token_logps"].double()) * mask
+    weight = (difference if "token" in mode else difference.sum(-1, keepdim=True)).exp()
+    low, high = args.vllm_importance_sampling_clip_min or 0.0, args.vllm_importance_sampling_clip_max
+    if "truncate" in mode:
+        return weight.clamp(low, high)
+    return torch.where((weight >= low) & (weight <= high), weight, 0.0)
+
+
+def ratio(log_ratio, mask, args):
+    if args.importance_sampling_level == "sequence":
+        log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1)).unsqueeze(-1)
+    return log_ratio.exp()
+
+
+def policy_loss(new, old, advantages, mask, weight, args):
+    """(B, T)"""
+    r, kind = ratio(new - old, mask, args), args.loss_type
+    if kind == "cispo":
+        return -r.clamp(max=args.epsilon_high).detach() * advantages * new
+    if kind == "sapo":
+        tau = torch.where(advantages > 0, args.sapo_temperature_pos, args.sapo_temperature_neg)
+        return -4 / tau * torch.sigmoid(tau * (r - 1)) * advantages
+    if kind == "vespo":
+        lowest = math.log(1e-8)
+        log_w = ((new - old).detach().clamp(-20, 20) * mask).sum(-1, keepdim=True)
+        if weight is not None:
+            log_w = log_w + weight.log().clamp(lowest, 20).sum(-1, keepdim=True)
+        log_w = log_w.clamp(lowest, 20)
+        power = torch.where(advantages >= 0, args.vespo_k_pos, args.vespo_k_neg)
+        rate = torch.where(advantages >= 0, args.vespo_lambda_pos, args.vespo_lambda_neg)
+        return -(rate + power * log_w - rate * log_w.exp()).exp() * advantages * new
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    unclipped = r if args.delta is None else r.clamp(max=args.delta)
+    return -torch.min(unclipped * advantages, r.clamp(1 - args.epsilon, 1 + high) * advantages)
+
+
+def aggregated(loss, mask, batch, args, ranks):
+    """Of one micro-batch, its share of the step's loss."""
+    kind, steps = args.loss_type, args.gradient_accumulation_steps
+    if kind in ("dapo", "cispo", "vespo"):  # a mean over the tokens of all ranks' generation batch
+        return (
+            (loss * mask).sum() * args.steps_per_generation / steps / batch["num_items_in_batch"].double().clamp(min=1)
+        )
+    if kind == "bnpo":
+        mean = (loss * mask).sum() / mask.sum().clamp(min=1)
+    elif kind == "dr_grpo":
+        mean = (loss * mask).sum() / (len(mask) * args.max_completion_length)
+    elif kind == "luspo":
+        mean = (loss * mask).sum(-1).mean()
+    else:
+        mean = ((loss * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
+    return mean / steps / ranks
+
+
+def reference_log_probs(first, batch, args):
+    with torch.no_grad():
+        if not hasattr(first, "disable_adapter"):
+            return chosen(logits_of(first, batch, args).log_softmax(-1), batch)
+        with first.disable_adapter():
+            return chosen(logits_of(first, batch, args).log_softmax(-1), batch)
+
+
+def loss_of(model, sampled_by, first, batch, args, era, ranks):
+    """The loss of a micro-batch and the scales of its tokens."""
+    mask = mask_of(batch)
+    advantages = batch["advantages"].double().unsqueeze(-1).expand(mask.shape)
+    with torch.no_grad():
+        z_old = logits_of(sampled_by, batch, args)
+        old_original = chosen(z_old.log_softmax(-1), batch)
+        scale = decide(entropy_of(z_old), advantages, mask, era) if era.enable else torch.ones_like(mask)
+        old = transformed(z_old, scale, batch, era)
+    z = logits_of(model, batch, args)
+    new, original, entropy = transformed(z, scale, batch, era), chosen(z.log_softmax(-1), batch), entropy_of(z)
+    removed = new == -math.inf  # by the filter: no gradient; removed in one of the passes: a ratio of 1
+    new = new.masked_fill(removed, 0)
+    old = torch.where(removed | (old == -math.inf), new.detach(), old)
+    divided = advantages / scale if era.scale_advantages else advantages
+    weight = sampler_weight(old_original, batch, mask, args)
+    loss = policy_loss(new, old, divided, mask, weight, args)
+    if args.off_policy_mask_threshold is not None:
+        drift = batch.get("sampling_per_token_logps", old_original).double() - original.detach()
+        drift = (drift * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+        loss = loss * ((advantages >= 0) | (drift <= args.off_policy_mask_threshold))
+    forking_mask = mask
+    if args.top_entropy_quantile < 1:
+        # The first tokens of a group's answers have equal entropies, and the quantile may lie on them: rounding
+        # decides. So the mask is TRL's, and must be that of these entropies but for such ties.
+        cut = torch.quantile(entropy.detach()[mask.bool()], 1 - args.top_entropy_quantile)
+        wrong = mask.bool() & (batch["entropy_mask"] != (entropy.detach() >= cut))
+        assert ((entropy.detach() - cut)[wrong].abs() < 1e-5).all()
+        forking_mask = mask * batch["entropy_mask"]
+        loss = loss * batch["entropy_mask"]
+    if weight is not None and args.loss_type != "vespo":
+        loss = loss * weight
+    if args.beta:
+        d = reference_log_probs(first, batch, args) - original
+        kl = d.exp() - d - 1
+        loss = loss + args.beta * (
+            kl * ratio(original - old_original, mask, args) if args.use_bias_correction_kl else kl
+        )
+    total = aggregated(loss, mask, batch, args, ranks)
+    if args.entropy_coef:
+        bonus = (entropy * forking_mask).sum() / forking_mask.sum().clamp(min=1)
+        total = total - args.entropy_coef * bonus / args.gradient_accumulation_steps / ranks
+    return total, scale
+
+
+def trained(start, batches, args, era):
+    """The model after SGD, and the scales of the tokens of all updates.
+
+    batches: for each rank, its micro-batches in the order of the updates.
+    """
+    model = copy.deepcopy(start).double().eval()
+    first, scales, ranks = copy.deepcopy(model), [], len(batches)
+    for i, of_ranks in enumerate(zip(*batches)):
+        if i % (args.steps_per_generation * args.num_iterations) == 0:
+            sampled_by = copy.deepcopy(model)
+        for batch in of_ranks:
+            loss, scale = loss_of(model, sampled_by, first, batch, args, era, ranks)
+            loss.backward()
+            scales.append(scale[mask_of(batch).bool()])
+        if (i + 1) % args.gradient_accumulation_steps == 0:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter -= args.learning_rate * parameter.grad
+                        parameter.grad = None
+    return model, torch.cat(scales)
+
+
+def error(trained_weights, wanted, start):
+    """The largest difference of the parameters, relative to the largest step of a parameter."""
+    wanted, start = wanted.state_dict(), start.state_dict()
+    step = max((wanted[name] - start[name].double()).abs().max() for name in wanted)
+    return max((trained_weights[name].double() - wanted[name]).abs().max() for name in wanted).item() / step.item()
+
+
+def metrics(entropy, mask, scale, era):
+    """era/... of one update, from their definitions."""
+    split = list(forking(entropy, mask, era))
+    h_resp = [sum(top) / len(top) for top, _ in split if top]
+    top, rest = ([token for part in split for token in part[i]] for i in (0, 1))
+    return {
+        "era/response_entropy": sum(h_resp) / len(h_resp),
+        "era/low_fraction": sum(h < era.low for h in h_resp) / len(h_resp),
+        "era/high_fraction": sum(h > era.high for h in h_resp) / len(h_resp),
+        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
+        "era/top_entropy": sum(top) / len(top),
+        "era/rest_entropy": sum(rest) / len(rest),
+    }
