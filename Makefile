@@ -51,7 +51,7 @@ TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke control-smoke \
-	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 \
+	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 test-trl \
 	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
 	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-vision bench-control \
 	bench-ppo bench-plugins clean given-python \
@@ -140,6 +140,9 @@ test-grids: $(call ready,cpu)
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
+## test-trl: era.trl
+test-trl: $(call ready,trl-cpu)
+	@$(TRL) -m pytest -q tests/llm/with_trl
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \

@@ -170,7 +170,7 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
 
 
 def trained(start, batches, args, era):
-    """The model after SGD, and the scales of the tokens of all updates.
+    """The model after SGD, and for each micro-batch the scales of its tokens, of all ranks.
 
     batches: for each rank, its micro-batches in the order of the updates.
     """
@@ -179,17 +179,16 @@ def trained(start, batches, args, era):
     for i, of_ranks in enumerate(zip(*batches)):
         if i % (args.steps_per_generation * args.num_iterations) == 0:
             sampled_by = copy.deepcopy(model)
-        for batch in of_ranks:
-            loss, scale = loss_of(model, sampled_by, first, batch, args, era, ranks)
-            loss.backward()
-            scales.append(scale[mask_of(batch).bool()])
+        found = [loss_of(model, sampled_by, first, batch, args, era, ranks) for batch in of_ranks]
+        sum(loss for loss, _ in found).backward()
+        scales.append(torch.cat([scale[mask_of(batch).bool()] for (_, scale), batch in zip(found, of_ranks)]))
         if (i + 1) % args.gradient_accumulation_steps == 0:
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.grad is not None:
                         parameter -= args.learning_rate * parameter.grad
                         parameter.grad = None
-    return model, torch.cat(scales)
+    return model, scales
 
 
 def error(trained_weights, wanted, start):
@@ -208,7 +207,7 @@ def metrics(entropy, mask, scale, era):
         "era/response_entropy": sum(h_resp) / len(h_resp),
         "era/low_fraction": sum(h < era.low for h in h_resp) / len(h_resp),
         "era/high_fraction": sum(h > era.high for h in h_resp) / len(h_resp),
-        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
+        "era/scaled_token_fraction": ((scale != 1) & mask.bool()).sum().item() / mask.sum().item(),
         "era/top_entropy": sum(top) / len(top),
         "era/rest_entropy": sum(rest) / len(rest),
     }

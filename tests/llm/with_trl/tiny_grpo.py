@@ -49,7 +49,7 @@ BASE = {
     "seed": 5,
 }
 # Between these lie about half of the responses of the model below; the others are scaled, some by k and some by 1/k.
-ERA = {"era_enable": True, "era_low": 2.95, "era_high": 3.1}
+ERA = {"era_enable": True, "era_low": 2.85, "era_high": 3.0}
 # Two micro-batches a step, four a generation, each batch twice: most ratios are not 1, and some are clipped.
 OFF_POLICY = {
     "gradient_accumulation_steps": 2,
@@ -61,17 +61,25 @@ OFF_POLICY = {
 }
 
 
-def tokenizer(**more):
+def tokenizer():
     made = models.character_tokenizer(list(ALPHABET))
     made.chat_template = None
     return made
 
 
-def model(dtype=torch.double, kind="Qwen2", tie=False, vocabulary=None, **more):
+def model(dtype=torch.double, kind="Qwen2", tie=False, sharpness=16, **more):
     """Two layers with a sharp head, loaded from a folder: TRL loads the reference policy by its name."""
+    return load(write(tempfile.mkdtemp(), dtype, kind, tie, sharpness, **more))
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+
+
+def write(folder, dtype, kind="Qwen2", tie=False, sharpness=16, **more):
     torch.manual_seed(3)
     config = getattr(transformers, f"{kind}Config")(
-        vocab_size=vocabulary or LETTERS[1],
+        vocab_size=LETTERS[1],
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -87,10 +95,9 @@ def model(dtype=torch.double, kind="Qwen2", tie=False, vocabulary=None, **more):
     )
     made = getattr(transformers, f"{kind}ForCausalLM")(config)
     with torch.no_grad():
-        made.get_output_embeddings().weight.mul_(12)
-    folder = tempfile.mkdtemp()
-    made.to(dtype).save_pretrained(folder, is_main_process=True)
-    return type(made).from_pretrained(folder, dtype=dtype)
+        made.get_output_embeddings().weight.mul_(sharpness)
+    made.to(dtype).save_pretrained(folder)
+    return folder
 
 
 def reward(completions, **_):
@@ -163,6 +170,7 @@ def build(
         reward_funcs=reward,
         args=config_class(**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
         train_dataset=prompts(),
+        eval_dataset=prompts(2) if "eval_strategy" in settings else None,
         processing_class=processing_class or tokenizer(),
         rollout_func=rollout_func,
         peft_config=peft_config,

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Parameters after some updates, against GRPO with ERA in fp64 (plain_grpo.py) and against TRL alone."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import plain_grpo
+import pytest
+import tiny_grpo
+import torch
+import trl
+from peft import LoraConfig
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
+
+from era.language_config import EraConfig
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KL = {"beta": 0.2}
+OFF_POLICY_KL = {**OFF_POLICY, **KL}
+SEQUENCE = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
+TOOLS = {"rollout_func": answers}
+VLLM = {**TOOLS, "use_vllm": True}
+QUANTILE = {"top_entropy_quantile": 0.5137}
+TOP_K = {"era_top_k": 5}
+DIVIDED = {"era_scale_advantages": True}
+LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo")
+FP64, FP32 = {}, {"dtype": torch.float32}
+
+
+def loss(kind):
+    return {"loss_type": kind, **({"epsilon_high": 5.0} if kind == "cispo" else {})}
+
+
+def brief(completions, **_):
+    """A reward for answers that end, so that some of positive advantage are not truncated."""
+    return [-len(answer) / 24 for answer in completions]
+
+
+def masks(*modes):
+    return [{**VLLM, **OFF_POLICY, "vllm_importance_sampling_mode": mode} for mode in modes]
+
+
+CASES = [
+    # every loss, on the policy that sampled, off it, and with a KL loss
+    *({**loss(kind), **policy} for kind in LOSSES for policy in ({}, OFF_POLICY, OFF_POLICY_KL)),
+    # one ratio for a response
+    SEQUENCE,
+    *(
+        {**policy, **SEQUENCE, "loss_type": kind}
+        for kind in ("grpo", "luspo")
+        for policy in (OFF_POLICY, OFF_POLICY_KL)
+    ),
+    # KL loss
+    KL,
+    {**KL, "use_bias_correction_kl": False},
+    {**OFF_POLICY_KL, "use_bias_correction_kl": False},
+    {**OFF_POLICY, **SEQUENCE, "beta": 0.02, "use_bias_correction_kl": False},
+    # steps, batches and clipping
+    {"gradient_accumulation_steps": 2},
+    {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "num_iterations": 2},
+    {**OFF_POLICY, "num_iterations": 1},
+    {**OFF_POLICY, "gradient_accumulation_steps": 1, "loss_type": "grpo"},
+    {**OFF_POLICY, "epsilon": 0.05, "epsilon_high": 0.1, "delta": 1.01},
+    {"max_completion_length": 24, "mask_truncated_completions": True, "reward": brief, "max_steps": 6},
+    {**OFF_POLICY, "off_policy_mask_threshold": 0.001},
+    # the tokens of highest entropy alone
+    QUANTILE,
+    {**OFF_POLICY_KL, **QUANTILE},
+    # tools
+    TOOLS,
+    {**TOOLS, **OFF_POLICY, "learning_rate": 0.002},
+    {**TOOLS, **OFF_POLICY_KL},
+    {**TOOLS, **OFF_POLICY_KL, **SEQUENCE},
+    # another engine sampled
+    VLLM,
+    {**VLLM, "vllm_importance_sampling_correction": False},
+    *masks("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    {**VLLM, **OFF_POLICY_KL, "vllm_importance_sampling_mode": "token_truncate"},
+    {**VLLM, **OFF_POLICY, "vllm_importance_sampling_mode": "token_truncate", "loss_type": "vespo"},
+    {**VLLM, **OFF_POLICY, "off_policy_mask_threshold": 1.0},
+    # ERA's own settings
+    {"era_k": 3.0},
+    {**OFF_POLICY, "era_k": 1.25},
+    {"era_low": 0.0},
+    {"era_high": math.inf},
+    {**OFF_POLICY, "era_top_fraction": 0.5, "era_low": 2.5, "era_high": 2.7},
+    {"era_min_advantage": 0.3},
+    {**OFF_POLICY, **DIVIDED, "era_min_advantage": 0.3},
+    DIVIDED,
+    {**OFF_POLICY_KL, **SEQUENCE, **DIVIDED},
+    {**OFF_POLICY, **DIVIDED, "loss_type": "vespo"},
+    TOP_K,
+    {**OFF_POLICY, **TOP_K},
+    {**KL, **TOP_K},
+    {**OFF_POLICY_KL, **TOP_K},
+    {**OFF_POLICY, **TOP_K, **loss("cispo")},
+    {"temperature": 0.7, "era_low": 2.61, "era_high": 2.85},
+    {**OFF_POLICY, "temperature": 1.2, "era_low": 3.2, "era_high": 3.4},
+    # the model
+    {"gradient_checkpointing": True},
+    {**OFF_POLICY_KL, "gradient_checkpointing": True},
+    # TRL's bonus beside it
+    {"entropy_coef": 0.05},
+    {**OFF_POLICY_KL, **QUANTILE, "entropy_coef": 0.05},
+    {**OFF_POLICY, **TOOLS, "entropy_coef": 0.05},
+]
+MODELS = [
+    ({"tie": True, "sharpness": 5}, {**OFF_POLICY, "era_low": 3.0, "era_high": 3.2}),
+    ({"kind": "Gemma2", "final_logit_softcapping": 9.0, "head_dim": 8}, OFF_POLICY),  # its head caps the logits
+    ({"kind": "Phi"}, KL),  # its head has a bias
+]
+
+
+def name(settings):
+    shown = {k: getattr(v, "__name__", v) for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
+    return " ".join(f"{k}={v}" for k, v in shown.items()) or "on-policy"
+
+
+@pytest.fixture(autouse=True)
+def stand_in_sampler(monkeypatch):
+    monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", tiny_grpo.Sampler)
+
+
+def error_of(trainer, start, era):
+    wanted, scales = plain_grpo.trained(start, [trainer.seen], trainer.args, era)
+    return plain_grpo.error(weights(trainer), wanted, start), torch.cat(scales)
+
+
+def check(settings, architecture=FP64):
+    settings = {**ERA, **settings}
+    trainer, start = train(Era, model(**architecture), **settings)
+    found, scales = error_of(trainer, start, trainer.era)
+    k = trainer.era.k
+    one_bound = settings["era_low"] == 0 or settings["era_high"] == math.inf
+    shares = [(scales == s).double().mean().item() for s in (k, 1 / k)]
+    assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
+    # TRL computes the reference policy's log-probs in fp32; without them all is in fp64 but RMSNorm, and 1/k of k = 3
+    assert found < (2e-6 if "ref_per_token_logps" in trainer.seen[0] or "use_vllm" in settings else 2e-7)
+    return trainer
+
+
+@pytest.mark.parametrize("settings", CASES, ids=name)
+def test_updates_are_those_of_the_equations(settings):
+    if not known(*(key for key in settings if key not in ("rollout_func", "reward") and not key.startswith("era_"))):
+        pytest.skip("this TRL has no such setting")
+    check(settings)
+
+
+@pytest.mark.parametrize("architecture, settings", MODELS, ids=lambda one: name(one))
+def test_updates_of_other_heads(architecture, settings):
+    check(settings, architecture)
+
+
+def lora(**more):
+    return LoraConfig(
+        r=4,
+        lora_alpha=16,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        task_type="CAUSAL_LM",
+        init_lora_weights="gaussian",
+        **more,
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, KL, OFF_POLICY_KL, {**OFF_POLICY_KL, **TOP_K}], ids=name)
+def test_updates_of_an_adapter(settings):
+    """The reference policy is the same model, with its adapter off."""
+    check({**settings, "learning_rate": 0.1, "peft_config": lora()})
+
+
+@pytest.mark.parametrize("settings", [{}, OFF_POLICY], ids=name)
+@pytest.mark.parametrize("architecture", [FP32, {"dtype": torch.bfloat16}], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_rounding_is_no_worse_than_trls(architecture, settings, autocast):
+    if architecture is not FP32 and autocast:
+        pytest.skip("a bf16 model needs none")
+    settings = {**settings, "bf16": autocast, "learning_rate": 0.1 if not settings else 0.01}
+    errors = {}
+    for trainer_class, era in ((Plain, {}), (Era, {**ERA, "era_low": 9, "era_high": 9})):
+        trainer, start = train(trainer_class, model(**architecture), **settings, **era)
+        config = trainer.era if era else EraConfig()
+        errors[trainer_class] = error_of(trainer, start, config)[0]
+    assert errors[Era] < 2 * errors[Plain]
+
+
+BITWISE = [
+    {},
+    OFF_POLICY_KL,
+    {**VLLM, **OFF_POLICY},
+    {**QUANTILE, "entropy_coef": 0.05},
+    {**KL, "peft_config": lora()},
+    {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, **KL},
+]
+
+
+@pytest.mark.parametrize("settings", BITWISE, ids=name)
+def test_off_and_with_k_1_it_is_trl_to_the_bit(settings):
+    """Parameters and all that is logged."""
+    plain, _ = train(Plain, model(), **settings)
+    for era in ({"era_k": 2.0}, {**ERA, "era_k": 1.0}):
+        trainer, _ = train(Era, model(), **settings, **era)
+        assert same(weights(trainer), weights(plain))
+        assert logged(trainer) == logged(plain)
+        assert any("era/response_entropy" in one for one in trainer.state.log_history) == trainer.era.enable
+
+
+def logged(trainer):
+    left_out = ("time", "per_second", "era/")
+    return [
+        {key: str(value) for key, value in one.items() if not any(part in key for part in left_out)}
+        for one in trainer.state.log_history
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings, era_k", [(TOOLS, 2.0), ({**TOOLS, **OFF_POLICY}, 2.0), ({**TOOLS, **OFF_POLICY}, 1.0)]
+)
+def test_metrics_are_those_of_their_definitions(policy, era_k):
+    """Off-policy ERA decides once for a generation batch; with k = 1 it logs means over the micro-batches of a step."""
+    trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k)
+    parts = []
+    for batch in trainer.seen[: 4 if policy else 1]:
+        mask = plain_grpo.mask_of(batch)
+        entropy = plain_grpo.entropy_of(plain_grpo.logits_of(start, batch, trainer.args)).detach()
+        advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
+        scale = plain_grpo.decide(entropy, advantages, mask, trainer.era)
+        parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in (entropy, mask, scale * mask)]]
+    if era_k == 1:
+        each = [plain_grpo.metrics(*part, trainer.era) for part in parts[:2]]
+        wanted = {key: sum(one[key] for one in each) / 2 for key in each[0]}
+    else:
+        wanted = plain_grpo.metrics(*map(torch.cat, zip(*parts)), trainer.era)
+    logged = trainer.state.log_history[0]
+    assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("settings, at", [(KL, 2), (OFF_POLICY, 4)], ids=["on-policy", "off-policy"])
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_path):
+    settings = {**ERA, **settings, "max_steps": 2 * at}
+    whole, _ = train(Era, model(), **settings)
+    train(Era, model(), **settings, save_strategy="steps", save_steps=at, output_dir=str(tmp_path))
+    resumed, _ = train(Era, model(), **settings, resume=str(tmp_path / f"checkpoint-{at}"))
+    assert resumed.state.global_step == 2 * at and same(weights(resumed), weights(whole))
+
+
+def test_two_processes(tmp_path):
+    """DDP with gloo, each rank with samples of its own."""
+    tiny_grpo.write(tmp_path, torch.double)
+    script = Path(__file__).with_name("two_processes.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, tmp_path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found.keys() == {"on-policy", "KL", "tools"}
+    for case in found.values():
+        assert case["error"] < 2e-6 and case["samples differ"] and 0 < case["scaled"] < 1
+        assert case["scaled"] == pytest.approx(case["logged"], abs=1e-6)
