@@ -415,6 +415,12 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "era_top_k and off_policy_mask_threshold: the filter would count as a drift of the "
             "policy. Leave one of them out"
         )
+    takes_the_loss_of = super(EraMixin, trainer)._compute_loss.__func__
+    if args.era_scale_advantages and takes_the_loss_of is not GRPOTrainer._compute_loss:
+        problems.append(
+            f"era_scale_advantages: {takes_the_loss_of.__qualname__} may need one advantage for "
+            "a response, and this gives one to each token"
+        )
     if type(head) is not torch.nn.Linear:
         problems.append(f"a head that is a {type(head).__name__}, not torch's plain linear layer")
     elif not problems and not _makes_the_logits(model):

@@ -76,9 +76,18 @@ def ratio(log_ratio, mask, args):
     return log_ratio.exp()
 
 
+def kind_of(args):
+    return "gmpo" if "GMPO" in type(args).__name__ else args.loss_type
+
+
 def policy_loss(new, old, advantages, mask, weight, args):
     """(B, T)"""
-    r, kind = ratio(new - old, mask, args), args.loss_type
+    r, kind = ratio(new - old, mask, args), kind_of(args)
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    if kind == "gmpo":  # the geometric mean of a response's clipped ratios; here it stands at each of its tokens
+        log_ratio, clipped = new - old, (new - old).clamp(-args.epsilon, high)
+        worse = torch.where(advantages > 0, torch.min(log_ratio, clipped), torch.max(log_ratio, clipped))
+        return -((worse * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)).exp() * advantages
     if kind == "cispo":
         return -r.clamp(max=args.epsilon_high).detach() * advantages * new
     if kind == "sapo":
@@ -93,14 +102,13 @@ def policy_loss(new, old, advantages, mask, weight, args):
         power = torch.where(advantages >= 0, args.vespo_k_pos, args.vespo_k_neg)
         rate = torch.where(advantages >= 0, args.vespo_lambda_pos, args.vespo_lambda_neg)
         return -(rate + power * log_w - rate * log_w.exp()).exp() * advantages * new
-    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     unclipped = r if args.delta is None else r.clamp(max=args.delta)
     return -torch.min(unclipped * advantages, r.clamp(1 - args.epsilon, 1 + high) * advantages)
 
 
 def aggregated(loss, mask, batch, args, ranks):
     """Of one micro-batch, its share of the step's loss."""
-    kind, steps = args.loss_type, args.gradient_accumulation_steps
+    kind, steps = kind_of(args), args.gradient_accumulation_steps
     if kind in ("dapo", "cispo", "vespo"):  # a mean over the tokens of all ranks' generation batch
         return (
             (loss * mask).sum() * args.steps_per_generation / steps / batch["num_items_in_batch"].double().clamp(min=1)
@@ -159,9 +167,9 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     if args.beta:
         d = reference_log_probs(first, batch, args) - original
         kl = d.exp() - d - 1
-        loss = loss + args.beta * (
-            kl * ratio(original - old_original, mask, args) if args.use_bias_correction_kl else kl
-        )
+        if args.use_bias_correction_kl and kind_of(args) != "gmpo":
+            kl = kl * ratio(original - old_original, mask, args)
+        loss = loss + args.beta * kl
     total = aggregated(loss, mask, batch, args, ranks)
     if args.entropy_coef:
         bonus = (entropy * forking_mask).sum() / forking_mask.sum().clamp(min=1)

@@ -132,9 +132,9 @@ def error_of(trainer, start, era):
     return plain_grpo.error(weights(trainer), wanted, start), torch.cat(scales)
 
 
-def check(settings, architecture=FP64):
+def check(settings, architecture=FP64, trainer_class=Era):
     settings = {**ERA, **settings}
-    trainer, start = train(Era, model(**architecture), **settings)
+    trainer, start = train(trainer_class, model(**architecture), **settings)
     found, scales = error_of(trainer, start, trainer.era)
     k = trainer.era.k
     one_bound = settings["era_low"] == 0 or settings["era_high"] == math.inf
@@ -142,7 +142,6 @@ def check(settings, architecture=FP64):
     assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
     # TRL computes the reference policy's log-probs in fp32; without them all is in fp64 but RMSNorm, and 1/k of k = 3
     assert found < (2e-6 if "ref_per_token_logps" in trainer.seen[0] or "use_vllm" in settings else 2e-7)
-    return trainer
 
 
 @pytest.mark.parametrize("settings", CASES, ids=name)
@@ -157,15 +156,22 @@ def test_updates_of_other_heads(architecture, settings):
     check(settings, architecture)
 
 
-def lora(**more):
-    return LoraConfig(
-        r=4,
-        lora_alpha=16,
-        target_modules=["q_proj", "v_proj", "down_proj"],
-        task_type="CAUSAL_LM",
-        init_lora_weights="gaussian",
-        **more,
-    )
+@pytest.mark.parametrize("settings", [{}, {**OFF_POLICY, "beta": 0.02}], ids=name)
+def test_updates_of_trls_gmpo(settings):
+    """A trainer of TRL that inherits from GRPOTrainer and has a loss of its own."""
+    check(settings, trainer_class=tiny_grpo.EraGMPO)
+
+
+def test_updates_with_a_tokenizer_without_a_pad_token():
+    """TRL pads with the token that ends a response."""
+    tokenizer = tiny_grpo.tokenizer()
+    tokenizer.pad_token = None
+    check({"processing_class": tokenizer})
+
+
+def lora():
+    modules = ["q_proj", "v_proj", "down_proj"]
+    return LoraConfig(r=4, lora_alpha=16, target_modules=modules, task_type="CAUSAL_LM", init_lora_weights="gaussian")
 
 
 @pytest.mark.parametrize("settings", [{}, KL, OFF_POLICY_KL, {**OFF_POLICY_KL, **TOP_K}], ids=name)
@@ -218,9 +224,7 @@ def logged(trainer):
     ]
 
 
-@pytest.mark.parametrize(
-    "settings, era_k", [(TOOLS, 2.0), ({**TOOLS, **OFF_POLICY}, 2.0), ({**TOOLS, **OFF_POLICY}, 1.0)]
-)
+@pytest.mark.parametrize("policy, era_k", [({}, 2.0), (OFF_POLICY, 2.0), (OFF_POLICY, 1.0)], ids=["on", "off", "k=1"])
 def test_metrics_are_those_of_their_definitions(policy, era_k):
     """Off-policy ERA decides once for a generation batch; with k = 1 it logs means over the micro-batches of a step."""
     trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k)

@@ -5,21 +5,25 @@
 import contextlib
 import copy
 import io
+import os
 import random
 import tempfile
 import warnings
+from dataclasses import dataclass
 
 import pytest
 
 pytest.importorskip("trl", reason="this needs the environment of make test-trl")
 
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 import trl  # noqa: E402
 from datasets import Dataset  # noqa: E402
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer  # noqa: E402
 
 from demo.llm import chain, models  # noqa: E402
-from era.trl import EraGRPOConfig, EraGRPOTrainer  # noqa: E402
+from era.trl import EraGRPOConfig, EraGRPOTrainer, EraMixin  # noqa: E402
 
 warnings.filterwarnings("ignore", "`use_cache=True` is incompatible")
 transformers.logging.disable_progress_bar()
@@ -136,6 +140,18 @@ class Era(Recording, EraGRPOTrainer):
     pass
 
 
+class EraGMPO(Recording, EraMixin, GMPOTrainer):
+    """TRL's experimental trainer, which replaces GRPOTrainer's loss."""
+
+
+@dataclass
+class EraGMPOConfig(EraGRPOConfig, GMPOConfig):
+    pass
+
+
+CONFIGS = {Plain: trl.GRPOConfig, Era: EraGRPOConfig, EraGMPO: EraGMPOConfig}
+
+
 class Sampler:
     """In the place of vLLM's engine; the answers are those of `answers`."""
 
@@ -163,12 +179,11 @@ def build(
     trainer_class, model, *, peft_config=None, rollout_func=None, processing_class=None, reward=reward, **settings
 ):
     """A trainer, and a copy of the model that it starts from."""
-    config_class = EraGRPOConfig if issubclass(trainer_class, EraGRPOTrainer) else trl.GRPOConfig
     start = copy.deepcopy(model)
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
-        args=config_class(**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
+        args=CONFIGS[trainer_class](**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
         train_dataset=prompts(),
         eval_dataset=prompts(2) if "eval_strategy" in settings else None,
         processing_class=processing_class or tokenizer(),
