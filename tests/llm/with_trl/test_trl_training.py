@@ -4,12 +4,10 @@
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import tiny_grpo
@@ -24,7 +22,6 @@ from demo.llm import chain, warmup
 from era.trl import EraGRPOConfig, EraGRPOTrainer, EraMixin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
@@ -193,10 +190,9 @@ def command(tmp_path):
     given = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
 
     def run(*arguments, launcher=()):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         return subprocess.run(
             [sys.executable, *launcher, "-m", "era.trl", *given, *arguments],
-            **{"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 600},
+            **{"cwd": tmp_path, "env": tiny_grpo.ENVIRONMENT, "capture_output": True, "text": True, "timeout": 600},
         )
 
     return run

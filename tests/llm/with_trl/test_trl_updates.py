@@ -4,7 +4,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -258,8 +257,7 @@ def test_two_processes(tmp_path):
     tiny_grpo.write(tmp_path, torch.double)
     script = Path(__file__).with_name("two_processes.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, tmp_path]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, env=tiny_grpo.ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert found.keys() == {"on-policy", "KL", "tools"}

@@ -10,6 +10,7 @@ import random
 import tempfile
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,15 @@ transformers.logging.disable_progress_bar()
 
 ALPHABET = chain.ALPHABET + "*? .,:abcdefghijklmnopqrstuvwxyz"
 LETTERS = len(models.SPECIAL), len(models.SPECIAL) + len(ALPHABET)  # their token ids: from, to
+
+# Of child processes. The TRL that is tested may stand on PYTHONPATH.
+PATHS = (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH"))
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(filter(None, PATHS)),
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 BASE = {
     "per_device_train_batch_size": 8,
