@@ -9,11 +9,12 @@ MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/installed
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
-GIVEN := PYTHON CHECKOUTS VERL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
+GIVEN := PYTHON CHECKOUTS VERL TRL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
 	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
+TRL ?= 1.16.0
 TIMM ?= 1.0.20
 FASTTD3 ?= 2d83b6a
 TASK ?= chain
@@ -21,7 +22,7 @@ CHECKOUTS ?= checkouts
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
 ENVIRONMENTS := .venv
-export VERL TIMM FASTTD3 TASK CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
+export VERL TRL TIMM FASTTD3 TASK CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 
 # What the user's shell adds to Python's path is not part of these environments.
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
@@ -30,7 +31,7 @@ RUFF := $(ENVIRONMENTS)/cpu/bin/ruff
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
-TRL := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
+TRL_CPU := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
 VERL_GPU := $(CLEAN) $(ENVIRONMENTS)/verl-gpu/bin/python
 VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
 TIMM_SOURCES := $(ENVIRONMENTS)/timm-sources
@@ -53,7 +54,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 .PHONY: help demo demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke control-smoke \
 	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 test-trl \
 	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
-	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-vision bench-control \
+	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl bench-vision bench-control \
 	bench-ppo bench-plugins clean given-python \
 	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
 
@@ -140,9 +141,11 @@ test-grids: $(call ready,cpu)
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
-## test-trl: era.trl
+## test-trl: era.trl (TRL=1.8.0: with that one, in front of the environment's)
 test-trl: $(call ready,trl-cpu)
-	@$(TRL) -m pytest -q tests/llm/with_trl
+	@folder=$(ENVIRONMENTS)/"trl-$$TRL"; [[ "$$TRL" == 1.16.0 || -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
+		--disable-pip-version-check --no-deps --target "$$folder" "trl==$$TRL" || exit 1; \
+		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_trl
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
@@ -192,6 +195,9 @@ bench-gpu: $(call ready,verl-gpu)
 	@$(VERL_GPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl" --device cuda --csv results/bench-gpu-logprobs.csv
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
 		--csv results/bench-gpu-actor.csv
+## bench-trl: time and memory of TRL's passes and step
+bench-trl: $(call ready,trl-cpu)
+	@mkdir -p results; $(TRL_CPU) -m tools.bench.trl --csv results/bench-trl.csv
 ## bench-vision: time of ERA in classifiers; bench-control, bench-ppo, bench-plugins likewise
 bench-vision: $(READY_TIMM)
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
