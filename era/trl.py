@@ -28,7 +28,8 @@ from torch.distributed.tensor import DTensor
 
 from era.language import logit_scale, metric_sums, split_entropy, update_metrics
 from era.language_config import EraConfig
-from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, fused_branch_log_probs, fused_policy_terms
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
+from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 
 INSTALL = "pip install 'trl>=1.8,<1.17'"
 OLDEST, NEWEST = "1.8.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
@@ -104,6 +105,7 @@ class EraGRPOConfig(GRPOConfig):
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
     era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
+    era_compile: bool = _field("compile", "let compiled kernels read the logits.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -269,13 +271,19 @@ class EraMixin:
             return model(input_ids=input_ids, attention_mask=attention_mask, era=ask)
 
     def _era_branches(self, head, mask):
-        common = {"temperature": self.temperature, "top_k": self.era.top_k, "mask": mask}
-        return fused_branch_log_probs(k=self.era.k, **head, **common)._asdict()
+        common = {"temperature": self.temperature, "mask": mask, "compile": self.era.compile}
+        found = fused_branch_log_probs(k=self.era.k, top_k=self.era.top_k, **head, **common)
+        return found._asdict()
 
     def _era_terms(self, head, mask):
         """The terms of an update; before them, where nobody has, it decides the scale."""
         update, bonus = self._era_update, self._entropy_bonus_enabled
-        common = {**head, "temperature": self.temperature, "mask": mask}
+        common = {
+            **head,
+            "temperature": self.temperature,
+            "mask": mask,
+            "compile": self.era.compile,
+        }
         scale, entropy = update.get("era_scale"), None
         if scale is None:
             with torch.no_grad():
