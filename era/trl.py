@@ -172,6 +172,10 @@ class EraMixin:
             branches = next((b for b in self._era_sampled if b["original"] is old), None)
         finally:
             self._era_sampled = None
+        if old is not None and branches is None:
+            raise self._era_moved(
+                "_generate_and_score_completions gave old log-probs that ERA did not make"
+            )
         if branches is not None:
             mask = _loss_mask(output)
             scale = self._era_decide(branches["entropy"], output, mask)
@@ -195,13 +199,15 @@ class EraMixin:
             loss = super()._compute_loss(model, self._era_update)
             self.beta = beta
             if "era_entropy" not in self._era_update:
-                raise RuntimeError(
-                    f"TRL {trl.__version__}: {type(self).__name__}._compute_loss did not ask for "
-                    f"the log-probs that ERA changes. {INSTALL}"
+                raise self._era_moved(
+                    "_compute_loss did not ask for the log-probs that ERA changes"
                 )
             return loss + self._era_kl_loss(model) if beta else loss
         finally:
             self.beta, self._era_update = beta, None
+
+    def _era_moved(self, what):
+        return RuntimeError(f"TRL {trl.__version__}: {type(self).__name__}.{what}. {INSTALL}")
 
     def _era_kl_loss(self, model):
         """TRL's loss once more, of the original policy and without advantages: the KL loss alone.

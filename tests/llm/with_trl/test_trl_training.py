@@ -90,16 +90,25 @@ def test_a_trl_that_does_not_fit_is_named():
         era.trl.check_trl("1.30.0", trl.GRPOTrainer)
 
 
-def test_a_loss_that_does_not_ask_for_log_probs_is_an_error():
-    class Changed(trl.GRPOTrainer):
-        def _compute_loss(self, model, inputs):
-            return sum(parameter.sum() for parameter in model.parameters())
+class WithoutLogProbs(trl.GRPOTrainer):
+    def _compute_loss(self, model, inputs):
+        return sum(parameter.sum() for parameter in model.parameters())
 
-    class EraChanged(EraMixin, Changed):
-        pass
 
-    trainer = EraChanged(**arguments(EraGRPOConfig, **ERA))
-    with pytest.raises(RuntimeError, match="did not ask for the log-probs"):
+class OwnOldLogProbs(trl.GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        return {**output, "old_per_token_logps": output["old_per_token_logps"].clone()}
+
+
+@pytest.mark.parametrize(
+    "base, said",
+    [(WithoutLogProbs, "did not ask for the log-probs"), (OwnOldLogProbs, "old log-probs that ERA did not make")],
+)
+def test_a_trainer_in_which_something_moved_ends_in_the_first_step(base, said):
+    mine = type("Mine", (EraMixin, base), {})
+    trainer = mine(**arguments(EraGRPOConfig, **ERA, num_iterations=2))
+    with pytest.raises(RuntimeError, match=said):
         trainer.train()
 
 
