@@ -141,7 +141,7 @@ test-grids: $(call ready,cpu)
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
-## test-trl: era.trl (TRL=1.8.0: with that one, in front of the environment's)
+## test-trl: era.trl (TRL=1.10.0: with that one, in front of the environment's)
 test-trl: $(call ready,trl-cpu)
 	@folder=$(ENVIRONMENTS)/"trl-$$TRL"; [[ "$$TRL" == 1.16.0 || -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
 		--disable-pip-version-check --no-deps --target "$$folder" "trl==$$TRL" || exit 1; \

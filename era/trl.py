@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""ERA in the GRPOTrainer of an installed TRL, 1.8 to 1.16, without a patch:
+"""ERA in the GRPOTrainer of an installed TRL, 1.10 to 1.16, without a patch:
 
     from era.trl import EraGRPOConfig, EraGRPOTrainer
 
@@ -31,8 +31,8 @@ from era.language_config import EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 
-INSTALL = "pip install 'trl>=1.8,<1.17'"
-OLDEST, NEWEST = "1.8.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
+INSTALL = "pip install 'trl>=1.10,<1.17'"
+OLDEST, NEWEST = "1.10.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
 
 try:
     import trl

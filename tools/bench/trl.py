@@ -54,8 +54,6 @@ ARMS = {
     "era-offpolicy": Arm("ERA, 2 iterations", "grpo-offpolicy", {}, OFF_POLICY),
     "grpo-kl": Arm("GRPO, KL loss", "grpo-kl", settings={"beta": 0.1}),
     "era-kl": Arm("ERA, KL loss", "grpo-kl", {}, {"beta": 0.1}),
-    "grpo-bonus": Arm("GRPO, entropy bonus", "grpo-bonus", settings={"entropy_coef": 0.01}),
-    "era-bonus": Arm("ERA, entropy bonus", "grpo-bonus", {}, {"entropy_coef": 0.01}),
 }
 
 
@@ -150,13 +148,12 @@ def take_turn(arm, trainer, rows):
         generate()
         update()
 
-    generate()
-    if "old_per_token_logps" in batches[-1]:
-        found["old log-probs"] = measured(partial(old_log_probs, trainer, batches[-1]))
-    found["update"] = measured(update)
-    trainer.model.zero_grad()
     found["step"] = measured(step)
     trainer.model.zero_grad()
+    found["update"] = measured(update)
+    trainer.model.zero_grad()
+    if "old_per_token_logps" in batches[-1]:
+        found["old log-probs"] = measured(partial(old_log_probs, trainer, batches[-1]))
     fractions = trainer._metrics["train"].pop("era/scaled_token_fraction", [])
     assert all(fraction == (0 if arm.era.get("era_k") == 1 else 0.5) for fraction in fractions), fractions
     assert bool(fractions) == (arm.era is not None)
@@ -192,8 +189,8 @@ def measure(args, dtype, folder):
 
 
 def main():
-    parser = tables.parser(__doc__, turns=5)
-    parser.add_argument("--tokens", type=int, default=512, help="of all responses")
+    parser = tables.parser(__doc__, turns=3)
+    parser.add_argument("--tokens", type=int, default=256, help="of all responses")
     parser.add_argument("--responses", type=int, default=8, help=f"a multiple of {GROUP}")
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--width", type=int, default=256)

@@ -81,8 +81,8 @@ def test_a_trainer_that_is_no_grpo_trainer_is_refused():
 
 
 def test_a_trl_that_does_not_fit_is_named():
-    with pytest.raises(ImportError, match="era.trl is for TRL 1.8.0 or newer, found 1.7.1"):
-        era.trl.check_trl("1.7.1", trl.GRPOTrainer)
+    with pytest.raises(ImportError, match="era.trl is for TRL 1.10.0 or newer, found 1.9.2"):
+        era.trl.check_trl("1.9.2", trl.GRPOTrainer)
     with pytest.raises(ImportError, match=r"TRL 1.30.0: GRPOTrainer has no _compute_loss, in which"):
         moved = type("GRPOTrainer", (), {name: None for name in era.trl.OVERRIDDEN if name != "_compute_loss"})
         era.trl.check_trl("1.30.0", moved)
