@@ -51,6 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
         return made
 
     listing = verb("list", show, "a line for each row of the paper; with its name, all about one")
+    listing.add_argument("--state", choices=STATES, help="the rows with entries in this state")
     listing.add_argument("text", nargs="?", default="", help="a row (main-era), one of its entries, or part of a line")
     starting = verb("run", start, "run a row's commands one after the other; again continues them")
     starting.add_argument("row", help="a row, or one of its entries: hb-fastsac-era/h1hand-walk-v0")
@@ -82,10 +83,15 @@ def show(paper: Paper, options: argparse.Namespace) -> None:
     lines = []
     for row, entries in rows.items():
         counts = Counter(states[entry.id] for entry in entries)
+        if options.state and not counts[options.state]:
+            continue
         found = ", ".join(f"{count} {state}" for state, count in counts.items())
         lines.append(f"{row:<30}{entries[0].place.id:<27}{entries[0].label:<46}{found}")
-    lines += [f"{label:<57}{why}" for label, why in paper.elsewhere.items()]
+    if not options.state:
+        lines += [f"{label:<57}{why}" for label, why in paper.elsewhere.items()]
     lines = [line for line in lines if options.text.lower() in line.lower()]
+    if not lines and options.state:
+        lines = [f"no row is {options.state}"]
     if not lines:
         paper.find(options.text)
     print("\n".join(lines))
@@ -130,6 +136,9 @@ def collect(paper: Paper, options: argparse.Namespace) -> None:
         raise UserError(f"not a folder: {', '.join(missing)}")
     folders = [*results.usual_folders(), *options.folders]
     found = results.collect(paper, folders, ROOT / "records", options.with_modified)
+    for folder in options.folders:
+        if not any(result.folder.is_relative_to(folder) for result in found):
+            print(f"{folder}: no result of the paper's runs is there", file=sys.stderr)
     judged = verdicts.Judged(paper, found)
     left_out = judged.left_out()
     for result, why in left_out:

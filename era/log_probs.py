@@ -52,6 +52,8 @@ _CPU_CHUNK_ELEMENTS = 2**21
 _GPU_CHUNK_ELEMENTS = 2**27
 # From so many elements on a call is compiled: below, the seconds of compiling would not come back.
 _COMPILED_FROM_ELEMENTS = 2**22
+# Types of devices for which torch compiles. For CUDA it could, but no GPU has run what it makes.
+_COMPILED_ON = {"cpu"}
 # Compiled kernels of one formula in a process; of dtypes, vocabularies and terms. torch's own limit
 # is 8, beyond which it stops compiling.
 _COMPILED_VARIANTS = 64
@@ -129,7 +131,8 @@ def policy_terms(
             that are a leaf of the graph.
         RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
-    if inplace_backward and logits.is_leaf and logits.requires_grad:
+    owner = logits if logits._base is None else logits._base
+    if inplace_backward and owner.is_leaf and owner.requires_grad:
         raise ValueError(
             "inplace_backward would overwrite logits that are a leaf requiring a gradient, not the "
             "output of a model. Leave it off for these. Nothing was computed."
@@ -158,8 +161,10 @@ def branch_log_probs(
         The others are those of `policy_terms`.
 
     Raises:
-        ValueError: as `policy_terms`.
+        ValueError: as `policy_terms`; k < 1.
     """
+    if not k >= 1:
+        raise ValueError(f"k is {k}; expected a number >= 1, the factor on the logits of Eq. llm.")
     matrix, rows = as_rows(logits, labels, None, temperature, mask)
     top_k = checked_top_k(top_k, logits.size(-1))
     scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
@@ -197,10 +202,11 @@ def backend(device: Union[str, torch.device], compile: bool = True) -> str:
     """What reads large logits on this device.
 
     Returns:
-        "torch.compile" (on a CPU), "triton" (this project's kernels, on CUDA) or "torch".
+        "torch.compile" (on a CPU, until compiling has failed), "triton" (this project's kernels, on
+        CUDA) or "torch".
     """
     device = torch.device(device).type
-    if compile and device == "cpu":
+    if compile and device in _COMPILED_ON and _can_compile:
         return "torch.compile"
     has_kernels = device == "cuda" and torch.version.cuda and importlib.util.find_spec("triton")
     return "triton" if compile and has_kernels else "torch"
@@ -518,9 +524,11 @@ def _parts(logits: torch.Tensor, active: torch.Tensor) -> Iterator[slice]:
 
 def _compiled(function: Callable, logits: torch.Tensor) -> Callable:
     """`function` for these logits, compiled where that pays and can be done."""
-    if logits.numel() < _COMPILED_FROM_ELEMENTS or not _can_compile:
-        return function
-    return functools.partial(_run_compiled, function)
+    is_large = logits.numel() >= _COMPILED_FROM_ELEMENTS
+    # Within a torch.compile of the caller's the formulas are compiled as a part of it.
+    if is_large and backend(logits.device) == "torch.compile" and not torch.compiler.is_compiling():
+        return functools.partial(_run_compiled, function)
+    return function
 
 
 def _run_compiled(function, *arguments):

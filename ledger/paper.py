@@ -161,7 +161,10 @@ class Paper:
 
 
 def load(file: Path = FILE) -> Paper:
-    data = tomllib.loads(file.read_text())
+    try:
+        data = tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file}: {error}") from None
     runs, places, entries, claims = {}, {}, {}, {}
     for group in data["group"].values():
         of_group = group.pop("runs")

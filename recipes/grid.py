@@ -378,8 +378,10 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
 
 
 def folder_problems(host: Host, run: Run) -> list[str]:
-    """A folder with a run must hold this very one."""
+    """A folder with a finished run or a checkpoint must hold this very run. Another one is set aside."""
     file = run.folder / COMMAND
+    if not (host.is_finished(run) or host.checkpoint(run)):
+        return []
     words = shlex.split(file.read_text()) if file.is_file() else run.command
     before, now = (shlex.join(host.comparable(list(each))) for each in (words, run.command))
     if before == now:

@@ -87,6 +87,9 @@ def test_a_signal_ends_all_processes(tmp_path, number):
 
 def test_only_this_very_run_goes_on_in_its_folder(tmp_path):
     given = {"OUTPUT": str(tmp_path), "AGENT": "one"}
+    for folder in folders(tmp_path, "one"):  # of a run that ended at once, as with a flag that nobody knows
+        folder.mkdir(parents=True)
+        (folder / "command.txt").write_text("count one --lrr 1")
     assert launch(tmp_path, COUNTING, "counts", **given).returncode == 0
     assert processes_with(**{MARK: str(tmp_path)}) == []  # also what a finished run has left running
     other = launch(tmp_path, COUNTING, "counts", "--lr", "1", **given)

@@ -64,6 +64,8 @@ class Host(grid.Host):
         known = [agent.name for part in self.experiments[self.name] for agent in part.agents]
         if unknown := [agent for agent in agents if agent not in known]:
             raise grid.Refused(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
+        if paths := [task for task in tasks if Path(task).name != task]:
+            raise grid.Refused(f"TASKS: {paths[0]} is not the name of a task, which names the folder of a run.")
         found = {}
         its_tasks = {task for part in self.experiments[self.name] for task in part.tasks}
         for part in self.experiments[self.name]:

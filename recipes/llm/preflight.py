@@ -195,8 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
             config = compose(args.config_dir, args.overrides)
             found.extend(problems(config))
             check(config.copy())
-        except (HydraException, OmegaConfBaseException, ValueError, TypeError, ArithmeticError) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             found.append(f"settings: {error}")
+        except (AttributeError, TypeError, ArithmeticError) as error:
+            found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS.")
     if found:
         print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
     elif args.record:

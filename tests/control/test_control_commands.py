@@ -173,6 +173,7 @@ def test_slurm_script(monkeypatch):
     "command, variables, said",
     [
         ("ppo", {"SEED": "x"}, "SEED=x"),
+        ("ppo", {"TASKS": "../Ant-v4"}, "TASKS: ../Ant-v4 is not the name of a task"),
         ("ppo", {"AGENT": "ppo sac"}, "AGENT: ppo has no sac. There are: ppo, ppo_era, "),
         ("batch", {"GPUS_PER_RUN": "-1"}, "GPUS_PER_RUN=-1"),
         ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),

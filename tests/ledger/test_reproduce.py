@@ -31,6 +31,7 @@ def test_list_has_a_line_for_each_row_and_chooses_by_text(paper, places, capsys)
     rows = {entry.row for entry in paper.entries.values()}
     assert {line.split()[0] for line in printed.splitlines()} == rows | set(paper.elsewhere)
     assert any(line.split()[0] == "hb-fasttd3" and line.endswith("8 not run") for line in printed.splitlines())
+    assert call(capsys, "list", "--state", "cannot run") == call(capsys, "list", "cannot run")
     _, printed, _ = call(capsys, "list", "cannot run")
     assert {line.split()[0] for line in printed.splitlines()} == {"mnse"}
     code, _, errors = call(capsys, "list", "main-erq")

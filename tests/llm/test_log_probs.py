@@ -213,6 +213,8 @@ def test_whoever_still_needs_the_logits_is_told():
     leaf = logits.requires_grad_()
     with pytest.raises(ValueError, match="inplace_backward would overwrite logits that are a leaf"):
         policy_terms(leaf, labels, inplace_backward=True)
+    with pytest.raises(ValueError, match="inplace_backward would overwrite logits that are a leaf"):
+        policy_terms(leaf.view(2, 2, 20), labels.view(2, 2), inplace_backward=True)
     made = leaf * 1
     square = made.square().sum()
     policy_terms(made, labels, inplace_backward=True).scaled.sum().backward(retain_graph=True)
@@ -352,6 +354,7 @@ def test_wrong_arguments_are_named():
         "logit_scale has": lambda: logprobs(logits, labels, torch.ones(3)),
         "temperature has": lambda: policy_terms(logits, labels, temperature=torch.ones(2)),
         "mask has": lambda: branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2)),
+        "k is 0.5": lambda: branch_log_probs(logits, labels, 0.5),
         "top_k is 0": lambda: fused_policy_terms(logits, torch.zeros(5, 4), labels, top_k=0),
     }.items():
         with pytest.raises(ValueError, match=word):
@@ -426,6 +429,13 @@ def test_one_compilation_serves_any_number_of_rows(compiled, monkeypatch):
     assert counters["unique_graphs"] == before + 10
 
 
+def test_a_compiled_loss_of_the_users_has_the_formulas_in_it(compiled):
+    logits, labels, scale = rows(4, 50, 3.0)
+    loss = torch.compile(lambda z: policy_terms(z, labels, scale, entropy=True).scaled.sum(), backend="eager")
+    torch.testing.assert_close(loss(logits), policy_terms(logits, labels, scale, compile=False).scaled.sum())
+    torch._dynamo.reset()  # what this backend made of the formulas
+
+
 def test_without_a_compiler_it_is_said_once(compiled, monkeypatch, caplog):
     logits, labels, scale = rows(9, 777, 3.0)
     expected = policy_terms(logits, labels, scale, compile=False).scaled
@@ -434,7 +444,7 @@ def test_without_a_compiler_it_is_said_once(compiled, monkeypatch, caplog):
             assert torch.equal(policy_terms(logits, labels, scale).scaled, expected)
     (said,) = (record.getMessage() for record in caplog.records if record.name == log_probs.__name__)
     assert "torch.compile failed" in said and "install g++" in said and "era.compile" in said
-    assert not log_probs._can_compile
+    assert not log_probs._can_compile and log_probs.backend("cpu") == "torch"
     log_probs._can_compile = True
 
 

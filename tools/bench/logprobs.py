@@ -89,10 +89,12 @@ def without_kernels():
     from verl.utils import era_log_probs
 
     kernels, era_log_probs._kernels = era_log_probs._kernels, lambda *_: None
+    era_log_probs._COMPILED_ON.add("cuda")
     try:
         yield
     finally:
         era_log_probs._kernels = kernels
+        era_log_probs._COMPILED_ON.remove("cuda")
 
 
 class Model(torch.autograd.Function):
