@@ -17,12 +17,11 @@ VERL ?= 0.4.1
 TRL ?= 1.16.0
 TIMM ?= 1.0.20
 FASTTD3 ?= 2d83b6a
-TASK ?= chain
 CHECKOUTS ?= checkouts
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
 ENVIRONMENTS := .venv
-export VERL TRL TIMM FASTTD3 TASK CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
+export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 
 # What the user's shell adds to Python's path is not part of these environments.
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
@@ -51,8 +50,8 @@ READY_FASTTD3 := $(if $(FASTTD3_$(FASTTD3)),patched-fasttd3,unknown-FASTTD3)
 TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
-.PHONY: help demo demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke control-smoke \
-	rivals rivals-llm rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 test-trl \
+.PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift \
+	llm-smoke vision-smoke control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 test-trl \
 	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
 	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl bench-vision bench-control \
 	bench-ppo bench-plugins clean given-python \
@@ -62,8 +61,12 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 ## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)
 demo: $(READY_VERL)
 	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO) $${FRESH:+--fresh}
-demo: DEMO = -m demo.llm --verl "$$VERL" --seed "$${SEED:-2}" --steps "$${STEPS:-150}" --task "$$TASK" \
+demo: DEMO = -m demo.llm --verl "$$VERL" --seed "$${SEED:-2}" --steps "$${STEPS:-150}" $${TASK:+--task "$$TASK"} \
 	--checkout $(if $(filter 0.9.1,$(VERL)),$(VERL_SOURCES)/verl-0.9.1,"$$CHECKOUTS/verl")
+## demo-trl: SmolLM2-135M in TRL: GRPO, ERA, TRL's bonus (SEED, STEPS, TASK, FRESH=1)
+demo-trl: $(call ready,trl-cpu)
+	@$(TRL_CPU) $(DEMO) $${FRESH:+--fresh}
+demo-trl: DEMO = -m demo.trl $${SEED:+--seed "$$SEED"} $${STEPS:+--steps "$$STEPS"} $${TASK:+--task "$$TASK"}
 ## demo-vision: timm's ResNet with and without ERA (TIMM=1.0.28, SEED="1 2", EPOCHS)
 demo-vision: $(READY_TIMM)
 	@$(CPU) $(DEMO) $${FRESH:+--fresh}
@@ -75,7 +78,7 @@ demo-control: $(READY_FASTTD3)
 demo-control: DEMO = -m demo.control --checkout $(FASTTD3_CHECKOUT) \
 	--out results/demo-control$(patsubst -2d83b6a,,-$(FASTTD3)) $${SEED:+--seeds $$SEED} $${STEPS:+--steps "$$STEPS"}
 # A demo's arguments are checked before the long installation.
-demo demo-vision demo-control: CHECK = $(DEMO) --check
+demo demo-trl demo-vision demo-control: CHECK = $(DEMO) --check
 ## report: the paper's tables and figures, ours beside them (FOLDERS="copied/a ...")
 report: $(call ready,cpu)
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py report "$${folders[@]}"

@@ -1,1 +1,1 @@
-"""Three demos on a CPU: llm (verl), vision (timm) and control (FastTD3). `runner` is what they share."""
+"""Demos on a CPU: llm (verl), trl, vision (timm) and control (FastTD3). `runner` is what they share."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What the three demos share: arguments, child processes, finished runs, tables."""
+"""What the demos share: arguments, child processes, finished runs, tables."""
 
 import contextlib
 import os

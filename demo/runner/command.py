@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def make_parser(module: str, description: str) -> argparse.ArgumentParser:
-    """A parser with the arguments that all demos have."""
+def make_parser(module: str, description: str, has_checkout: bool = True) -> argparse.ArgumentParser:
+    """A parser with the arguments that all demos have; `--checkout`, where the upstream is a clone."""
     parser = argparse.ArgumentParser(prog=module, description=description)
-    parser.add_argument("--checkout", type=Path, help="folder of the upstream")
+    if has_checkout:
+        parser.add_argument("--checkout", type=Path, help="folder of the upstream")
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--fresh", action="store_true", help="train again even where there are finished runs")
     parser.add_argument("--check", action="store_true", help="check these arguments and stop")

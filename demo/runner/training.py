@@ -19,8 +19,10 @@ from recipes import run_json
 
 LOG_FILE = "log.txt"
 POLL_SECONDS = 0.5
+# Floats to the last bit, which pandas 3 reads anyway; of the argument it then warns.
+FLOATS = {"float_precision": "round_trip"} if pandas.__version__ < "3" else {}
 PACKAGES = ("torch", "numpy", "transformers", "tensordict", "ray", "TransferQueue", "torchvision", "pillow")
-PACKAGES += ("scikit-learn", "gymnasium", "mujoco", "stable-baselines3")
+PACKAGES += ("scikit-learn", "gymnasium", "mujoco", "stable-baselines3", "trl", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Training:
     rows: the rows that the process has written so far; length: how many a complete run writes.
     show: what the progress says, from these rows.
     record: for its run.json, see `begin`.
+    resumes: whether the process goes on from what an interrupted one left in the folder, which is then not emptied.
     """
 
     label: str
@@ -43,11 +46,12 @@ class Training:
     length: int
     show: Callable[[pandas.DataFrame], str]
     record: dict
+    resumes: bool = False
 
 
-def begin(host: str, task: str, agent: str, seed: int, total_steps: int, checkout: Path) -> dict:
-    """The record of a run that starts now. host: the upstream in the checkout."""
-    code = run_json.code(ROOT, checkout)
+def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, *checkout: Path) -> dict:
+    """The record of a run that starts now. host: the upstream, which is in the checkout if it is a clone."""
+    code = run_json.code(ROOT, *checkout)
     return run_json.begin(host, task, seed, total_steps, PACKAGES, agent=agent, command=sys.orig_argv[1:], **code)
 
 
@@ -74,19 +78,22 @@ def train(trainings: list[Training], fresh: bool = False) -> None:
     waiting = [training for training in trainings if not is_reused(training.folder, training.label, fresh)]
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(contextlib.closing(_follow(training, position)))
+            stack.enter_context(contextlib.closing(_follow(training, position, fresh)))
             for position, training in enumerate(waiting)
         ]
         while running := [training for training in running if next(training, False)]:
             time.sleep(POLL_SECONDS)
 
 
-def _follow(training: Training, position: int) -> Iterator[bool]:
+def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
     """One training: each next() looks at it once and gives True, until it has ended. position: of its progress."""
-    folder, began, has_ended = empty(training.folder), time.monotonic(), False
+    folder, began, has_ended = training.folder, time.monotonic(), False
+    if not training.resumes or fresh:
+        empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with (
         tqdm(desc=training.label, total=training.length, position=position, leave=False, disable=None) as bar,
-        (folder / LOG_FILE).open("w") as log,
+        (folder / LOG_FILE).open("a") as log,
         process_group(training.command, training.environment, log, folder) as process,
     ):
         while not has_ended:
@@ -116,4 +123,4 @@ def complete_lines(file: Path) -> str:
 def csv_rows(file: Path) -> pandas.DataFrame:
     """The complete rows of a CSV file that another process is writing."""
     text = complete_lines(file)
-    return pandas.read_csv(io.StringIO(text), float_precision="round_trip") if text else pandas.DataFrame()
+    return pandas.read_csv(io.StringIO(text), **FLOATS) if text else pandas.DataFrame()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Arithmetic in words: a task whose prompts have many right answers, and one whose prompts have a single one."""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Question = tuple[int, ...]
+VALIDATION_PROMPTS = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """Questions, and what is right.
+
+    Attributes:
+        questions: all of them, each the numbers that its prompt has.
+        words: the prompt, with these numbers.
+        is_right: of a question and an answer, which is the whole text up to the end-of-sequence token.
+        demonstration: a right answer, each with the same probability.
+        length: of the longest right answer, in tokens of the model, with the end of sequence.
+    """
+
+    questions: tuple[Question, ...]
+    words: str
+    is_right: Callable[[Question, str], bool]
+    demonstration: Callable[[Question, random.Random], str]
+    length: int
+
+    def prompt(self, question: Question) -> str:
+        return self.words.format(*question)
+
+    def question_of(self, prompt: str) -> Question:
+        return tuple(map(int, re.findall(r"\d+", prompt)))
+
+    @property
+    def validation(self) -> list[Question]:
+        """Questions that no training sees."""
+        return random.Random(0).sample(self.questions, VALIDATION_PROMPTS)
+
+    @property
+    def training(self) -> list[Question]:
+        held_out = set(self.validation)
+        return [question for question in self.questions if question not in held_out]
+
+
+def _is_pair(question: Question, answer: str) -> bool:
+    found = re.fullmatch(r"(\d+) \+ (\d+)", answer)
+    return found is not None and int(found[1]) + int(found[2]) == question[0]
+
+
+def _pair(question: Question, rng: random.Random) -> str:
+    first = rng.randint(1, question[0] - 1)
+    return f"{first} + {question[0] - first}"
+
+
+TASKS = {
+    # up to 100 right answers, in which the first number is free
+    "pairs": Task(
+        questions=tuple((total,) for total in range(20, 100)),
+        words="Write two whole numbers whose sum is {}. Answer like this: a + b\n",
+        is_right=_is_pair,
+        demonstration=_pair,
+        length=7,
+    ),
+    "sums": Task(
+        questions=tuple((a, b) for a in range(10, 50) for b in range(10, 50)),
+        words="Write the sum of {} and {}. Answer with the number alone.\n",
+        is_right=lambda question, answer: answer == str(sum(question)),
+        demonstration=lambda question, rng: str(sum(question)),
+        length=3,
+    ),
+}
+
+
+def right_answers(task: Task, questions: Sequence[Question], answers: Sequence[str], size: int) -> list[set[str]]:
+    """The distinct right answers of each group of `size` answers; a group's questions are the same."""
+    right = [answer if task.is_right(question, answer) else None for question, answer in zip(questions, answers)]
+    return [set(right[i : i + size]) - {None} for i in range(0, len(right), size)]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""`make demo-trl`: its tasks and arms, and on TRL's real trainer two steps of a tiny model, stopped and resumed."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import random
+import shutil
+import signal
+
+import pandas
+import pytest
+import tiny_grpo
+import torch
+
+from demo.runner.training import run_json
+from demo.trl import __main__ as cli
+from demo.trl import model, report, training
+from demo.trl.settings import ARMS, STEPS_FILE, VALIDATION_FILE, Settings, arm_settings
+from demo.trl.tasks import TASKS, right_answers
+
+START = {"response_entropy": 2.0, "token_entropy": 1.0}
+
+
+@pytest.mark.parametrize(
+    "task, question, right, wrong",
+    [
+        ("pairs", (42,), ["40 + 2", "0 + 42", "2 + 40"], ["40 + 3", "40 + 2.", " 40 + 2", "40+2", "40 + 2 + 0", ""]),
+        ("sums", (17, 25), ["42"], ["43", "42.", "042", "17 + 25 = 42", ""]),
+    ],
+)
+def test_what_is_right(task, question, right, wrong):
+    kind = TASKS[task]
+    assert kind.question_of(kind.prompt(question)) == question
+    assert [kind.is_right(question, answer) for answer in right + wrong] == [True] * len(right) + [False] * len(wrong)
+    answers = [right[0], right[0], wrong[0], right[-1]]
+    assert list(map(len, right_answers(kind, [question] * 4, answers, 2))) == [1, 1]
+
+
+@pytest.mark.parametrize("kind", TASKS.values(), ids=TASKS)
+def test_demonstrations_are_right_and_validation_is_held_out(kind):
+    rng = random.Random(1)
+    assert all(kind.is_right(question, kind.demonstration(question, rng)) for question in kind.questions)
+    assert not set(kind.validation) & set(kind.training)
+    assert set(kind.validation) | set(kind.training) == set(kind.questions)
+
+
+def test_arms_differ_from_grpo_in_what_their_names_say():
+    found = {arm: arm_settings(arm, 0.5, START) for arm in ARMS}
+    assert found["grpo"] == {} and found["era"] == {"era_k": 2.0, "era_low": 1.0}
+    assert found["adaptive"] == {"use_adaptive_entropy": True, "entropy_target": 0.5}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A tiny random model with a character tokenizer, as the warm-up would leave it."""
+    folder = tmp_path / "start"
+    tiny_grpo.write(folder, torch.float32, sharpness=1)
+    tiny_grpo.tokenizer().save_pretrained(folder)
+    (folder / model.VALIDATION_FILE).write_text(json.dumps(START))
+    return folder
+
+
+def run(folder, start, arm, steps=2):
+    folder.mkdir(exist_ok=True)
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        training.main(start, arm, 0.9, "pairs", 1, steps)
+    return pandas.read_csv(folder / STEPS_FILE)
+
+
+def stop_at_step_2(rows, args, state, control, **_):
+    if state.global_step == 1:  # of those that are done
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("demo.trl.settings.SAVE_STEPS", 1)
+    with_a_2 = dataclasses.replace(TASKS["pairs"], is_right=lambda question, answer: "2" in answer)
+    monkeypatch.setitem(TASKS, "pairs", with_a_2)  # a random model gets that right now and then
+    whole = run(tmp_path / "whole", start, "era")
+    assert whole["step"].tolist() == [1, 2] and (whole["response_entropy"] > 1).all()
+    assert whole["reward"].between(0, 1, inclusive="neither").all() and (whole["scaled_token_fraction"] > 0).all()
+    assert not list((tmp_path / "whole").glob("checkpoint-*"))
+
+    stopped = tmp_path / "stopped"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training.Rows, "on_step_begin", stop_at_step_2)
+        run(stopped, start, "era")
+    assert (stopped / "checkpoint-1" / STEPS_FILE).exists() and not (stopped / VALIDATION_FILE).exists()
+    shutil.copytree(stopped / "checkpoint-1", stopped / "checkpoint-2")
+    (stopped / "checkpoint-2" / STEPS_FILE).unlink()  # one that was being written
+    resumed = run(stopped, start, "era")
+    same = whole.columns.drop("step_seconds")
+    assert resumed[same].equals(whole[same])
+    ends = [json.loads((tmp_path / name / VALIDATION_FILE).read_text()) for name in ("whole", "stopped")]
+    assert ends[0] == ends[1] and {"reward", "pass_at_8", "distinct_32", "token_entropy"} <= ends[0].keys()
+
+
+def test_the_demo_from_the_warm_up_to_its_reuse(start, tmp_path, capsys):
+    settings, out = Settings(steps=1), tmp_path / "out"
+    shutil.copytree(start, folder := out / f"warmup-{settings.task_name}-seed{settings.seed}")
+    measures = dict.fromkeys(("reward", "pass_at_8", "distinct_8", "distinct_32"), 0.1)
+    (folder / model.VALIDATION_FILE).write_text(json.dumps(START | measures))
+    run_json.finish(folder, run_json.begin("transformers", "pairs", 1, None, ()))
+    cli.demo(arguments := cli.parse(["--out", str(out), "--steps", "1"]))
+    printed = capsys.readouterr().out
+    assert f"ERA's bound was {report.SHARE * START['response_entropy']:.2f} nats" in printed
+    assert (out / settings.name / "entropy.png").read_bytes().startswith(b"\x89PNG")
+    cli.demo(arguments)
+    again = capsys.readouterr().out
+    assert again.count(": reused, trained on ") == 4 and again.split("\n\n")[1:] == printed.split("\n\n")[1:]
