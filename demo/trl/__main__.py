@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m demo.trl [--task pairs] [--seed 1] [--steps 30]: GRPO, ERA and TRL's own bonus on a pretrained model."""
+"""python -m demo.trl [--task pairs] [--seed 1] [--steps 20]: GRPO, ERA and TRL's own bonus on a pretrained model."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, run
-from demo.trl.settings import ARMS, SHARE, STEPS_FILE, Settings
+from demo.trl.settings import ARMS, SHARE, STEPS_FILE, TRAINED_LAYERS, Settings
 from demo.trl.tasks import TASKS
 
 
@@ -39,19 +39,14 @@ def warm_up(settings: Settings, out: Path, fresh: bool = False) -> Path:
 def prepare(settings: Settings, arm: str, start: Path, folder: Path):
     """The arm's Training."""
     from demo.runner.child import ROOT, environment
-    from demo.runner.training import Training, begin, csv_rows, run_json
+    from demo.runner.training import Training, begin, csv_rows
 
     words = start.resolve(), arm, SHARE, settings.task_name, settings.seed, settings.steps
     return Training(
         label=ARMS[arm],
         folder=folder,
         command=[sys.executable, "-m", "demo.trl.training", *map(str, words)],
-        environment=environment(
-            ROOT,
-            HF_HUB_OFFLINE="1",  # nothing is to be downloaded
-            TOKENIZERS_PARALLELISM="false",
-            OMP_NUM_THREADS=str(min(run_json.cores(), 4)),
-        ),
+        environment=environment(ROOT, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"),  # nothing is downloaded
         rows=lambda: csv_rows(folder / STEPS_FILE),
         length=settings.steps,
         show=lambda rows: "reward {:.2f}, H_resp {:.2f}".format(*rows[["reward", "response_entropy"]].iloc[-1]),
@@ -68,12 +63,12 @@ def demo(arguments: argparse.Namespace) -> None:
     introduce(
         f'SmolLM2-135M learns the task "{settings.task_name}" with TRL\'s GRPOTrainer on this CPU, seed '
         f"{settings.seed}: a supervised warm-up until {model.TARGET_REWARD:.0%} of its answers are right, then "
-        f"{settings.steps} steps as GRPO, with ERA, and with TRL's adaptive entropy bonus.",
+        f"{settings.steps} steps of its upper {TRAINED_LAYERS} of 30 layers as GRPO, with ERA, and with TRL's adaptive "
+        "entropy bonus.",
         arguments.out,
     )
     start, folder = warm_up(settings, arguments.out, arguments.fresh), arguments.out / settings.name
-    for arm in ARMS:  # one after the other: each takes 6 GB
-        train([prepare(settings, arm, start, folder / arm)], arguments.fresh)
+    train([prepare(settings, arm, start, folder / arm) for arm in ARMS], arguments.fresh)
     report.end(settings, json.loads((start / model.VALIDATION_FILE).read_text()), folder)
 
 

@@ -62,10 +62,10 @@ def end(settings: Settings, start: dict[str, float], folder: Path) -> None:
     shown = runs.rename_axis("name").reset_index().assign(seed=settings.seed)
     shown = shown.rename(columns={label: short for label, (short, _) in SHOWN.items()})
     draw(settings, steps, low, folder / "entropy.png")
-    answers = 4 * ANSWERS * VALIDATION_PROMPTS
+    answers = ANSWERS * VALIDATION_PROMPTS
     note = (
         f"{held(low, steps, runs['response_entropy'])}\n"
-        f"Of {VALIDATION_PROMPTS} prompts x {4 * ANSWERS} answers; at a reward of 0.5 chance alone is +-"
+        f"Of {VALIDATION_PROMPTS} prompts x {ANSWERS} answers; at a reward of 0.5 chance alone is +-"
         f"{1.96 * math.sqrt(0.25 / answers):.2f} or more, between seeds much more. One run of {settings.steps} steps "
         "shows\nthat a pretrained model trains with ERA and how its entropy moves; it cannot show which arm is better. "
         "For that:\ndocs/rivals/trl.md."

@@ -37,13 +37,8 @@ class Task:
 
     @property
     def validation(self) -> list[Question]:
-        """Questions that no training sees."""
+        """16 of the questions."""
         return random.Random(0).sample(self.questions, VALIDATION_PROMPTS)
-
-    @property
-    def training(self) -> list[Question]:
-        held_out = set(self.validation)
-        return [question for question in self.questions if question not in held_out]
 
 
 def _is_pair(question: Question, answer: str) -> bool:
@@ -57,17 +52,17 @@ def _pair(question: Question, rng: random.Random) -> str:
 
 
 TASKS = {
-    # up to 100 right answers, in which the first number is free
+    # 6 to 21 right answers, in which the first number is free
     "pairs": Task(
-        questions=tuple((total,) for total in range(20, 100)),
-        words="Write two whole numbers whose sum is {}. Answer like this: a + b\n",
+        questions=tuple((total,) for total in range(5, 21)),
+        words="Two whole numbers whose sum is {}: ",
         is_right=_is_pair,
         demonstration=_pair,
         length=7,
     ),
     "sums": Task(
-        questions=tuple((a, b) for a in range(10, 50) for b in range(10, 50)),
-        words="Write the sum of {} and {}. Answer with the number alone.\n",
+        questions=tuple((a, b) for a in range(1, 11) for b in range(1, 11)),
+        words="The sum of {} and {}: ",
         is_right=lambda question, answer: answer == str(sum(question)),
         demonstration=lambda question, rng: str(sum(question)),
         length=3,

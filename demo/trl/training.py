@@ -78,12 +78,13 @@ def train(start: Path, settings: Settings, changes: dict, answers: int) -> None:
     """In this folder. changes: what differs from GRPO. answers: to each validation question, see model.measure."""
     rng, task = random.Random(settings.seed), settings.task
     policy, tokenizer = model.load(start)
+    model.train_upper_layers(policy)
     trainer = EraGRPOTrainer(
         model=policy,
         args=EraGRPOConfig(output_dir=".", **grpo(settings) | changes),
         reward_funcs=rewards(settings),
         train_dataset=Dataset.from_dict(
-            {"prompt": [task.prompt(rng.choice(task.training)) for _ in range(PROMPTS * settings.steps)]}
+            {"prompt": [task.prompt(rng.choice(task.questions)) for _ in range(PROMPTS * settings.steps)]}
         ),
         processing_class=tokenizer,
         callbacks=[Rows()],
@@ -95,7 +96,7 @@ def train(start: Path, settings: Settings, changes: dict, answers: int) -> None:
         shutil.rmtree(folder)
 
 
-def main(start: Path, arm: str, share: float, task: str, seed: int, steps: int, answers: int = 4 * ANSWERS) -> None:
+def main(start: Path, arm: str, share: float, task: str, seed: int, steps: int, answers: int = ANSWERS) -> None:
     measured = json.loads((start / model.VALIDATION_FILE).read_text())
     train(start, Settings(task, seed, steps), arm_settings(arm, share, measured), answers)
 
