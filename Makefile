@@ -111,10 +111,13 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 
 ##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 ## rivals: all of these, one after the other: days of two cores
-rivals: rivals-vision rivals-llm rivals-control
+rivals: rivals-vision rivals-llm rivals-trl rivals-control
 ## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
+## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus; 21 runs, resumes
+rivals-trl: $(call ready,trl-cpu)
+	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-vision: on digits: label smoothing, confidence penalty, focal loss
 rivals-vision: $(call ready,cpu) $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m rivals.launch vision

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Trains the runs of docs/rivals/llm.md or vision.md, and chooses settings by the rule written there.
+"""Trains the runs of docs/rivals/llm.md, trl.md or vision.md, and chooses settings by the rule written there.
 
-Repeating the command skips finished runs and starts interrupted ones over. Settings come from the environment:
+Repeating the command skips finished runs and starts interrupted ones over; those of trl go on from a checkpoint. Settings
+come from the environment:
 
   OUTPUT      folder of the runs: results/rivals
   JOBS        runs at a time: as many as this machine has cores
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from recipes import run_json
-from rivals import llm, records, vision
+from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
 PROJECT = records.PROJECT
@@ -64,7 +65,12 @@ def vision_stages(output: Path) -> Iterator[Runs]:
     yield runs("rivals.vision_run", vision.TASK, settings, FRESH_SEEDS)
 
 
-STAGES = {"llm": llm_stages, "vision": vision_stages}
+def trl_stages(output: Path) -> Iterator[Runs]:
+    for task, settings in trl.TASKS.items():
+        yield runs("rivals.trl_run", task, settings, trl.SEEDS, "--task", task)
+
+
+STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
 
 
 def is_finished(folder: Path) -> bool:
@@ -72,11 +78,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def train(folder: Path, command: list[str]) -> int:
-    """The exit code. The output is in LOG, in the folder, which begins empty."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    """The exit code. The output is in LOG, in the folder, which begins empty but for a checkpoint to go on from."""
+    if not any(folder.glob("checkpoint-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
-    with open(folder / LOG, "w") as log:
+    with open(folder / LOG, "a") as log:
         return subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT).returncode
 
 
@@ -125,7 +132,8 @@ def main() -> None:
             return
         if left:
             print(
-                f"{len(left)} of {len(stage)} runs to train, in {output}; each writes {LOG} and train.csv", flush=True
+                f"{len(left)} of {len(stage)} runs to train, in {output}; each writes {LOG} and its steps as CSV",
+                flush=True,
             )
         train_stage(left, int(jobs))
     print(f"All runs of docs/rivals/{domain}.md are finished, in {output}.")

@@ -3,16 +3,18 @@
 """Writes what finished runs measured to records/rivals/, as one set of tables.
 
 runs.csv has a row per run, with its machine, times and commit; samples.csv (llm) and measures.csv (vision) what was
-measured at its end; curves.csv (llm) its training, means over 5 steps. A run that is already there is replaced.
+measured at its end; curves.csv (llm, trl) its training, means over 5 steps. A run that is already there is replaced.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from demo.trl.settings import STEPS_FILE, VALIDATION_FILE
 from recipes import run_json
 from rivals import llm, vision
 from rivals.rule import KEY
@@ -27,6 +29,8 @@ ROWS = {
     "llm/runs": [],
     "llm/samples": ["temperature"],
     "llm/curves": ["step"],
+    "trl/runs": [],
+    "trl/curves": ["step"],
     "vision/runs": [],
     "vision/measures": ["variant", "set"],
 }
@@ -52,11 +56,25 @@ def _llm(folder: Path) -> dict[str, pd.DataFrame]:
     return {"llm/runs": pd.DataFrame([ends]), "llm/samples": pd.read_csv(folder / llm.SAMPLES), "llm/curves": curves}
 
 
+def _trl(folder: Path) -> dict[str, pd.DataFrame]:
+    steps = pd.read_csv(folder / STEPS_FILE)
+    last = steps.tail(LAST)
+    ends = {
+        **json.loads((folder / VALIDATION_FILE).read_text()),
+        "training_reward": last.reward.mean(),
+        "training_response_entropy": last.response_entropy.mean(),
+        "lowest_entropy": steps.response_entropy.min(),
+        "step_seconds": steps.step_seconds.median(),
+    }
+    curves = steps.groupby((steps.step - 1) // WINDOW).mean().assign(step=lambda found: (found.index + 1) * WINDOW)
+    return {"trl/runs": pd.DataFrame([ends]), "trl/curves": curves}
+
+
 def _vision(folder: Path) -> dict[str, pd.DataFrame]:
     return {"vision/runs": pd.DataFrame(index=[0]), "vision/measures": pd.read_csv(folder / vision.MEASURES)}
 
 
-HOSTS = {"verl": _llm, "rivals-vision": _vision}  # by the host in run.json
+HOSTS = {"verl": _llm, "trl": _trl, "rivals-vision": _vision}  # by the host in run.json
 
 
 def about(run: dict) -> dict:
