@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """Trains the runs of docs/rivals/llm.md, trl.md or vision.md, and chooses settings by the rule written there.
 
-Repeating the command skips finished runs and starts interrupted ones over; those of trl go on from a checkpoint. Settings
-come from the environment:
+Repeating the command skips finished runs and starts interrupted ones over; those of trl go on from a checkpoint.
+Settings come from the environment:
 
   OUTPUT      folder of the runs: results/rivals
   JOBS        runs at a time: as many as this machine has cores
@@ -66,8 +66,10 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
+    found = {}
     for task, settings in trl.TASKS.items():
-        yield runs("rivals.trl_run", task, settings, trl.SEEDS, "--task", task)
+        found |= runs("rivals.trl_run", task, settings, trl.SEEDS, "--task", task)
+    yield found
 
 
 STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
@@ -128,7 +130,8 @@ def main() -> None:
             for folder, command in left.items():
                 at = shlex.quote(str(folder))
                 print(f"mkdir -p {at} && cd {at} && PYTHONPATH={PROJECT} OMP_NUM_THREADS=1 {shlex.join(command)}")
-            print("note: these runs decide the next stage's settings.", file=sys.stderr)
+            if domain != "trl":  # which has one stage
+                print("note: these runs decide the next stage's settings.", file=sys.stderr)
             return
         if left:
             print(

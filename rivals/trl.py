@@ -4,7 +4,7 @@
 
 STEPS, LEARNING_RATE, ANSWERS = 150, 1e-5, 32
 SEEDS = (1, 2, 3)
-# Settings are shares of the entropy after the warm-up: of H_resp for ERA's bound, of the mean over tokens for the bonus.
+# Shares of the entropy after the warm-up: of H_resp for ERA's bound, of the mean token entropy for the bonus's target.
 TASKS = {
     "pairs": {"grpo": ("0",), "era": ("0.3", "0.6"), "adaptive": ("0.3", "0.6")},
     "sums": {"grpo": ("0",), "era": ("0.3",)},
