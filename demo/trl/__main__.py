@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m demo.trl [--task pairs] [--seed 1] [--steps 20]: GRPO, ERA and TRL's own bonus on a pretrained model."""
+"""python -m demo.trl [--task pairs] [--seed 1] [--steps 16]: GRPO, ERA and TRL's own bonus on a pretrained model."""
 
 import argparse
 import json

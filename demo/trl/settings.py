@@ -22,7 +22,7 @@ ARMS = {"grpo": "GRPO", "era": "ERA", "adaptive": "TRL's bonus"}
 class Settings:
     task_name: str = "pairs"
     seed: int = 1
-    steps: int = 20
+    steps: int = 16
 
     @property
     def task(self) -> Task:
