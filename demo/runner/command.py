@@ -51,6 +51,6 @@ def run(demo: Callable[[argparse.Namespace], None], arguments: argparse.Namespac
     except KeyboardInterrupt:
         sys.exit("\ndemo: stopped; finished runs are kept")
     except ModuleNotFoundError as error:
-        sys.exit(f"demo: {error} for {sys.executable}. its make target sets up a Python that has it")
+        sys.exit(f"demo: {error} for {sys.executable}. The make target of this demo sets up a Python that has it")
     except OSError as error:
         sys.exit(f"demo: {error}")
