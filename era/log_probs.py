@@ -48,7 +48,7 @@ OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 
 # Elements of the logits that are worked on at a time: in fp32 they stay in the last-level cache of
 # a CPU, or are enough to fill a GPU.
-_CPU_CHUNK_ELEMENTS = 2**21
+_CPU_CHUNK_ELEMENTS = 2**22
 _GPU_CHUNK_ELEMENTS = 2**27
 # From so many elements on a call is compiled: below, the seconds of compiling would not come back.
 _COMPILED_FROM_ELEMENTS = 2**22
@@ -246,15 +246,11 @@ def _sums(z, factors, with_mean, squares):
     Args:
         z: (n, vocabulary), any floating dtype.
         factors: (n, any) fp64.
-        squares: the factors are f, 2 f and f / 2, so that one exponential makes all.
+        squares: as in `_weights`.
     """
-    largest, dtype = z.amax(-1, keepdim=True).double(), at_least_fp32(z.dtype)
+    largest = z.amax(-1, keepdim=True).double()
     d = z.double() - largest
-    if squares:
-        w = (d * factors[:, 2:]).to(dtype).exp()
-        weights = [w * w, (w * w) * (w * w), w]
-    else:
-        weights = [(d * f).to(dtype).exp() for f in factors.split(1, -1)]
+    weights = _weights(d, factors, at_least_fp32(z.dtype), squares)
     totals = [w.sum(-1, keepdim=True, dtype=torch.double) for w in weights]
     mean = torch.zeros_like(largest)
     if with_mean:
@@ -262,7 +258,22 @@ def _sums(z, factors, with_mean, squares):
     return largest, torch.cat(totals, -1).log(), mean
 
 
-def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d):
+def _weights(d, factors, dtype, squares):
+    """exp(f d) for each factor f.
+
+    With `squares` one exponential makes all: of three factors f, 2 f and f / 2, or of two factors,
+    each of them the row's smaller one or twice that.
+    """
+    if not squares:
+        return [(d * f).to(dtype).exp() for f in factors.split(1, -1)]
+    smallest = factors.amin(-1, keepdim=True)
+    w = (d * smallest).to(dtype).exp()
+    if factors.size(-1) == 3:
+        return [w * w, (w * w) * (w * w), w]
+    return [torch.where(f > smallest, w * w, w) for f in factors.split(1, -1)]
+
+
+def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d, squares):
     """Takes the place of z: sum over f of exp(f d) columns_f, and exp(f d) d by_d of the first f.
 
     At the label it is `at_label`, which fp64 made of terms that cancel; 0 in rows without a
@@ -272,9 +283,10 @@ def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d
         z: (n, vocabulary), any floating dtype.
         active, labels: (n, 1).
         at_label, largest, factors, columns, by_d: (n, any), fp32 (fp64 for fp64); by_d or None.
+        squares: as in `_weights`.
     """
     d = z.to(largest.dtype) - largest
-    weights = [(d * f).exp() for f in factors.split(1, -1)]
+    weights = _weights(d, factors, d.dtype, squares)
     gradient = sum(w * column for w, column in zip(weights, columns.split(1, -1)))
     if by_d is not None:
         gradient = gradient + weights[0] * d.clamp(min=_LOWEST) * by_d
@@ -305,13 +317,21 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
             wanted = factors[part]
             if _are_equal(wanted):
                 wanted = wanted[:, :1]
-            largest[part], log_z[part], mean[part] = make(z, wanted, with_mean, squares)
+            by_squares = squares or _are_doubled(wanted)
+            largest[part], log_z[part], mean[part] = make(z, wanted, with_mean, by_squares)
     return _Sums(largest, logits.gather(-1, rows.labels) - largest, log_z, mean)
 
 
 def _are_equal(factors: torch.Tensor) -> bool:
     """Whether the two factors of each of these rows are equal: one exponential serves both."""
     return factors.size(-1) == 2 and torch.equal(factors[:, 0], factors[:, 1])
+
+
+def _are_doubled(factors: torch.Tensor) -> bool:
+    """Whether each of these rows has two factors, equal or one twice the other: as with k = 2."""
+    smallest = factors.amin(-1, keepdim=True)
+    doubled = (factors == smallest) | (factors == 2 * smallest)
+    return factors.size(-1) == 2 and bool(doubled.all())
 
 
 def _original_and_entropy(sums: _Sums, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -405,7 +425,7 @@ def _write_rows(result, logits, columns, compile) -> None:
         of_part = [column if column is None else column[part] for column in columns]
         if _are_equal(of_part[4]):
             of_part[4], of_part[5] = of_part[4][:, :1], of_part[5].sum(-1, keepdim=True)
-        write(out, *of_part)
+        write(out, *of_part, _are_doubled(of_part[4]))
         result[end : part.start] = 0
         end = part.stop
     result[end:] = 0
