@@ -46,9 +46,11 @@ import torch
 # never reaches a gradient.
 OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 
-# Elements of the logits that are worked on at a time: in fp32 they stay in the last-level cache of
-# a CPU, or are enough to fill a GPU.
-_CPU_CHUNK_ELEMENTS = 2**22
+# Elements of the logits that are worked on at a time. On a CPU the intermediate results of torch's
+# own operations, in fp64, must stay in the cache. A compiled loop has none, and calling it costs
+# 0.1 ms. On a GPU these are enough to fill it.
+_CPU_CHUNK_ELEMENTS = 2**19
+_COMPILED_CHUNK_ELEMENTS = 2**22
 _GPU_CHUNK_ELEMENTS = 2**27
 # From so many elements on a call is compiled: below, the seconds of compiling would not come back.
 _COMPILED_FROM_ELEMENTS = 2**22
@@ -305,13 +307,13 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
     if kernels and count:
         largest, log_z, mean = kernels.sums(logits, rows.active, factors, with_mean, squares)
     elif count:
-        make = _compiled(_sums, logits) if compile else _sums
+        make, elements = _runner(_sums, logits, compile)
         dtype, buffer = at_least_fp32(logits.dtype), None
         if logits.device.type == "cpu" and dtype != logits.dtype:
             # A loop over bf16 and fp64 is not well vectorised. One buffer, since the system would
             # map the pages of a fresh one for every part.
-            buffer = torch.empty_like(logits[: _rows_at_a_time(logits)], dtype=dtype)
-        for part in _parts(logits, rows.active):
+            buffer = torch.empty_like(logits[: _rows_at_a_time(logits, elements)], dtype=dtype)
+        for part in _parts(logits, rows.active, elements):
             z = logits[part]
             z = z if buffer is None else buffer[: len(z)].copy_(z)
             wanted = factors[part]
@@ -417,8 +419,8 @@ def _write_rows(result, logits, columns, compile) -> None:
         if inplace:  # a kernel writes behind autograd's back
             torch.autograd.graph.increment_version(result)
         return
-    write, end = _compiled(_write_gradient, logits) if compile else _write_gradient, 0
-    for part in _parts(logits, active) if factors.size(-1) else ():
+    (write, elements), end = _runner(_write_gradient, logits, compile), 0
+    for part in _parts(logits, active, elements) if factors.size(-1) else ():
         out = result[part]
         if not inplace:
             out.copy_(logits[part])
@@ -449,7 +451,8 @@ class _TopK:
     """The softmax over the k largest logits of each row, under `factors` of z, (rows, n)."""
 
     def __init__(self, logits, labels, factors, k):
-        parts = [_top_k(part, k) for part in logits.detach().split(_rows_at_a_time(logits))]
+        rows = _rows_at_a_time(logits, _eager_elements(logits))
+        parts = [_top_k(part, k) for part in logits.detach().split(rows)]
         values, self.indices = (torch.cat(tensors) for tensors in zip(*parts))
         values = values.double().unsqueeze(-2)
         values = values - values.amax(-1, keepdim=True)
@@ -524,31 +527,35 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 # What runs the formulas: a few rows at a time, compiled where that pays, or Triton's kernels.
 
 
-def _rows_at_a_time(logits: torch.Tensor) -> int:
-    on_cpu = logits.device.type == "cpu"
-    elements = _CPU_CHUNK_ELEMENTS if on_cpu else _GPU_CHUNK_ELEMENTS
-    threads = torch.get_num_threads() if on_cpu else 1  # each of them takes whole rows
+def _runner(function: Callable, logits: torch.Tensor, compile: bool) -> tuple[Callable, int]:
+    """`function`, compiled where that pays and can be done, and the elements it takes at a time."""
+    is_large = logits.numel() >= _COMPILED_FROM_ELEMENTS
+    can_compile = backend(logits.device, compile) == "torch.compile"
+    # Within a torch.compile of the caller's the formulas are compiled as a part of it.
+    if is_large and can_compile and not torch.compiler.is_compiling():
+        return functools.partial(_run_compiled, function), _COMPILED_CHUNK_ELEMENTS
+    return function, _eager_elements(logits)
+
+
+def _eager_elements(logits: torch.Tensor) -> int:
+    return _CPU_CHUNK_ELEMENTS if logits.device.type == "cpu" else _GPU_CHUNK_ELEMENTS
+
+
+def _rows_at_a_time(logits: torch.Tensor, elements: int) -> int:
+    # Each thread of a CPU takes whole rows.
+    threads = torch.get_num_threads() if logits.device.type == "cpu" else 1
     return max(1, elements // logits.size(-1) // threads) * threads
 
 
-def _parts(logits: torch.Tensor, active: torch.Tensor) -> Iterator[slice]:
+def _parts(logits: torch.Tensor, active: torch.Tensor, elements: int) -> Iterator[slice]:
     """Slices of about equally many rows, without the rows at their ends that are not active."""
-    count = math.ceil(len(logits) / _rows_at_a_time(logits))
+    count = math.ceil(len(logits) / _rows_at_a_time(logits, elements))
     active, end = active.flatten().cpu(), 0
     for i in range(count):
         begin, end = end, len(logits) * (i + 1) // count
         inside = active[begin:end].nonzero()
         if len(inside):
             yield slice(begin + int(inside[0]), begin + int(inside[-1]) + 1)
-
-
-def _compiled(function: Callable, logits: torch.Tensor) -> Callable:
-    """`function` for these logits, compiled where that pays and can be done."""
-    is_large = logits.numel() >= _COMPILED_FROM_ELEMENTS
-    # Within a torch.compile of the caller's the formulas are compiled as a part of it.
-    if is_large and backend(logits.device) == "torch.compile" and not torch.compiler.is_compiling():
-        return functools.partial(_run_compiled, function)
-    return function
 
 
 def _run_compiled(function, *arguments):

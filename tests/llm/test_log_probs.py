@@ -392,7 +392,8 @@ def compiled(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_terms_are_the_same(asked, dtype, compiled, monkeypatch):
     """Rows of NaN and -inf, rows outside the mask, out of place and in place, in six parts."""
-    monkeypatch.setattr(log_probs, "_CPU_CHUNK_ELEMENTS", 4 * WIDTH)
+    for chunk in ("_CPU_CHUNK_ELEMENTS", "_COMPILED_CHUNK_ELEMENTS"):
+        monkeypatch.setattr(log_probs, chunk, 4 * WIDTH)
     logits, labels, scale = rows(23, WIDTH, 3.0)
     logits[3, 7], logits[5, 6000:] = math.nan, -math.inf
     mask, temperature = torch.arange(23) % 7 > 0, torch.linspace(0.5, 1.5, 23)
