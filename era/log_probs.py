@@ -593,7 +593,7 @@ def _not_compiled(error: Exception) -> str:
     errors = [line for line in lines if "error: " in line]
     reason = ": ".join(lines[:1] + errors[:1]) or type(inner).__name__
     return (
-        f"ERA: torch.compile failed, so log-probs take several times as long: {reason}\n"
+        f"ERA: torch.compile failed, so log-probs take two to four times as long: {reason}\n"
         "It needs a C++ compiler (install g++ or clang) and a folder to write to "
         "(TORCHINDUCTOR_CACHE_DIR, by default /tmp/torchinductor_USER; delete that folder if a "
         "compilation was interrupted). era.compile=False goes on like this and says nothing."
