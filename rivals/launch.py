@@ -66,10 +66,9 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    found = {}
-    for task, settings in trl.TASKS.items():
-        found |= runs("rivals.trl_run", task, settings, trl.SEEDS, "--task", task)
-    yield found
+    for found in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS):
+        of_tasks = (runs("rivals.trl_run", task, found[task], trl.SEEDS, "--task", task) for task in found)
+        yield {name: words for stage in of_tasks for name, words in stage.items()}
 
 
 STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
@@ -130,8 +129,7 @@ def main() -> None:
             for folder, command in left.items():
                 at = shlex.quote(str(folder))
                 print(f"mkdir -p {at} && cd {at} && PYTHONPATH={PROJECT} OMP_NUM_THREADS=1 {shlex.join(command)}")
-            if domain != "trl":  # which has one stage
-                print("note: these runs decide the next stage's settings.", file=sys.stderr)
+            print("note: the runs of a next stage need these.", file=sys.stderr)
             return
         if left:
             print(

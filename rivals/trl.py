@@ -4,8 +4,9 @@
 
 STEPS, LEARNING_RATE, ANSWERS = 150, 1e-5, 32
 SEEDS = (1, 2, 3)
-# Shares of the entropy after the warm-up: of H_resp for ERA's bound, of the mean token entropy for the bonus's target.
+# Bounds and targets in nats.
 TASKS = {
-    "pairs": {"grpo": ("0",), "era": ("0.3", "0.6"), "adaptive": ("0.3", "0.6")},
-    "sums": {"grpo": ("0",), "era": ("0.3",)},
+    "pairs": {"grpo": ("0",), "era": ("0.6", "1.2"), "adaptive": ("0.22", "0.45")},
+    "sums": {"grpo": ("0",), "era": ("0.6",)},
 }
+WARM_UP = {"warm-up": ("0",)}

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m demo.trl [--task pairs] [--seed 1] [--steps 16]: GRPO, ERA and TRL's own bonus on a pretrained model."""
+"""python -m demo.trl [--task pairs] [--seed 1] [--steps 20]: GRPO, ERA and TRL's own bonus on a pretrained model."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, run
-from demo.trl.settings import ARMS, SHARE, STEPS_FILE, TRAINED_LAYERS, Settings
+from demo.trl.settings import ARMS, BOUNDS, STEPS_FILE, TRAINED_LAYERS, Settings
 from demo.trl.tasks import TASKS
 
 
@@ -21,55 +20,57 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def warm_up(settings: Settings, out: Path, fresh: bool = False) -> Path:
-    """The folder of the model that all runs start from."""
-    from demo.runner.training import begin, empty, is_reused, run_json
-    from demo.trl import model
-
-    folder = out / f"warmup-{settings.task_name}-seed{settings.seed}"
-    if is_reused(folder, "warm-up", fresh):
-        return folder
-    record = begin("transformers", settings.task_name, "warm-up", settings.seed, None)
-    found = model.write_start(empty(folder), settings)
-    run_json.finish(folder, record)
-    print(f"warm-up: {found['updates']} updates, {found['reward']:.0%} of the answers are right", flush=True)
-    return folder
-
-
-def prepare(settings: Settings, arm: str, start: Path, folder: Path):
-    """The arm's Training."""
+def prepare(settings: Settings, label: str, folder: Path, length: int, show, *words, resumes: bool = False):
+    """The Training whose process is `python -m demo.trl.training WORDS`."""
     from demo.runner.child import ROOT, environment
     from demo.runner.training import Training, begin, csv_rows
 
-    words = start.resolve(), arm, SHARE, settings.task_name, settings.seed, settings.steps
     return Training(
-        label=ARMS[arm],
+        label=label,
         folder=folder,
         command=[sys.executable, "-m", "demo.trl.training", *map(str, words)],
-        environment=environment(ROOT, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"),  # nothing is downloaded
+        # Nothing is downloaded.
+        environment=environment(ROOT, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"),
         rows=lambda: csv_rows(folder / STEPS_FILE),
-        length=settings.steps,
-        show=lambda rows: "reward {:.2f}, H_resp {:.2f}".format(*rows[["reward", "response_entropy"]].iloc[-1]),
-        record=begin("trl", settings.task_name, arm, settings.seed, settings.steps),
-        resumes=True,
+        length=length,
+        show=show,
+        record=begin("trl", settings.task_name, label, settings.seed, length),
+        resumes=resumes,
     )
 
 
 def demo(arguments: argparse.Namespace) -> None:
     settings = Settings(arguments.task, arguments.seed, arguments.steps)
     from demo.runner.training import train
-    from demo.trl import model, report
+    from demo.trl import report
 
+    updates = settings.task.warm_up_updates
     introduce(
-        f'SmolLM2-135M learns the task "{settings.task_name}" with TRL\'s GRPOTrainer on this CPU, seed '
-        f"{settings.seed}: a supervised warm-up until {model.TARGET_REWARD:.0%} of its answers are right, then "
-        f"{settings.steps} steps of its upper {TRAINED_LAYERS} of 30 layers as GRPO, with ERA, and with TRL's adaptive "
-        "entropy bonus.",
+        f'SmolLM2-135M learns the task "{settings.task_name}" with TRL on this CPU, seed {settings.seed}: '
+        f"{updates} supervised updates as a warm-up, then {settings.steps} steps of GRPO, of GRPO with ERA, and of "
+        f"GRPO with TRL's adaptive entropy bonus, each of the upper {TRAINED_LAYERS} of 30 layers.",
         arguments.out,
     )
-    start, folder = warm_up(settings, arguments.out, arguments.fresh), arguments.out / settings.name
-    train([prepare(settings, arm, start, folder / arm) for arm in ARMS], arguments.fresh)
-    report.end(settings, json.loads((start / model.VALIDATION_FILE).read_text()), folder)
+    start, folder = arguments.out / f"warm-up-{settings.task_name}-seed{settings.seed}", arguments.out / settings.name
+    words = settings.task_name, settings.seed
+
+    def loss(rows):
+        return f"loss {rows['loss'].iloc[-1]:.2f}"
+
+    def measures(rows):
+        return "reward {:.2f}, H_resp {:.2f}".format(*rows[["reward", "response_entropy"]].iloc[-1])
+
+    train([prepare(settings, "warm-up", start, updates, loss, "warm-up", 0, *words, 0)], arguments.fresh)
+    runs = [
+        prepare(
+            *(settings, label, folder / arm, settings.steps, measures),
+            *(arm, BOUNDS[arm], *words, settings.steps, start.resolve()),
+            resumes=True,
+        )
+        for arm, label in ARMS.items()
+    ]
+    train(runs, arguments.fresh)
+    report.end(settings, folder)
 
 
 if __name__ == "__main__":

@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from demo.trl.tasks import TASKS, Task
 
 PROMPTS = 4  # of a step
-ANSWERS = 8  # sampled for each prompt, in training and in validation; pass@8 is of them
+ANSWERS = 8  # sampled for each prompt, in training and at the end of the demo; pass@8 is of them
 TRAINED_LAYERS = 10  # of 30
 SAVE_STEPS = 50  # a checkpoint, of all weights and the optimizer of those that are trained, has 0.8 GB
 STEPS_FILE, VALIDATION_FILE = "steps.csv", "validation.json"
-
-# ERA's bound and the bonus's target are this share of the entropy after the warm-up: high, because few steps must reach
-# it. A bound for long runs is lower (the paper's is 0.3).
-SHARE = 0.6
 ARMS = {"grpo": "GRPO", "era": "ERA", "adaptive": "TRL's bonus"}
+# Of the demo: ERA's omega_low and the bonus's target, in nats. They are some three quarters of what the warm-up leaves
+# of H_resp and of the tokens' mean entropy: high, because few steps must reach them.
+BOUNDS = {"grpo": 0.0, "era": 1.5, "adaptive": 0.5}
 
 
 @dataclass(frozen=True)
 class Settings:
     task_name: str = "pairs"
     seed: int = 1
-    steps: int = 16
+    steps: int = 20
 
     @property
     def task(self) -> Task:
@@ -40,34 +39,50 @@ def has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def arm_settings(arm: str, share: float, start: dict[str, float]) -> dict:
-    """What differs from GRPO, as fields of EraGRPOConfig. start: measures after the warm-up, see model.measure."""
+def of_every_trainer(seed: int) -> dict:
     return {
-        "grpo": {},
-        "era": {"era_k": 2.0, "era_low": share * start["response_entropy"]},
-        "adaptive": {"use_adaptive_entropy": True, "entropy_target": share * start["token_entropy"]},
-    }[arm]
+        "output_dir": ".",
+        "seed": seed,
+        "lr_scheduler_type": "constant_with_warmup",
+        "gradient_checkpointing": False,
+        "bf16": has_bf16(),  # autocast; the weights are fp32
+        "use_cpu": True,
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
 
 
-def grpo(settings: Settings) -> dict:
-    """Of all arms: one update a batch, no KL loss. With era_k=1 ERA only logs H_resp, and TRL trains as without it."""
-    return {
+def warm_up(settings: Settings) -> dict:
+    """Fields of SFTConfig. After so few updates some of a group's answers are right and some are wrong."""
+    return of_every_trainer(settings.seed) | {
+        "per_device_train_batch_size": PROMPTS * ANSWERS,
+        "max_steps": settings.task.warm_up_updates,
+        "learning_rate": 2e-4,
+        "warmup_steps": 10,
+        "save_strategy": "no",
+    }
+
+
+def grpo(settings: Settings, method: str, bound: float) -> dict:
+    """Fields of EraGRPOConfig: one update a batch, no KL loss.
+
+    With era_k=1, as in the arms without ERA, ERA only logs H_resp, and TRL trains as without it.
+    """
+    of_method = {
+        "grpo": {"era_k": 1.0},
+        "era": {"era_k": 2.0, "era_low": bound},
+        "adaptive": {"era_k": 1.0, "use_adaptive_entropy": True, "entropy_target": bound},
+    }
+    common = {
         "era_enable": True,
-        "era_k": 1.0,
         "per_device_train_batch_size": PROMPTS * ANSWERS,
         "num_generations": ANSWERS,
         "max_completion_length": settings.task.length + 1,
         "max_steps": settings.steps,
-        "learning_rate": 3e-5,
-        "lr_scheduler_type": "constant",
+        "learning_rate": 5e-5,
         "temperature": 1.0,
-        "gradient_checkpointing": False,
-        "bf16": has_bf16(),  # autocast; the weights are fp32
-        "use_cpu": True,
-        "report_to": [],
-        "logging_steps": 1,
-        "disable_tqdm": True,
         "save_steps": SAVE_STEPS,
         "save_total_limit": 1,
-        "seed": settings.seed,
     }
+    return of_every_trainer(settings.seed) | common | of_method[method]

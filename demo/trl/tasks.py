@@ -21,6 +21,7 @@ class Task:
         is_right: of a question and an answer, which is the whole text up to the end-of-sequence token.
         demonstration: a right answer, each with the same probability.
         length: of the longest right answer, in tokens of the model, with the end of sequence.
+        warm_up_updates: the number of supervised updates after which some three in ten answers are right.
     """
 
     questions: tuple[Question, ...]
@@ -28,6 +29,7 @@ class Task:
     is_right: Callable[[Question, str], bool]
     demonstration: Callable[[Question, random.Random], str]
     length: int
+    warm_up_updates: int
 
     def prompt(self, question: Question) -> str:
         return self.words.format(*question)
@@ -59,6 +61,7 @@ TASKS = {
         is_right=_is_pair,
         demonstration=_pair,
         length=7,
+        warm_up_updates=25,
     ),
     "sums": Task(
         questions=tuple((a, b) for a in range(1, 11) for b in range(1, 11)),
@@ -66,11 +69,14 @@ TASKS = {
         is_right=lambda question, answer: answer == str(sum(question)),
         demonstration=lambda question, rng: str(sum(question)),
         length=3,
+        warm_up_updates=25,
     ),
 }
 
 
-def right_answers(task: Task, questions: Sequence[Question], answers: Sequence[str], size: int) -> list[set[str]]:
-    """The distinct right answers of each group of `size` answers; a group's questions are the same."""
-    right = [answer if task.is_right(question, answer) else None for question, answer in zip(questions, answers)]
-    return [set(right[i : i + size]) - {None} for i in range(0, len(right), size)]
+def right_answers(task: Task, prompts: Sequence[str], answers: Sequence[str]) -> dict[str, list[str | None]]:
+    """The answers to each prompt, None for those that are wrong."""
+    found = {prompt: [] for prompt in prompts}
+    for prompt, answer in zip(prompts, answers):
+        found[prompt].append(answer if task.is_right(task.question_of(prompt), answer) else None)
+    return found

