@@ -64,7 +64,7 @@ def demo(arguments: argparse.Namespace) -> None:
     runs = [
         prepare(
             *(settings, label, folder / arm, settings.steps, measures),
-            *(arm, BOUNDS[arm], *words, settings.steps, start.resolve()),
+            *(arm, BOUNDS[settings.task_name][arm], *words, settings.steps, start.resolve()),
             resumes=True,
         )
         for arm, label in ARMS.items()

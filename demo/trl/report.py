@@ -42,7 +42,7 @@ def end(settings: Settings, folder: Path) -> None:
     picture(settings, steps, folder / "entropy.png")
     note = (
         f"H_resp: nats, the mean of the last {LAST} steps; before the first it was {first(steps):.2f}. ERA's bound is "
-        f"{BOUNDS['era']:.2f}.\nThe first three columns are of {ANSWERS} answers to each of 16 prompts by the final "
+        f"{BOUNDS[settings.task_name]['era']:.2f}.\nThe first three columns are of {ANSWERS} answers to each of 16 prompts by the final "
         "weights. One run of so few steps shows that\na pretrained model trains with ERA and how its entropy moves; "
         "it cannot show which arm is better: docs/rivals/trl.md."
     )
@@ -63,7 +63,7 @@ def picture(settings: Settings, steps: dict[str, pandas.DataFrame], file: Path) 
     window = min(11, settings.steps // 3 or 1)
     curves = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
     figure, axes = tables.picture(curves, "step", titles, STYLES, window)
-    low = BOUNDS["era"]
+    low = BOUNDS[settings.task_name]["era"]
     axes[0].axhline(low, color="0.5", linestyle=":", linewidth=1.2, label=rf"$\omega_\mathrm{{low}}$ = {low:.2f}")
     for axis in axes:
         axis.set_ylim(bottom=0)

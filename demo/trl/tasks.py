@@ -69,7 +69,7 @@ TASKS = {
         is_right=lambda question, answer: answer == str(sum(question)),
         demonstration=lambda question, rng: str(sum(question)),
         length=3,
-        warm_up_updates=25,
+        warm_up_updates=7,
     ),
 }
 
