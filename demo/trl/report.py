@@ -40,11 +40,14 @@ def end(settings: Settings, folder: Path) -> None:
     )
     runs.to_csv(folder / "runs.csv", index=False)
     picture(settings, steps, folder / "entropy.png")
+    low = BOUNDS[settings.task_name]["era"]
     note = (
-        f"H_resp: nats, the mean of the last {LAST} steps; before the first it was {first(steps):.2f}. ERA's bound is "
-        f"{BOUNDS[settings.task_name]['era']:.2f}.\nThe first three columns are of {ANSWERS} answers to each of 16 prompts by the final "
-        "weights. One run of so few steps shows that\na pretrained model trains with ERA and how its entropy moves; "
-        "it cannot show which arm is better: docs/rivals/trl.md."
+        f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first(steps):.2f}. ERA's bound is "
+        f"{low:.2f}.\n"
+        f"The first three columns are of {ANSWERS} answers to each of 16 prompts by the final weights. One run of so few "
+        "steps shows that\n"
+        "a pretrained model trains with ERA and how its entropy moves; it cannot show which arm is better: "
+        "docs/rivals/trl.md."
     )
     tables.print_end(tables.rows_and_means(runs, SHOWN), note, folder / "entropy.png", folder / "runs.csv")
 
