@@ -42,10 +42,10 @@ def end(settings: Settings, folder: Path) -> None:
     picture(settings, steps, folder / "entropy.png")
     low = BOUNDS[settings.task_name]["era"]
     note = (
-        f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first(steps):.2f}. ERA's bound is "
-        f"{low:.2f}.\n"
-        f"The first three columns are of {ANSWERS} answers to each of 16 prompts by the final weights. One run of so few "
-        "steps shows that\n"
+        f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first(steps):.2f}. "
+        f"ERA's bound is {low:.2f}.\n"
+        f"The first three columns are of {ANSWERS} answers to each of 16 prompts by the final weights. "
+        "One run of so few steps shows that\n"
         "a pretrained model trains with ERA and how its entropy moves; it cannot show which arm is better: "
         "docs/rivals/trl.md."
     )
