@@ -27,13 +27,15 @@ from tools.bench import tables
 
 
 class Host(NamedTuple):
-    """seconds: the column of train.csv. total: steps before the first row, whose number is in `steps_flag`.
+    """How a host's script trains. The first arm is the baseline, the second that of second_ratio.
 
-    The first arm is the baseline, the second that of second_ratio.
+    Attributes:
+        seconds: the column of train.csv.
+        steps: of a turn, between the first row and the last.
+        before: the first row has these. `steps_flag` gets the sum.
     """
 
     script: str
-    overlay: str
     seconds: str
     arms: dict[str, list[str]]
     flags: str
@@ -46,7 +48,6 @@ ERA = ["--agent", "fastsac_era"]
 HOSTS = {
     "fasttd3": Host(
         "fast_td3/train.py",
-        "fast_td3/era_training.py",
         "seconds",
         {
             "FastTD3": ["--agent", "fasttd3"],
@@ -66,7 +67,6 @@ HOSTS = {
     ),
     "ppo": Host(
         "5.PPO-continuous/PPO_continuous_main.py",
-        "5.PPO-continuous/era_ppo.py",
         "cpu_seconds",
         {"parameter": [], "head": ["--std", "head"], "era": ["--std", "era"]},
         "--env HalfCheetah-v4 --csv_path train.csv",
@@ -77,7 +77,7 @@ HOSTS = {
 }
 
 
-def seconds_per_step(host: Host, checkout: Path, flags: list[str]) -> float:
+def take_turn(host: Host, checkout: Path, flags: list[str]) -> dict:
     command = [sys.executable, str(checkout / host.script), *host.flags.split(), *flags]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -85,7 +85,7 @@ def seconds_per_step(host: Host, checkout: Path, flags: list[str]) -> float:
             sys.exit(f"{done.stdout}\nerror: {host.script} ended with exit code {done.returncode}; see above.")
         rows = pd.read_csv(Path(folder) / "train.csv")[[host.seconds, "global_step"]]
     seconds, steps = rows.iloc[-1] - rows.iloc[0]
-    return seconds / steps
+    return {"step": {"seconds": seconds / steps}}
 
 
 def main() -> None:
@@ -95,15 +95,13 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="beside the two baselines (default: all)")
     parser.add_argument("--steps", type=int, help="of a turn: as many as lie between rows, or multiples of that")
     args, flags = parser.parse_known_args()
-    host, checkout = HOSTS[args.host], args.checkout.resolve()
-    if not (checkout / host.overlay).is_file():
-        parser.error(f"--checkout: {checkout} is not {args.host} with the ERA overlay: no {host.overlay} there")
+    host = HOSTS[args.host]
     names = [name for number, name in enumerate(host.arms) if number < 2 or name in (args.arms or host.arms)]
     steps = args.steps or host.steps
     flags += [host.steps_flag, str(steps + host.before)]
-    arms = {name: partial(seconds_per_step, host, checkout, [*host.arms[name], *flags]) for name in names}
+    arms = {name: partial(take_turn, host, args.checkout.resolve(), [*host.arms[name], *flags]) for name in names}
     written = tables.Tables(args.csv)
-    table = tables.ratios(tables.take_turns(arms, args.turns), ratio=names[0], second_ratio=names[1])
+    table = tables.compare(arms, args.turns, warm_up=False, ratio=names[0], second_ratio=names[1])["step"]
     title = f"{host.script}, {args.turns} turns of {steps} steps; {' '.join(flags)}"
     written.add(title, table, host=args.host, steps=steps, turns=args.turns, flags=" ".join(flags))
 

@@ -3,19 +3,13 @@
 """The release's way of scaling, re-implemented from its description, in the place of verl/utils/era_fsdp.py's hooks.
 
 In the old_log_prob pass and in the update alike: entropies of all tokens (in the update under autograd), H_resp decided
-again from them, rows of the logits copied and scaled through an index, and a top-k filter through a second tensor of
-the logits' size. Its gate writes the advantages into integers, so that A >= 1 passes. It knows only the remove-padding
-path.
-
-Where the description leaves a choice, the cheaper is taken: the entropies are not kept for the backward pass, the
-filter holds its log-probs in the logits' dtype.
+again from them, and rows of the logits copied and scaled through an index. It knows only the remove-padding path. Where
+the description leaves a choice, the cheaper is taken: the entropies are not kept for the backward pass.
 """
 
-import torch
 import torch.nn.functional as F
 from verl.utils.era import response_entropy
 from verl.utils.era_fsdp import ActorHooks, response_mask
-from verl.utils.era_log_probs import OUTSIDE_TOP_K_LOG_PROB
 from verl.utils.torch_functional import logprobs_from_logits
 
 
@@ -25,10 +19,10 @@ class ReleaseHooks(ActorHooks):
     `scaled_fractions` gains one number per forward pass: the share of the response tokens that were scaled.
     """
 
-    def __init__(self, actor, low, high, k, top_k=None):
+    def __init__(self, actor, low, high, k, **_):
         super().__init__(actor)
         self._entropy_from_logits = actor.compute_entropy_from_logits
-        self._low, self._high, self._k, self._top_k = low, high, k, top_k
+        self._low, self._high, self._k = low, high, k
         self.scaled_fractions = []
 
     def requested_keys(self, data):
@@ -44,20 +38,12 @@ class ReleaseHooks(ActorHooks):
         bsz, seqlen = micro_batch["input_ids"].shape
         prompt_length = seqlen - advantages.size(1)
         entropy = self._entropy_from_logits(logits)
-        entropy = (
-            entropy.new_zeros(bsz * seqlen).index_copy(0, indices, entropy).view(bsz, seqlen)[:, prompt_length - 1 : -1]
-        )
+        entropy = entropy.new_zeros(bsz * seqlen).index_copy(0, indices, entropy).view(bsz, seqlen)
+        entropy = entropy[:, prompt_length - 1 : -1]
         h = response_entropy(entropy, response_mask(micro_batch, multi_turn=False)).unsqueeze(-1)
-        positive = advantages.long() > 0
-        low, high = (h < self._low) & positive, (h > self._high) & positive
+        low, high = (h < self._low) & (advantages > 0), (h > self._high) & (advantages > 0)
         self.scaled_fractions.append((low | high).float().mean())
         low, high = (F.pad(rows, (prompt_length - 1, 1)).flatten()[indices] for rows in (low, high))
         logits[low] = logits[low] * self._k
         logits[high] = logits[high] / self._k
-        if self._top_k is None:
-            return logprobs_from_logits(logits, labels, inplace_backward)
-        values, tops = logits.topk(self._top_k, dim=-1)
-        filtered = torch.full_like(logits, OUTSIDE_TOP_K_LOG_PROB).scatter(
-            -1, tops, values.log_softmax(-1).to(logits.dtype)
-        )
-        return filtered.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return logprobs_from_logits(logits, labels, inplace_backward)

@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What the benchmarks share: arms that take turns, ratios paired by turn, their tables and CSV files, the machine."""
+"""What the benchmarks share: arms that take turns, their costs, ratios paired by turn, tables, CSV files, the machine.
+
+An arm is a function that takes one turn and returns the costs of what it measured, by name: {"update": cost(...)}.
+"""
 
 import argparse
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import math
 import os
 import platform
+import re
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +25,8 @@ import torch
 
 from recipes import run_json
 
+Baseline = str | Mapping[str, str]  # the arm that all are compared with, or the one of each arm
+
 
 def parser(doc: str, turns: int = 7) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -23,29 +35,56 @@ def parser(doc: str, turns: int = 7) -> argparse.ArgumentParser:
     return made
 
 
-def add_checkout(made: argparse.ArgumentParser, upstream: str, file: str, required: bool = True) -> None:
-    """--checkout, which has to hold the overlay's `file`."""
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """Of a trainer. era: what is set beside low, high and k; None for off. host: of the host's own configuration."""
 
-    def checkout(text: str) -> Path:
-        if not (Path(text) / file).is_file():
-            message = f"{text} is not {upstream} with the ERA overlay: no {file} there. Run: make apply"
-            raise argparse.ArgumentTypeError(message)
-        return Path(text).resolve()
+    baseline: str
+    era: dict | None = None
+    host: dict = dataclasses.field(default_factory=dict)
 
-    help_ = f"a checkout of {upstream} with the ERA overlay"
-    made.add_argument("--checkout", type=checkout, required=required, help=help_)
+    def check_scaled(self, fractions: Iterable[float], share: float) -> None:
+        """That ERA scaled this share of the tokens, with k 1 none, and that nothing speaks of it without ERA."""
+        expected = set() if self.era is None else {0.0 if self.era.get("k") == 1 else share}
+        assert set(fractions) == expected, f"{self}: scaled {fractions}, expected {expected}"
 
 
-def seconds_of(run: Callable[[], object], device: str = "cpu", repeats: int = 1) -> float:
-    """Of one run, the mean over `repeats` of them."""
+def trainer_arms(**settings: dict) -> dict[str, Arm]:
+    """GRPO and ERA in the host's default settings, and in each of these, whose name ends the arm's."""
+    arms = {"GRPO": Arm("GRPO"), "GRPO logging ERA's metrics (k 1)": Arm("GRPO", {"k": 1.0}), "ERA": Arm("GRPO", {})}
+    for name, host in settings.items():
+        arms |= {f"GRPO, {name}": Arm(f"GRPO, {name}", None, host), f"ERA, {name}": Arm(f"GRPO, {name}", {}, host)}
+    return arms
+
+
+def peak_mib(device: str, reset: bool = False) -> float:
+    """MiB that were held at most since the last reset: by the allocator on a GPU, by the process on Linux, else NaN."""
     if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated() / 2**20
+    with contextlib.suppress(AttributeError, OSError):
+        if reset:
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what was freed, and the process would not grow
+            Path("/proc/self/clear_refs").write_text("5")
+        return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 2**10
+    return math.nan
+
+
+def cost(
+    run: Callable, device: str = "cpu", repeats: int = 1, clock: Callable = time.perf_counter, memory: bool = True
+):
+    """`seconds` of one run, the mean over `repeats`, and `mib`, the most that was held beyond what was held before."""
+    gc.collect()  # gradient checkpointing leaves cycles that hold logits
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    held = peak_mib(device, reset=True) if memory else None
+    synchronize()
+    start = clock()
     for _ in range(repeats):
         run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / repeats
+    synchronize()
+    seconds = {"seconds": (clock() - start) / repeats}
+    return seconds | {"mib": peak_mib(device) - held} if memory else seconds
 
 
 def take_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list]:
@@ -63,19 +102,45 @@ def spread(values: pd.DataFrame, name: str) -> pd.DataFrame:
     return quantiles.set_axis([name, f"{name}_p20", f"{name}_p80"], axis=1)
 
 
-def ratios(seconds: Mapping[str, Iterable[float]], **baselines: str | dict[str, str]) -> pd.DataFrame:
-    """A row per arm: `seconds`, and ratios to baselines, paired by turn, with their spreads.
-
-    Args:
-        baselines: for each column of ratios the arm that all are compared with, or the one of each arm.
-    """
+def ratios(seconds: Mapping[str, Iterable[float]], **baselines: Baseline) -> pd.DataFrame:
+    """A row per arm: `seconds`, and for each of `baselines` a column of ratios, paired by turn, with their spreads."""
     times = pd.DataFrame(seconds)
     table = spread(times, "seconds")
     for name, baseline in baselines.items():
-        of_arm = baseline if isinstance(baseline, dict) else dict.fromkeys(times, baseline)
-        paired = pd.DataFrame({arm: times[arm] / times[other] for arm, other in of_arm.items()})
-        table = table.join(spread(paired, name))
+        paired = {arm: times[arm] / times[other] for arm, other in each(times, baseline).items() if other in times}
+        table = table.join(spread(pd.DataFrame(paired), name))
     return table
+
+
+def each(arms: Iterable[str], baseline: Baseline) -> dict[str, str]:
+    return {arm: baseline if isinstance(baseline, str) else baseline[arm] for arm in arms}
+
+
+def compare(
+    arms: Mapping[str, Callable], turns: int, warm_up: bool = True, **baselines: Baseline
+) -> dict[str, pd.DataFrame]:
+    """A table as `ratios` makes it for each thing that the arms measured, with memory compared as in `ratio`.
+
+    warm_up: each arm takes a turn that does not count. One that lacks a package or memory says so, and is left out.
+    """
+    able = dict(arms)
+    for arm in arms if warm_up else ():
+        try:
+            arms[arm]()
+        except (ImportError, torch.OutOfMemoryError) as error:
+            print(f"{arm}: not measured: {error}", file=sys.stderr)
+            del able[arm]
+    found, compared = take_turns(able, turns), {}
+    for what in dict.fromkeys(what for of_arm in found.values() for what in of_arm[0]):
+        measured = {arm: of_arm for arm, of_arm in found.items() if what in of_arm[0]}
+        costs = {arm: pd.DataFrame([turn[what] for turn in of_arm]) for arm, of_arm in measured.items()}
+        table = ratios({arm: of_arm.seconds for arm, of_arm in costs.items()}, **baselines)
+        if all("mib" in of_arm for of_arm in costs.values()):
+            table["mib"] = [of_arm.mib.median() for of_arm in costs.values()]
+            baseline = each(costs, baselines["ratio"]).values()
+            table["mib_ratio"] = table.mib / table.mib.reindex(baseline).to_numpy()
+        compared[what] = table
+    return compared
 
 
 class Tables:
@@ -95,8 +160,8 @@ class Tables:
         }
         print(textwrap.fill("; ".join(f"{name} {value}" for name, value in self.machine.items()), 80))
 
-    def add(self, title: str, table: pd.DataFrame, labels: Mapping[str, str] | None = None, **shape) -> None:
-        """Seconds are printed as ms, ratios with their spreads. labels: of arms. shape: further columns of the CSV."""
+    def add(self, title: str, table: pd.DataFrame, **shape) -> None:
+        """Seconds are printed as ms, ratios with their spreads. shape: further columns of the CSV."""
         text = {}
         for name in (name for name in table if not name.endswith(("_p20", "_p80"))):
             factor = 1e3 if name == "seconds" else 1
@@ -106,7 +171,7 @@ class Tables:
             text["ms" if name == "seconds" else name] = medians.replace("nan", "")
             if name.endswith("ratio") and f"{name}_p20" in table:
                 text[f"{name} p20-p80"] = low + "-" + high
-        print(f"\n{title}\n\n{pd.DataFrame(text).rename(index=labels or {}).to_string()}", flush=True)
+        print(f"\n{title}\n\n{pd.DataFrame(text).to_string()}", flush=True)
         self.written.append(table.assign(**shape, **self.machine))
         if self.csv:
             pd.concat(self.written).to_csv(self.csv, float_format="%.5g", index_label="arm")

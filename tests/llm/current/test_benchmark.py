@@ -18,5 +18,6 @@ def test_every_arm_is_measured_in_both_passes(tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     rows = pd.read_csv(file)
     arms = {*rows.arm}
-    assert len(rows) == 2 * len(arms) and arms > {"grpo", "era", "era-topk", "era-offpolicy", "era-kl", "era-entropy"}
+    settings = ("top-k 20", "2 mini-batches", "KL loss", "entropy bonus")
+    assert len(rows) == 2 * len(arms) and arms > {"GRPO", "ERA", *(f"ERA, {name}" for name in settings)}
     assert (rows.seconds > 0).all() and (rows.ratio[rows.arm == rows.baseline] == 1).all()
