@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Time and memory of the two passes of verl's actor with ERA, without, and with the release's way, as ratios.
+"""Time and memory of the two passes of verl's actor with ERA and without, as ratios in one run.
 
     python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
@@ -8,13 +8,12 @@ With --checkout it is v0.4.1's DataParallelPPOActor; without, the TrainingWorker
 the arms that it has, on a CPU. The two passes are old_log_prob and update, of a Qwen2 of few layers with a head of full
 size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, a learning rate of 0, so that each
 turn has the same policy. Two of eight responses have a positive advantage and are scaled, which is asserted in every
-turn. bfloat16 on a GPU, fp32 elsewhere. Without flash-attn v0.4.1's padding functions are plain torch, and attention
-spans the pack: a little more work, the same in all arms. Each arm is compared with its own baseline, turn by turn.
+turn. bfloat16 on a GPU, fp32 elsewhere. On a CPU v0.4.1's padding functions are plain torch, and attention spans the
+pack: a little more work, the same in all arms. Each arm is compared with its own baseline, turn by turn.
 """
 
 import contextlib
 import copy
-import importlib.util
 import io
 import math
 import os
@@ -35,7 +34,6 @@ from tools.bench import tables
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-HAS_FLASH_ATTENTION = DEVICE == "cuda" and importlib.util.find_spec("flash_attn") is not None
 RESPONSES = 8
 ADVANTAGES = [1.5, -0.5, -0.5, -0.5] * 2  # a positive one in each of two mini-batches
 ERA = {"enable": True, "low": 99.0, "high": 100.0, "k": 2.0}  # nats: each response has too little entropy
@@ -46,8 +44,7 @@ ARMS = tables.trainer_arms(
         "entropy bonus": {"entropy_coeff": 0.001},
         "fused kernels (torch)": {"use_fused_kernels": True},
     }
-) | {"ERA, top-k 20": tables.Arm("GRPO", {"top_k": 20}), "the release's way": tables.Arm("GRPO", {}, {"release": True})}
-ONLY_0_4 = {"use_fused_kernels", "release"}
+) | {"ERA, top-k 20": tables.Arm("GRPO", {"top_k": 20})}
 
 
 def build_model(args):
@@ -64,7 +61,7 @@ def build_model(args):
         max_position_embeddings=args.tokens,
         tie_word_embeddings=False,
     )
-    attention = "flash_attention_2" if HAS_FLASH_ATTENTION else "sdpa"
+    attention = "flash_attention_2" if DEVICE == "cuda" else "sdpa"
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(config, torch_dtype=DTYPE, attn_implementation=attention)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -88,8 +85,8 @@ def make_batch(args):
     return {name: values.to(DEVICE) for name, values in batch.items()}
 
 
-def check(arm, fractions, norms):
-    arm.check_scaled(fractions, share=0.25)
+def check(arm, metrics, norms):
+    arm.check_scaled([value for name, value in metrics.items() if name == "era/scaled_token_fraction"], share=0.25)
     assert all(0 < norm < math.inf for norm in norms), f"{arm}: gradient norms {norms}"
 
 
@@ -126,9 +123,6 @@ class Actor:
         from omegaconf import OmegaConf
         from verl.workers.actor import dp_actor
 
-        from tools.bench.release_way import ReleaseHooks
-
-        is_release = "release" in arm.host
         config = {
             "ppo_mini_batch_size": RESPONSES,
             "use_dynamic_bsz": True,
@@ -136,8 +130,8 @@ class Actor:
             "use_remove_padding": True,
             "use_fused_kernels": False,
             "use_torch_compile": DEVICE == "cuda",
-            **({} if arm.era is None or is_release else {"era": ERA | arm.era}),
-            **({} if is_release else arm.host),
+            **({} if arm.era is None else {"era": ERA | arm.era}),
+            **arm.host,
         }
         file = Path(dp_actor.__file__).parents[2] / "trainer/config/ppo_trainer.yaml"
         config = OmegaConf.merge(OmegaConf.load(file).actor_rollout_ref.actor, config)
@@ -146,8 +140,6 @@ class Actor:
         )
         if DEVICE == "cpu":
             actor.device_name = "cuda"  # so that it does not cast to bfloat16 on the CPU
-        if is_release:
-            actor.era = ReleaseHooks(actor, **ERA)
         return actor
 
     def take_turn(self, arm, actor):
@@ -160,8 +152,7 @@ class Actor:
         data, metrics = DataProto(batch=batch, meta_info={"temperature": 1.0, **meta}), {}
 
         def old_log_prob():
-            # The release's hooks take the entropies themselves; verl's worker asks for them in this pass.
-            log_probs, entropys = actor.compute_log_prob(data, calculate_entropy="release" not in arm.host)
+            log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
             tensors = {"old_log_probs": log_probs} | actor.era.old_log_prob_tensors({}, data, log_probs, entropys)
             for name, values in tensors.items():
                 data.batch[name] = values
@@ -170,24 +161,17 @@ class Actor:
             metrics.update(actor.update_policy(data))
 
         costs = {"old_log_prob": tables.cost(old_log_prob, DEVICE), "update": tables.cost(update, DEVICE)}
-        fractions = [value for name, value in metrics.items() if name == "era/scaled_token_fraction"]
-        if "release" in arm.host:
-            fractions = [fraction.item() for fraction in actor.era.scaled_fractions]
-        check(arm, fractions, metrics["actor/grad_norm"])
+        check(arm, metrics, metrics["actor/grad_norm"])
         return costs
 
 
 def prepare_0_4(checkout):
     """Makes `import verl` the checkout, and its actor run on this machine, in a group of one process."""
     sys.path.insert(0, checkout)
-    if DEVICE == "cuda" and not HAS_FLASH_ATTENTION:  # dp_actor imports these where there is a GPU
-        names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
-        sys.modules["flash_attn.bert_padding"] = types.SimpleNamespace(**dict.fromkeys(names))
     from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 
-    if not HAS_FLASH_ATTENTION:
-        install_padding_functions()
     if DEVICE == "cpu":
+        install_padding_functions()
         install_memory_counters()
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -266,8 +250,7 @@ class Worker:
             dataloader_kwargs={"shuffle": False},
         )
         costs = {"old_log_prob": old_cost, "update": tables.cost(update)}
-        fractions = [metrics["era/scaled_token_fraction"]] if "era/scaled_token_fraction" in metrics else []
-        check(arm, fractions, metrics["grad_norm"])
+        check(arm, metrics, metrics["grad_norm"])
         return costs
 
 
@@ -324,7 +307,7 @@ def main():
     args = read_arguments()
     warnings.filterwarnings("ignore")
     written = tables.Tables(args.csv, DEVICE)
-    chosen = {name: arm for name, arm in ARMS.items() if args.checkout or not ONLY_0_4 & {*arm.host}}
+    chosen = {name: arm for name, arm in ARMS.items() if args.checkout or "use_fused_kernels" not in arm.host}
     baselines = {name: arm.baseline for name, arm in chosen.items()}
     with contextlib.redirect_stdout(io.StringIO()):  # every actor of verl announces itself
         prepare_0_4(args.checkout) if args.checkout else prepare_0_9()

@@ -7,7 +7,8 @@
 Each baseline is what v0.4.1 does in the same setting on its padded path: division by the temperature,
 logprobs_from_logits, entropy_from_logits where an entropy is needed, backward, all eager. Its remove-padding path
 compiles the entropy, so that is an arm too, and so are torch's own cross-entropy and TRL's functions, re-implemented
-from their description.
+from their description. So is "the release's way": entropy under autograd, and rows of the logits rescaled in place
+through an index.
 
 OMP_NUM_THREADS sets the number of threads. Memory is the peak of the logits and what is made of them. On a GPU the last
 column is the share of the copy bandwidth: the logits are read once forward, and read and written once more backward.
@@ -149,6 +150,18 @@ def era(case, logits, k=K, **asked):
     return [term for term in terms if term is not None]
 
 
+def release(case, logits):
+    from verl.utils.torch_functional import logprobs_from_logits
+
+    logits.div_(TEMPERATURE)
+    h = eager(logits).mean(-1, keepdim=True).expand(case.labels.shape)
+    scale = case.scale(K) + 0 * h  # the entropies of random logits say nothing: scale as the other arms do
+    low, high = scale > 1, scale < 1
+    logits[low] = logits[low] * K
+    logits[high] = logits[high] / K
+    return [logprobs_from_logits(logits, case.labels)]
+
+
 ARMS = {  # of each group the first is the baseline
     "old_log_prob": {
         "verl, padded: eager": partial(upstream, entropy=eager),
@@ -170,6 +183,7 @@ ARMS = {  # of each group the first is the baseline
         "ERA, not compiled": partial(era, compile=False),
         f"ERA, {INDUCTOR}": era,
         "TRL": trl,
+        "the release's way": release,
     },
     "update, entropy bonus": {
         "verl, padded: eager": partial(upstream, entropy=eager),

@@ -161,17 +161,11 @@ class Tables:
         print(textwrap.fill("; ".join(f"{name} {value}" for name, value in self.machine.items()), 80))
 
     def add(self, title: str, table: pd.DataFrame, **shape) -> None:
-        """Seconds are printed as ms, ratios with their spreads. shape: further columns of the CSV."""
-        text = {}
-        for name in (name for name in table if not name.endswith(("_p20", "_p80"))):
-            factor = 1e3 if name == "seconds" else 1
-            medians, low, high = (
-                table.get(name + end, table[name]).mul(factor).map("{:#.3g}".format) for end in ("", "_p20", "_p80")
-            )
-            text["ms" if name == "seconds" else name] = medians.replace("nan", "")
-            if name.endswith("ratio") and f"{name}_p20" in table:
-                text[f"{name} p20-p80"] = low + "-" + high
-        print(f"\n{title}\n\n{pd.DataFrame(text).to_string()}", flush=True)
+        """Seconds are printed as ms, without their spread. shape: further columns of the CSV."""
+        shown = table.drop(columns=["seconds", "seconds_p20", "seconds_p80"])
+        shown.insert(0, "ms", 1e3 * table.seconds)
+        text = shown.to_string(float_format="{:#.3g}".format, na_rep="")
+        print(f"\n{title}\n\n{text}", flush=True)
         self.written.append(table.assign(**shape, **self.machine))
         if self.csv:
             pd.concat(self.written).to_csv(self.csv, float_format="%.5g", index_label="arm")
