@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,20 +79,24 @@ def test_what_breaks_when_it_is_started_and_the_page(tmp_path):
         for name, content in files.items():
             (tmp_path / label / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / label / name).write_text(content)
-        chosen = {test: drift.probes_of("timm", plugin=False)[test] for test in ("test_timm_model", "test_timm_train")}
-        started = drift.start(chosen, tmp_path / label, sys.executable, tmp_path / "logs" / label)
+        chosen = [probe for probe in probes.PROBES if probe.what in ("create_model", "train.py") and probe[0] == "timm"]
+        started = drift.start(chosen, tmp_path / label, Path(sys.executable), tmp_path / "logs" / label)
         row = {"release": label, "date": "2026-01-01", "results": results, "started": started}
-        rows.append({**row, "plugin": [{"what": "era.timm", "outcome": "trains", "reason": ""}], "problem": ""})
-    unread = {"release": "v9.4", "date": "?", "results": {}, "started": [], "plugin": [], "problem": "gone"}
-    text = drift.parts("timm", {"v1.0.28": [*rows, unread]})["timm v1.0.28"]
+        rows.append({**row, "plugin": [{"what": "era.timm", "outcome": "trains", "reason": ""}]})
+    unread = [{"what": drift.UNREAD, "outcome": "not tried", "reason": "gone"}]
+    rows.append({"release": "v9.4", "date": "?", "results": {}, "started": unread, "plugin": []})
+    text = drift.part("timm", "v1.0.28", rows)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| v9")]
     assert cells == [
         ["v9.1", "2026-01-01", "offset", "conflict", "", "", "starts: create_model", "trains"],
         ["v9.2", "2026-01-01", "offset", "conflict", "", "", "fails: create_model", "trains"],
         ["v9.4", "?", "", "", "", "", "not tried", ""],
     ]
-    assert "- v9.2: create_model fails: `NameError: name 'loss_fn' is not defined`" in text
-    assert "- v9.1, v9.2: train.py was not tried: train.py has no ERA" in text and "- v9.4 was not read: gone" in text
+    assert "- v9.2: create_model fails: `NameError(\"name 'loss_fn' is not defined\")`" in text
+    assert (
+        "- v9.1, v9.2: train.py was not tried: train.py has no ERA" in text
+        and "- v9.4: the release was not tried: gone" in text
+    )
 
 
 def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
@@ -105,7 +110,7 @@ def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
 @pytest.mark.parametrize("name, version", [("verl", "v0.4.1"), ("timm", TIMM), ("fasttd3", FASTTD3)])
 def test_every_probe_succeeds_on_a_pinned_version(name, version, trees_of, tmp_path):
     started = drift.start(
-        drift.probes_of(name, plugin=False), trees_of(name, version)[0], sys.executable, tmp_path / "logs"
+        drift.probes_of(name, plugin=False), trees_of(name, version)[0], Path(sys.executable), tmp_path / "logs"
     )
     assert {item["outcome"] for item in started} <= {"trains", "starts"}, started
 

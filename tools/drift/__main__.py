@@ -10,38 +10,31 @@ print their part of the page. Exits 1 if something that was started fails, 6 if 
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from tools import junit
 from tools.drift import probes
+from tools.drift.probes import FAILS, NOT_TRIED, STARTS, TRAINS
 from tools.pages import filled, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, WORK = ROOT / "docs/engine/drift.md", ROOT / "results/drift"
 TESTS = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]  # whose files probes use
-FAILS, NOT_TRIED = "fails", "not tried"
+UNREAD = "the release"
 MERGE = ("clean", "offset", "landed")
 NAMES = ("verl", "timm", "fasttd3")
 
 
-class Plugin(NamedTuple):
-    """The oldest release that it is for, its environment, and the folder of unpacked source packages."""
-
-    oldest: str
-    environment: str
-    sources: str
-
-
+# Of a plug-in the oldest release that it is for, its environment, and the folder of unpacked source packages.
 PLUGINS = {
-    "verl": Plugin("0.9.0", "verl-0.9-cpu", "verl-sources"),
-    "timm": Plugin("1.0.20", "cpu", "timm-sources"),
+    "verl": ("0.9.0", "verl-0.9-cpu", "verl-sources"),
+    "timm": ("1.0.20", "cpu", "timm-sources"),
 }
 
 
@@ -94,64 +87,55 @@ def clean(checkout: Path, commit: str) -> None:
 # What is started
 
 
-def probes_of(name: str, plugin: bool) -> dict[str, tuple[str, str]]:
-    """Of the plug-in, or else of the patches: what each test of probes.py starts, and the word for success."""
-    marks = {test: mark for test, found in vars(probes).items() for mark in getattr(found, "pytestmark", [])}
-    return {
-        test: mark.args[1:3]
-        for test, mark in marks.items()
-        if mark.name == "probe" and mark.args[0] == name and plugin == (len(mark.args) == 3)
-    }
+def probes_of(name: str, plugin: bool) -> list[probes.Probe]:
+    return [probe for probe in probes.PROBES if probe.upstream == name and plugin == (not probe.files)]
 
 
-def start(chosen: dict[str, tuple[str, str]], tree: Path, python: Path, folder: Path) -> list[dict]:
-    """What each probe does in a tree: `what`, `outcome` and `reason`."""
+def start(chosen: list[probes.Probe], tree: Path, python: Path, folder: Path) -> list[dict]:
+    """Starts these probes of one upstream in a tree: for each `what`, `outcome` and `reason`."""
     folder.mkdir(parents=True)
     path = ":".join(map(str, (tree, ROOT, *TESTS)))
-    tests = [f"{ROOT}/tools/drift/probes.py::{test}" for test in chosen]
-    variables = {"PYTHONPATH": path, "ERA_DRIFT_TREE": str(tree), "OMP_NUM_THREADS": "1"}
-    found = junit.outcomes(python, ["-m", "probe", f"--rootdir={ROOT}", *tests], folder, **variables)
-    by_name, started = {name.split("::")[-1]: outcome for name, outcome in found.items()}, []
-    for test, (what, success) in chosen.items():
-        kind, reason = by_name.get(test, ("error", "pytest did not run it"))
-        word = {"passed": success, "skipped": NOT_TRIED}.get(kind, FAILS)
-        started.append({"what": what, "outcome": word, "reason": reason.removeprefix("Failed: ").split("\n")[0][:300]})
+    variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [python, probes.__file__, tree, chosen[0].upstream, *(probe.what for probe in chosen)]
+    found = {probe.what: (FAILS, "the process ended before it") for probe in chosen}
+    if not python.exists():
+        found = dict.fromkeys(found, (NOT_TRIED, f"there is no {python}"))
+    else:
+        with open(folder / "log.txt", "w") as log:
+            subprocess.run(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
+        for line in (folder / "outcomes.jsonl").read_text().splitlines():
+            what, *found[what] = json.loads(line)
+    started = [{"what": what, "outcome": outcome, "reason": reason} for what, (outcome, reason) in found.items()]
+    for item in started:
+        print(f"{tree}: {': '.join(filter(None, item.values()))}", flush=True)
     return started
 
 
 def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> list[dict]:
     """The plug-in on a release as it is; nothing if it is not for that."""
-    if name not in PLUGINS or not version or version < number(PLUGINS[name].oldest):
+    oldest, environment, _ = PLUGINS.get(name, (None, None, None))
+    if not oldest or not version or version < number(oldest):
         return []
-    chosen, python = probes_of(name, plugin=True), ROOT / ".venv" / PLUGINS[name].environment / "bin/python"
-    if not python.exists():
-        reason = f"there is no {python.relative_to(ROOT)}"
-        return [{"what": what, "outcome": NOT_TRIED, "reason": reason} for what, _ in chosen.values()]
-    return start(chosen, tree, python, logs)
-
-
-def say(name: str, release: str, started: list[dict]) -> None:
-    for item in started:
-        title = f"{name} {release}: {item['what']}"
-        print(f"{title:<40} {': '.join(filter(None, (item['outcome'], item['reason'])))}", flush=True)
+    return start(probes_of(name, plugin=True), tree, ROOT / ".venv" / environment / "bin/python", logs)
 
 
 def try_release(name: str, label: str, release: str, checkout: Path, logs: Path) -> dict:
+    print(f"\n{name} {release}", flush=True)
     command = [sys.executable, "apply.py", "port", name, "--version", label, "--onto", release, "--json"]
     port = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    row = {"release": release, "date": "?", "results": {}, "started": [], "plugin": [], "problem": ""}
     if port.returncode not in (0, 4):
-        return {**row, "problem": port.stderr.strip().rpartition("error: ")[2].partition("\n")[0]}
+        reason = port.stderr.strip().rpartition("error: ")[2].partition("\n")[0]
+        unread = {"what": UNREAD, "outcome": NOT_TRIED, "reason": reason}
+        return {"release": release, "date": "?", "results": {}, "started": [unread], "plugin": []}
     found = json.loads(port.stdout)[name]
-    row["results"] = {item["patch"]: item["result"] for item in found["patches"]}
-    patches = [ROOT / "patches" / name / label / patch for patch, word in row["results"].items() if word in MERGE]
+    results = {item["patch"]: item["result"] for item in found["patches"]}
+    patches = [ROOT / "patches" / name / label / patch for patch, word in results.items() if word in MERGE]
     merged(checkout, label, release, found["commit"], patches)
-    row["date"] = run("git", "show", "-s", "--format=%cs", found["commit"], folder=checkout).strip()
-    row["started"] = start(probes_of(name, plugin=False), checkout, Path(sys.executable), logs / "patched")
+    date = run("git", "show", "-s", "--format=%cs", found["commit"], folder=checkout).strip()
+    started = start(probes_of(name, plugin=False), checkout, Path(sys.executable), logs / "patched")
     clean(checkout, found["commit"])
-    row["plugin"] = start_plugin(name, number(release), checkout, logs / "plug-in")
-    say(name, release, row["started"] + row["plugin"])
-    return row
+    plugin = start_plugin(name, number(release), checkout, logs / "plug-in")
+    return {"release": release, "date": date, "results": results, "started": started, "plugin": plugin}
 
 
 def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
@@ -167,50 +151,39 @@ def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
             for release in releases(pinned, label, tags)
         ]
     known = {number(row["release"]) for found in rows.values() for row in found}
-    for tree in sorted((ROOT / ".venv" / PLUGINS[name].sources).glob(f"{name}-*/")) if name in PLUGINS else ():
+    for tree in sorted((ROOT / ".venv" / PLUGINS[name][2]).glob(f"{name}-*/")) if name in PLUGINS else ():
         version = number(tree.name.rpartition("-")[2])
-        if version not in known and (started := start_plugin(name, version, tree, WORK / "logs" / tree.name)):
-            row = {"release": f"v{version}", "date": "", "results": {}, "started": [], "plugin": started}
-            rows[label].append({**row, "problem": ""})
-            say(name, row["release"], started)
+        if version not in known and (plugin := start_plugin(name, version, tree, WORK / "logs" / tree.name)):
+            row = {"release": f"v{version}", "date": "", "results": {}, "started": [], "plugin": plugin}
+            rows[label].append(row)
     return rows
 
 
 # The page
 
 
-def parts(name: str, rows: dict[str, list[dict]]) -> dict[str, str]:
-    """Of each pinned version the table and its reasons, by the name of their place in the page."""
-    found = {}
-    for label, rows_of in rows.items():
-        patches = sorted(file.name for file in (ROOT / "patches" / name / label).glob("*.patch"))
-        lines = []
-        for row in rows_of:
-            started = in_words(row["started"]) if row["date"] else ""
-            plugin = ", ".join(item["outcome"] for item in row["plugin"])
-            lines.append([row["release"], row["date"], *(row["results"].get(p, "") for p in patches), started, plugin])
-        heading = ["release", "date", *(patch[:4] for patch in patches), "started", "plug-in"]
-        below = [f"- {row['release']} was not read: {row['problem']}." for row in rows_of if row["problem"]]
-        below += reasons(rows_of)
-        found[f"{name} {label}"] = "\n".join([table(heading, lines), *([""] if below else []), *below])
-    return found
+def part(name: str, label: str, rows: list[dict]) -> str:
+    """Of a pinned version the table, and what failed or was not tried, each reason once with its releases."""
+    patches = sorted(file.name for file in (ROOT / "patches" / name / label).glob("*.patch"))
+    lines, reasons = [], {}
+    for row in rows:
+        results = [row["results"].get(patch, "") for patch in patches]
+        plugin = ", ".join(item["outcome"] for item in row["plugin"])
+        lines.append([row["release"], row["date"], *results, in_words(row["started"]), plugin])
+        for item in row["started"] + row["plugin"]:
+            if item["reason"]:
+                verb = f"fails: `{item['reason']}`" if item["outcome"] == FAILS else f"was not tried: {item['reason']}"
+                reasons.setdefault(f"{item['what']} {verb}", []).append(row["release"])
+    heading = ["release", "date", *(patch[:4] for patch in patches), "started", "plug-in"]
+    below = [f"- {', '.join(releases)}: {what}" for what, releases in reasons.items()]
+    return "\n".join([table(heading, lines), *([""] if below else []), *below])
 
 
 def in_words(started: list[dict]) -> str:
     """Such as `trains: train.py; starts: validate.py`."""
-    seen = {word: [item["what"] for item in started if item["outcome"] == word] for word in (FAILS, "trains", "starts")}
-    return "; ".join(f"{word}: {', '.join(what)}" for word, what in seen.items() if what) or NOT_TRIED
-
-
-def reasons(rows: list[dict]) -> list[str]:
-    """What failed, and why the rest was not tried, each reason once with the releases that it holds for."""
-    found = {}
-    for row in rows:
-        for item in row["started"] + row["plugin"]:
-            if item["reason"]:
-                verb = f"fails: `{item['reason']}`" if item["outcome"] == FAILS else f"was not tried: {item['reason']}"
-                found.setdefault(f"{item['what']} {verb}", []).append(row["release"])
-    return [f"- {', '.join(releases)}: {what}" for what, releases in found.items()]
+    seen = {word: [item["what"] for item in started if item["outcome"] == word] for word in (FAILS, TRAINS, STARTS)}
+    words = "; ".join(f"{word}: {', '.join(what)}" for word, what in seen.items() if what)
+    return words or (NOT_TRIED if started else "")
 
 
 def main() -> int:
@@ -224,15 +197,13 @@ def main() -> int:
         sys.exit(f"error: {' '.join(map(str, error.cmd))}\n{error.stderr}\n{PAGE} is as it was.")
     environment = f"Python {platform.python_version()}, torch {importlib.metadata.version('torch')}"
     tables = {"run": f"Written by `make drift` on {datetime.date.today()}, on a CPU ({environment})."}
-    for name in names:
-        tables |= parts(name, rows[name])
-    print(*tables.values(), sep="\n\n")
+    tables |= {f"{name} {label}": part(name, label, of) for name in names for label, of in rows[name].items()}
+    print("", *tables.values(), sep="\n\n")
     if not sys.argv[1:]:
         PAGE.write_text(filled(PAGE.read_text(), tables))
     found = [row for versions in rows.values() for version in versions.values() for row in version]
-    if any(item["outcome"] == FAILS for row in found for item in row["started"] + row["plugin"]):
-        return 1
-    return 6 if any(row["problem"] for row in found) else 0
+    items = [item for row in found for item in row["started"] + row["plugin"]]
+    return 1 if any(item["outcome"] == FAILS for item in items) else 6 * any(item["what"] == UNREAD for item in items)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What a patched release, or a release with a plug-in, should do: `pytest -m probe` in the environment of the tree.
+"""What a patched release, or a release with a plug-in, should do on a CPU, in the environment of its tree.
 
-ERA_DRIFT_TREE names the tree, which PYTHONPATH has too. The probes of a tree run on a CPU in one folder, in this order.
-The mark says of what upstream and what is started, the word for success, and the files that have to have ERA; a plug-in
-needs none.
+    python probes.py TREE UPSTREAM WHAT ...
+
+starts these probes in the working folder, in this order, and writes outcomes.jsonl there. PYTHONPATH has the tree, this
+project and the tests whose files are used here.
 """
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 MIN_ENTROPY = 0.6  # nats, the paper's for 10 classes
 LOG_PROBS, FACTORY = "verl/utils/torch_functional.py", "timm/models/_factory.py"
 FASTTD3 = ("fast_td3/hyperparams.py", "fast_td3/train.py")
-TRAINS, STARTS = "trains", "starts"
-probe = pytest.mark.probe
+TRAINS, STARTS, FAILS, NOT_TRIED = "trains", "starts", "fails", "not tried"  # outcomes
+PROBES = []
 
 
-@pytest.fixture(autouse=True)
-def tree(request) -> Path:
-    folder = Path(os.environ["ERA_DRIFT_TREE"])
-    for file in request.node.get_closest_marker("probe").args[3:]:
-        if not (folder / file).exists() or not re.search(r"\bera[_.]|[._]era\b|\bERA\b", (folder / file).read_text()):
-            pytest.skip(f"{file} has no ERA")
-    return folder
+class Probe(NamedTuple):
+    """success: the outcome unless `run`, called with the tree, raises. files: have to have ERA; a plug-in's: none."""
+
+    upstream: str
+    what: str
+    success: str
+    files: tuple[str, ...]
+    run: Callable[[Path], None]
+
+
+def probe(upstream: str, what: str, success: str, *files: str) -> Callable:
+    return lambda run: PROBES.append(Probe(upstream, what, success, files, run)) or run
+
+
+def outcome(chosen: Probe, tree: Path) -> tuple[str, str]:
+    """And the reason of what fails or was not tried."""
+    for file in chosen.files:
+        text = (tree / file).read_text() if (tree / file).exists() else ""
+        if not re.search(r"\bera[_.]|[._]era\b|\bERA\b", text):
+            return NOT_TRIED, f"{file} has no ERA"
+    try:
+        chosen.run(tree)
+    except Exception as error:
+        traceback.print_exc()
+        return FAILS, repr(error)[:300]
+    return chosen.success, ""
 
 
 def run(script: Path, *arguments: str) -> None:
-    """Fails with the line of its output that names the error."""
+    """Raises RuntimeError with the line of its output that names the error."""
     command = [sys.executable, "-W", "ignore", script, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
-    print(done.stdout)
+    print(done.stdout, flush=True)
     if done.returncode:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()] or ["no output"]
         named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Exit"))]
-        pytest.fail((named or lines)[-1][:300], pytrace=False)
+        raise RuntimeError((named or lines)[-1])
 
 
 # verl
@@ -59,11 +79,12 @@ def update(script: str, **settings) -> None:
     assert "error" not in result, result["error"]
     (metrics,) = result["metrics"]
     assert any(name.startswith("era/") for name in metrics), f"no era/ among the metrics: {', '.join(metrics)}"
-    assert any((result["parameters"][name] != start).any() for name, start in result["start"].items())
+    moved = [name for name, start in result["start"].items() if (result["parameters"][name] != start).any()]
+    assert moved, "the update moved no parameter"
 
 
 @probe("verl", "log-probs", STARTS, LOG_PROBS)
-def test_verl_log_probs():
+def verl_log_probs(tree):
     import torch
     from verl.utils.torch_functional import logprobs_from_logits
 
@@ -74,11 +95,11 @@ def test_verl_log_probs():
     torch.testing.assert_close(found, expected)
 
 
-@probe(
-    *("verl", "the actor's update", TRAINS),
-    *(LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py"),
-)
-def test_verl_update(tree):
+ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
+
+
+@probe("verl", "the actor's update", TRAINS, *ACTOR)
+def verl_update(tree):
     from hydra import compose, initialize_config_dir
 
     with initialize_config_dir(str(tree / "verl/trainer/config"), version_base=None):
@@ -88,7 +109,7 @@ def test_verl_update(tree):
 
 
 @probe("verl", "era.verl", TRAINS)
-def test_era_verl():
+def era_verl(tree):
     update("current/worker_step.py")
 
 
@@ -119,24 +140,25 @@ def check_classifier(model) -> None:
 
     images = torch.randn(4, 3, 64, 64)
     torch.nn.functional.cross_entropy(model(images), torch.arange(4)).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    lacking = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not lacking, f"no finite gradients: {', '.join(lacking)}"
     check_floor(model, model.get_classifier(), images)
 
 
 @probe("timm", "create_model", STARTS, FACTORY)
-def test_timm_model():
+def timm_model(tree):
     from timm import create_model
 
     check_classifier(create_model("test_resnet", num_classes=10, era_min_entropy=MIN_ENTROPY))
 
 
 @probe("timm", "train.py", TRAINS, FACTORY, "train.py")
-def test_timm_train(tree):
+def timm_train(tree):
     run(tree / "train.py", *images("--epochs=1", "--log-interval=1", "--output=out", "--experiment=era"))
 
 
 @probe("timm", "validate.py", STARTS, FACTORY, "validate.py")
-def test_timm_validate(tree):
+def timm_validate(tree):
     import torch
     from timm import create_model
 
@@ -145,19 +167,19 @@ def test_timm_validate(tree):
 
 
 @probe("timm", "test-time pooling", STARTS, FACTORY, "timm/layers/test_time_pool.py")
-def test_timm_pool():
+def timm_pool(tree):
     import torch
     from timm import create_model
     from timm.layers import apply_test_time_pool
 
     model = create_model("resnet18", num_classes=10, era_min_entropy=MIN_ENTROPY)
     pooled, is_pooled = apply_test_time_pool(model, {"input_size": (3, 320, 320)})
-    assert is_pooled
+    assert is_pooled, "it is not pooled"
     check_floor(pooled, pooled.fc, torch.randn(1, 3, 320, 320))
 
 
 @probe("timm", "era.timm", TRAINS)
-def test_era_timm():
+def era_timm(tree):
     from timm import create_model
 
     import era.timm
@@ -172,7 +194,7 @@ def test_era_timm():
 
 
 @probe("fasttd3", "train.py", TRAINS, *FASTTD3)
-def test_fasttd3_train(tree):
+def fasttd3_train(tree):
     from reacher_runs import FLAGS, TASK
 
     flags = [f"--env_name={TASK}", "--agent=fastsac_era", "--no_use_wandb", "--render_interval=0"]
@@ -180,13 +202,20 @@ def test_fasttd3_train(tree):
 
 
 @probe("fasttd3", "load_policy", STARTS, *FASTTD3, "fast_td3/fast_td3_deploy.py")
-def test_fasttd3_deploy():
+def fasttd3_deploy(tree):
     """The policy of the run before this."""
     import torch
     from fast_td3 import load_policy
 
     checkpoints = list(Path("models").glob("*_final.pt"))
-    if not checkpoints:
-        pytest.skip("train.py fails")
+    assert checkpoints, "train.py left no checkpoint"
     actions = load_policy(str(checkpoints[0]))(torch.zeros(3, 11))  # Reacher's observations; it has two actions
-    assert actions.shape == (3, 2) and actions.abs().max() <= 1
+    assert actions.shape == (3, 2) and actions.abs().max() <= 1, f"actions {actions}"
+
+
+if __name__ == "__main__":
+    tree, upstream, *whats = sys.argv[1:]
+    with open("outcomes.jsonl", "w") as file:
+        for chosen in PROBES:
+            if chosen.upstream == upstream and chosen.what in whats:
+                print(json.dumps([chosen.what, *outcome(chosen, Path(tree))]), file=file, flush=True)
