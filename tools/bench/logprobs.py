@@ -15,6 +15,7 @@ column is the share of the copy bandwidth: the logits are read once forward, and
 """
 
 import contextlib
+import functools
 import itertools
 import statistics
 import sys
@@ -25,12 +26,15 @@ import torch
 import torch.nn.functional as F
 
 from era import log_probs
+from era.log_probs_fused import fused_policy_terms
 from tools.bench import tables
 
 K, ANY_K, TOP_K = 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
 TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 INDUCTOR = "inductor's kernels"
-MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3}  # of the logits
+HEAD = "head and update, entropy bonus"  # on a GPU
+MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3, HEAD: 3}  # of the logits
+WIDTH = 3584  # of the hidden states
 
 
 class Case:
@@ -42,6 +46,13 @@ class Case:
         self.logits = torch.empty_like(self.kept)
         self.labels = torch.randint(vocabulary, self.kept.shape[:2], device=device)
 
+    @functools.cached_property
+    def head(self):
+        """Hidden states, and the weight with which they make logits like those above."""
+        hidden = torch.randn(*self.labels.shape, WIDTH, dtype=self.dtype, device=self.device)
+        weight = torch.randn(self.kept.size(-1), WIDTH, dtype=self.dtype, device=self.device).mul_(3 * WIDTH**-0.5)
+        return hidden.requires_grad_(), weight.requires_grad_()
+
     def scale(self, k):
         of_response = torch.tensor([k, 1, 1, 1, 1, 1, 1, 1 / k], device=self.device)
         return of_response[:, None].expand(self.labels.shape)
@@ -52,6 +63,8 @@ class Case:
         terms = ARMS[group][arm]
 
         def run():
+            if group == HEAD:
+                return sum(term.sum() for term in terms(self)).backward()
             if group == "old_log_prob":
                 with torch.no_grad():
                     return terms(self, self.logits)
@@ -162,6 +175,23 @@ def release(case, logits):
     return [logprobs_from_logits(logits, case.labels)]
 
 
+def fused_head_of_verl(case):
+    from verl.utils.kernel.linear_cross_entropy import linear_cross_entropy
+
+    hidden, weight = case.head
+    return linear_cross_entropy(hidden.flatten(0, 1), weight, case.labels.flatten(), TEMPERATURE, "none")
+
+
+def head_and_logits(case):
+    hidden, weight = case.head
+    return era(case, hidden @ weight.t(), entropy=True)
+
+
+def fused_head(case):
+    terms = fused_policy_terms(*case.head, case.labels, case.scale(K), TEMPERATURE, entropy=True)
+    return [terms.scaled, terms.entropy]
+
+
 ARMS = {  # of each group the first is the baseline
     "old_log_prob": {
         "verl, padded: eager": partial(upstream, entropy=eager),
@@ -192,6 +222,11 @@ ARMS = {  # of each group the first is the baseline
         f"ERA, {INDUCTOR}": partial(era, entropy=True),
         "TRL": partial(trl, entropy=True),
     },
+    HEAD: {
+        "verl's fused kernel": fused_head_of_verl,
+        "ERA, logits": head_and_logits,
+        "ERA, fused head": fused_head,
+    },
 }
 ONLY_ON_A_GPU = ("flash-attn", "Liger", INDUCTOR)
 
@@ -221,7 +256,7 @@ def main():
     sizes = args.tokens or ([8192, 30720] if args.device == "cuda" else [512])
     for tokens, dtype in itertools.product(sizes, args.dtypes):
         case = Case(tokens, args.vocabulary, getattr(torch, dtype), args.device)
-        for group in ARMS:
+        for group in [group for group in ARMS if args.device == "cuda" or group != HEAD]:
             table = measure(case, group, args.turns)
             shape = {"tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype, "turns": args.turns}
             written.add(f"{group}: {tokens} x {args.vocabulary:,} {dtype}", table, group=group, **shape)
