@@ -8,19 +8,19 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import Project, git, make_project, make_template
+from kit import Project, git, make_template
 
 
 @pytest.fixture(autouse=True)
 def quiet_git(tmp_path, monkeypatch):
-    """No test depends on the configuration of whoever runs it."""
+    """No test depends on the configuration of whoever runs it. pip looks into a folder instead of an index."""
     for key in list(os.environ):
-        if key.startswith("GIT_"):
+        if key.startswith(("GIT_", "PIP_")):
             monkeypatch.delenv(key)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    values = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": 1, "HOME": tmp_path}
+    values |= {"PIP_NO_INDEX": 1, "PIP_FIND_LINKS": tmp_path / "index", "PIP_CONFIG_FILE": os.devnull}
+    for key, value in {**values, "XDG_CACHE_HOME": tmp_path / "xdg"}.items():
+        monkeypatch.setenv(key, str(value))
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +29,12 @@ def template(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
         patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-        ids = make_template(folder)
-    return folder, ids
+        return folder, make_template(folder)
 
 
 @pytest.fixture
 def project(tmp_path, template) -> Project:
-    return make_project(tmp_path, template)
+    return Project(tmp_path, *template)
 
 
 @pytest.fixture
@@ -45,15 +44,3 @@ def clone(project, tmp_path) -> Path:
     git(tmp_path, "clone", "-q", str(project.up / "alpha"), str(folder))
     git(folder, "checkout", "-q", "-b", "mine", project.ids["v1"])
     return folder
-
-
-@pytest.fixture(scope="module")
-def any_project(template, tmp_path_factory) -> Project:
-    """One project for all examples of a property; they put it back to its commit `first`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-        made = make_project(tmp_path_factory.mktemp("any"), template)
-        made.run("fetch")
-        made.commit()
-        git(made.root, "tag", "first")
-        yield made

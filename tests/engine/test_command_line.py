@@ -23,24 +23,17 @@ from kit import APPLY, ENGINE, hinted
         (["stauts"], "verbs: fetch, apply, status"),
         (["apply", "--version", "v9"], "no version 'v9'"),
         (["export", "--checkout", "x"], "exactly one upstream"),
+        (["revert", "alpha", "--checkout", "x"], "reset --keep ORIG_HEAD"),
         (["status", "--onto", "main"], "--onto"),
         (["apply", "--write"], "--write"),
         (["port", "alpha"], "--onto REF"),
         (["apply", "--nonsense"], "--nonsense"),
         (["apply", "--", "x"], "'x'"),
-        (["apply", "alpha", "--cache", ""], "is empty"),
+        (["apply", "alpha", "--version", ""], "is empty"),
     ],
 )
 def test_usage_errors(project, args, said):
     assert said in project.run(*args, code=2).err and not project.checkout().exists()
-
-
-def test_a_clone_is_told_the_two_lines_of_port(project, clone):
-    error = project.run("apply", "alpha", "--checkout", str(clone), code=2).err
-    cache = ["--cache", str(project.cache)]
-    assert hinted(error) == [["port", "alpha", "--write", "--checkout", str(clone), *cache]]
-    assert f"git -C {clone} pull {clone}-era era" in error
-    assert "reset --keep" in project.run("revert", "alpha", "--checkout", str(clone), code=2).err
 
 
 def test_help_names_verbs_and_exit_codes(project):
@@ -49,14 +42,11 @@ def test_help_names_verbs_and_exit_codes(project):
     assert "--write" in project.run("port", "--help").out
 
 
-def test_options_may_come_first_and_apply_need_not_be_said(project):
-    project.run("alpha", "-v")
-    assert project.run("--json", "status", "alpha").json["alpha"]["state"] == "applied"
-
-
 def test_hints_repeat_the_folders_of_this_run(project, tmp_path):
+    """Options may come before the verb, and `apply` need not be said."""
     place, cache = str(tmp_path / "my checkouts"), ["--cache", str(project.cache)]
-    project.run("apply", "alpha", "--checkouts", place)
+    project.run("alpha", "-v", "--checkouts", place)
+    assert project.run("--json", "--checkouts", place, "status", "alpha").json["alpha"]["state"] == "applied"
     Path(place, "alpha/README.md").write_text("mine\n")
     error = project.run("revert", "alpha", "--checkouts", place, code=5).err
     assert hinted(error) == [["revert", "alpha", "--keep-edits", "--checkouts", place, *cache]]
@@ -73,14 +63,15 @@ def test_closed_streams(project, closed):
 
 
 def test_names_read_the_same_in_every_locale(project):
-    (project.root / "overlays/alpha/\u00fcber.py").write_text("u = 1\n")
-    project.spawn("apply", "alpha", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    project.add({"overlays/alpha/\u00fcber.py": "u = 1\n"})
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert project.start("apply", "alpha", env=plain).wait() == 0
     assert project.state() == "applied" and (project.checkout() / "\u00fcber.py").is_file()
 
 
-def test_no_git(project, tmp_path):
-    result = project.spawn("apply", "alpha", code=2, env={"PATH": str(tmp_path)})
-    assert "git was not found" in result.err and not project.checkout().exists()
+def test_no_git(project, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "git was not found" in project.run("apply", "alpha", code=2).err and not project.checkout().exists()
 
 
 # --- apply.py and engine/ ---

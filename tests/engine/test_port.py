@@ -8,7 +8,7 @@ import json
 import shutil
 
 import pytest
-from kit import branch, content, follow, git, git_state, hinted, replace_in, write_tree
+from kit import branch, commit, content, follow, git, hinted, replace_in, unchanged, write_tree
 
 MOVED = replace_in("src/core.py", "line 1 of", "zero\nzero\nline 1 of")
 OTHER = replace_in("src/core.py", "line 20 of", "line twenty of")
@@ -43,18 +43,6 @@ def test_results(project, edit, first, second, code):
     assert not project.checkouts.exists()
 
 
-def test_details(project):
-    branch(project, "other", OTHER)
-    found = project.run("port", "alpha", "--onto", "other", code=4)
-    assert "src/core.py: conflict at line 20" in found.out
-    assert hinted(found.out)[-1][:5] == ["port", "alpha", "--onto", "other", "--write"]
-    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
-    out = project.run("port", "alpha", "--onto", "has-era", code=4).out
-    assert "upstream has files of these names there: src/era.py" in out
-    assert "src/era.py" in project.run("port", "alpha", "--onto", "has-era", "--write", code=3).err
-    assert not project.checkouts.exists() or not list(project.checkouts.iterdir())
-
-
 def test_revisions(project):
     """A version, a commit, a tag, a branch below the name of another one; from outside, from a path, from the cache."""
     assert rows(project, "2", 0) == rows(project, "v2", 0) == {"0001": "offset", "0002": "offset"}
@@ -71,42 +59,53 @@ def test_revisions(project):
     project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
 
 
+def test_overlay_files_that_upstream_has(project):
+    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
+    out = project.run("port", "alpha", "--onto", "has-era", code=4).out
+    assert "upstream has files of these names there: src/era.py" in out
+    assert "src/era.py" in project.run("port", "alpha", "--onto", "has-era", "--write", code=3).err
+    assert not project.checkouts.exists() or not list(project.checkouts.iterdir())
+
+
 # --- a checkout there ---
+
+
+def export_and_apply(project, label: str, fields: dict) -> None:
+    """A port becomes a version, which gives the same files."""
+    tree = project.checkouts / f"alpha-{label}"
+    project.run("export", "alpha", "--checkout", str(tree))
+    versions = json.loads((project.root / "upstreams.json").read_text())["alpha"]["versions"]
+    assert versions[label] == fields and set(versions) == {"v1", "v2", label}
+    project.run("apply", "alpha", "--version", label, "--checkouts", str(project.root / "new"))
+    assert content(project.root / "new/alpha") == content(tree)
 
 
 def test_a_port_without_conflicts(project):
     project.run("apply", "alpha")
-    before, state = content(project.checkout()), git_state(project.checkout())
     branch(project, "moved", MOVED)
     git(project.up / "alpha", "tag", "v1.5", "moved")
-    out = project.run("port", "alpha", "--onto", "v1.5", "--write").out
-    tree = project.checkouts / "alpha-v1.5"
+    with unchanged(project.checkout()):
+        out = project.run("port", "alpha", "--onto", "v1.5", "--write").out
+    tree, base = project.checkouts / "alpha-v1.5", git(project.up / "alpha", "rev-parse", "v1.5")
     assert str(tree) in out and git(tree, "symbolic-ref", "HEAD") == "refs/heads/era"
-    base = git(project.up / "alpha", "rev-parse", "v1.5")
     assert git(tree, "log", "--format=%s", f"{base}..HEAD").splitlines() == [
         "Hook core and util",
         "Hook the core",
         "New files of the ERA overlay for alpha",
     ]
-    assert content(project.checkout()) == before and git_state(project.checkout()) == state
-    again = project.run("port", "alpha", "--onto", "v1.5", "--write", code=5).err
-    assert "exists already" in again and content(tree)["src/era.py"] == (False, b"ERA = 1\n")
-    (words,) = [words for words in hinted(out) if words[0] == "export"]
-    project.run(*words)
-    project.pinning = False
-    versions = json.loads((project.root / "upstreams.json").read_text())["alpha"]["versions"]
-    assert versions["v1.5"] == {"tag": "v1.5", "commit": base} and set(versions) == {"v1", "v2", "v1.5"}
-    assert (project.root / "patches/alpha/v1.5/series").read_text().split() == [
-        path.name for path in sorted(project.root.glob("patches/alpha/v1.5/*.patch"))
-    ]
-    project.run("apply", "alpha", "--version", "v1.5", "--checkouts", str(project.root / "new"))
-    assert content(project.root / "new/alpha") == content(tree)
+    assert "exists already" in project.run("port", "alpha", "--onto", "v1.5", "--write", code=5).err
+    assert content(tree)["src/era.py"] == (False, b"ERA = 1\n")
+    assert [*hinted(out)[-1][:2], hinted(out)[-1][-1]] == ["export", "alpha", str(tree)]
+    export_and_apply(project, "v1.5", {"tag": "v1.5", "commit": base})
 
 
 def test_a_port_with_conflicts(project):
     """The first patch conflicts, the second one merges; resolved with plain git, then exported."""
     branch(project, "other", lambda up: (OTHER(up), MOVED(up)))
-    found = project.run("port", "alpha", "--onto", "other", "--write", code=4)
+    tried = project.run("port", "alpha", "--onto", "other", code=4).out
+    assert "src/core.py: conflict at line 22" in tried
+    assert hinted(tried)[-1][:5] == ["port", "alpha", "--onto", "other", "--write"]
+    found = project.run(*hinted(tried)[-1], code=4)
     tree = project.checkouts / "alpha-other"
     core = (tree / "src/core.py").read_text()
     assert "<<<<<<< " in core and "line twenty of" in core and "line 20, hooked, of" in core
@@ -118,70 +117,49 @@ def test_a_port_with_conflicts(project):
     project.run("export", "alpha", "--checkout", str(tree), code=5)  # in the middle of git am
     git(tree, "add", "-A")
     git(tree, "-c", "core.editor=true", "am", "--continue")
-    project.run("export", "alpha", "--checkout", str(tree))
-    project.pinning = False
-    versions = json.loads((project.root / "upstreams.json").read_text())["alpha"]["versions"]
-    assert versions["other"] == {"commit": git(project.up / "alpha", "rev-parse", "other")}
-    project.run("apply", "alpha", "--version", "other", "--checkouts", str(project.root / "new"))
-    fresh = content(project.root / "new/alpha")
-    assert fresh == content(tree) and b"line twenty, hooked, of" in fresh["src/core.py"][1]
-    assert b"line 40, hooked, of" in fresh["src/core.py"][1] and fresh["src/era.py"] == (False, b"ERA = 1\n")
+    core = (tree / "src/core.py").read_text()
+    assert "line twenty, hooked, of" in core and "line 40, hooked, of" in core
+    export_and_apply(project, "other", {"commit": git(project.up / "alpha", "rev-parse", "other")})
 
 
 # --- a clone of the user's ---
 
 
-def two_lines(project, clone) -> None:
-    """What `apply --checkout CLONE` says: a port, and a pull."""
-    error = project.run("apply", "alpha", "--checkout", str(clone), code=2).err
-    (words,) = hinted(error)
-    before, state = content(clone), git_state(clone)
-    project.run(*words)
-    assert content(clone) == before and git_state(clone) == state  # the clone is only read
-    follow(error.splitlines()[-1].strip())
-
-
-def test_a_clone_at_the_pinned_commit(project, clone):
-    write_tree(clone, {"notes.txt": "untracked\n"})
-    head = git(clone, "rev-parse", "HEAD")
-    project.run("apply", "alpha")
-    two_lines(project, clone)
-    assert content(clone) == {**content(project.checkout()), "notes.txt": (False, b"untracked\n")}
-    assert git(clone, "symbolic-ref", "HEAD") == "refs/heads/mine" and git(clone, "rev-parse", "HEAD~3") == head
-    assert (
-        git(clone, "rev-parse", "--is-shallow-repository") == "false"
-        and git(clone, "fsck", "--no-dangling", check=False) == ""
-    )
-    git(clone, "reset", "-q", "--keep", "ORIG_HEAD")  # undo is git's
-    assert git(clone, "rev-parse", "HEAD") == head and not (clone / "src/era.py").exists()
-
-
 @pytest.mark.parametrize("kind", ["plain", "worktree", "shallow"])
 def test_a_fork(project, clone, tmp_path, kind):
-    """Changes in the files that we patch, on top of the pinned commit: the overlay goes onto them."""
+    """Changes in the files that we patch, on top of the pinned commit: two lines bring the overlay onto them."""
     MOVED(clone)
-    git(clone, "commit", "-q", "-am", "My fork")
+    commit(clone, "My fork")
+    fork = clone if kind == "plain" else tmp_path / kind
     if kind == "worktree":
-        git(clone, "worktree", "add", "-q", "-b", "tree", str(tmp_path / "tree"))
+        git(clone, "worktree", "add", "-q", "-b", "tree", str(fork))
     elif kind == "shallow":
-        git(tmp_path, "clone", "-q", "--depth=1", f"file://{clone}", str(tmp_path / "shallow"))
-    fork = clone if kind == "plain" else tmp_path / {"worktree": "tree", "shallow": "shallow"}[kind]
-    two_lines(project, fork)
+        git(tmp_path, "clone", "-q", "--depth=1", f"file://{clone}", str(fork))
+    write_tree(fork, {"notes.txt": "untracked\n"})
+    before, head = content(fork), git(fork, "rev-parse", "HEAD")
+    error = project.run("apply", "alpha", "--checkout", str(fork), code=2).err
+    (port,) = hinted(error)
+    with unchanged(fork):  # the clone is only read
+        project.run(*port)
+    follow(error.splitlines()[-1].strip())
     core = (fork / "src/core.py").read_text()
     assert core.startswith("zero\nzero\n") and "line 20, hooked" in core and (fork / "src/era.py").exists()
-    assert git(fork, "log", "--format=%s", "-4").splitlines()[-1] == "My fork"
-    error = project.run("port", "alpha", "--checkout", str(fork), "--write", code=5).err
-    assert "exists already" in error
+    assert git(fork, "rev-parse", "HEAD~3") == head and (fork / "notes.txt").exists()
+    assert git(fork, "rev-parse", "--is-shallow-repository") == ("true" if kind == "shallow" else "false")
+    assert git(fork, "fsck", "--no-dangling", check=False) == ""
+    assert "exists already" in project.run(*port, code=5).err
     shutil.rmtree(fork.with_name(f"{fork.name}-era"))
-    assert "carried there before" in project.run("port", "alpha", "--checkout", str(fork), "--write", code=5).err
+    assert "carried there before" in project.run(*port, code=5).err
+    git(fork, "reset", "-q", "--keep", "ORIG_HEAD")  # undo is git's
+    assert content(fork) == before
 
 
 def test_a_fork_with_a_conflict(project, clone):
     OTHER(clone)
-    git(clone, "commit", "-q", "-am", "My fork")
-    state = git_state(clone)
-    out = project.run("port", "alpha", "--checkout", str(clone), "--write", code=4).out
-    assert "<<<<<<< " in (clone.with_name("clone-era") / "src/core.py").read_text() and git_state(clone) == state
+    commit(clone, "My fork")
+    with unchanged(clone):
+        out = project.run("port", "alpha", "--checkout", str(clone), "--write", code=4).out
+    assert "<<<<<<< " in (clone.with_name("clone-era") / "src/core.py").read_text()
     assert f"git -C {clone} pull {clone}-era era" in out
 
 

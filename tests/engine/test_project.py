@@ -8,7 +8,7 @@ import re
 import shutil
 
 import pytest
-from kit import PROJECT, load_engine, write_tree
+from kit import PROJECT, commit, load_engine, write_tree
 
 # --- upstreams.json ---
 
@@ -16,6 +16,9 @@ from kit import PROJECT, load_engine, write_tree
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (b"{", "line 1"),
+        (b"\xff\xfe", "decode"),
+        (b"[]", "items"),
         (lambda d: d.update(alpha=[]), "alpha"),
         (lambda d: d["alpha"].pop("git"), "'git'"),
         (lambda d: d["alpha"].update(extra=1), "'extra'"),
@@ -28,17 +31,13 @@ from kit import PROJECT, load_engine, write_tree
     ],
 )
 def test_upstreams_file_is_checked(project, change, said):
-    change(project.upstreams)
-    project.save()
+    if callable(change):
+        change(project.upstreams)
+        project.save()
+    else:
+        (project.root / "upstreams.json").write_bytes(change)
     error = project.run("status", code=2).err
     assert said in error and "upstreams.json" in error and "git checkout -- upstreams.json" in error
-
-
-@pytest.mark.parametrize("data", [b"{", b"\xff\xfe", b"", b"[]", None])
-def test_an_upstreams_file_that_cannot_be_read(project, data):
-    path = project.root / "upstreams.json"
-    path.unlink() if data is None else path.write_bytes(data)
-    assert "upstreams.json" in project.run("status", code=2).err
 
 
 # --- series and lists ---
@@ -46,98 +45,76 @@ def test_an_upstreams_file_that_cannot_be_read(project, data):
 SERIES, LIST = "patches/alpha/v1/series", "overlays/alpha.list"
 
 
-@pytest.fixture
-def listed(project):
-    """A project whose series and lists are as they were at first."""
-    project.pinning = False
-    return project
-
-
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("change", "said"),
     [
         ("patches/alpha/v1/0002-Hook-core-and-util.patch", "0002-Hook-core-and-util.patch"),
-        ("patches/alpha/v1/series", SERIES),
+        (SERIES, SERIES),
         ("overlays/alpha/src/era.py", "overlays/alpha/src/era.py"),
-        ("overlays/alpha.list", LIST),
+        (LIST, LIST),
         ("overlays/alpha", "overlays/alpha/src/era.py"),
+        ({"patches/alpha/v1/0003-more.patch": "x"}, "0003-more.patch is in neither"),
+        ({"overlays/alpha/more.py": "x"}, "overlays/alpha/more.py is in neither"),
+        ((SERIES, "0001-Hook-the-core.patch"), "twice"),
+        ((LIST, "src/era.py"), "twice"),
+        ((LIST, "x.py <- nowhere.py"), "nowhere.py"),
+        ((LIST, "link.py <- link.py"), "not a plain file"),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("applied", [False, True])
-def test_what_is_missing(listed, lost, said, applied):
-    if applied:
-        listed.run("apply", "alpha")
-    path = listed.root / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for verb in ("apply", "status"):
-        error = listed.run(verb, "alpha", code=2).err
-        assert said in error and "git checkout -- " in error
-    assert listed.checkout().exists() == applied
-    if applied:
-        listed.run("revert", "alpha")  # needs nothing of it
+def test_what_is_missing_not_listed_or_listed_twice(project, change, said):
+    """It must not lead to another overlay, nor pass as applied."""
+    (project.root / "link.py").symlink_to("apply.py")
+    project.run("apply", "alpha")
+    if isinstance(change, dict):
+        write_tree(project.root, change)
+    elif isinstance(change, tuple):
+        with open(project.root / change[0], "a") as out:
+            out.write(change[1] + "\n")
+    else:
+        path = project.root / change
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for verb in (["apply"], ["status"], ["apply", "--checkouts", str(project.root / "other")]):
+        error = project.run(*verb, "alpha", code=2).err
+        assert said in error and ("git checkout -- " in error or "move it away" in error)
+    project.run("revert", "alpha")  # needs nothing of it
 
 
-@pytest.mark.parametrize("file", ["patches/alpha/v1/0003-more.patch", "overlays/alpha/more.py"])
-@pytest.mark.parametrize("applied", [False, True])
-def test_what_is_not_listed(listed, file, applied):
-    if applied:
-        listed.run("apply", "alpha")
-    write_tree(listed.root, {file: "x"})
-    for verb in ("apply", "status"):
-        error = listed.run(verb, "alpha", code=2).err
-        assert f"{file} is in neither" in error
-    write_tree(listed.root, {"overlays/alpha/src/__pycache__/x.pyc": "x"})
-    (listed.root / file).unlink()
-    listed.run("apply", "alpha")
+@pytest.mark.parametrize("path", ["../out.py", "/etc/passwd", ".git/config"])
+def test_overlay_paths_that_lead_out(project, path):
+    (project.root / LIST).write_text(f"src/era.py\ntools/go.sh\n{path} <- apply.py\n")
+    assert "has a path that git refuses" in project.run("apply", "alpha", code=3).err
+    assert not project.checkout().exists() and not (project.checkouts / "out.py").exists()
 
 
-def test_the_series_says_the_order(listed):
+def test_the_series_says_the_order(project):
     """Comments and blank lines are for the reader."""
-    series = listed.root / SERIES
+    series = project.root / SERIES
     series.write_text("# why\n0001-Hook-the-core.patch\n\n0002-Hook-core-and-util.patch  # last\n")
-    listed.run("apply", "alpha")
-    listed.run("export", "alpha", "--check")
+    project.run("apply", "alpha")
+    project.run("export", "alpha", "--check")
     series.write_text("0002-Hook-core-and-util.patch\n0001-Hook-the-core.patch\n")
-    assert listed.state() == "stale"
-    listed.run("apply", "alpha", code=3)  # the second one was made on top of the first
+    assert project.state() == "stale"
+    project.run("apply", "alpha", code=3)  # the second one was made on top of the first
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "code"),
-    [
-        (SERIES, "0001-Hook-the-core.patch", 2),  # twice
-        (LIST, "src/era.py", 2),
-        (LIST, "x.py <- nowhere.py", 2),
-        (LIST, "../out.py <- apply.py", 3),
-        (LIST, "/etc/passwd <- apply.py", 3),
-        (LIST, ".git/config <- apply.py", 3),
-    ],
-)
-def test_lines_that_are_refused(listed, file, line, code):
-    with open(listed.root / file, "a") as out:
-        out.write(line + "\n")
-    error = listed.run("apply", "alpha", code=code).err
-    assert line.split()[-1] in error or file in error
-    assert not listed.checkout().exists() and not (listed.checkouts / "out.py").exists()
-
-
-def test_a_shared_overlay_file(listed):
+def test_a_shared_overlay_file(project):
     """`path <- source`: the file comes from elsewhere in the project, and export writes it back there."""
-    write_tree(listed.root, {"overlays/shared.py": "SHARED = 1\n"})
-    (listed.root / LIST).write_text("tools/go.sh\n# shared\nsrc/tools.py <- overlays/shared.py\nsrc/era.py\n")
-    listed.run("apply", "alpha")
-    assert (listed.checkout() / "src/tools.py").read_text() == "SHARED = 1\n"
-    listed.run("export", "alpha", "--check")
-    write_tree(listed.checkout(), {"src/tools.py": "SHARED = 2\n", "new.py": "NEW = 1\n"})
-    listed.commit()
-    listed.run("export", "alpha")
-    assert (listed.root / "overlays/shared.py").read_text() == "SHARED = 2\n"
-    assert not (listed.root / "overlays/alpha/src/tools.py").exists()
-    lines = (listed.root / LIST).read_text().splitlines()  # in their order, the new one last
+    write_tree(project.root, {"overlays/shared.py": "SHARED = 1\n"})
+    (project.root / LIST).write_text("tools/go.sh\n# shared\nsrc/tools.py <- overlays/shared.py\nsrc/era.py\n")
+    commit(project.root, "Shared")
+    project.run("apply", "alpha")
+    assert (project.checkout() / "src/tools.py").read_text() == "SHARED = 1\n"
+    project.run("export", "alpha", "--check")
+    write_tree(project.checkout(), {"src/tools.py": "SHARED = 2\n", "new.py": "NEW = 1\n"})
+    project.run("export", "alpha")
+    assert (project.root / "overlays/shared.py").read_text() == "SHARED = 2\n"
+    assert not (project.root / "overlays/alpha/src/tools.py").exists()
+    lines = (project.root / LIST).read_text().splitlines()  # in their order, the new one last
     assert lines == ["tools/go.sh", "# shared", "src/tools.py <- overlays/shared.py", "src/era.py", "new.py"]
-    listed.run("apply", "alpha")
-    (listed.root / "overlays/shared.py").write_text("SHARED = 3\n")
-    assert listed.state() == "stale"
+    project.run("apply", "alpha")
+    (project.root / "overlays/shared.py").write_text("SHARED = 3\n")
+    assert project.state() == "stale"
 
 
 # --- the real ones ---

@@ -10,7 +10,7 @@ import io
 import tarfile
 
 import pytest
-from kit import FIRST, SDIST_ONLY, content, git, make_archive, make_patch, make_upstream, replace_in, unreachable
+from kit import FIRST, SDIST_ONLY, commit, content, git, make_archive, make_patch, make_upstream, replace_in
 
 PACKAGE = "alpha-1.0.tar.gz"
 
@@ -27,42 +27,34 @@ def source_of(project) -> str:
 # --- the repository ---
 
 
-def test_a_moved_tag(project):
-    """The server does not hold the pinned commit any more, so it is asked for the tag."""
+def test_a_commit_that_the_repository_does_not_have(project):
+    """Where there is a tag, it is asked for that, and has another commit."""
     project.upstreams["alpha"]["versions"]["v1"]["commit"] = "1" * 40
+    project.upstreams["beta"]["versions"]["b1"]["commit"] = "1" * 40
     project.save()
     error = project.run("apply", "alpha", code=3).err
     assert "the tag was moved" in error and project.ids["v1"] in error and "git diff upstreams.json" in error
-    assert not project.checkout().exists()
+    assert "does not hold the pinned commit" in project.run("apply", "beta", code=6).err
+    assert not project.checkout().exists() and not project.checkout("beta").exists()
     assert git(project.cache / "git/alpha.git", "for-each-ref", "refs/pins") == ""
 
 
-def test_a_commit_that_the_repository_does_not_have(project):
-    project.upstreams["beta"]["versions"]["b1"]["commit"] = "1" * 40
-    project.save()
-    assert "does not hold the pinned commit" in project.run("apply", "beta", code=6).err
-
-
-def test_url_instead_of(project, tmp_path):
+def test_url_instead_of(project, monkeypatch, tmp_path):
     project.upstreams["alpha"]["git"] = "https://example.invalid/alpha"
     project.save()
     config = tmp_path / ".gitconfig"  # the home of the tests: git before 2.32 knows no other place
     config.write_text(f'[url "{project.up}/"]\n\tinsteadOf = https://example.invalid/\n')
-    project.env["GIT_CONFIG_GLOBAL"] = str(config)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     project.run("fetch", "alpha", "--source", "git")
-
-
-def test_git_alone_is_an_error_when_it_cannot_be_reached(project):
-    unreachable(project)
-    error = project.run("apply", "alpha", "--source", "git", code=6).err
-    assert "cannot be reached" in error and not project.checkout().exists()
 
 
 # --- the source package ---
 
 
 def test_the_source_package_stands_in_and_stays(project):
-    unreachable(project)
+    project.source("alpha", "nowhere")
+    error = project.run("apply", "alpha", "--source", "git", code=6).err
+    assert "cannot be reached" in error and not project.checkout().exists()
     result = project.run("apply", "alpha")
     assert "cannot be reached" in result.out and "which lacks extra/: there is no recipe" in result.out
     expected = {path for path in FIRST if not path.startswith("extra/")} | {"src/era.py", "tools/go.sh"}
@@ -71,10 +63,9 @@ def test_the_source_package_stands_in_and_stays(project):
     assert git(checkout, "log", "-1", "--format=%s", "upstream/v1") == "alpha 1.0, source package"
     assert git(checkout, "fsck", "--strict", "--no-dangling", check=False) == ""
     # A repository that can be reached again changes nothing by itself.
-    project.upstreams["alpha"]["git"] = f"file://{project.up}/alpha"
-    project.save()
+    project.source("alpha", "alpha")
     assert "nothing to do" in project.run("apply", "alpha").out
-    (project.root / "overlays/alpha/src/era.py").write_text("ERA = 2\n")
+    project.set_era("ERA = 2\n")
     project.run("apply", "alpha", "--offline")
     assert source_of(project) == "pypi"
     # When asked for, it does.
@@ -84,15 +75,8 @@ def test_the_source_package_stands_in_and_stays(project):
     assert not (checkout / "extra").exists()
 
 
-def test_the_commit_of_a_package_is_the_same_everywhere(project, tmp_path):
-    project.run("apply", "alpha", "--source", "pypi")
-    project.cache = tmp_path / "another cache"
-    project.run("apply", "alpha", "--source", package(project), "--checkouts", str(tmp_path / "b"))
-    assert git(tmp_path / "b/alpha", "rev-parse", "era") == git(project.checkout(), "rev-parse", "era")
-
-
 def test_an_index_that_offers_other_bytes_or_nothing(project):
-    unreachable(project)
+    project.source("alpha", "nowhere")
     make_archive(project.index / PACKAGE, {**FIRST, **SDIST_ONLY, "evil.py": ""}, "alpha-1.0")
     assert "other bytes than the pinned sha256" in project.run("apply", "alpha", code=3).err
     (project.index / PACKAGE).unlink()
@@ -100,13 +84,14 @@ def test_an_index_that_offers_other_bytes_or_nothing(project):
     assert "no source package" in project.run("apply", "beta", "--source", "pypi", code=6).err
 
 
-def hook_recipe(project, file: str, edit) -> None:
+def hook_recipe(project, edit) -> None:
     text, _ = make_patch(project.up / "alpha", project.ids["v1"], edit, "Hook the recipe")
-    (project.root / "patches/alpha/v1" / file).write_text(text)
+    project.add({"patches/alpha/v1/0003-Hook-the-recipe.patch": text})
+    commit(project.root, "Hook the recipe")
 
 
 def test_a_patch_for_what_the_package_lacks_is_skipped_and_kept(project):
-    hook_recipe(project, "0003-Hook-the-recipe.patch", replace_in("extra/recipe.py", "1", "2"))
+    hook_recipe(project, replace_in("extra/recipe.py", "1", "2"))
     out = project.run("apply", "alpha", "--source", package(project)).out
     assert "without 0003-Hook-the-recipe.patch" in out and "lacks extra/: there is no recipe" in out
     assert project.state() == "applied"
@@ -122,20 +107,16 @@ def test_a_patch_for_what_the_package_lacks_is_skipped_and_kept(project):
 
 
 def test_a_patch_that_mixes_lacking_and_present_files(project):
-    def both(work):
-        replace_in("extra/recipe.py", "1", "2")(work)
-        replace_in("README.md", "alpha", "beta")(work)
-
-    hook_recipe(project, "0003-mix.patch", both)
-    assert "0003-mix.patch" in project.run("apply", "alpha", "--source", package(project), code=4).err
-    assert not project.checkout().exists()
+    hook_recipe(project, lambda up: [replace_in(path, " ", "  ")(up) for path in ("extra/recipe.py", "README.md")])
+    error = project.run("apply", "alpha", "--source", package(project), code=4).err
+    assert "0003-Hook-the-recipe.patch" in error and not project.checkout().exists()
 
 
 # --- a path ---
 
 
 def test_a_local_repository_and_a_local_package(project, tmp_path):
-    unreachable(project)
+    project.source("alpha", "nowhere")
     project.run("apply", "alpha", "--source", str(project.up / "alpha"))
     assert project.state() == "applied"
     other, whole = tmp_path / "other.tar.gz", (project.index / PACKAGE).read_bytes()
@@ -151,15 +132,17 @@ def test_a_local_repository_and_a_local_package(project, tmp_path):
 # --- the cache ---
 
 
-def test_an_altered_archive_in_the_cache_is_fetched_again(project):
-    project.run("fetch", "alpha", "--source", package(project))
+def test_an_altered_archive_in_the_cache_is_fetched_again(project, tmp_path):
+    """And the commit of a package is the same everywhere."""
+    project.run("apply", "alpha", "--source", package(project))
     archive = next((project.cache / "archives").glob("*/*.tar.gz"))
     archive.write_bytes(archive.read_bytes()[:100])
-    assert "cannot" not in project.run("apply", "alpha", "--source", "pypi").out
-    assert project.state() == "applied"
+    project.run("apply", "alpha", "--source", "pypi", "--checkouts", str(tmp_path / "b"))
+    assert git(tmp_path / "b/alpha", "rev-parse", "era") == git(project.checkout(), "rev-parse", "era")
 
 
 def test_a_damaged_repository_in_the_cache_is_refused_and_repaired_by_fetch(project):
+    (project.cache / "git/alpha.git/objects").mkdir(parents=True)  # of a killed run
     project.run("fetch", "alpha")
     repository = project.cache / "git/alpha.git"
     for path in [*repository.glob("objects/pack/*.pack"), *repository.glob("objects/[0-9a-f][0-9a-f]/*")]:
@@ -174,18 +157,13 @@ def test_a_damaged_repository_in_the_cache_is_refused_and_repaired_by_fetch(proj
     assert project.state() == "applied"
 
 
-def test_a_half_made_repository_in_the_cache(project):
-    (project.cache / "git/alpha.git/objects").mkdir(parents=True)
-    project.run("fetch", "alpha")
-
-
 @pytest.mark.parametrize("source", ["git", "pypi"])
 def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
     """Another commit under the pin's name: not the pinned id, or not what the archive unpacks to."""
     project.run("fetch", "alpha", "--source", source if source == "git" else package(project))
     repository = project.cache / "git/alpha.git"
     (pin,) = git(repository, "for-each-ref", "--format=%(refname)").split()
-    evil = make_upstream(tmp_path / "evil", [("v1", {**FIRST, "README.md": "evil\n"})])["v1"]
+    evil = make_upstream(tmp_path / "evil", {"v1": {**FIRST, "README.md": "evil\n"}})["v1"]
     git(repository, "fetch", "-q", str(tmp_path / "evil"), f"+main:{pin}")
     project.run("apply", "alpha", "--source", source)
     assert (project.checkout() / "README.md").read_text() == FIRST["README.md"]
@@ -195,17 +173,10 @@ def test_a_pin_in_the_cache_is_not_believed(project, tmp_path, source):
 # --- archives with the right sha256, which somebody pinned without looking ---
 
 
-def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""):
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.size = kind, link, len(data) if kind == tarfile.REGTYPE else 0
-    return made, data
-
-
-def fetch_pinned(project, path, code: int | None = 3) -> str:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    project.upstreams["alpha"]["versions"]["v1"]["sdist"]["sha256"] = digest
-    project.save()
-    return project.run("fetch", "alpha", "--source", str(path), code=code).err
+    made.type, made.linkname, made.size = kind, link, kind == tarfile.REGTYPE
+    return made
 
 
 @pytest.mark.parametrize(
@@ -214,24 +185,26 @@ def fetch_pinned(project, path, code: int | None = 3) -> str:
         member("/etc/passwd"),
         member("p-1/../../up.py"),
         member("p-1/a/.GIT/hooks/x"),
-        member("p-1/link", kind=tarfile.SYMTYPE, link="/etc"),
-        member("p-1/hard", kind=tarfile.LNKTYPE, link="p-1/a.py"),
-        member("p-1/device", kind=tarfile.CHRTYPE),
+        member("p-1/link", tarfile.SYMTYPE, "/etc"),
+        member("p-1/hard", tarfile.LNKTYPE, "p-1/a.py"),
+        member("p-1/device", tarfile.CHRTYPE),
         member("p-1/new\nline"),
+        b"",
+        b"no archive",
+        gzip.compress(b"x" * 2000, mtime=0),
     ],
-    ids=lambda item: repr(item[0].name),
+    ids=lambda bad: repr(bad[:9]) if isinstance(bad, bytes) else repr(bad.name),
 )
 def test_hostile_archives_are_refused(project, tmp_path, bad):
     path = tmp_path / "bad.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for made, data in (member("p-1/a.py"), bad):
-            archive.addfile(made, io.BytesIO(data) if made.isreg() else None)
-    error = fetch_pinned(project, path)
-    assert "is not a plain file" in error and repr(bad[0].name) in error
-
-
-@pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"x" * 2000, mtime=0)], ids=["empty", "text", "gz"])
-def test_files_that_are_not_archives(project, tmp_path, data):
-    path = tmp_path / "bad.tar.gz"
-    path.write_bytes(data)
-    fetch_pinned(project, path)
+    if isinstance(bad, bytes):
+        path.write_bytes(bad)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for made in (member("p-1/a.py"), bad):
+                archive.addfile(made, io.BytesIO(b"x") if made.isreg() else None)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    project.upstreams["alpha"]["versions"]["v1"]["sdist"]["sha256"] = digest
+    project.save()
+    said = "cannot be unpacked" if isinstance(bad, bytes) else f"{bad.name!r} is not a plain file"
+    assert said in project.run("fetch", "alpha", "--source", str(path), code=3).err
