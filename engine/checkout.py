@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -76,7 +75,7 @@ def find(name: str, path: Path) -> Checkout:
     found.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
     found.unfinished = git.commit(NEXT)
     on_era, records = found.branch == BRANCH, []
-    for label, base, tip in [*(ref.split("/")[3:] for ref in git.refs(RECORDS)), *record_from_before(path)]:
+    for label, base, tip in (ref.split("/")[3:] for ref in git.refs(RECORDS)):
         above = git.is_ancestor(tip, found.head) or (on_era and git.is_ancestor(base, found.head))
         records.append((tip != found.head, not above, label, base, tip))
     found.tips = tuple(record[-1] for record in records)
@@ -88,15 +87,7 @@ def find(name: str, path: Path) -> Checkout:
     return found
 
 
-def record_from_before(path: Path) -> list[tuple[str, str, str]]:
-    """The record of a checkout that apply.py made before December 2026. The next switch writes a ref instead."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        record = json.loads((path / ".git/era/record.json").read_text(encoding="utf-8"))
-        return [(record["version"], record["base"], record["tip"])] if record["tip"] else []
-    return []
-
-
-def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Checkout:
+def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Git:
     """A repository beside the place of a checkout. An old one is a killed run's: we hold the lock."""
     part = place.with_name(f".{place.name}.new")
     shutil.rmtree(part, ignore_errors=True)
@@ -104,7 +95,7 @@ def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Ch
     git = Git.init(part, bare=False)
     git("config", "remote.origin.url", up.git)
     git("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
-    return find(up.name, part)
+    return git
 
 
 # --- the state ---
@@ -134,8 +125,6 @@ def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Chec
     pins.setdefault(found.base, found.label)
     if not head:
         found.state, found.note = "wrong-base", "it is not a git work tree with a commit"
-    elif (found.path / ".git/era/journal.json").exists():
-        found.state, found.note = "wrong-base", "a switch by an apply.py of before December 2026 was cut short here"
     elif found.unfinished:
         found.state = "interrupted"
         found.note = "a switch was cut short; apply or revert takes it back first: repeat your command"

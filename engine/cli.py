@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ OPTIONS = {  # what an option's value is (nothing for a flag), and what it does
     "onto": ("REF", "a version, tag, branch or commit (default with --checkout: its HEAD)"),
     "checkout": ("PATH", "port: a clone of yours; export, status, diff: a checkout that `port --write` made"),
     "checkouts": ("DIR", "where the checkouts are (default: checkouts/ beside apply.py)"),
-    "cache": ("DIR", "default: era-overlays in the user's cache folder"),
+    "cache": ("DIR", "default: ~/.cache/era-overlays"),
     "stat": ("", "the summary only"),
     "local": ("", "your own edits on top of the overlay"),
     "keep-edits": ("", "put local edits and commits on a branch of the checkout first"),
@@ -104,24 +105,15 @@ def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Run, st
     checkouts = real_path(options.checkouts) if options.checkouts else ROOT / "checkouts"
     names = named or [name for name, up in upstreams.items() if not up.on_request or (checkouts / name).is_dir()]
     clone = real_path(options.checkout) if options.checkout else None
-    cache = Cache(real_path(options.cache) if options.cache else default_cache(), options.offline, held)
+    users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = Cache(real_path(options.cache or f"{users}/era-overlays"), options.offline, held)
     run = Run(upstreams, names, bool(named), paths, cache, checkouts, clone, options)
     refuse_unfit(run)
     return run, options.verb
 
 
 def real_path(given: str) -> Path:
-    try:
-        return Path(given).expanduser().resolve()
-    except (OSError, RuntimeError) as error:  # a loop of links; a ~user that does not exist
-        raise Stop(USAGE, f"{given} is not a path: {error}") from None
-
-
-def default_cache() -> Path:
-    if os.environ.get("XDG_CACHE_HOME"):
-        return real_path(os.environ["XDG_CACHE_HOME"]) / "era-overlays"
-    home = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-    return real_path(home) / "era-overlays"
+    return Path(os.path.realpath(os.path.expanduser(given)))
 
 
 def refuse_unfit(run: Run) -> None:
@@ -131,15 +123,11 @@ def refuse_unfit(run: Run) -> None:
         run.label(run.upstreams[each])  # refuses a version that is not known
     if clone and len(run.names) != 1:
         raise Stop(USAGE, "--checkout needs exactly one upstream", f"for example: {hint(verb, name)}")
-    if clone and verb == "apply":
-        instead = "`apply` does not change a clone of yours. These two lines bring ERA into it:"
-        pull = f"git -C {clone} pull {clone}-era era"
-        raise Stop(USAGE, instead, hint("port", name, "--write").strip("`"), pull)
-    if clone and verb in ("revert", "fetch"):
-        undo = (
-            f"`git -C {clone} reset --keep ORIG_HEAD` undoes the pull that brought ERA into it, before you commit more"
-        )
-        raise Stop(USAGE, f"`{verb}` does not change a clone of yours", undo)
+    if clone and verb in ("apply", "revert", "fetch"):
+        problem = f"`{verb}` does not change a clone of yours. Two lines bring ERA into it, a third undoes the pull:"
+        git = f"git -C {shlex.quote(str(clone))}"
+        pull = f"{git} pull {shlex.quote(f'{clone}-era')} era"
+        raise Stop(USAGE, problem, hint("port", name, "--write").strip("`"), pull, f"{git} reset --keep ORIG_HEAD")
     if verb == "port" and not (run.options.onto or clone):
         advice = f"for example: {hint('port', name, '--onto', 'main')}"
         raise Stop(USAGE, "port needs --onto REF, or --checkout PATH", advice)

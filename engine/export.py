@@ -8,11 +8,12 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.checkout import Checkout, refuse_unfinished
 from engine.git import AUTHOR, EMAIL, NO_ID, PATCH, PLAIN_MODES, Entry, Git
-from engine.project import JUNK, ROOT, Upstream, place_of, present, read_files, read_series
+from engine.project import JUNK, ROOT, Upstream, present, read_files, read_series
 from engine.run import Run
 from engine.session import DRIFT, LOCAL, OK, USAGE, WRONG_BASE, Stop, hint, say, some, uninterrupted
 
@@ -147,18 +148,11 @@ def project_files(git: Git, up: Upstream, checkout: Checkout, final: str) -> dic
     return {**files, **patch_files(git, up, checkout, layers, upstream)}
 
 
-def overlay_list(name: str, places: dict[str, str]) -> Content:
+def overlay_list(name: str, paths: Iterable[str]) -> Content:
     """The list with its lines in their order, without those of files that are gone, and the new ones at its end."""
-    lines, known = [], set()
-    for line in (ROOT / f"overlays/{name}.list").read_text(encoding="utf-8").splitlines():
-        entry = line.split("#")[0].strip()
-        path, _ = place_of(name, entry)
-        if not entry or path in places:
-            lines.append(line)
-            known.add(path)
-    own = f"overlays/{name}/"
-    new = {path: place for path, place in places.items() if path not in known}
-    return text([*lines, *(path if place == own + path else f"{path} <- {place}" for path, place in new.items())])
+    lines = (ROOT / f"overlays/{name}.list").read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.split("#")[0].partition("<-")[0].strip() in ("", *paths)]
+    return text([*kept, *(path for path in paths if path not in read_files(name))])
 
 
 def read_layers(git: Git, checkout: Checkout, upstream: set[str]) -> list[Layer]:
@@ -200,7 +194,7 @@ def patch_files(git: Git, up: Upstream, checkout: Checkout, layers: list[Layer],
             found.append(format_patch(git, layer, before, after))
     if checkout.kind == "pypi":  # patches for files that the package lacks stay as they are, in their places
         for place, patch in enumerate(old):
-            if not upstream & patch.ids.keys():
+            if not upstream & patch.files.keys():
                 found.insert(place, (patch.subject, patch.raw))
     names = [f"{place:04d}-{slug(subject)}.patch" for place, (subject, _) in enumerate(found, 1)]
     files = {f"{folder}/{name}": (False, content) for name, (_, content) in zip(names, found)}

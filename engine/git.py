@@ -41,16 +41,7 @@ PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
 # git before 2.32 does not know GIT_CONFIG_GLOBAL, but looks into HOME.
 ISOLATED = {name: os.devnull for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "HOME", "XDG_CONFIG_HOME")}
 ISOLATED.update(GIT_CONFIG_NOSYSTEM="1", GIT_ATTR_NOSYSTEM="1", GIT_NO_LAZY_FETCH="1")
-FOR_NETWORK = (
-    "GIT_CONFIG",
-    "GIT_SSH",
-    "GIT_SSL",
-    "GIT_PROXY",
-    "GIT_HTTP",
-    "GIT_ASKPASS",
-    "GIT_ALLOW_PROTOCOL",
-    "GIT_EXEC_PATH",
-)
+FOR_NETWORK = ("CONFIG", "SSH", "SSL", "PROXY", "HTTP", "ASKPASS", "ALLOW_PROTOCOL", "EXEC_PATH")
 
 AUTHOR, EMAIL = "ERA overlays", "era-overlays@users.noreply.github.com"
 DATE = "1767225600 +0000"  # fixed, so that the same input makes the same commit ids everywhere
@@ -59,7 +50,6 @@ IDENTITY = {
     for role in ("AUTHOR", "COMMITTER")
     for key, value in {"NAME": AUTHOR, "EMAIL": EMAIL, "DATE": DATE}.items()
 }
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # every git knows it
 NO_ID = "0" * 40
 PLAIN_MODES = ("100644", "100755")  # of a file, without and with the exec bit
 # The same change gives the same text everywhere: `git diff-tree` obeys less of the configuration than `git diff`.
@@ -94,8 +84,8 @@ class Git:
         """Run a command. `ok` are the exit codes that are no failure; None stands for all of them."""
         if SESSION.verbose:
             print("+ git -C", self.folder, *args, file=sys.stderr, flush=True)
-        kept = FOR_NETWORK if network else ("GIT_EXEC_PATH",)
-        env = {key: value for key, value in os.environ.items() if key[:4] != "GIT_" or key.startswith(kept)}
+        kept = FOR_NETWORK if network else ("EXEC_PATH",)
+        env = {key: value for key, value in os.environ.items() if key[:4] != "GIT_" or key[4:].startswith(kept)}
         env.update(LC_ALL="C", GIT_TERMINAL_PROMPT="0", GIT_NO_REPLACE_OBJECTS="1", GIT_OPTIONAL_LOCKS="0")
         env.update(GIT_LITERAL_PATHSPECS="1", **IDENTITY, **({} if network else ISOLATED), **self.env)
         settings = {**SETTINGS, **(PATIENCE if network else {})}
@@ -139,8 +129,7 @@ class Git:
     def copied_index(self):
         """The same repository with a copy of its index."""
         with tempfile.TemporaryDirectory(prefix="era-") as folder:
-            with contextlib.suppress(FileNotFoundError):  # a new repository has none
-                shutil.copyfile(self("rev-parse", "--git-path", "index"), f"{folder}/index")
+            shutil.copyfile(self("rev-parse", "--git-path", "index"), f"{folder}/index")
             yield Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
 
     @contextlib.contextmanager

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
-from engine.git import NO_ID, PLAIN_MODES, Git
-from engine.project import ROOT, Patch, Upstream, read_overlay
+from engine.git import NO_ID, PATCH, PLAIN_MODES, Git
+from engine.project import ROOT, Patch, Upstream, read_diff, read_overlay
 from engine.session import CONFLICT, USAGE, WRONG_BASE, Stop, count, hint, some
 
 
@@ -33,7 +34,7 @@ def build(git: Git, up: Upstream, label: str, base: str) -> Built:
     skipped = []
     if base != up.version(label).commit:  # a source package
         there = {*git.paths(base)}
-        skipped = [patch for patch in patches if not there & patch.ids.keys()]
+        skipped = [patch for patch in patches if not there & patch.files.keys()]
     with git.scratch_index(base) as index:
         tip, tree = commit_files(index, up.name, files, base) if files else (base, index("write-tree"))
         for patch in (patch for patch in patches if patch not in skipped):
@@ -68,23 +69,13 @@ def apply_patch(index: Git, patch: Patch, before: str, title: str) -> str:
         more = [*said.splitlines()[:4], *([where] if misfit else [])]
         raise Stop(CONFLICT if misfit else USAGE, f"{title}: {patch.file} {problem}", *more)
     after = index("write-tree")
-    check_ids(index, patch, before, after, title)
-    return after
-
-
-def check_ids(git: Git, patch: Patch, before: str, after: str, title: str) -> None:
-    """What git made must be, file by file, what the `index` lines of the patch say.
-
-    That rules out fuzz, moved hunks, edits by hand, and anything that git reads in a patch file and we do not.
-    """
-    made = git.changes(before, after)
-    for path in sorted(made.keys() | patch.ids.keys()):
-        (mode, old), (new_mode, new) = made.get(path, (("", "unchanged"), ("", "unchanged")))
-        expected = patch.ids.get(path, ("not named", "not named")) or (old, old)
-        if path not in made or (old, new) != expected:
-            problem = f"{path} went from {old} to {new}, the index line says from {expected[0]} to {expected[1]}"
+    # What git made must be, file by file, what the `index` lines say. That rules out fuzz, moved hunks, edits by hand,
+    # and anything that git reads in a patch file and we do not.
+    made = read_diff(os.fsdecode(index.run(*PATCH, before, after).stdout))
+    for path in sorted(made.keys() | patch.files.keys()):
+        found, expected = (", ".join(files.get(path, ["no change"])) for files in (made, patch.files))
+        if found != expected:
+            problem = f"git made of {path}: {found}; the patch says: {expected}, and its index line must match"
             advice = "the patch was edited or cut short, or is for another version: edit a checkout and export"
             raise Stop(WRONG_BASE, f"{title}: {patch.file}: {problem}", advice)
-        if mode not in PLAIN_MODES or new_mode not in (*PLAIN_MODES, "000000"):
-            advice = "patches change or delete plain files; new files belong in overlays/"
-            raise Stop(USAGE, f"{title}: {patch.file}: {path} is not a plain file", advice)
+    return after

@@ -9,26 +9,14 @@ import re
 import tempfile
 from pathlib import Path
 
-from engine import switch
-from engine.checkout import find, make_fresh, record_ref
+from engine.checkout import make_fresh, record_ref
 from engine.git import Git, GitFailed
 from engine.overlay import build, commit_files
 from engine.project import LABEL, ROOT, Patch, Upstream, read_overlay
 from engine.run import Run
-from engine.session import (
-    CONFLICT,
-    LOCAL,
-    OK,
-    SOURCE,
-    Stop,
-    hint,
-    locked,
-    say,
-    shell_git,
-    some,
-    uninterrupted,
-)
-from engine.source import FETCH, Source, bring, fetch, requested_path
+from engine.session import CONFLICT, LOCAL, OK, SOURCE, Stop, hint, locked, say, shell_git, some, uninterrupted
+from engine.source import FETCH, Source, bring, fetch, requested
+from engine.switch import fill
 
 AM = ("am", "--3way", "--keep-cr", "--quiet")
 BAD = ("conflict", "gone")
@@ -39,27 +27,29 @@ def verb_port(run: Run) -> int:
 
 
 def port(run: Run, up: Upstream) -> int:
-    """Try the patches of a version on another revision, or with --write carry them there."""
+    """Try the patches of a version on another revision, and with --write carry them there."""
     label, onto = run.label(up) or up.default, run.onto(up)
-    beside = run.clone or run.checkouts / up.name
+    beside, write = run.clone or run.checkouts / up.name, run.options.write
     with contextlib.ExitStack() as temporary:
-        if run.options.write:
+        if write:
             temporary.enter_context(locked(beside.parent))
-            git = make_fresh(up, beside, temporary).git
+            git = make_fresh(up, beside, temporary)
         else:
             git = Git.init(Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="era-"))), bare=False)
         target = prepare(run, up, label, git)
-        if run.options.write:
-            place = find_place(beside, "era" if run.clone and not onto else new_label(onto, target))
-            rows = write_port(git, up, label, target, new_label(onto, target), place)
-        else:
-            rows = try_patches(git, up, label, target)
-    where = f": in {place}, on the branch era" if run.options.write else ""
+        version = onto if onto and LABEL.fullmatch(onto) else target[:7]  # that a port makes
+        place = beside.with_name(f"{beside.name}-{version if onto or not run.clone else 'era'}")
+        if write and place.exists():
+            raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
+        rows = try_patches(git, up, label, target)
+        bad = any(row["result"] in BAD for row in rows)
+        if write:
+            carry(git, up, label, target, version, place, bad)
+    where = f": in {place}, on the branch era" if write else ""
     say(f"{up.name}: {label} onto {onto or 'HEAD'} ({target[:12]}){where}")
     for row in rows:
         say("\n            ".join([f"  {row['result']:9} {row['patch']}", *row["detail"]]))
-    bad = any(row["result"] in BAD for row in rows)
-    if run.options.write:
+    if write:
         print_next_steps(run, up.name, place, bad)
     else:
         given = {"--onto": run.options.onto, "--version": run.options.version}
@@ -67,18 +57,6 @@ def port(run: Run, up: Upstream) -> int:
         say(f"{hint('port', up.name, *more, '--write')} carries the patches there, up to the first conflict")
     run.result[up.name] = {"version": label, "onto": onto or "HEAD", "commit": target, "patches": rows}
     return CONFLICT if bad else OK
-
-
-def new_label(onto: str | None, target: str) -> str:
-    """The name of the version that a port makes."""
-    return onto if onto and LABEL.fullmatch(onto) else target[:7]
-
-
-def find_place(beside: Path, suffix: str) -> Path:
-    place = beside.with_name(f"{beside.name}-{suffix}")
-    if place.exists():
-        raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
-    return place
 
 
 # --- the revision, in a repository of its own ---
@@ -98,7 +76,7 @@ def find_target(run: Run, up: Upstream, git: Git) -> str:
         source = cache.find(up, up.version(onto), run.options.source)
         bring(git, cache.repository(up.name), source)
         return source.base
-    kept, place = cache.repository(up.name), str(requested_path(run.options.source) or up.git)
+    kept, place = cache.repository(up.name), str(requested(run.options.source)[1] or up.git)
     for name in [onto] if re.fullmatch("[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]:
         ref = f"refs/onto/{name.replace('/', '%')}"  # so that branches x and x/y do not clash
         if (not cache.offline and fetch(kept, place, name, ref)) or not kept.commit(ref):
@@ -136,7 +114,7 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
         result, detail = "offset" if moved else "clean", []
         if done.returncode:
             detail = conflicts(git, patch, there, done.stderr)
-            result = "conflict" if patch.ids.keys() <= there else "gone"
+            result = "conflict" if patch.files.keys() <= there else "gone"
             git.run("am", "--abort", ok=None)
             git("reset", "--quiet", "--hard", before)
         elif git.commit("HEAD") == before:
@@ -147,7 +125,7 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
 
 def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]:
     """The files in which `git am` stopped, with the lines of the conflict markers."""
-    found = [f"{path}: does not exist there" for path in patch.ids if path not in there]
+    found = [f"{path}: does not exist there" for path in patch.files if path not in there]
     for path in git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]:
         lines = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
         at = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
@@ -160,33 +138,29 @@ def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]
 # --- with --write ---
 
 
-def write_port(git: Git, up: Upstream, label: str, target: str, onto: str, place: Path) -> list[dict]:
+def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: Path, conflict: bool) -> None:
     """Make a checkout of the revision with our files as a commit, and let `git am` put the patches onto it.
 
     It stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
     """
     (patches, files), tip = read_overlay(up.name, label), target
-    if files and files.keys() <= {*git.paths(target)}:
-        advice = "take those commits out with `git revert` or `git reset`, and port onto the result"
-        raise Stop(LOCAL, f"{target[:12]} has the overlay's files already: ERA was carried there before", advice)
+    taken = sorted(files.keys() & {*git.paths(target)})
+    if taken:
+        problem = f"{target[:12]} has files of these names already: {some(taken)}"
+        advice = (
+            "if ERA was carried there before, take that out with `git revert` or `git reset`, and port onto the result"
+        )
+        raise Stop(CONFLICT, problem, advice)
     if files:
         with git.scratch_index(target) as index:
             tip, _ = commit_files(index, up.name, files, target)
-    record = f"update {record_ref(onto, target, tip)} {tip}"
-    switch.carry_out(switch.plan(find(up.name, git.folder), tip), [record], to_branch=True)
+    fill(git, [f"update {record_ref(version, target, tip)} {tip}"], tip)
     with uninterrupted(f"remove {place} and run the same command again"):
         git.folder.rename(place)
-        git, detail, done = Git(place), [], len(patches)
         folder = ROOT / "patches" / up.name / label
-        am = git.run(*AM, *(str(folder / patch.file) for patch in patches), ok=None) if patches else None
-        if am and am.returncode:
-            done = int((place / ".git/rebase-apply/next").read_text()) - 1
-            detail = conflicts(git, patches[done], {*git.paths("HEAD")}, am.stderr)
-    results = [*["committed"] * done, *["conflict"] * bool(detail), *["to come"] * len(patches)]
-    rows = [{"patch": patch.file, "result": result, "detail": []} for patch, result in zip(patches, results)]
-    if detail:
-        rows[done]["detail"] = detail
-    return rows
+        am = Git(place).run(*AM, *(str(folder / patch.file) for patch in patches), ok=None) if patches else None
+        if am and am.returncode and not conflict:
+            raise GitFailed("am", am.stderr)
 
 
 def print_next_steps(run: Run, name: str, place: Path, stopped: bool) -> None:

@@ -16,8 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent  # the folder of apply.py
 JUNK = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info|\.DS_Store)(/|$)|\.py[cod]$|~$|(^|/)\.[^/]*\.sw.$")
 LABEL = re.compile(r"(?![0-9a-f]{40}$)(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 DIFF_LINE = re.compile(r"diff --git a/(?P<path>.+) b/(?P=path)")
-INDEX_LINE = re.compile(r"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})", re.M)
-MODE_LINES = re.compile(r"^old mode [0-7]{6}\nnew mode [0-7]{6}$", re.M)
+MODES_AND_IDS = re.compile(r"^(?:old mode|new mode|deleted file mode|new file mode|index) .*", re.M)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Patch:
     file: str
     raw: bytes
     message: str  # of its commit
-    ids: dict[str, tuple[str, str] | None]  # path to its blob before and after; None if only the mode changes
+    files: dict[str, list[str]]  # as in `read_diff`
 
     @property
     def subject(self) -> str:
@@ -94,8 +93,7 @@ class Patch:
 def read_patch(file: str, raw: bytes) -> Patch:
     """A patch in mail format, as `git format-patch --full-index` writes it.
 
-    This reads the `index` lines. What git reads in the patch, and what it does to files, is compared with them when
-    the patch is applied: `apply_patch` in overlay.py.
+    What git makes of the patch is compared with its `index` lines when it is applied: `apply_patch` in overlay.py.
     """
     head, _, diffs = raw.decode("utf-8", "surrogateescape").partition("\ndiff --git ")
     headers, _, body = head.partition("\n\n")
@@ -103,43 +101,54 @@ def read_patch(file: str, raw: bytes) -> Patch:
     if "\r\n" in head or "\0" in head or not head.startswith("From ") or not subject or not diffs:
         problem = f"{file} is not in mail format: `From <id> <date>`, Subject:, then `diff --git`, with LF, without NUL"
         raise Stop(USAGE, problem, "`git checkout -- patches` restores it (set core.autocrlf to false)")
-    ids: dict[str, tuple[str, str] | None] = {}
-    for block in re.split(r"^(?=diff --git )", "diff --git " + diffs, flags=re.M)[1:]:
-        top = block.partition("\n@@ ")[0]
-        path, index = DIFF_LINE.fullmatch(top.split("\n")[0]), INDEX_LINE.search(top)
-        if not path or not (index or MODE_LINES.search(top)):
-            raise Stop(USAGE, f"{file}: expected one path and full ids (--full-index), found {top[:90]!r}")
-        ids[path["path"]] = (index[1], index[2]) if index else None
+    files = read_diff("diff --git " + diffs)
+    for path, lines in files.items():
+        if path.startswith("diff --git") or re.search(r"^new file| (?!100644|100755)[0-7]{6}$", "\n".join(lines), re.M):
+            problem = f"expected changes or deletions of plain files, found {path}: {', '.join(lines)}"
+            raise Stop(USAGE, f"{file}: {problem}", "new files belong in overlays/")
     message = f"{subject[1].strip()}\n\n" + body.split("\n---\n")[0].strip("\n")
-    return Patch(file, raw, message.rstrip("\n") + "\n", ids)
+    return Patch(file, raw, message.rstrip("\n") + "\n", files)
+
+
+def read_diff(diff: str) -> dict[str, list[str]]:
+    """Path to the lines on its modes and on the ids of its content, before and after."""
+    files = {}
+    for block in re.split(r"^(?=diff --git )", diff, flags=re.M)[1:]:
+        top = block.partition("\n@@ ")[0]
+        line = top.split("\n")[0]
+        path = DIFF_LINE.fullmatch(line)
+        files[path["path"] if path else line] = MODES_AND_IDS.findall(top)
+    return files
 
 
 # --- lists ---
 
 
-def read_entries(file: str) -> list[str]:
-    """The entries of a series or an overlay list: one a line, # starts a comment."""
+def read_list(file: str) -> dict[str, str]:
+    """A series or an overlay list: path to source, which is empty except in `path <- source`; # starts a comment."""
     try:
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise Stop(USAGE, f"cannot read {file}: {error}", f"`git checkout -- {file}` brings it back") from None
-    return [entry for line in lines if (entry := line.split("#")[0].strip())]
+    found: dict[str, str] = {}
+    for line in lines:
+        path, _, source = (part.strip() for part in line.split("#")[0].partition("<-"))
+        if path in found:
+            raise Stop(USAGE, f"{file}: {path} is listed twice", f"`git checkout -- {file}` undoes an edit")
+        if path:
+            found[path] = source
+    return found
 
 
 def read_series(name: str, label: str) -> list[Patch]:
     folder = f"patches/{name}/{label}"
-    return [read_patch(file, (ROOT / folder / file).read_bytes()) for file in read_entries(f"{folder}/series")]
-
-
-def place_of(name: str, entry: str) -> tuple[str, str]:
-    """An entry of an overlay list, `path` or `path <- source`: path in the checkout and path in this project."""
-    path, _, source = (part.strip() for part in entry.partition("<-"))
-    return path, source or f"overlays/{name}/{path}"
+    return [read_patch(file, (ROOT / folder / file).read_bytes()) for file in read_list(f"{folder}/series")]
 
 
 def read_files(name: str) -> dict[str, str]:
     """The overlay files: path in the checkout to path in this project, in the order of the list."""
-    return dict(place_of(name, entry) for entry in read_entries(f"overlays/{name}.list"))
+    listed = read_list(f"overlays/{name}.list")
+    return {path: source or f"overlays/{name}/{path}" for path, source in listed.items()}
 
 
 def present(pattern: str) -> set[str]:
@@ -153,16 +162,14 @@ def read_overlay(name: str, label: str) -> tuple[list[Patch], dict[str, str]]:
 
     A file that is listed but missing, or there but not listed, must not silently lead to another overlay.
     """
-    folder, list_file = f"patches/{name}/{label}", f"overlays/{name}.list"
-    listed = [f"{folder}/{file}" for file in read_entries(f"{folder}/series")]
-    listed += [place_of(name, entry)[1] for entry in read_entries(list_file)]
+    folder, files = f"patches/{name}/{label}", read_files(name)
+    listed = [*(f"{folder}/{file}" for file in read_list(f"{folder}/series")), *files.values()]
     for path in listed:
-        if listed.count(path) > 1 or not (ROOT / path).is_file() or (ROOT / path).is_symlink():
-            problem = "listed twice" if listed.count(path) > 1 else "listed, but missing or not a plain file"
+        if not (ROOT / path).is_file() or (ROOT / path).is_symlink():
             undo = f"`git checkout -- {path}` brings a file back; otherwise take its line out"
-            raise Stop(USAGE, f"{path} is {problem} (for {name} {label})", undo)
+            raise Stop(USAGE, f"{path} is listed, but missing or not a plain file (for {name} {label})", undo)
     extra = (present(f"{folder}/*.patch") | present(f"overlays/{name}/**/*")) - {*listed}
     if extra:
-        problem = f"{min(extra)} is in neither {folder}/series nor {list_file}"
+        problem = f"{min(extra)} is in neither {folder}/series nor overlays/{name}.list"
         raise Stop(USAGE, problem, "add a line for it, or move it away")
-    return read_series(name, label), read_files(name)
+    return read_series(name, label), files

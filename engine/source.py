@@ -72,9 +72,8 @@ class Cache:
         `request` is the value of --source, `recorded` the kind of source that a checkout was made from. Without
         either, git is tried first, then the source package.
         """
-        git, path, title = self.repository(up.name), requested_path(request), f"{up.name} {version.label}"
-        kind = requested_kind(request) or recorded or "git"
-        if kind == "pypi":
+        git, (kind, path), title = self.repository(up.name), requested(request), f"{up.name} {version.label}"
+        if (kind or recorded) == "pypi":
             if not version.sdist:
                 raise Stop(SOURCE, f"{title} has no source package in upstreams.json", "use --source git")
             return self.package(git, version.sdist, path)
@@ -85,7 +84,11 @@ class Cache:
             if self.offline and not path:
                 raise Stop(SOURCE, f"{title} is not in the cache {self.root} (--offline)")
             say(f"{title}: fetching {version.commit[:12]} from {path or up.git} ...")
-            fetch_pin(git, str(path or up.git), version, pinned.ref)
+            refused = fetch(git, str(path or up.git), version.commit, pinned.ref)
+            if refused:
+                problem = f"{path or up.git} does not hold the pinned commit {version.commit}"
+                advice = "`git diff upstreams.json` shows whether it was edited; --source takes it from elsewhere"
+                raise Stop(SOURCE, problem, f"git said: {refused}", advice)
             return pinned
         except Stop as stop:
             if stop.code != SOURCE or request or recorded or not version.sdist:
@@ -113,15 +116,14 @@ class Cache:
         return Source("pypi", git.commit(ref), ref)
 
 
-def requested_path(request: str | None) -> Path | None:
-    return None if request in (None, "git", "pypi") else Path(request).expanduser().resolve()
-
-
-def requested_kind(request: str | None) -> str | None:
-    path = requested_path(request)
-    if path and not path.exists():
+def requested(request: str | None) -> tuple[str, Path | None]:
+    """The kind of source that --source asks for, if any, and its path, if it has one."""
+    if request in (None, "git", "pypi"):
+        return request or "", None
+    path = Path(request).expanduser().resolve()
+    if not path.exists():
         raise Stop(SOURCE, f"--source {path}: there is no such file or folder")
-    return request if path is None else "git" if path.is_dir() else "pypi"
+    return "git" if path.is_dir() else "pypi", path
 
 
 def bring(git: Git, cache: Git, source: Source) -> None:
@@ -148,20 +150,6 @@ def fetch(git: Git, url: str, wanted: str, into: str) -> str:
     if not REFUSES_IDS.search(said):
         raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")
     return said
-
-
-def fetch_pin(git: Git, url: str, version: Version, ref: str) -> None:
-    """The pinned commit: by its id, or by its tag where a server refuses ids. What came must have the id."""
-    refused = fetch(git, url, version.commit, "refs/incoming")
-    if refused and version.tag:
-        refused = fetch(git, url, f"refs/tags/{version.tag}", "refs/incoming")
-    if refused:
-        raise Stop(SOURCE, f"{url} does not hold the pinned commit {version.commit}", f"git said: {refused}")
-    found = git.commit("refs/incoming")
-    if found != version.commit:
-        advice = "the tag was moved there, or upstreams.json was edited here: see `git diff upstreams.json`"
-        raise Stop(WRONG_BASE, f"{url}: {version.tag} is {found}, expected {version.commit}", advice)
-    git.update_refs(f"update {ref} {found}", "delete refs/incoming")
 
 
 # --- source packages ---

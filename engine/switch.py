@@ -10,13 +10,12 @@ recover    after a kill: back to what HEAD says, and whatever is neither old nor
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from engine.checkout import BRANCH, NEXT, RECORDS, Checkout
-from engine.git import EMPTY_TREE, NO_ID, Git, GitFailed
+from engine.git import NO_ID, Git, GitFailed
 from engine.session import LOCAL, Stop, hint, say, shell_git, some
 
 OWN_REFS = (RECORDS, NEXT, "refs/tags/upstream", "refs/heads/era-saved")
@@ -37,7 +36,7 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
 
     `also` are more files to be brought to `new`. `saved` says that what is on disk or staged is kept on a branch.
     """
-    git, old = checkout.git, checkout.head or EMPTY_TREE
+    git, old = checkout.git, checkout.head
     changes = git.changes(old, new)
     paths = sorted({*changes, *also})
     created = [path for path, (_, entry) in changes.items() if entry[1] != NO_ID]
@@ -90,6 +89,12 @@ def change_files(git: Git, switch: Switch, *more: str) -> None:
     git("read-tree", "-m", "-u", *more, switch.seen, switch.new)
 
 
+def fill(git: Git, refs: list[str], tip: str) -> None:
+    """The files and refs of a new repository, which nobody sees before it is renamed."""
+    git.update_refs(*refs)
+    git("checkout", "--quiet", "--force", "-B", "era", tip)
+
+
 def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
     """`refs` are orders for git that come first: the new record, a tag, branches that keep commits of the user's.
 
@@ -108,8 +113,6 @@ def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
         outdated = [f"delete {BRANCH} {checkout.era}"] if checkout.era else []
     git.update_refs(*outdated)
     git("update-ref", "-d", NEXT)
-    if to_branch:
-        shutil.rmtree(checkout.path / ".git/era", ignore_errors=True)  # a record of before December 2026
 
 
 def recover(checkout: Checkout) -> None:
@@ -118,7 +121,7 @@ def recover(checkout: Checkout) -> None:
     A file that is neither old nor new is half-written, or somebody's: it is committed on a branch first. If HEAD had
     moved already, only marks are left to be removed.
     """
-    git, there, head = checkout.git, checkout.unfinished, checkout.head or EMPTY_TREE
+    git, there, head = checkout.git, checkout.unfinished, checkout.head
     clear_locks(git, (*OWN_REFS, "shallow"))  # `bring` fetches into a checkout
     if not there:
         return

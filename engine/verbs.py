@@ -7,16 +7,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from engine import switch
 from engine.checkout import DRIFTED, Checkout, edits, make_fresh, record_ref, refuse_unfinished
-from engine.git import DIFF
+from engine.git import DIFF, Git
 from engine.overlay import build
 from engine.project import Upstream, read_overlay
 from engine.run import Run
 from engine.session import DRIFT, LOCAL, OK, WRONG_BASE, Stop, count, hint, locked, say, shell_git, some, uninterrupted
-from engine.source import bring, requested_kind
+from engine.source import bring, requested
 
 
 def verb_fetch(run: Run) -> int:
@@ -61,30 +60,30 @@ def plan_apply(run: Run, up: Upstream, temporary: contextlib.ExitStack) -> list[
     label = wanted or (checkout.version if checkout.version in up.versions else up.default)
     run.result[up.name] = {"version": label, "action": "none", "path": str(checkout.path)}
     refuse_unfit(up, label, checkout)
-    asked = requested_kind(run.options.source) or checkout.kind
+    asked = requested(run.options.source)[0] or checkout.kind
     if checkout.applied and checkout.state != "stale" and asked == checkout.kind:
         say(f"{up.name} {label}: {nothing_to_do(up, label, checkout, wanted)}")
         return []
     recorded = checkout.kind if checkout.label == label else ""
     source = run.cache.find(up, up.version(label), run.options.source, recorded)
-    place, fresh = checkout.path, not checkout.git
-    if fresh:
-        checkout = make_fresh(up, place, temporary)
-    bring(checkout.git, run.cache.repository(up.name), source)
-    built = build(checkout.git, up, label, source.base)
-    way, refs = switch.plan(checkout, built.tip), plan_refs(checkout, label, source.base, built.tip)
-    carried = sorted({*checkout.edited} - {*way.paths})
-    if fresh:  # nobody sees it before it is renamed
-        switch.carry_out(way, refs, to_branch=True)
+    git = checkout.git or make_fresh(up, checkout.path, temporary)
+    bring(git, run.cache.repository(up.name), source)
+    built = build(git, up, label, source.base)
+    refs, way, carried = plan_refs(checkout, label, source.base, built.tip), None, []
+    if checkout.git:
+        way = switch.plan(checkout, built.tip)
+        carried = sorted({*checkout.edited} - {*way.paths})
+    else:
+        switch.fill(git, refs, built.tip)
 
     def finish() -> None:
-        if not fresh:
+        if way:
             switch.carry_out(way, refs, to_branch=True)
-        number = verify(checkout, built.tip, carried)
-        if fresh:
-            put_in_place(checkout.path, place)
-        run.result[up.name]["action"] = "fresh" if fresh else "switch"
-        text = f"applied {built} to {source.base[:12]} ({source.kind}); verified {number} files in {place}"
+        number = verify(git, built.tip, carried)
+        if not way:
+            git.folder.rename(checkout.path)  # which is an empty folder, or not there
+        run.result[up.name]["action"] = "switch" if way else "fresh"
+        text = f"applied {built} to {source.base[:12]} ({source.kind}); verified {number} files in {checkout.path}"
         kept = f"; your edits are kept: {some(carried)}" if carried else ""
         say(f"{up.name} {label}: {text}{kept}")
         if built.skipped:
@@ -113,35 +112,29 @@ def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | No
     return text + (f"; {up.default} is the default now, --version {up.default} switches to it" if newer else "")
 
 
-def put_in_place(part: Path, place: Path) -> None:
-    if place.is_dir():  # it is empty
-        place.rmdir()
-    part.rename(place)
-
-
 def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
-    """The refs to be written before a switch. Commits that only the branch era holds are never dropped."""
+    """The refs to be written before a switch. Commits that no other branch holds than era are never dropped."""
     orders = [f"update {record_ref(label, base, tip)} {tip}", f"update refs/tags/upstream/{label} {base}"]
-    if checkout.commits and not checkout.git.changes(checkout.head, tip):  # exported since: kept, and out of the way
-        orders += [f"update refs/heads/era-saved/{checkout.head[:12]} {checkout.head}"]
-    elif checkout.commits or checkout.era not in ("", tip, *checkout.tips):
-        found = some([oid[:12] for oid in checkout.commits] or [checkout.era[:12]])
-        branch = checkout.branch.removeprefix("refs/heads/") if checkout.commits else "era"
-        words = {"era": ["-m", "era", "my-work"], "": ["my-work"]}.get(branch)  # a branch of the user's keeps its name
-        keep = f"{shell_git(checkout.path, 'branch', *words)} and then " if words else ""
-        export = f"{hint('export', checkout.name)} makes patches of them; " if checkout.applied else ""
-        advice = f"{export}{keep}{shell_git(checkout.path, 'checkout', base)} keeps them where they are"
-        where = f"the branch {branch}" if branch else "HEAD"
-        raise Stop(LOCAL, f"{checkout.path}: {where} holds commits of yours: {found}", advice)
+    git, ends = checkout.git, {checkout.head, checkout.era} - {""}
+    if checkout.commits and not git.changes(checkout.head, tip):  # exported since: kept, and out of the way
+        orders.append(f"update refs/heads/era-saved/{checkout.head[:12]} {checkout.head}")
+        ends.remove(checkout.head)
+    known = [*checkout.tips, base, "--exclude=era", "--branches"]
+    mine = git("rev-list", *ends, "--not", *known).split() if ends else []
+    if mine:
+        keep = f"{shell_git(checkout.path, 'branch', 'my-work', mine[0])} keeps them on a branch"
+        export = [f"{hint('export', checkout.name)} makes patches of them"] if checkout.applied else []
+        problem = f"{checkout.path} has commits of yours that no other branch holds: {some(oid[:12] for oid in mine)}"
+        raise Stop(LOCAL, problem, *export, keep)
     return orders
 
 
-def verify(checkout: Checkout, commit: str, carried: list[str]) -> int:
+def verify(git: Git, commit: str, carried: list[str]) -> int:
     """Read every file of the result. Returns their number."""
-    wrong = {*edits(checkout.git, commit)[0]} - {*carried}
+    wrong = {*edits(git, commit)[0]} - {*carried}
     if wrong:
-        raise Stop(WRONG_BASE, f"{checkout.path}: after the switch these files differ: {some(sorted(wrong))}")
-    return len(checkout.git.paths(commit)) - len(carried)
+        raise Stop(WRONG_BASE, f"{git.folder}: after the switch these files differ: {some(sorted(wrong))}")
+    return len(git.paths(commit)) - len(carried)
 
 
 def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callable]:
@@ -166,7 +159,7 @@ def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callabl
         if mine:
             switch.save(checkout, tree, f"your edits of {name}")
         switch.carry_out(way, [], to_branch=False)
-        number = verify(checkout, checkout.base, [])
+        number = verify(checkout.git, checkout.base, [])
         text = f"back on upstream {checkout.base[:12]} ({checkout.kind}); verified {number} files in {checkout.path}"
         say(f"{name} {checkout.label}: {text}")
         result.update(action="reverted", version=checkout.label, commit=checkout.base)
