@@ -147,6 +147,7 @@ def test_edits_elsewhere_are_carried(project):
     assert "your edits are kept: README.md" in project.run("apply", "alpha").out
     assert (checkout / "README.md").read_text() == "mine\n" and (checkout / ERA).read_text() == "ERA = 2\n"
     assert git(checkout, "diff", "--cached", "--name-only") == "README.md" and (checkout / "notes.txt").exists()
+    assert len(git(checkout, "for-each-ref", "refs/worktree").splitlines()) == 1  # the record before is gone
 
 
 def staged(at) -> None:

@@ -117,6 +117,8 @@ def test_a_second_apply_waits(project):
     with project.engine.session.locked(project.checkouts):
         process = project.start("apply", "alpha")
         assert b"waiting for another apply.py" in process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0 and b"applied" in out
 
