@@ -21,7 +21,11 @@ if sys.getfilesystemencoding() != "utf-8":  # file names are bytes for git; they
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
-from engine.cli import main  # noqa: E402
+try:
+    from engine.cli import main
+except KeyboardInterrupt:
+    sys.stderr.write("error: stopped; nothing was changed\n")
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
