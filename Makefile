@@ -50,12 +50,12 @@ READY_FASTTD3 := $(if $(FASTTD3_$(FASTTD3)),patched-fasttd3,unknown-FASTTD3)
 TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
-.PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift \
-	llm-smoke vision-smoke control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids test-verl-0.9 test-trl \
-	test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests floor-search entropy-search \
-	log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl bench-vision bench-control \
-	bench-ppo bench-plugins clean given-python \
-	patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch
+.PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
+	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
+	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests \
+	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
+	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
+	patched-drl-code-pytorch
 
 ##@ On this machine's CPU
 ## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)

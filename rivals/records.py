@@ -24,12 +24,14 @@ RECORDS = PROJECT / "records/rivals"
 WINDOW = 5  # steps of a row of curves.csv: short enough for what the pages say of the way to a collapse
 LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
+TRL_CURVES = ["reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"]
 # What names a row of each table, beside its run.
 ROWS = {
     "llm/runs": [],
     "llm/samples": ["temperature"],
     "llm/curves": ["step"],
     "trl/runs": [],
+    "trl/samples": [],
     "trl/curves": ["step"],
     "vision/runs": [],
     "vision/measures": ["variant", "set"],
@@ -41,33 +43,31 @@ def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
     return pd.read_csv(records / f"{name}.csv", dtype={"setting": str, "commit": str})
 
 
-def _llm(folder: Path) -> dict[str, pd.DataFrame]:
-    training = pd.read_csv(folder / llm.CURVES)
-    last = training.tail(LAST)
+def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What a run's training was like: at its end, and means of these columns over WINDOW steps."""
+    last = steps.tail(LAST)
     ends = {
         "reward": last.reward.mean(),
         "response_entropy": last.response_entropy.mean(),
-        "lowest_entropy": training.response_entropy.min(),
-        "step_seconds": training.seconds.median(),
+        "lowest_entropy": steps.response_entropy.min(),
+        "step_seconds": steps.seconds.median(),
     }
-    windows = training.groupby(np.arange(len(training)) // WINDOW)
-    curves = windows[CURVES].mean()
-    curves.insert(0, "step", windows.global_step.last())
-    return {"llm/runs": pd.DataFrame([ends]), "llm/samples": pd.read_csv(folder / llm.SAMPLES), "llm/curves": curves}
+    windows = steps.groupby(np.arange(len(steps)) // WINDOW)
+    means = windows[curves].mean()
+    means.insert(0, "step", windows.global_step.last())
+    return pd.DataFrame([ends]), means
+
+
+def _llm(folder: Path) -> dict[str, pd.DataFrame]:
+    ends, curves = _training(pd.read_csv(folder / llm.CURVES), CURVES)
+    return {"llm/runs": ends, "llm/samples": pd.read_csv(folder / llm.SAMPLES), "llm/curves": curves}
 
 
 def _trl(folder: Path) -> dict[str, pd.DataFrame]:
-    steps = pd.read_csv(folder / STEPS_FILE)
-    last = steps.tail(LAST)
-    ends = {
-        **json.loads((folder / VALIDATION_FILE).read_text()),
-        "training_reward": last.reward.mean(),
-        "training_response_entropy": last.response_entropy.mean(),
-        "lowest_entropy": steps.response_entropy.min(),
-        "step_seconds": steps.step_seconds.median(),
-    }
-    curves = steps.groupby((steps.step - 1) // WINDOW).mean().assign(step=lambda found: (found.index + 1) * WINDOW)
-    return {"trl/runs": pd.DataFrame([ends]), "trl/curves": curves}
+    steps = pd.read_csv(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
+    ends, curves = _training(steps, TRL_CURVES)
+    samples = pd.DataFrame([json.loads((folder / VALIDATION_FILE).read_text())])
+    return {"trl/runs": ends, "trl/samples": samples, "trl/curves": curves}
 
 
 def _vision(folder: Path) -> dict[str, pd.DataFrame]:
