@@ -13,6 +13,7 @@ Losses, clipping, advantages and corrections stay TRL's. The mixin hands TRL the
 policy that ERA transforms (era/language.py) where TRL asks for those of its policy.
 """
 
+import copy
 import dataclasses
 import functools
 import math
@@ -110,6 +111,13 @@ class EraGRPOConfig(GRPOConfig):
     def __post_init__(self):
         super().__post_init__()
         self.era_config()
+        fields = [one for one in dataclasses.fields(self) if one.name.startswith("era_")]
+        set_ = [one.name for one in fields if getattr(self, one.name) != one.default]
+        if set_ and not self.era_enable:
+            warnings.warn(
+                f"{', '.join(set_)} without era_enable=True: this trains without ERA.",
+                stacklevel=3,
+            )
 
     def era_config(self) -> EraConfig:
         prefix = "era_"
@@ -126,6 +134,19 @@ class EraGRPOConfig(GRPOConfig):
                 "bases of yours. Nothing was trained."
             )
         return super().train_batch_size
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """transformers', which reads the property above before there is a trainer."""
+        return super(EraGRPOConfig, self._in_era_trainer()).to_sanitized_dict()
+
+    def _in_era_trainer(self) -> "EraGRPOConfig":
+        """A copy for a trainer with ERA. Copies and pickles of it are for no trainer yet."""
+        marked = copy.copy(self)
+        marked._era_trainer = True
+        return marked
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_era_trainer"}
 
 
 class EraMixin:
@@ -149,9 +170,12 @@ class EraMixin:
         if not isinstance(config, EraGRPOConfig):
             raise TypeError(
                 f"{type(self).__name__} has {type(config).__name__} for args; ERA's fields are in "
-                "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does)."
+                "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
+                "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
             )
-        config._era_trainer = True
+        marked = config._in_era_trainer()
+        args = [marked if one is config else one for one in args]
+        kwargs = {name: marked if one is config else one for name, one in kwargs.items()}
         super().__init__(*args, **kwargs)
         self.era = self.args.era_config()
         self._era_update = None  # the micro-batch of an update, while its loss is computed
@@ -207,7 +231,10 @@ class EraMixin:
             self.beta, self._era_update = beta, None
 
     def _era_moved(self, what):
-        return RuntimeError(f"TRL {trl.__version__}: {type(self).__name__}.{what}. {INSTALL}")
+        return RuntimeError(
+            f"TRL {trl.__version__}: {type(self).__name__}.{what}. Either a class of yours "
+            f"replaces what ERA hooks into, or TRL has moved it: {INSTALL}"
+        )
 
     def _era_kl_loss(self, model):
         """TRL's loss once more, of the original policy and without advantages: the KL loss alone.
@@ -430,6 +457,14 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "policy. Leave one of them out"
         )
     takes_the_loss_of = super(EraMixin, trainer)._compute_loss.__func__
+    takes_log_probs_of = super(EraMixin, trainer)._get_per_token_logps_and_entropies.__func__
+    if not _is_of_trl(takes_log_probs_of):
+        problems.append(f"{takes_log_probs_of.__qualname__}, which ERA would not call")
+    if args.beta and not _is_of_trl(takes_the_loss_of):
+        problems.append(
+            f"beta above 0 and {takes_the_loss_of.__qualname__}: ERA calls it a second time for "
+            "the KL loss, and what it adds to TRL's loss would count twice. Add that in compute_loss"
+        )
     if args.era_scale_advantages and takes_the_loss_of is not GRPOTrainer._compute_loss:
         problems.append(
             f"era_scale_advantages: {takes_the_loss_of.__qualname__} may need one advantage for "
@@ -448,6 +483,10 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             + "\n  - ".join(problems)
             + "\nNothing was trained."
         )
+
+
+def _is_of_trl(method: Callable) -> bool:
+    return method.__module__.partition(".")[0] == "trl"
 
 
 def main() -> None:

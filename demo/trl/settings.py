@@ -12,8 +12,8 @@ TRAINED_LAYERS = 10  # of 30
 SAVE_STEPS = 50  # a checkpoint, of all weights and the optimizer of those that are trained, has 0.8 GB
 STEPS_FILE, VALIDATION_FILE = "steps.csv", "validation.json"
 ARMS = {"grpo": "GRPO", "era": "ERA", "adaptive": "TRL's bonus"}
-# Of the demo: ERA's omega_low and the bonus's target, in nats. They are some three quarters of what the warm-up leaves
-# of H_resp and of the tokens' mean entropy: high, because few steps must reach them.
+# Of the demo: ERA's omega_low and the bonus's target, in nats. They are two thirds to three quarters of what the
+# warm-up leaves of H_resp and of the tokens' mean entropy: high, because few steps must reach them.
 BOUNDS = {
     "pairs": {"grpo": 0.0, "era": 1.5, "adaptive": 0.5},
     "sums": {"grpo": 0.0, "era": 1.0, "adaptive": 0.5},

@@ -2,8 +2,10 @@
 # Copyright 2026 The ERA overlays authors
 """What a user meets: refusals, odd inputs, the command line, and the task on which GRPO's entropy collapses."""
 
+import copy
 import json
 import math
+import pickle
 import random
 import subprocess
 import sys
@@ -70,6 +72,44 @@ def test_era_is_never_left_out_silently():
     with pytest.raises(TypeError, match="era_enable"):
         trl.GRPOConfig(era_enable=True)
     trl.GRPOTrainer(**arguments(EraGRPOConfig))  # off
+
+
+def test_arguments_of_a_trainer_with_era_are_none_for_one_without():
+    given = arguments(EraGRPOConfig, era_enable=True)
+    trainer = EraGRPOTrainer(**given)
+    for args in (given["args"], copy.deepcopy(trainer.args), pickle.loads(pickle.dumps(trainer.args))):
+        with pytest.raises(TypeError, match="Take era.trl.EraGRPOTrainer"):
+            trl.GRPOTrainer(**{**given, "args": args})
+        assert EraGRPOTrainer(**{**given, "args": args}).era.enable
+    assert given["args"].to_sanitized_dict()["era_enable"] is True
+
+
+def test_fields_of_era_without_era_are_said():
+    with pytest.warns(UserWarning, match="era_low without era_enable=True: this trains without ERA"):
+        EraGRPOConfig(output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, era_low=1.0)
+
+
+class MoreLoss(trl.GRPOTrainer):
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs) + 1
+
+
+class OwnLogProbs(trl.GRPOTrainer):
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "base, settings, said",
+    [
+        (MoreLoss, {"beta": 0.1}, "would count twice"),
+        (OwnLogProbs, {}, "OwnLogProbs._get_per_token_logps_and_entropies, which ERA would not call"),
+    ],
+)
+def test_what_a_subclass_replaces_is_refused(base, settings, said):
+    with pytest.raises(ValueError, match=said):
+        type("Mine", (EraMixin, base), {})(**arguments(EraGRPOConfig, **ERA, **settings))
+    type("Mine", (EraMixin, MoreLoss), {})(**arguments(EraGRPOConfig, **ERA))  # without beta it is called once
 
 
 def test_a_trainer_that_is_no_grpo_trainer_is_refused():

@@ -155,7 +155,7 @@ class EraGMPO(Recording, EraMixin, GMPOTrainer):
 
 
 @dataclass
-class EraGMPOConfig(EraGRPOConfig, GMPOConfig):
+class EraGMPOConfig(GMPOConfig, EraGRPOConfig):
     pass
 
 
