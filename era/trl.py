@@ -463,7 +463,7 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     if args.beta and not _is_of_trl(takes_the_loss_of):
         problems.append(
             f"beta above 0 and {takes_the_loss_of.__qualname__}: ERA calls it a second time for "
-            "the KL loss, and what it adds to TRL's loss would count twice. Add that in compute_loss"
+            "the KL loss, and what it adds would count twice. Add that in compute_loss"
         )
     if args.era_scale_advantages and takes_the_loss_of is not GRPOTrainer._compute_loss:
         problems.append(
