@@ -36,6 +36,8 @@ _RANGES = (
         "null or a whole number >= 1",
     ),
     ("min_advantage", lambda c: 0 <= c.min_advantage < math.inf, "finite and >= 0"),
+    ("scale_advantages", lambda c: isinstance(c.scale_advantages, bool), "true or false"),
+    ("compile", lambda c: isinstance(c.compile, bool), "true or false"),
 )
 
 

@@ -39,6 +39,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ("top_fraction", (0, 1.5, math.nan)),
         ("top_k", (0, 2.5)),
         ("min_advantage", (-0.1, math.inf)),
+        ("scale_advantages", ("no",)),
+        ("compile", (None,)),
     ],
 )
 def test_fields_out_of_range_are_named(field, values):
