@@ -2,8 +2,9 @@
 # Copyright 2026 The ERA overlays authors
 """Writes what finished runs measured to records/rivals/, as one set of tables.
 
-runs.csv has a row per run, with its machine, times and commit; samples.csv (llm) and measures.csv (vision) what was
-measured at its end; curves.csv (llm, trl) its training, means over 5 steps. A run that is already there is replaced.
+runs.csv has a row per run, with its machine, times and commit; samples.csv (llm, trl) and measures.csv (vision) what
+was measured at its end; curves.csv (llm, trl) its training, means over 5 steps. A run that is there already is
+replaced.
 """
 
 import argparse

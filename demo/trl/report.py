@@ -40,9 +40,9 @@ def end(settings: Settings, folder: Path) -> None:
     )
     runs.to_csv(folder / "runs.csv", index=False)
     picture(settings, steps, folder / "entropy.png")
-    low = BOUNDS[settings.task_name]["era"]
+    low, first = BOUNDS[settings.task_name]["era"], steps["ERA"]["response_entropy"].iloc[0]  # all sample that alike
     note = (
-        f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first(steps):.2f}. "
+        f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first:.2f}. "
         f"ERA's bound is {low:.2f}.\n"
         f"The first three columns are of {ANSWERS} answers to each of 16 prompts by the final weights. "
         "One run of so few steps shows that\n"
@@ -50,11 +50,6 @@ def end(settings: Settings, folder: Path) -> None:
         "docs/rivals/trl.md."
     )
     tables.print_end(tables.rows_and_means(runs, SHOWN), note, folder / "entropy.png", folder / "runs.csv")
-
-
-def first(steps: dict[str, pandas.DataFrame]) -> float:
-    """H_resp of the first batch, which all arms sample alike."""
-    return steps["ERA"]["response_entropy"].iloc[0]
 
 
 def picture(settings: Settings, steps: dict[str, pandas.DataFrame], file: Path) -> None:
