@@ -11,7 +11,7 @@ compilation count; the environments' time is part of it. PPO's is CPU time. Flag
 
 Removing FastTD3's delay doubles the policy updates, with or without ERA, so all arms are compared with FastTD3 without
 delay too (second_ratio). PPO's arm `head` has ERA's layer and no activation, so ERA's second_ratio is the activation's
-own cost, and its ratio all that PPO-ERA adds.
+own cost, and its ratio all that PPO-ERA adds; `eapo` is EAPO.
 """
 
 import subprocess
@@ -68,7 +68,12 @@ HOSTS = {
     "ppo": Host(
         "5.PPO-continuous/PPO_continuous_main.py",
         "cpu_seconds",
-        {"parameter": [], "head": ["--std", "head"], "era": ["--std", "era"]},
+        {
+            "parameter": [],
+            "head": ["--std", "head"],
+            "era": ["--std", "era"],
+            "eapo": ["--eapo_tau", "0.02", "--entropy_coef", "0"],
+        },
         "--env HalfCheetah-v4 --csv_path train.csv",
         "--max_train_steps",
         15_000,

@@ -6,7 +6,7 @@
 
 Two arms per host, with the host's default settings on a CPU: its own policy (SAC's also learns its entropy coefficient)
 and ERA's. HalfCheetah-v5 in one environment; in rsl_rl 64 points that cost nothing, so that its ratio is the largest
-possible. Both train in one process.
+possible. `obac` has the agents of `make control-obac` with its settings. All arms of a host train in one process.
 
 A step's own noise hides the share of the activation: ln sigma from the head's output, and its gradient. So, but for
 sbx, which compiles it into its update, it is also measured alone, after each turn, for the calls that ERA's arm makes
@@ -31,34 +31,41 @@ from tools.bench import tables
 
 TASK = "HalfCheetah-v5"
 TARGET, LOW, HIGH = -0.3, -8.0, 0.0
-RATIO_TO = {"baseline": "baseline", "era": "baseline", "activation": "era"}
+OBAC = {
+    "baseline": "",
+    "era": "--era",
+    "obac": "--obac soft",
+    "obac-reward": "--obac reward",
+    "obac_era": "--obac soft --era",
+}
+RATIO_TO = {**dict.fromkeys(OBAC, "baseline"), "activation": "era"}
 ITERATION = 24 * 64  # rsl_rl's steps between updates, of all its environments
 cost = partial(tables.cost, clock=time.process_time, memory=False)
 
 
-def sb3_ppo(is_era):
+def sb3_ppo(arm):
     from stable_baselines3 import PPO
 
     from era.stable_baselines3 import EraActorCriticPolicy
 
-    return learner(PPO(EraActorCriticPolicy if is_era else "MlpPolicy", TASK, seed=0, device="cpu"))
+    return learner(PPO(EraActorCriticPolicy if arm == "era" else "MlpPolicy", TASK, seed=0, device="cpu"))
 
 
-def sb3_sac(is_era):
+def sb3_sac(arm):
     from stable_baselines3 import SAC
 
     from era.stable_baselines3 import EraSACPolicy
 
-    policy, entropy = (EraSACPolicy, {"ent_coef": 0.0}) if is_era else ("MlpPolicy", {})
+    policy, entropy = (EraSACPolicy, {"ent_coef": 0.0}) if arm == "era" else ("MlpPolicy", {})
     return learner(SAC(policy, TASK, seed=0, device="cpu", buffer_size=100_000, **entropy))
 
 
-def sbx_sac(is_era):
+def sbx_sac(arm):
     from sbx import SAC
 
     from era.sbx import era_actor
 
-    era = {"ent_coef": 0.0, "policy_kwargs": era_actor()} if is_era else {}
+    era = {"ent_coef": 0.0, "policy_kwargs": era_actor()} if arm == "era" else {}
     return learner(SAC("MlpPolicy", TASK, seed=0, buffer_size=100_000, **era))
 
 
@@ -67,21 +74,29 @@ def learner(model):
     return lambda steps: model.learn(steps, reset_num_timesteps=False)
 
 
-def rsl_rl_ppo(is_era):
+def obac(arm):
+    from recipes.control import sac_train
+
+    # As in `make control-obac`, but training starts at once.
+    flags = f"--task HalfCheetah-v4 --width 256 --buffer_size 100000 --learning_starts 100 {OBAC[arm]}"
+    return learner(sac_train.make_model(sac_train.parse_arguments(flags.split())))
+
+
+def rsl_rl_ppo(arm):
     from rsl_rl.runners import OnPolicyRunner
 
     from era.rsl_rl import EraGaussianDistribution
     from tools.bench.points import PointsEnv
 
     mlp = {"class_name": "MLPModel", "hidden_dims": [256, 256, 256], "activation": "elu"}
-    distribution = EraGaussianDistribution if is_era else "GaussianDistribution"
+    distribution = EraGaussianDistribution if arm == "era" else "GaussianDistribution"
     configuration = {
         "num_steps_per_env": 24,
         "save_interval": 10**9,
         "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "actor": {**mlp, "distribution_cfg": {"class_name": distribution}},
         "critic": mlp,
-        "algorithm": {"class_name": "PPO", "entropy_coef": 0.0 if is_era else 0.01},
+        "algorithm": {"class_name": "PPO", "entropy_coef": 0.0 if arm == "era" else 0.01},
     }
     runner = OnPolicyRunner(PointsEnv(), configuration)
     return lambda steps: runner.learn(steps // ITERATION)
@@ -91,7 +106,7 @@ class Host(NamedTuple):
     """How a host trains.
 
     Attributes:
-        make: of its own policy or of ERA's a function that trains `steps` more steps.
+        make: of an arm's name a function that trains `steps` more steps.
         steps: environment steps of a turn, of all environments together.
         calls: of the activation in a step: how many of which (rows, dimensions), and whether with a gradient.
     """
@@ -99,12 +114,14 @@ class Host(NamedTuple):
     make: Callable
     steps: int
     calls: tuple[tuple[float, tuple[int, int], bool], ...] = ()
+    arms: tuple[str, ...] = ("baseline", "era")
 
 
 HOSTS = {
     "sb3-ppo": Host(sb3_ppo, 2048, ((1, (1, 6), False), (10 / 64, (64, 6), True))),  # 10 epochs, minibatches of 64
     "sb3-sac": Host(sb3_sac, 100, ((1, (1, 6), False), (1, (256, 6), False), (1, (256, 6), True))),
     "sbx-sac": Host(sbx_sac, 200),
+    "obac": Host(obac, 200, arms=tuple(OBAC)),
     # 5 epochs of 4 minibatches of 384
     "rsl-rl-ppo": Host(rsl_rl_ppo, 4 * ITERATION, ((1 / 64, (64, 12), False), (20 / ITERATION, (384, 12), True))),
 }
@@ -133,8 +150,8 @@ def measure(host, turns):
         return {"step": {"seconds": cost(lambda: train(host.steps))["seconds"] / host.steps}}
 
     arms = {}
-    for arm in ("baseline", "era"):
-        train = host.make(arm == "era")
+    for arm in host.arms:
+        train = host.make(arm)
         train(host.steps + 200)  # learning starts after 100 steps; then everything is allocated and compiled
         arms[arm] = partial(take_turn, train)
     if host.calls:
