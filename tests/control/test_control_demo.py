@@ -72,6 +72,7 @@ def test_stopping_the_demo_leaves_no_process_and_no_finished_run(number, tmp_pat
     assert not [*out.glob("*/run.json")]
 
 
+@pytest.mark.slow
 def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     out = tmp_path / "a folder, with odd = characters"
     arguments = "demo.control", "--checkout", patched_fasttd3, "--out", out, "--steps", STEPS

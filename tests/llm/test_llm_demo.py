@@ -54,6 +54,7 @@ def printed(patched_verl, out):
     return demo_runs.run_both_arms(VERL, patched_verl, out)
 
 
+@pytest.mark.slow
 def test_demo_of_both_arms_and_its_reuse(patched_verl, out, printed):
     demo_runs.check_both_arms_and_their_reuse(printed, VERL, patched_verl, out)
 

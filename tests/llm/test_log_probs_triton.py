@@ -140,9 +140,11 @@ def test_which_logits_triton_reads():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", EQUAL, ids=lambda row: f"T {row['temperature']:.3g}, scale {row['scale']}")
+@pytest.mark.parametrize(
+    "row", [row for row in EQUAL if row["scale"] == 1], ids=lambda row: f"T {row['temperature']:.3g}"
+)
 def test_rows_of_many_equal_logits(kernels, monkeypatch, row):
-    """At the width of a vocabulary, a second of the interpreter each."""
+    """At the width of a vocabulary, which takes the interpreter seconds. The branches have all three scales."""
     monkeypatch.setattr(log_probs, "_kernels", lambda logits, compile: kernels)
     for quantity, found in errors(row, 151_936).items():
         assert found <= BOUNDS["triton"][quantity], quantity

@@ -200,7 +200,8 @@ def test_batch_norm_conversions(timm, pair, images, conversion, training):
 # Compilers and exporters
 
 
-@pytest.mark.parametrize("pair", ["test_resnet", pytest.param("test_vit", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["test_resnet", "test_vit"], indirect=True)
 def test_compile_without_graph_breaks(door, pair, images):
     model, plain = pair
     torch._dynamo.reset()

@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def python(folder, path, *words):
     env = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
 
 
+@pytest.mark.slow
 def test_on_timm_1_0_20(project_root, trees_of):
     """`make test-timm` has the newer ones, and the slow tests."""
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/vision/current")

@@ -112,7 +112,11 @@ def optimizer_state(state_dict: dict) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "timm_version, flags",
-    [*((version, SHORT) for version in VERSIONS), pytest.param(TIMM, WITH_AUG, marks=pytest.mark.slow)],
+    [
+        (TIMM, SHORT),
+        pytest.param(NEWEST, SHORT, marks=pytest.mark.slow),
+        pytest.param(TIMM, WITH_AUG, marks=pytest.mark.slow),
+    ],
     indirect=["timm_version"],
 )
 def test_training_without_era_is_upstream_to_the_bit(ours, upstream, flags):

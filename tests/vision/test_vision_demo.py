@@ -119,6 +119,7 @@ def epochs(out, h0):
     return pandas.read_csv(out / Run(h0, 1, EPOCHS).folder / EPOCHS_FILE)
 
 
+@pytest.mark.slow
 def test_demo_prints_writes_and_holds_the_floor(trained):
     out, printed = trained
     assert "floor of 0.9825 held in 1 of 1 runs" in printed
