@@ -471,7 +471,10 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "a response, and this gives one to each token"
         )
     if type(head) is not torch.nn.Linear:
-        problems.append(f"a head that is a {type(head).__name__}, not torch's plain linear layer")
+        problems.append(
+            f"a head that is a {type(head).__name__}, not torch's plain linear layer. With PEFT, "
+            "leave the head out of target_modules and modules_to_save"
+        )
     elif not problems and not _makes_the_logits(model):
         problems.append(
             f"{type(model).__name__}, whose logits are not those of its head: it scales or caps "
@@ -495,7 +498,12 @@ def main() -> None:
     from trl.scripts import grpo  # takes these two from trl when it is called
 
     # Unlike TRL it refuses an argument that nobody knows, such as a misspelt --era_low.
-    grpo.main(*grpo.make_parser(prog="python -m era.trl").parse_args_and_config())
+    parser = grpo.make_parser(prog="python -m era.trl")
+    try:
+        parsed = parser.parse_args_and_config()
+    except ValueError as error:  # fields out of range
+        parser.error(str(error))
+    grpo.main(*parsed)
 
 
 if __name__ == "__main__":
