@@ -8,7 +8,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rivals import llm, vision
+from rivals import llm, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
 
 matplotlib.rcParams.update(
@@ -109,6 +109,32 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
     for axis, label in zip(axes[:, 0], ("era/response_entropy, nats", "share, ERA's run", "reward")):
         axis.set_ylabel(label, fontsize=9)
         axis.legend()
+    figure.savefig(file)
+
+
+def trl_curves(curves: pd.DataFrame, file: Path) -> None:
+    """Entropy, reward and diversity over the steps of TRL's runs, means over the recorded seeds; ERA's bounds."""
+    rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
+    tasks = [task for task in trl.TASKS if task in set(curves.task)]
+    figure = Figure((4.6 * len(tasks) + 1.5, 6.4))
+    axes = figure.subplots(len(rows), len(tasks), sharex=True, sharey="row", squeeze=False)
+    for task, column in zip(tasks, axes.T):
+        means = curves[curves.task == task].groupby(["method", "setting", "step"])[[*rows]].mean()
+        for method, values in trl.TASKS[task].items():
+            for setting in (setting for setting in values if (method, setting) in means.index.droplevel("step")):
+                name = trl.NAMES[method].format(setting)
+                pale = 0.5 if setting != values[0] else 1
+                look = {**style(method), "marker": None, "label": name, "alpha": pale}
+                run = means.loc[method, setting]
+                for measure, axis in zip(rows, column):
+                    axis.plot(run.index, run[measure], **look)
+                if method == "era":
+                    column[0].axhline(float(setting), color="0.5", linewidth=0.8)
+        column[0].set_title(task, fontsize=10)
+        column[-1].set_xlabel("step")
+    for axis, label in zip(axes[:, 0], rows.values()):
+        axis.set_ylabel(label, fontsize=9)
+    axes[0, 0].legend()
     figure.savefig(file)
 
 

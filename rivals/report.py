@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
-from rivals import llm, pictures, records, vision
+from rivals import llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 from tools.pages import filled, table
 
@@ -29,13 +29,16 @@ def spread(values: pd.Series, digits: int) -> str:
 
 
 def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = stats.ttest_rel) -> str:
-    """Of the means, one's minus the other's, with its 95 % interval; bold where that excludes 0.
+    """Of the means, one's minus the other's, with its 95 % interval if there are seeds for one; bold if without 0.
 
     Args:
         test: of scipy; by seed unless it is WELCH.
     """
+    change = f"{one.mean() - other.mean():+,.{digits}f}"
+    if min(len(one), len(other)) < 2 or one.equals(other):
+        return change
     low, high = test(one, other).confidence_interval()
-    cell = f"{one.mean() - other.mean():+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
+    cell = f"{change} ({low:+,.{digits}f} to {high:+,.{digits}f})"
     return cell if low <= 0 <= high else f"**{cell}**"
 
 
@@ -136,6 +139,85 @@ def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
     for title, part in llm_parts(numbers).items():
         tables[f"results {title.replace(', ', '-')}"] = llm_results_table(part)
     return tables
+
+
+# ------------------------------------------------------------------------------------------------------------ LLM, TRL
+
+TRL_MEASURES = {"reward": 2, "pass_at_8": 2, "distinct_right": 1}  # of the final weights; decimals
+TRL_TRAINING = {
+    "training_response_entropy": 2,
+    "training_lowest_entropy": 2,
+    "last_token_entropy": 2,
+    "training_step_seconds": 0,
+}
+# The protocol's comparisons: task, ERA's setting, the other method and its setting.
+TRL_COMPARED = (
+    ("pairs", "0.6", "grpo", "0"),
+    ("pairs", "0.6", "adaptive", "0.22"),
+    ("pairs", "1.2", "grpo", "0"),
+    ("pairs", "1.2", "adaptive", "0.45"),
+    ("sums", "0.4", "grpo", "0"),
+)
+
+
+def trl_numbers() -> pd.DataFrame:
+    """A row per recorded run, by KEY. last_token_entropy: over the last 10 steps."""
+    samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
+    last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
+    return samples.join(runs.add_prefix("training_")).join(last.rename("last_token_entropy")).sort_index()
+
+
+def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
+    """A line per method, with a number for each seed."""
+    shown, lines = {**TRL_MEASURES, **TRL_TRAINING}, []
+    for method, settings in trl.TASKS[task].items():
+        for setting in settings:
+            found = numbers[numbers.index.isin([(task, method, setting, seed) for seed in trl.SEEDS])]
+            cells = [joined(found[name], f".{digits}f") for name, digits in shown.items()]
+            lines.append([trl.NAMES[method].format(setting), *(cells if len(found) else ["to come"] * len(shown))])
+    heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "lowest H_resp"]
+    return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
+
+
+def trl_comparisons(numbers: pd.DataFrame) -> str:
+    """ERA minus another method, over the seeds that both have; and what is left of the differences after Holm."""
+    lines, p_values = [], {}
+    for task, bound, method, setting in TRL_COMPARED:
+        era, other = (
+            numbers[numbers.index.isin([(task, *names, seed) for seed in trl.SEEDS])].droplevel(KEY[:3])
+            for names in (("era", bound), (method, setting))
+        )
+        seeds = era.index.intersection(other.index)
+        era, other = era.loc[seeds], other.loc[seeds]
+        name = f"`{task}`: ERA, {bound}, minus {trl.NAMES[method].format(setting)}"
+        cells = []
+        for measure, digits in TRL_MEASURES.items():
+            if task == "sums" and measure == "distinct_right":  # every sum has one right answer
+                cells.append("-")
+                continue
+            cells.append(difference(era[measure], other[measure], digits) if len(seeds) else "to come")
+            if len(seeds) > 1 and not era[measure].equals(other[measure]):
+                p_values[f"{name}, {measure}"] = stats.ttest_rel(era[measure], other[measure]).pvalue
+        lines.append([name, str(len(seeds)), *cells])
+    left = ", ".join(holm(p_values, 14)) or "none"
+    rows = table(["", "seeds", *(name.replace("_at_", "@").replace("_", " ") for name in TRL_MEASURES)], lines)
+    return f"{rows}\n\nOf the intervals that exclude 0, Holm's correction over the 14 leaves: {left}."
+
+
+def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
+    """By the name that marks their place in the page."""
+    results = {f"results {task}": trl_results_table(numbers, task) for task in trl.TASKS}
+    return {**results, "comparisons": trl_comparisons(numbers)}
+
+
+def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
+    """The names of the differences that remain. count: of all comparisons, those without a p-value included."""
+    left = []
+    for name, p_value in sorted(p_values.items(), key=lambda item: item[1]):
+        if not p_value <= level / (count - len(left)):
+            break
+        left.append(name)
+    return left
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
@@ -248,6 +330,7 @@ def pages() -> dict[Path, str]:
     """The pages with their tables, as the records have them."""
     tables = {
         "rivals/llm": llm_tables(llm_numbers()),
+        "rivals/trl": trl_tables(trl_numbers()),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
         "control/ppo": {"arms": ppo_table("sigma", ARMS)},
@@ -263,6 +346,7 @@ def draw(folder: Path) -> None:
     pictures.frontiers(records.read("llm/samples"), parts, folder / "rivals-frontiers.png")
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
+    pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")

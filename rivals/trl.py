@@ -9,4 +9,5 @@ TASKS = {
     "pairs": {"grpo": ("0",), "era": ("0.6", "1.2"), "adaptive": ("0.22", "0.45")},
     "sums": {"grpo": ("0",), "era": ("0.4",)},
 }
+NAMES = {"grpo": "GRPO", "era": "ERA, {} nats", "adaptive": "adaptive bonus, {} nats"}
 WARM_UP = {"warm-up": ("0",)}

@@ -38,6 +38,18 @@ def test_the_rule():
         choose(pd.Series(scores), {"era": ("0.2", "0.7")})
 
 
+def test_holms_correction():
+    """By hand: 0.05 / 14 is .0036, 0.05 / 13 .0038, 0.05 / 12 .0042."""
+    p_values = {"b": 0.0037, "a": 0.001, "c": 0.0043, "none": math.nan}
+    assert report.holm(p_values, 14) == ["a", "b"]
+    assert report.holm({"c": 0.0037}, 14) == []
+
+
+def test_single_seeds_and_equal_ones_have_no_interval():
+    assert report.difference(pd.Series([2.0]), pd.Series([1.5]), 1) == "+0.5"
+    assert report.difference(pd.Series([1.0, 1.0]), pd.Series([1.0, 1.0]), 2) == "+0.00"
+
+
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
 
