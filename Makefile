@@ -135,10 +135,10 @@ format: $(call ready,cpu)
 # Two test files at a time, in the order of their names, so that long ones do not come last. Torch would start as many
 # threads as there are cores for each, and inductor a pool of compilers.
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
-## test: lint, and every promise once (seven minutes on two cores)
+## test: lint, and the fast tests (five minutes on two cores)
 test: lint
 	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
-## test-all: these and the slow rest (twelve minutes)
+## test-all: these, whole trainings and demos (twelve minutes)
 test-all: lint
 	@$(TESTS) tests --dist loadfile -m "not grid and not search and (slow or not smoke)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
