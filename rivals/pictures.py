@@ -134,7 +134,7 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
         column[-1].set_xlabel("step")
     for axis, label in zip(axes[:, 0], rows.values()):
         axis.set_ylabel(label, fontsize=9)
-    axes[0, 0].legend()
+    axes[1, 0].legend(loc="lower right")
     figure.savefig(file)
 
 
