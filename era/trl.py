@@ -25,7 +25,6 @@ from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from era.language import logit_scale, metric_sums, split_entropy, update_metrics
 from era.language_config import EraConfig
@@ -371,9 +370,11 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
     """Give `model` a keyword `era`, with which its forward ends in ERA's terms, not in logits.
 
     In the forward, because DDP, FSDP, PEFT and autocast are around it. TRL 1.15 and newer do the
-    same for their own head.
+    same for their own head. The head computes them in a forward of its own: where FSDP2 shards it
+    apart from the model, it has its weights there, and its gradient is the mean over the ranks.
     """
-    forward = model.forward
+    forward, head = model.forward, model.get_output_embeddings()
+    head_forward, softcap = head.forward, _softcap(model)
 
     @functools.wraps(type(model).forward)  # generate() looks at the signature
     def with_era(self, *positional, era: Optional[_Ask] = None, **kwargs):
@@ -385,18 +386,22 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
         if args.cast_lm_head_to_fp32:
             hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
         with context:
-            return era.compute({"hidden": hidden, "labels": era.labels, **_head(self)})
+            return self.get_output_embeddings()(hidden, era=era)
+
+    def head_with_era(self, hidden, era: Optional[_Ask] = None):
+        if era is None:
+            return head_forward(hidden)
+        weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
+        found = era.compute({"hidden": hidden, "labels": era.labels, **weights})
+        # Copies: who writes into a view of FSDP2's output loses its hook, and a gradient with it.
+        return {name: None if one is None else one.clone() for name, one in found.items()}
 
     model.forward = types.MethodType(with_era, model)
+    head.forward = types.MethodType(head_with_era, head)
 
 
-def _head(model: torch.nn.Module) -> dict[str, Any]:
-    """weight, bias and softcap of `fused_policy_terms`. FSDP2 may have sharded the tensors."""
-    head = model.get_output_embeddings()
-    tensors = {"weight": head.weight, "bias": head.bias}
-    whole = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
-    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return {**whole, "softcap": softcap}
+def _softcap(model: torch.nn.Module) -> Optional[float]:
+    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
 @torch.no_grad()
@@ -416,7 +421,7 @@ def _makes_the_logits(model: torch.nn.Module) -> bool:
         ours = head(model.base_model(input_ids=ids).last_hidden_state.to(head.weight.dtype)).float()
     finally:
         model.train(was_training)
-    if softcap := _head(model)["softcap"]:
+    if softcap := _softcap(model):
         ours = softcap * torch.tanh(ours / softcap)
     return bool((ours - logits).abs().max() <= 0.02 * logits.abs().max())
 
@@ -448,7 +453,7 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "the auxiliary loss of a mixture of experts: never tried. Set router_aux_loss_coef=0.0"
         )
     if trainer.is_deepspeed_enabled:
-        problems.append("DeepSpeed: never tried, and ZeRO-3 frees the head before it is needed")
+        problems.append("DeepSpeed: never tried")
     if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
         problems.append("prompt learning of PEFT, which adds positions. Take LoRA")
     if args.era_top_k and args.off_policy_mask_threshold is not None:

@@ -261,14 +261,14 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_pat
 
 
 def test_two_processes(tmp_path):
-    """DDP with gloo, each rank with samples of its own."""
+    """DDP and FSDP2 with gloo, each rank with samples of its own."""
     tiny_grpo.write(tmp_path, torch.double)
     script = Path(__file__).with_name("two_processes.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, tmp_path]
     result = subprocess.run(command, env=tiny_grpo.ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
-    assert found.keys() == {"on-policy", "KL", "tools"}
+    assert found.keys() == {"on-policy", "KL", "tools", "FSDP2", "FSDP2, head apart"}
     for case in found.values():
         assert case["error"] < 2e-6 and case["samples differ"] and 0 < case["scaled"] < 1
         assert case["scaled"] == pytest.approx(case["logged"], abs=1e-6)

@@ -159,7 +159,7 @@ class EraGMPOConfig(GMPOConfig, EraGRPOConfig):
     pass
 
 
-CONFIGS = {Plain: trl.GRPOConfig, Era: EraGRPOConfig, EraGMPO: EraGMPOConfig}
+CONFIGS = {Plain: trl.GRPOConfig, EraGMPO: EraGMPOConfig}
 
 
 class Sampler:
@@ -193,7 +193,7 @@ def build(
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
-        args=CONFIGS[trainer_class](**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
+        args=CONFIGS.get(trainer_class, EraGRPOConfig)(**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
         train_dataset=prompts(),
         eval_dataset=prompts(2) if "eval_strategy" in settings else None,
         processing_class=processing_class or tokenizer(),
