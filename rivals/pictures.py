@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Pictures of docs/rivals/ and docs/when-to-use.md."""
+"""Pictures of docs/rivals/, docs/control/ppo.md and docs/when-to-use.md."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
+from ledger.statistics import mean_curve
 from rivals import llm, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
 
@@ -33,6 +36,16 @@ STYLES = {
     "clip-higher": {"color": "#a33b3b", "marker": "P"},
     "clip-cov": {"color": "#2f9c95", "marker": "*"},
     "kl-cov": {"color": "#b59a1f", "marker": "h"},
+}
+ARM_COLORS = {
+    "ppo": "black",
+    "ppo_no_bonus": "0.6",
+    "ppo_era": "#2b7bba",
+    "ppo_era_0.3": "#8b5fa8",
+    "ppo_constant": "#d1611a",
+    "ppo_parameter": "#5f8f3e",
+    "ppo_head": "#b59a1f",
+    "eapo_3m": "#a33b3b",
 }
 # title: task, setting of ERA
 EXAMPLES = {
@@ -113,13 +126,18 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
 
 
 def trl_curves(curves: pd.DataFrame, file: Path) -> None:
-    """Entropy, reward and diversity over the steps of TRL's runs, means over the recorded seeds; ERA's bounds."""
+    """Entropy, reward and diversity over the steps of TRL's runs, and ERA's bounds.
+
+    Means over the seeds that are recorded of all methods of the task.
+    """
     rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
     tasks = [task for task in trl.TASKS if task in set(curves.task)]
     figure = Figure((4.6 * len(tasks) + 1.5, 6.4))
     axes = figure.subplots(len(rows), len(tasks), sharex=True, sharey="row", squeeze=False)
     for task, column in zip(tasks, axes.T):
-        means = curves[curves.task == task].groupby(["method", "setting", "step"])[[*rows]].mean()
+        found = curves[curves.task == task]
+        seeds = set.intersection(*(set(runs.seed) for _, runs in found.groupby(["method", "setting"])))
+        means = found[found.seed.isin(seeds)].groupby(["method", "setting", "step"])[[*rows]].mean()
         for method, values in trl.TASKS[task].items():
             for setting in (setting for setting in values if (method, setting) in means.index.droplevel("step")):
                 name = trl.NAMES[method].format(setting)
@@ -152,4 +170,25 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
         axis.axvline(fresh[reference]["nll", images].mean(), color="0.7", linewidth=1, zorder=0)
         axis.set_xlabel(f"NLL on {images} images, nats")
     axes[0].set_yticks(heights, labels)
+    figure.savefig(file)
+
+
+def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str]]], file: Path) -> None:
+    """Mean return of each arm's seeds over the steps, with its 95 % interval.
+
+    Args:
+        panels: by title, by agent: a curve for each seed; and by agent its label.
+    """
+    figure = Figure((4.8 * len(panels), 5.4))
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for (title, (curves, labels)), axis in zip(panels.items(), axes):
+        for agent, found in curves.items():
+            found, color = mean_curve(found), ARM_COLORS[agent]
+            axis.plot(found.index, found["mean"], color=color, label=labels[agent], linewidth=1.4)
+            axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("step")
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    axes[0].set_ylabel("return")
     figure.savefig(file)

@@ -279,32 +279,52 @@ TARGETS = {
     "ppo_era_1.0": "+1.0 (0.66)",
     "ppo": "none: PPO, from 1.4 (1) on",
 }
+EAPO = {
+    "ppo": "PPO, with its entropy bonus",
+    "ppo_no_bonus": "PPO without the bonus",
+    "eapo_3m": "EAPO",
+    "ppo_era": "PPO-ERA",
+}
+EAPO_SEEDS = (1, 2, 3)
 ALPHA = {"sac": "SAC, alpha from 1", "sac-alpha_0.01": "SAC, alpha from 0.01", "sac_era": "SAC-ERA, delta = 0"}
 ALPHA_TARGET = -0.5  # nats per dimension, of all three
 
 
-def curves(group: str, agent: str) -> list[pd.DataFrame]:
-    """train.csv of each recorded seed, by seed."""
-    folders = (records.PROJECT / "records" / group).glob(f"HalfCheetah-v4-{agent}-seed*")
-    return [pd.read_csv(folder / "train.csv") for folder in sorted(folders)]
+def curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.DataFrame]:
+    """train.csv of these seeds, of those that are recorded."""
+    folder = records.PROJECT / "records" / group
+    files = (folder / f"HalfCheetah-v4-{agent}-seed{seed}/train.csv" for seed in seeds)
+    return [pd.read_csv(file) for file in files if file.exists()]
 
 
-def ppo_table(first: str, arms: dict[str, str]) -> str:
-    """A line per arm, means over the last WINDOW evaluations of each seed. first: what distinguishes the arms."""
+def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds: Iterable[int] = range(1, 6)) -> str:
+    """A line per arm, means over the last WINDOW evaluations of each seed.
+
+    Args:
+        first: what distinguishes the arms.
+        subject: the arm that the others are compared with, beside PPO.
+    """
     columns = ["eval_avg_return", "entropy_per_dim", "clipped"]
     ends = {
-        agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent)])
+        agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent, seeds)])
         for agent in arms
     }
     lines = []
     for agent, label in arms.items():
         returns, entropies, clipped = (ends[agent][column] for column in columns)
         minus_ppo = "-" if agent == "ppo" else difference(returns, ends["ppo"].eval_avg_return, 0, WELCH)
-        era_minus = "-" if agent == "ppo_era" else difference(ends["ppo_era"].eval_avg_return, returns, 0, WELCH)
-        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", minus_ppo, era_minus]
+        subject_minus = "-" if agent == subject else difference(ends[subject].eval_avg_return, returns, 0, WELCH)
+        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", minus_ppo, subject_minus]
         lines.append([label, *cells, joined(entropies, ".2f"), joined(clipped, ".0%").replace("%", " %")])
-    heading = ["return, each seed", "mean", "it minus PPO", "PPO-ERA minus it", "entropy per dimension"]
+    name = {"ppo_era": "PPO-ERA", "eapo_3m": "EAPO"}[subject]
+    heading = ["return, each seed", "mean", "it minus PPO", f"{name} minus it", "entropy per dimension"]
     return table([first, *heading, "actions at a bound"], lines)
+
+
+def return_curves(agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.Series]:
+    """The return over the steps of each seed, means over WINDOW evaluations."""
+    found = (rows.set_index("global_step").eval_avg_return for rows in curves("control-ppo", agent, seeds))
+    return [curve.rolling(WINDOW).mean().iloc[WINDOW - 1 :: WINDOW] for curve in found]
 
 
 def alpha_table() -> str:
@@ -333,7 +353,7 @@ def pages() -> dict[Path, str]:
         "rivals/trl": trl_tables(trl_numbers()),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
-        "control/ppo": {"arms": ppo_table("sigma", ARMS)},
+        "control/ppo": {"arms": ppo_table("sigma", ARMS), "eapo": ppo_table("", EAPO, "eapo_3m", EAPO_SEEDS)},
         "control/sac": {"alpha": alpha_table()},
     }
     files = {DOCS / f"{name}.md": found for name, found in tables.items()}
@@ -347,6 +367,12 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
+    returns = {agent: return_curves(agent) for agent in ARMS}
+    of_eapo = {agent: return_curves(agent, EAPO_SEEDS) for agent in EAPO}
+    pictures.returns(
+        {"PPO-ERA and other sigmas, five seeds": (returns, ARMS), "EAPO, three seeds": (of_eapo, EAPO)},
+        folder / "control-ppo.png",
+    )
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")

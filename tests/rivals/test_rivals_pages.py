@@ -201,3 +201,19 @@ def test_arms_of_ppo(ppo_records):
         f"| PPO | 1,000, 2,000 | 1,500 | - | {difference} | -0.30, -0.60 | 25 %, 25 % |",
         f"| ERA | 5,000, 5,600, 5,300 | 5,300 | {difference} | - | -0.30, -0.60, -0.90 | 25 %, 25 %, 25 % |",
     ]
+
+
+def test_table_and_curves_of_eapo(ppo_records, tmp_path):
+    """Beside the arms of the same seeds alone."""
+    for seed, end in enumerate((1000.0, 1000.0, 9000.0), start=1):
+        ppo_records("ppo", seed, end)
+    ppo_records("eapo_3m", 1, 4000.0)
+    arms = {"ppo": "PPO", "eapo_3m": "EAPO"}
+    assert report.ppo_table("", arms, "eapo_3m", seeds=(1, 2)).splitlines()[::2] == [
+        "|  | return, each seed | mean | it minus PPO | EAPO minus it | entropy per dimension | actions at a bound |",
+        "| PPO | 1,000, 1,000 | 1,000 | - | +3,000 | -0.30, -0.60 | 25 %, 25 % |",
+    ]
+    curves = {agent: report.return_curves(agent, (1, 2)) for agent in arms}
+    assert curves["eapo_3m"][0].to_dict() == {9: pytest.approx((4000 - 2.5) / 2)}  # five of ten are 0
+    pictures.returns({"EAPO": (curves, arms)}, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size
