@@ -121,8 +121,8 @@ rivals-trl: $(call ready,trl-cpu)
 ## rivals-vision: on digits: label smoothing, confidence penalty, focal loss
 rivals-vision: $(call ready,cpu) $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m rivals.launch vision
-## rivals-control: PPO with low noise, mis-set targets, SAC's alpha
-rivals-control: control-ppo control-ppo-targets control-alpha
+## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha
+rivals-control: control-ppo control-ppo-targets control-eapo-3m control-alpha
 
 ##@ Tests
 ## lint, format: ruff's checks of our files; what ruff can fix
