@@ -19,7 +19,7 @@ import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
 
-APART = ("time", "alpha")  # folders that are part of their runs' names
+APART = ("time", "alpha", "obac")  # folders that are part of their runs' names
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 
