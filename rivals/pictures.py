@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Pictures of docs/rivals/, docs/control/ppo.md and docs/when-to-use.md."""
+"""Pictures of docs/rivals/, docs/control/ and docs/when-to-use.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +46,11 @@ ARM_COLORS = {
     "ppo_parameter": "#5f8f3e",
     "ppo_head": "#b59a1f",
     "eapo_3m": "#a33b3b",
+    "sac": "black",
+    "sac_era": "#2b7bba",
+    "obac": "#d1611a",
+    "obac-reward": "#e8a06b",
+    "obac_era": "#8b5fa8",
 }
 # title: task, setting of ERA
 EXAMPLES = {

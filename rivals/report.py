@@ -288,6 +288,18 @@ EAPO = {
 EAPO_SEEDS = (1, 2, 3)
 ALPHA = {"sac": "SAC, alpha from 1", "sac-alpha_0.01": "SAC, alpha from 0.01", "sac_era": "SAC-ERA, delta = 0"}
 ALPHA_TARGET = -0.5  # nats per dimension, of all three
+OBAC = {
+    "sac": "SAC",
+    "obac": "OBAC",
+    "obac-reward": "OBAC, `reward`",
+    "sac_era": "SAC-ERA",
+    "obac_era": "OBAC-ERA",
+}
+OBAC_VALUES = {
+    "policy_value": "value of the policy",
+    "buffer_q": "Q of the buffer's best policy",
+    "buffer_value": "its V",
+}
 
 
 def curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.DataFrame]:
@@ -295,6 +307,25 @@ def curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6)) -> list[p
     folder = records.PROJECT / "records" / group
     files = (folder / f"HalfCheetah-v4-{agent}-seed{seed}/train.csv" for seed in seeds)
     return [pd.read_csv(file) for file in files if file.exists()]
+
+
+def return_cells(returns: Mapping[str, pd.Series], base: str, subject: str) -> dict[str, list[str]]:
+    """By agent: the returns of its seeds, their mean, and the differences to `base` and of `subject` to it."""
+
+    def minus(one: str, other: str) -> str:
+        known = one != other and len(returns[one]) and len(returns[other])
+        return difference(returns[one], returns[other], 0, WELCH) if known else "-"
+
+    return {
+        agent: [joined(found, ",.0f"), f"{found.mean():,.0f}", minus(agent, base), minus(subject, agent)]
+        if len(found)
+        else ["to come", "-", "-", "-"]
+        for agent, found in returns.items()
+    }
+
+
+def percent(shares: Iterable[float]) -> str:
+    return joined(shares, ".0%").replace("%", " %")
 
 
 def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds: Iterable[int] = range(1, 6)) -> str:
@@ -309,22 +340,20 @@ def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds:
         agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent, seeds)])
         for agent in arms
     }
-    lines = []
-    for agent, label in arms.items():
-        returns, entropies, clipped = (ends[agent][column] for column in columns)
-        minus_ppo = "-" if agent == "ppo" else difference(returns, ends["ppo"].eval_avg_return, 0, WELCH)
-        subject_minus = "-" if agent == subject else difference(ends[subject].eval_avg_return, returns, 0, WELCH)
-        cells = [joined(returns, ",.0f"), f"{returns.mean():,.0f}", minus_ppo, subject_minus]
-        lines.append([label, *cells, joined(entropies, ".2f"), joined(clipped, ".0%").replace("%", " %")])
+    cells = return_cells({agent: found.eval_avg_return for agent, found in ends.items()}, "ppo", subject)
+    lines = [
+        [label, *cells[agent], joined(ends[agent].entropy_per_dim, ".2f"), percent(ends[agent].clipped)]
+        for agent, label in arms.items()
+    ]
     name = {"ppo_era": "PPO-ERA", "eapo_3m": "EAPO"}[subject]
     heading = ["return, each seed", "mean", "it minus PPO", f"{name} minus it", "entropy per dimension"]
     return table([first, *heading, "actions at a bound"], lines)
 
 
-def return_curves(agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.Series]:
-    """The return over the steps of each seed, means over WINDOW evaluations."""
-    found = (rows.set_index("global_step").eval_avg_return for rows in curves("control-ppo", agent, seeds))
-    return [curve.rolling(WINDOW).mean().iloc[WINDOW - 1 :: WINDOW] for curve in found]
+def return_curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6), window: int = WINDOW) -> list[pd.Series]:
+    """The return over the steps of each seed, means over `window` evaluations."""
+    found = (rows.set_index("global_step").eval_avg_return for rows in curves(group, agent, seeds))
+    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in found]
 
 
 def alpha_table() -> str:
@@ -343,6 +372,20 @@ def alpha_table() -> str:
     return table(["", *heading, "smallest of any state", "return, last 3 evaluations"], lines)
 
 
+def obac_table() -> str:
+    """A line per agent; returns and values are means over the last 3 evaluations."""
+    runs = {agent: curves("obac", agent) for agent in OBAC}
+    ends = {agent: [rows.tail(3).mean() for rows in found] for agent, found in runs.items()}
+    returns = {agent: pd.Series([end.eval_avg_return for end in found]) for agent, found in ends.items()}
+    cells, lines = return_cells(returns, "sac", "obac_era"), []
+    for agent, label in OBAC.items():
+        values = [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]
+        shares = [percent(rows.imitation_share.mean() for rows in runs[agent]), *values]
+        lines.append([label, *cells[agent], *(shares if agent.startswith("obac") else "----")])
+    heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated"]
+    return table(["", *heading, *OBAC_VALUES.values()], lines)
+
+
 # --------------------------------------------------------------------------------------------------------------- pages
 
 
@@ -354,7 +397,7 @@ def pages() -> dict[Path, str]:
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
         "control/ppo": {"arms": ppo_table("sigma", ARMS), "eapo": ppo_table("", EAPO, "eapo_3m", EAPO_SEEDS)},
-        "control/sac": {"alpha": alpha_table()},
+        "control/sac": {"alpha": alpha_table(), "obac": obac_table()},
     }
     files = {DOCS / f"{name}.md": found for name, found in tables.items()}
     return {file: filled(file.read_text(), found) for file, found in files.items()}
@@ -367,12 +410,15 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
-    returns = {agent: return_curves(agent) for agent in ARMS}
-    of_eapo = {agent: return_curves(agent, EAPO_SEEDS) for agent in EAPO}
+    returns = {agent: return_curves("control-ppo", agent) for agent in ARMS}
+    of_eapo = {agent: return_curves("control-ppo", agent, EAPO_SEEDS) for agent in EAPO}
     pictures.returns(
         {"PPO-ERA and other sigmas, five seeds": (returns, ARMS), "EAPO, three seeds": (of_eapo, EAPO)},
         folder / "control-ppo.png",
     )
+    of_obac = {agent: return_curves("obac", agent, window=1) for agent in OBAC}
+    recorded = {agent: found for agent, found in of_obac.items() if found}
+    pictures.returns({"OBAC and SAC": (recorded, OBAC)}, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")
