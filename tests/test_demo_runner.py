@@ -24,7 +24,7 @@ from demo.vision import __main__ as vision
     "demo, arguments, says",
     [
         (llm, ["--steps", "0"], "--steps: expected 1 or more, got 0"),
-        (vision, ["--seeds", "1", "-1"], "--seeds: expected 0 or more, got -1"),
+        (vision, ["--seeds", "1", "-1"], "--seeds: expected 0 to 4294967295, got -1"),
         (control, ["--steps", "250"], "--steps: expected a multiple of 100, got 250"),
     ],
 )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, TARGET_ENTROPY, TASK, Run
-from demo.runner.command import at_least, introduce, make_parser, need_files, run
+from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
 
 NEEDED = ("fast_td3/train.py", "fast_td3/era_training.py", "fast_td3/environments/gymnasium_env.py")
 
@@ -15,7 +15,7 @@ NEEDED = ("fast_td3/train.py", "fast_td3/era_training.py", "fast_td3/environment
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser("demo.control", __doc__)
     parser.set_defaults(checkout=Path("checkouts/fasttd3"), out=Path("results/demo-control"))
-    parser.add_argument("--seeds", default=[1], type=at_least(0), nargs="+", help=f"{len(ARMS)} runs for each")
+    parser.add_argument("--seeds", default=[1], type=seed_number, nargs="+", help=f"{len(ARMS)} runs for each")
     steps = f"of each run's environments, a multiple of {LOG_INTERVAL}"
     parser.add_argument("--steps", default=6000, type=at_least(2 * LOG_INTERVAL), help=steps)
     given = parser.parse_args(arguments)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from demo.llm import chain
 from demo.llm.config import ARMS, VERSIONS, Settings
-from demo.runner.command import at_least, introduce, make_parser, need_files, run
+from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser("demo.llm", __doc__)
     parser.add_argument("--verl", default="0.4.1", choices=VERSIONS, help="patched v0.4.1, or 0.9.1 with era.verl")
     parser.add_argument("--task", default="chain", choices=chain.TASKS, help="docs/demos.md describes them")
-    parser.add_argument("--seed", default=Settings.seed, type=at_least(0), help="of warm-up, data and sampling")
+    parser.add_argument("--seed", default=Settings.seed, type=seed_number, help="of warm-up, data and sampling")
     parser.add_argument("--steps", default=Settings.steps, type=at_least(1), help="of each of the two runs")
     given = parser.parse_args(arguments)
     given.checkout = given.checkout or Path(VERSIONS[given.verl][0])

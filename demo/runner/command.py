@@ -32,6 +32,13 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def seed_number(text: str) -> int:
+    """The type of an argument: what NumPy takes as a seed, as the trainers need."""
+    if not 0 <= int(text) < 2**32:
+        raise argparse.ArgumentTypeError(f"expected 0 to {2**32 - 1}, got {text}")
+    return int(text)
+
+
 def need_files(checkout: Path, *files: str, advice: str) -> None:
     for file in files:
         if not (checkout / file).is_file():

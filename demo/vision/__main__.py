@@ -6,14 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from demo.runner.command import at_least, introduce, make_parser, need_files, run
+from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
 from demo.vision.settings import CLASSES, EPOCHS_FILE, MODEL, Run
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser("demo.vision", __doc__)
     parser.set_defaults(checkout=Path("checkouts/timm"), out=Path("results/demo-vision"))
-    parser.add_argument("--seeds", default=[1, 2, 3], type=at_least(0), nargs="+", help="two runs for each")
+    parser.add_argument("--seeds", default=[1, 2, 3], type=seed_number, nargs="+", help="two runs for each")
     parser.add_argument("--epochs", default=15, type=at_least(1), help="of each run")
     parser.add_argument("--min-entropy", default=0.6, type=float, metavar="H0", help="ERA's H0 in nats")
     return parser.parse_args(arguments)
