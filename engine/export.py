@@ -138,7 +138,7 @@ def project_files(git: Git, up: Upstream, checkout: Checkout, final: str) -> dic
     files: dict[str, Content] = {}
     for path, (mode, oid) in added.items():
         if mode not in PLAIN_MODES or JUNK.search(path) or not path.isprintable():
-            raise Stop(LOCAL, f"{checkout.path / path} is no plain file, so it cannot become an overlay file")
+            raise Stop(LOCAL, f"{checkout.path / path} is not a plain file, so it cannot become an overlay file")
         if any(above.as_posix() in upstream for above in Path(path).parents):
             raise Stop(WRONG_BASE, f"{path} would overwrite an upstream file: overlay files are new files")
         files[places[path]] = (mode == PLAIN_MODES[1], git.run("cat-file", "blob", oid).stdout)

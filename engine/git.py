@@ -81,7 +81,7 @@ class Git:
         self.env = {**places, **(env or {})}
 
     def run(self, *args: str, data: bytes = b"", ok: tuple | None = (0,), network=False) -> subprocess.CompletedProcess:
-        """Run a command. `ok` are the exit codes that are no failure; None stands for all of them."""
+        """Run a command. `ok` are the exit codes that do not mean a failure; None stands for all of them."""
         if SESSION.verbose:
             print("+ git -C", self.folder, *args, file=sys.stderr, flush=True)
         kept = FOR_NETWORK if network else ("EXEC_PATH",)

@@ -507,7 +507,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
 
     active = column("mask", 1 if mask is None else mask) != 0
     scale = column("logit_scale", 1 if scale is None else scale)
-    # Outside the mask labels may be padding, such as -100, which is no index.
+    # Outside the mask labels may be padding, such as -100, which is not an index.
     labels = torch.where(active, labels.reshape(-1, 1), 0)
     rows = Rows(labels, scale, column("temperature", temperature), active)
     return logits.reshape(-1, logits.size(-1)), rows

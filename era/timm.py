@@ -62,7 +62,7 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
 
     Raises:
         ValueError: ERA's setting is not feasible for the number of classes.
-        TypeError: ERA was asked for, and what timm made is no classifier (features_only=True).
+        TypeError: ERA was asked for, and what timm made is not a classifier (features_only=True).
     """
     kwargs = {name: value for name, value in kwargs.items() if value is not None}  # as timm does
     source, name = timm.models.parse_model_name(model_name)

@@ -157,7 +157,7 @@ class EraMixin:
     from one more product with the head, without a second pass through the model.
 
     Raises:
-        TypeError: on construction, arguments that are no EraGRPOConfig, or a trainer that is no
+        TypeError: on construction, arguments that are not an EraGRPOConfig, or a trainer that is no
             GRPOTrainer.
         ValueError: on construction, what ERA does not go together with, all of it.
     """

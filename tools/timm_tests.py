@@ -42,7 +42,7 @@ def main() -> int:
         tag = ["git", "-C", checkout, "describe", "--tags", "--match=upstream/*", "--abbrev=0"]
         pinned = subprocess.run(tag, capture_output=True, text=True).stdout.strip()
         if not pinned:
-            sys.exit(f"error: {checkout} is no checkout of apply.py: git finds no tag upstream/... there.")
+            sys.exit(f"error: {checkout} is not a checkout of apply.py: git finds no tag upstream/... there.")
         archive = subprocess.run(["git", "-C", checkout, "archive", pinned], capture_output=True, check=True)
         subprocess.run(["tar", "-x", "-C", upstream], input=archive.stdout, check=True)
         (upstream / "tests").rename(tests)

@@ -26,7 +26,7 @@ METRICS = {
 
 
 def metrics(run: Path) -> pandas.DataFrame:
-    """A row for each step that verl has logged so far; its null is NaN. The validation before the first is no step."""
+    """A row for each step that verl has logged so far; its null is NaN. The first validation has no row."""
     lines = [json.loads(line) for line in complete_lines(run / METRICS_FILE).splitlines()]
     logged = pandas.DataFrame(
         [{"step": line["step"], **line["data"]} for line in lines], columns=["step", *METRICS.values()]

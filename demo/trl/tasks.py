@@ -44,7 +44,7 @@ class Task:
 
 
 def _is_pair(question: Question, answer: str) -> bool:
-    found = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is no answer of its own
+    found = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is not another answer
     return found is not None and int(found[1]) + int(found[2]) == question[0]
 
 

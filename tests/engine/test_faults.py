@@ -50,7 +50,7 @@ def interrupt(project, monkeypatch, *args: str) -> None:
 
 
 def test_status_says_interrupted_and_the_same_command_completes_it(project, monkeypatch):
-    """The locks of a git that was killed are no obstacle."""
+    """The locks of a git that was killed do not get in the way."""
     stale(project)
     interrupt(project, monkeypatch, "apply", "alpha")
     assert project.state() == "interrupted"

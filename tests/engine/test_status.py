@@ -27,7 +27,7 @@ def test_states(project):
     shown, base = project.run("status", "alpha").out, project.ids["v1"]
     assert shown == f"alpha v1: applied (git, {base[:12]}) in {checkout}\n"  # the commit that apply names
     write_tree(checkout, {"src/__pycache__/core.cpython-311.pyc": "\0", "notes.txt": "mine\n"})
-    assert found("applied")["untracked"] == ["notes.txt"]  # which is no drift
+    assert found("applied")["untracked"] == ["notes.txt"]  # which does not count as drift
     (checkout / "README.md").write_text("mine\n")
     assert found("modified")["files"] == ["README.md"]
     project.set_era("ERA = 2\n")

@@ -142,7 +142,7 @@ def test_a_run_counts_what_its_samples_say(finished):
     assert [summary[name]["as_paper"] for name in summary] == [False, False, False]  # a part of the problems
     assert summary["math500"]["pass_at"] == {} and summary["math500"]["samples"] == 5
     unread = ("unparsable", "no answer", "truncated")
-    assert all(s["status"] in unread and not s["correct"] for s in samples["arc_c"])  # digits are no option
+    assert all(s["status"] in unread and not s["correct"] for s in samples["arc_c"])  # digits are not an option
     assert sum(map(len, summary["arc_c"]["not_ok"].values())) == 3
     assert f"{100 * aime['accuracy']:.1f} avg@16" in printed and "aime24: pass@1 " in printed and "arc_c" in printed
 

@@ -155,7 +155,7 @@ def test_rows_outside_the_mask_are_not_read(inplace):
     mask = torch.arange(12) % 3 > 0
     expected = policy_terms(logits[mask], labels[mask], scale[mask], original=True, entropy=True)
     filtered = policy_terms(logits[mask], labels[mask], scale[mask], top_k=3).scaled
-    logits[~mask], labels[~mask] = math.nan, -100  # as padding may be, which is no index
+    logits[~mask], labels[~mask] = math.nan, -100  # as padding may be, which is not an index
     assert torch.equal(policy_terms(logits, labels, scale, top_k=3, mask=mask).scaled[mask], filtered)
     fused = fused_policy_terms(logits.nan_to_num(), torch.eye(50), labels, scale, top_k=3, mask=mask).scaled
     assert torch.equal(fused[mask], filtered)

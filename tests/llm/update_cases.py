@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The updates that both versions of verl train, and how a result of theirs is judged against plain.py.
+"""The updates that both versions of verl train, and how a result is judged against plain.py.
 
 A case is named (policy, layout, loss). Each loss is trained padded and packed, each layout with the plain loss and with
 all that reads the logits at once. actor_step.py and current/worker_step.py train them: the doors to the two versions.
@@ -68,7 +68,7 @@ CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_er
 LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
 QWEN2 = {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2}
 WITHOUT_ERA = {"absent": {}, "disabled": with_era(enable=False, top_k=5, scale_advantages=True)}
-# Off-policy without learning: every ratio is 1. Some k is no power of 2.
+# Off-policy without learning: every ratio is 1. Some k is not a power of 2.
 BF16 = {
     (k, top_k, layout): {
         **{**BASE, "micro_batch": 24, "dtype": "float32", "autocast": True, "epochs": 2, "lr": 0},

@@ -29,7 +29,7 @@ from era import log_probs
 from era.log_probs_fused import fused_policy_terms
 from tools.bench import tables
 
-K, ANY_K, TOP_K = 2.0, 1.7, 20  # ANY_K is no power of 2: an exponential for each scale
+K, ANY_K, TOP_K = 2.0, 1.7, 20  # ANY_K is not a power of 2: an exponential for each scale
 TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 INDUCTOR = "inductor's kernels"
 HEAD = "head and update, entropy bonus"  # on a GPU
