@@ -45,7 +45,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["EraGRPOConfig", "EraGRPOTrainer", "EraMixin"]
 
-# Methods that ERA overrides: a TRL that has them no more would train without ERA and not say so.
+# Methods that ERA overrides: a TRL without them would train without ERA and not say so.
 OVERRIDDEN = (
     "_generate_and_score_completions",
     "_get_per_token_logps_and_entropies",
@@ -157,8 +157,8 @@ class EraMixin:
     from one more product with the head, without a second pass through the model.
 
     Raises:
-        TypeError: on construction, arguments that are not an EraGRPOConfig, or a trainer that is no
-            GRPOTrainer.
+        TypeError: on construction, arguments that are not an EraGRPOConfig, or a trainer that is
+            not a GRPOTrainer.
         ValueError: on construction, what ERA does not go together with, all of it.
     """
 
