@@ -38,7 +38,8 @@ def era_log_std(
 ) -> jax.Array:
     """The state-level activation, Eq. continuous_era. (..., D) -> (..., D).
 
-    Raises ValueError where D = 1 or H0', a number in nats over the D dimensions, is not feasible.
+    target_entropy: H0' in nats, the total over the D dimensions. Raises ValueError where D = 1 or
+    H0' is not feasible.
     """
     dim = pre_std.shape[-1]
     check_state_level(dim)
@@ -173,7 +174,7 @@ class TanhGaussian(BoundedGaussian):
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Of an action, (..., D) -> (...), in nats; -inf outside of [-1, 1].
 
-        An action of 1 is taken for the number before it, as in era.continuous.
+        An action of 1 or -1 counts as the nearest number within the bounds, as in era.continuous.
         """
         limit = below_one(action.dtype)
         value = jnp.arctanh(jnp.clip(action, -limit, limit))

@@ -14,12 +14,12 @@ at least H0. The smallest entropy it can actually have, `floor`, is reached at a
 higher: 0.98 nats for 10 classes and H0 = 0.6. All entropies are in nats. This file needs only torch
 and the standard library.
 
-Why one-hot p: with the exact inverse and Z = sum(q) the entropy is C / Z + ln Z, which falls as Z
-grows towards C; q is convex in h, so Z is largest at a corner of the simplex of p. The paper's
-approximation breaks both steps slightly. A search with it found exceptions, ties of very many
-classes with less entropy, only where n and tau are both huge: n = 1e6 from tau = 2e11 on, n = 1e9
-from tau = 2e7 on. The largest probability always belongs to a one-hot p: for that it is enough that
-q grows with h.
+Why at a one-hot p: with the exact inverse and Z = sum(q), the entropy is C / Z + ln Z, which falls
+as Z grows towards C. Since q is convex in h, Z is largest at a corner of the simplex of p. The
+paper's approximation breaks both steps slightly. With it, a search found exceptions (ties of very
+many classes, with less entropy) only where n and tau are both huge: n = 1e6 from tau = 2e11 on,
+n = 1e9 from tau = 2e7 on. The largest probability is always reached at a one-hot p, because q grows
+with h.
 """
 
 import contextlib
@@ -180,9 +180,9 @@ def attach_era(
     model's output: state_dict() keeps its keys, and copies, pickles, traces and compiled versions
     of the model have ERA too. The number of classes is `model.num_classes`; the first forward after
     `reset_classifier` picks up the new one. With 0 classes (features) the hook does nothing.
-    Attaching again replaces the setting. It is also written into a timm model's `pretrained_cfg`,
-    which timm's save_for_hf saves: a create_model that knows ERA reads it from there, and timm's
-    own refuses such a file.
+    Attaching again replaces the setting. The setting is also written into a timm model's
+    `pretrained_cfg`, which timm's save_for_hf saves. A create_model that knows ERA reads it from
+    there; timm's own create_model refuses such a file.
 
     Args:
         model: a classifier with a whole number as num_classes (as timm's have) that returns one
@@ -194,8 +194,9 @@ def attach_era(
 
     Raises:
         ValueError: not feasible for the model's number of classes.
-        TypeError: the model has no `num_classes` or is wrapped. Its forward raises TypeError where
-            it returns anything but one tensor, and ValueError where that is not (..., num_classes).
+        TypeError: the model has no `num_classes`, is wrapped, or has a part with ERA. Its forward
+            raises TypeError where the output is not one tensor, and ValueError where the output's
+            shape is not (..., num_classes).
     """
     name = type(model).__name__
     if hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
@@ -246,7 +247,7 @@ def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tens
     """Inside `with raw_logits(model) as activation:` the model returns its logits z before ERA.
 
     activation(z) is then the ERA model's output. Without ERA the model is unchanged and activation
-    returns its argument. This applies to all threads that share the model.
+    returns its argument. The switch acts in all threads that share the model.
     """
     era = find_era(model)
     if era is None:
@@ -265,14 +266,14 @@ def pop_era_kwargs(
     """Take era_min_entropy, era_tau and era_inverse out of create_model's arguments.
 
     Args:
-        kwargs: its other keywords; ERA's are removed.
-        pretrained_cfg: as create_model takes it. In a dict, ERA's keys are the setting of the model
-            that it was saved from; those in kwargs come before them, and a model of features has
-            none of them.
+        kwargs: create_model's other keywords; ERA's are removed from this dict.
+        pretrained_cfg: as create_model takes it. ERA's keys in a dict are the setting of the model
+            that it was saved from. Keywords in kwargs override them, and a model of features
+            ignores them.
 
     Returns:
-        The arguments of attach_era, or {}, and pretrained_cfg without ERA's keys: timm's own class
-        for it takes no others than its own.
+        The arguments of attach_era, or {}, and pretrained_cfg without ERA's keys, because timm's
+        class for it accepts only its own.
     """
     keys = [f"era_{name}" for name in SETTING]
     era = {key: kwargs.pop(key) for key in keys if key in kwargs}
@@ -331,9 +332,9 @@ def _check_inside(name: str, value: float, bounds: Tuple[float, float], given: s
 def _line(num_classes: int, min_entropy: float, tau: float, inverse: str) -> Tuple[float, float]:
     """Offset and slope of x = e h = slope p + offset.
 
-    This is Eq. discrete_era with sum(x) = exp(H0) and x = e kappa at p = 1. x is at most 1, where
-    ln(x) is most accurate. expm1 keeps the digits of both numbers for H0 near a bound; for tau near
-    e, where the lower bound is about 0, the offset could still underflow in fp32.
+    This is Eq. discrete_era with sum(x) = exp(H0) and x = e kappa at p = 1. x is at most 1, and
+    ln(x) is most accurate near 1. expm1 keeps the digits of both numbers for H0 near a bound. The
+    max keeps the offset from underflowing in fp32 for tau near e, where the lower bound is about 0.
     """
     low, high = _feasible_min_entropy(num_classes, tau, inverse)
     top = math.exp(low)  # e kappa

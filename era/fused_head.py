@@ -2,31 +2,33 @@
 # Copyright 2026 The ERA overlays authors
 """The head of a model with verl's fused kernels: hidden states and weight in the place of logits.
 
-Both versions of verl replace the forward of the model's class by one that calls their kernel. ERA
-replaces that of the model once more, by one that calls the functions of era/log_probs_fused.py.
+verl 0.4.1 and 0.9 both replace the forward of the model's class by one that calls verl's kernel.
+ERA in turn replaces the forward of the model itself, by one that calls the functions of
+era/log_probs_fused.py.
 """
 
 from typing import Any, Callable
 
 import torch
 
-# Of transformers' configurations: what else multiplies or caps the logits of some models.
+# Keys of transformers' configurations by which some models multiply or cap their logits otherwise.
 _OTHER_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "logits_soft_cap")
 
 
 class FusedHead:
     """The head of a model whose forward verl has replaced for fused kernels.
 
-    With `replace` another forward takes the place of verl's, and passes the `arguments` to the
-    functions of era.log_probs_fused.
+    `replace` puts another forward in the place of verl's. That forward passes what `arguments`
+    returns to a function of era.log_probs_fused.
 
     Args:
         module: what verl trains; the model is in it.
         use_kl_loss: whether there is a reference policy, whose log-probs verl's own kernel makes.
 
     Raises:
-        ValueError: verl has not replaced the model's forward; its logits are more than a linear
-            layer and a soft-cap; or verl's kernel, for a reference policy, would ignore a part.
+        ValueError: verl has not replaced the model's forward; the model's logits are more than a
+            linear layer and a soft-cap; or the head has a bias or a soft-cap, which verl's kernel
+            would ignore in the reference policy.
     """
 
     def __init__(self, module: torch.nn.Module, use_kl_loss: bool):
@@ -73,7 +75,7 @@ class FusedHead:
         To be called in the model's forward, where FSDP has gathered the weight.
 
         Args:
-            inputs: those of the model, without those of verl's kernel.
+            inputs: the model's, without those for verl's kernel.
         """
         hidden = self._forward_globals["forward_base_model"](self._model, **inputs)[0]
         head = self._model.lm_head

@@ -3,7 +3,7 @@
 """Entropy Regularizing Activation (ERA) for language-model policies.
 
 ERA acts after sampling. A response whose forking tokens have too little entropy is updated as if
-its positive-advantage tokens had been drawn from a sharpened policy, one with too much as if from a
+its positive-advantage tokens had been drawn from a sharpened policy; with too much, as if from a
 flattened policy (paper, Eq. llm):
 
     z' = k z    if H_resp < low  and A_t > 0
@@ -22,10 +22,10 @@ import torch
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
-    """How many tokens H_resp averages: max(1, floor(top_fraction x length)), 0 of 0.
+    """How many tokens H_resp averages: max(1, floor(top_fraction x length)), and 0 for length 0.
 
-    Exact: in floating point 0.29 x 100 is 28.999..., whose floor is one too low. The fraction is
-    the one of at most nine digits that is nearest, so that 0.29 is 29 / 100.
+    The product is exact: in floating point 0.29 x 100 is 28.999..., whose floor is one too low.
+    top_fraction stands for the nearest fraction with a denominator of up to 1e9: 0.29 is 29 / 100.
     """
     exact = Fraction(top_fraction).limit_denominator(10**9)
     count = length.long() * exact.numerator // exact.denominator
@@ -147,7 +147,7 @@ def metric_sums(
 
 
 def update_metrics(sums: torch.Tensor) -> dict[str, float]:
-    """From `metric_sums`: means over responses (H_resp, fractions) and over tokens (the others)."""
+    """From `metric_sums`: the first three are means over responses, the others over tokens."""
     total, low, high, responses, scaled, tokens, top, top_tokens, rest, rest_tokens = sums.tolist()
     return {
         "era/response_entropy": _ratio(total, responses),

@@ -2,10 +2,10 @@
 # Copyright 2026 The ERA overlays authors
 """ERA's configuration for language models, and the settings of verl that it refuses.
 
-In verl it is the group `actor_rollout_ref.actor.era`; verl v0.4.1 checks a run with
-`check_trainer_config` before any worker starts, verl 0.9 with `check` in era/verl/config.py. These
-need OmegaConf, which verl brings. In TRL its fields are era_enable, era_low, ... (era/trl.py), and
-there is no OmegaConf.
+In verl the configuration is the group `actor_rollout_ref.actor.era`. A run is checked before any
+worker starts, in v0.4.1 by `check_trainer_config` and in 0.9 by `check` in era/verl/config.py. Both
+need OmegaConf, which verl brings. In TRL the fields are era_enable, era_low, ... (era/trl.py), and
+OmegaConf is not needed.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class EraConfig:
     """What ERA does in the update of a language model.
 
     Args:
-        prefix: what stands before the name of a field where a user sets it; errors name it.
+        prefix: what precedes a field's name where a user sets it; error messages include it.
 
     Attributes:
         enable: False leaves the trainer as it is upstream.
@@ -61,8 +61,8 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
-        compile: False leaves the logits to torch's own operations where kernels that torch (CPU) or
-            Triton (CUDA) compiles could read them. `triton` is an older name of it.
+        compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
+            leaves them to torch's own operations. `triton` is an older name of this field.
 
     Raises:
         ValueError: values out of range, all of them, with their full keys.

@@ -19,16 +19,16 @@ For a row of logits z, a scale s and a temperature T:
     original log-prob   log softmax(z / T)_y        for a KL loss
     entropy             of softmax(z / T), nats     for H_resp and an entropy bonus
 
-`_sums` and `_write_gradient` are these formulas, with d = z - max z. On a CPU torch.compile makes
-of each one loop over a few rows, which the cache holds, without a tensor of intermediate results.
-Where there is little to do, or no C++ compiler, the same functions run as they are written, at
-about the speed of torch's own log_softmax. On CUDA the kernels of log_probs_triton.py take their
-place.
+`_sums` and `_write_gradient` are these formulas, with d = z - max z. On a CPU torch.compile turns
+each of them into one loop over a few rows at a time, which fit into the cache, without a tensor of
+intermediate results. Where there is little to do, or no C++ compiler, the same functions run
+uncompiled, at about the speed of torch's own log_softmax. On CUDA the kernels of
+log_probs_triton.py take their place.
 
-Exponentials are of fp32. Their arguments and sums are of fp64: a rounded factor s / T would move
+Exponentials are in fp32, their arguments and sums in fp64: a rounded factor s / T would shift
 150,000 equal logits alike, and a sum in fp32 would drop small terms beside a large one. For T in
-[0.3, 2] and s in [1/8, 8] the errors against fp64 stay below 5e-7 (1 + |log-prob|), 4e-6 nats and,
-in fp32, 1.5e-6 (1 + the row's largest gradient).
+[0.3, 2] and s in [1/8, 8] the errors against fp64 stay below 5e-7 (1 + |log-prob|) for log-probs,
+4e-6 nats for entropies and 1.5e-6 (1 + the row's largest) for gradients in fp32.
 
 This file needs only torch and the standard library.
 """
@@ -46,18 +46,18 @@ import torch
 # never reaches a gradient.
 OUTSIDE_TOP_K_LOG_PROB = -1.0e4
 
-# Elements of the logits that are worked on at a time. On a CPU the intermediate results of torch's
-# own operations, in fp64, must stay in the cache. A compiled loop has none, and calling it costs
-# 0.1 ms. On a GPU these are enough to fill it.
+# How many logits are worked on at a time. On a CPU the intermediate results of torch's own
+# operations, in fp64, must stay in the cache. A compiled loop has no intermediate results, but each
+# call costs 0.1 ms. On a GPU this many logits are enough to fill it.
 _CPU_CHUNK_ELEMENTS = 2**19
 _COMPILED_CHUNK_ELEMENTS = 2**22
 _GPU_CHUNK_ELEMENTS = 2**27
-# From so many elements on a call is compiled: below, the seconds of compiling would not come back.
+# Calls with at least this many logits are compiled. With fewer, compiling costs more than it saves.
 _COMPILED_FROM_ELEMENTS = 2**22
-# Types of devices for which torch compiles. For CUDA it could, but no GPU has run what it makes.
+# Device types on which torch.compile is used. It could compile for CUDA, but no GPU has run that.
 _COMPILED_ON = {"cpu"}
-# Compiled kernels of one formula in a process; of dtypes, vocabularies and terms. torch's own limit
-# is 8, beyond which it stops compiling.
+# How many kernels of one formula a process may compile, for different dtypes, vocabularies and
+# terms. torch's own limit is 8, beyond which it stops compiling.
 _COMPILED_VARIANTS = 64
 _TOP_K_BLOCK = 64
 _LOWEST = -1e30  # stands for -inf, so that 0 d is 0
@@ -104,23 +104,23 @@ def policy_terms(
     inplace_backward: bool = False,
     compile: bool = True,
 ) -> PolicyTerms:
-    """The terms of an update, with one gradient for all of them, made in one more read.
+    """The terms of an update. The gradient of all of them takes one more read of the logits.
 
     Runs of rows outside the mask, and in the backward pass runs of rows without a gradient, are
     not read.
 
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
-        labels: (...) int64; any value outside the mask.
+        labels: (...) int64; outside the mask any value is allowed.
         scale: (...) positive factors, constants for the gradient; None for 1.
         temperature: a positive number, or (...) of them, constants for the gradient.
-        top_k: normalise the scaled log-probs over this many largest logits; the size of the
-            vocabulary or more is the same as None: over all.
+        top_k: normalise the scaled log-probs over this many largest logits. None, or a number not
+            below the size of the vocabulary, takes all of them.
         original, entropy: also return these.
         mask: (...) bool or 0/1; None for all.
-        inplace_backward: the gradient takes the place of the logits: nothing else may need them
-            after the forward pass. If something does, its backward pass raises torch's error about
-            a modified tensor.
+        inplace_backward: the gradient overwrites the logits, so nothing else may need them after
+            the forward pass. If something does, its backward pass raises torch's error about a
+            modified tensor.
         compile: let kernels that torch or Triton compiles read the logits, where `backend` finds
             them. False computes the same with torch's own operations, more slowly.
 
@@ -159,8 +159,8 @@ def branch_log_probs(
     """Log-probs of the labels under every scale that Eq. llm can choose, and the entropy.
 
     Args:
-        k: the factor of Eq. llm, >= 1; with 2 there is one exponential instead of three.
-        The others are those of `policy_terms`.
+        k: the factor of Eq. llm, >= 1; k = 2 takes one exponential instead of three.
+        The others are as for `policy_terms`.
 
     Raises:
         ValueError: as `policy_terms`; k < 1.
@@ -263,8 +263,8 @@ def _sums(z, factors, with_mean, squares):
 def _weights(d, factors, dtype, squares):
     """exp(f d) for each factor f.
 
-    With `squares` one exponential makes all: of three factors f, 2 f and f / 2, or of two factors,
-    each of them the row's smaller one or twice that.
+    With `squares` one exponential makes all of them. The factors must then be f, 2 f and f / 2, or
+    two of which each is the row's smaller one or twice it.
     """
     if not squares:
         return [(d * f).to(dtype).exp() for f in factors.split(1, -1)]
@@ -276,10 +276,10 @@ def _weights(d, factors, dtype, squares):
 
 
 def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d, squares):
-    """Takes the place of z: sum over f of exp(f d) columns_f, and exp(f d) d by_d of the first f.
+    """Overwrites z: the sum over f of exp(f d) columns_f, plus exp(f d) d by_d for the first f.
 
-    At the label it is `at_label`, which fp64 made of terms that cancel; 0 in rows without a
-    gradient. Rounded arguments do no harm here, since a exp(-a) is small.
+    At the label it writes `at_label`, whose terms cancel and were summed in fp64; in rows without
+    a gradient it writes 0. Rounded arguments of exp do no harm here, since a exp(-a) is small.
 
     Args:
         z: (n, vocabulary), any floating dtype.
@@ -297,7 +297,7 @@ def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d
 
 
 def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
-    """Of the active rows; what is returned of the others means nothing."""
+    """The sums of the active rows; the values returned for other rows mean nothing."""
     logits, count = logits.detach(), factors.size(-1)
     largest, log_z, mean = (
         torch.zeros(len(logits), columns, dtype=torch.double, device=logits.device)
@@ -310,8 +310,8 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
         make, elements = _runner(_sums, logits, compile)
         dtype, buffer = at_least_fp32(logits.dtype), None
         if logits.device.type == "cpu" and dtype != logits.dtype:
-            # A loop over bf16 and fp64 is not well vectorised. One buffer, since the system would
-            # map the pages of a fresh one for every part.
+            # A loop over bf16 and fp64 is not well vectorised, so bf16 is copied to fp32 first. One
+            # buffer serves all parts, since the system would map the pages of each new one.
             buffer = torch.empty_like(logits[: _rows_at_a_time(logits, elements)], dtype=dtype)
         for part in _parts(logits, rows.active, elements):
             z = logits[part]
@@ -434,10 +434,10 @@ def _write_rows(result, logits, columns, compile) -> None:
 
 
 def refuse_second_derivatives() -> None:
-    """For a backward pass, in which gradients are on where create_graph=True.
+    """To be called in a backward pass, where gradients are enabled only by create_graph=True.
 
     torch's `once_differentiable` is not enough: where the incoming gradients are constants, as
-    those of a sum are, it leaves the term out of a second derivative without a word.
+    after a sum, it silently leaves the term out of a second derivative.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -470,9 +470,9 @@ class _TopK:
 
 
 def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and indices of the k largest of each row, (n, vocabulary); of ties any.
+    """Values and indices of the k largest logits of each row, (n, k) each; any of those that tie.
 
-    They are among the k blocks with the largest maxima.
+    They lie in the k blocks with the largest maxima, or in the tail that fills no block.
     """
     blocks = z.size(-1) // _TOP_K_BLOCK
     if blocks <= 2 * k:
@@ -514,7 +514,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
 
 
 def checked_top_k(top_k: Optional[int], vocabulary: int) -> Optional[int]:
-    """None for all logits; raises ValueError below 1."""
+    """top_k, or None where that means all logits. Raises ValueError below 1."""
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     return None if top_k is None or top_k >= vocabulary else top_k
@@ -531,7 +531,7 @@ def _runner(function: Callable, logits: torch.Tensor, compile: bool) -> tuple[Ca
     """`function`, compiled where that pays and can be done, and the elements it takes at a time."""
     is_large = logits.numel() >= _COMPILED_FROM_ELEMENTS
     can_compile = backend(logits.device, compile) == "torch.compile"
-    # Within a torch.compile of the caller's the formulas are compiled as a part of it.
+    # If the caller is itself being compiled, the formulas are compiled as a part of it.
     if is_large and can_compile and not torch.compiler.is_compiling():
         return functools.partial(_run_compiled, function), _COMPILED_CHUNK_ELEMENTS
     return function, _eager_elements(logits)
@@ -577,7 +577,7 @@ def _run_compiled(function, *arguments):
         return function(*arguments)
 
 
-# Whether this process goes on compiling: an error is not tried a second time.
+# Whether this process still compiles: it stops at the first error.
 _can_compile = True
 
 
@@ -601,7 +601,7 @@ def _not_compiled(error: Exception) -> str:
 
 
 def _kernels(logits: torch.Tensor, compile: bool):
-    """The module of Triton's kernels, which stands beside this one, where they can read these."""
+    """The module of Triton's kernels, beside this one, if they can read these logits; else None."""
     fits = logits.dtype != torch.double and logits.stride(-1) == 1 and len(logits)
     return _triton_module() if fits and backend(logits.device, compile) == "triton" else None
 

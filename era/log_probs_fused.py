@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """era/log_probs.py for a linear head: hidden states and its weight in the place of logits.
 
-The logits of a few rows at a time are made, and made again in the backward pass, so that there is
-no tensor of all of them.
+The logits are made for a few rows at a time, and again in the backward pass, so that they never
+exist as one tensor.
 """
 
 import importlib
@@ -11,12 +11,12 @@ from typing import NamedTuple, Optional, Union
 
 import torch
 
-# Of log_probs.py, which stands beside this file here and under another name in a patched checkout.
+# log_probs.py, beside this file; in a patched checkout both names begin with era_.
 _log_probs = importlib.import_module(__name__.removesuffix("_fused"))
 Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
 
-# Logits that are made at a time, enough rows for a matrix product; and rows of the weight whose
-# gradient is.
+# Logits made at a time, enough rows for a matrix product; and rows of the weight whose gradient is
+# summed at a time.
 _CPU_HEAD_ELEMENTS = 2**24
 _GPU_HEAD_ELEMENTS = 2**27
 _WEIGHT_BLOCK = 2**13
@@ -45,8 +45,8 @@ def fused_policy_terms(
 
     Args:
         hidden: (..., width), any floating dtype.
-        weight: (vocabulary, width). Without requires_grad it gets no gradient, and none is made;
-            its gradient is summed in fp32 (fp64 for fp64).
+        weight: (vocabulary, width). Its gradient is summed in fp32 (fp64 for fp64), and not
+            computed at all without requires_grad.
         bias: (vocabulary,) or None.
         softcap: c > 0 of a head whose logits are c tanh(z / c); None for z.
         The others are those of `policy_terms`, for the logits of such a head.

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Triton's kernels for log_probs.py on CUDA: one read of the logits forward, one more backward.
 
-`sums` and `write_gradient` take what `_sums` and `_write_gradient` there take, which are their
+`sums` and `write_gradient` do what log_probs.py's `_sums` and `_write_gradient` do, which are their
 reference, for logits of bf16, fp16 or fp32 whose last dimension is contiguous. They compute in
 fp32: most GPUs have little fp64. The scalars of a row are combined in fp64.
 """
@@ -32,9 +32,9 @@ def _difference(z, largest):
 def _power(high, low, d, lost):
     """2^((high + low) (d + lost)) for d <= 0, without the error that one rounded product has.
 
-    fp32 rounds z - max z and f d by up to 6e-8 of each, alike for all equal logits. `high` and the
-    first part of d have 12 bits, so their product is exact; its whole part becomes the exponent of
-    the result, and the rest is added to what is left.
+    fp32 rounds z - max z and f d by up to 6e-8 of their size, alike for all equal logits. `high`
+    and the first part of d have 12 bits, so their product is exact. Its integer part becomes the
+    exponent of the result; its fraction is added to the other products.
     """
     first = (d.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
     exact = high * first
@@ -74,7 +74,7 @@ def _sums(
         high2, low2 = tl.load(HIGH + row * N + 2 % N), tl.load(LOW + row * N + 2 % N)
         offsets = tl.arange(0, BLOCK)
         largest = tl.full((), float("-inf"), tl.float32)
-        # In fp64, since the same rounding of equal numbers adds up; a block is summed in pairs.
+        # In fp64, since the roundings of equal numbers add up; within a block the sum is pairwise.
         s0 = tl.full((), 0, tl.float64)
         s1 = tl.full((), 0, tl.float64)
         s2 = tl.full((), 0, tl.float64)
@@ -137,8 +137,8 @@ def _write_gradient(
     WITH_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of a row: at the label AT_LABEL, elsewhere the sum over N <= 2 of exp2(f d) c, and
-    by_d d exp2(f d) of the first f; d = z - max z.
+    """Writes a block of a row. At the label AT_LABEL; elsewhere the sum of exp2(f d) c over N <= 2
+    factors f, plus by_d d exp2(f d) for the first f. d = z - max z.
     """
     row = tl.program_id(0).to(tl.int64)
     offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

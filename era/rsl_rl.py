@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""ERA for rsl_rl 5: in the configuration of the actor
+"""ERA for rsl_rl 5. Set in the actor's configuration
 
     "distribution_cfg": {"class_name": "era.rsl_rl:EraGaussianDistribution", "target_entropy": -0.3}
 
-and entropy_coef 0 in that of PPO.
+and entropy_coef to 0 in PPO's.
 """
 
 import warnings
@@ -37,7 +37,7 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
     ):
         check_state_level(output_dim)
         check_target(output_dim * target_entropy, output_dim, log_std_min, log_std_max)
-        # "log" starts the head for pre_std at weights of 0 and one bias: all std are alike.
+        # "log" starts the head for pre_std with weights of 0 and equal biases: all std are alike.
         super().__init__(output_dim, std_type="log")
         self.era = (output_dim * target_entropy, log_std_min, log_std_max)
         self.checked_for_bonus = False

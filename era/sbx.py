@@ -38,7 +38,7 @@ AVERAGES, LOSSES = "batch_stats", "losses"
 class EraActor(nn.Module):
     """The network of sbx's SquashedGaussianActor with ERA at its output.
 
-    Attributes: those of era_actor and of EraSAC, and what sbx's policies give.
+    Attributes: arguments of era_actor and of EraSAC, and what sbx's policies pass.
     """
 
     net_arch: Sequence[int]
@@ -78,7 +78,7 @@ class EraActor(nn.Module):
         return policy
 
     def is_update(self, collection: str) -> bool:
-        """Whether EraSAC updates the policy: not when acting, nor for the critics' target."""
+        """Whether this call updates EraSAC's policy, unlike acting and the critics' target."""
         return self.is_mutable_collection(collection) and not self.is_initializing()
 
     def log_std(self, pre_std: jax.Array, delta: jax.Array | None) -> jax.Array:
@@ -169,9 +169,10 @@ class EraSAC(SAC):
         policy_kwargs: with those of era_actor.
         learn_delta: learn the residual delta, per action dimension, by Eq. residual_loss with the
             actor's optimizer; it is 0 otherwise.
-        level: "state" (Eq. continuous_era), or "batch" (Eq. batch_era): an update of the policy
-            takes the mean over its batch, acting and the critics' target a running average.
-        The others are sbx's. ent_coef is 0.0: this loss of the policy has no entropy term.
+        level: "state" (Eq. continuous_era), or "batch" (Eq. batch_era), where an update of the
+            policy takes the mean over its batch, and acting and the critics' target take a running
+            average.
+        The others are sbx's. ent_coef must be 0: this loss of the policy has no entropy term.
 
     Raises:
         ValueError: policy_kwargs without era_actor's, an ent_coef other than 0, an unknown level.

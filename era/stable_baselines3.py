@@ -44,7 +44,7 @@ def check_spaces(
     log_std_min: float,
     log_std_max: float,
 ) -> None:
-    """Raises ValueError for a policy that ERA cannot have. target_entropy is per dimension."""
+    """Raises ValueError for a policy that cannot have ERA. target_entropy is per dimension."""
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
             f"ERA's policies are Gaussian: a Box of actions expected, not {action_space}."
@@ -198,8 +198,8 @@ class EraActor(Actor):
 class EraSACPolicy(SACPolicy):
     """For SAC: SACPolicy with ERA's actor. Deterministic actions are tanh(mean).
 
-    The entropy of the Gaussian is never below the target; bounding it to the action space takes
-    some of it away (docs/control/plug-ins.md).
+    The Gaussian's entropy is never below the target; bounding the Gaussian to the action space
+    takes some of that entropy away (docs/control/plug-ins.md).
 
     Args:
         target_entropy: H0' per action dimension, in nats.
@@ -256,8 +256,8 @@ class EraMetrics(BaseCallback):
         era/min_entropy_per_dim       the policy's, in the state that has least
         era/gaussian_entropy_per_dim  the Gaussian's before it is bounded, mean over the states
 
-    The training itself is the same with and without: no random number of it is used. At its start
-    there is a warning if the loss has an entropy bonus beside ERA.
+    Training is the same with and without the callback, down to its random numbers. At the start the
+    callback warns if the loss has an entropy bonus beside ERA.
 
     Args:
         freq: environment steps between two measurements, at least.

@@ -51,9 +51,9 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
     """timm.create_model, with ERA.
 
     Args:
-        model_name: as timm's; `local-dir:` and `hf-hub:` too. A model that was saved from one with
-            ERA by timm's save_for_hf or push_to_hf_hub has ERA again, with the same setting.
-        pretrained, kwargs: as timm's, and
+        model_name: as timm's, `local-dir:` and `hf-hub:` included. A model with ERA that timm's
+            save_for_hf or push_to_hf_hub saved has ERA again, with the same setting.
+        pretrained, kwargs: as timm's, with these keywords in addition:
         era_min_entropy: the paper's H0 in nats, which switches ERA on; see era.discrete.
         era_tau, era_inverse: ERA's other settings.
 
@@ -79,7 +79,7 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
 def apply_test_time_pool(
     model: nn.Module, config: Dict[str, Any], use_test_size: bool = False
 ) -> Tuple[nn.Module, bool]:
-    """timm.layers.apply_test_time_pool, which builds another model; here that one has ERA too."""
+    """timm.layers.apply_test_time_pool, which builds another model; here the new one keeps ERA."""
     made, applied = timm.layers.apply_test_time_pool(model, config, use_test_size)
     return carry_era(model, made) if applied else made, applied
 
@@ -95,7 +95,7 @@ def _load_config(source: str, name: str, cache_dir: Any) -> Tuple[str, Dict[str,
     else:
         config, architecture, model_args = hub.load_model_config_from_path(name)
     arguments = {**model_args, "pretrained_cfg": config}
-    # Newer than 1.0.28, models are told the arguments of the model that their weights come from.
+    # After 1.0.28, timm tells a model the arguments of the model that its weights come from.
     known = inspect.signature(timm.models.build_model_with_cfg).parameters
     if model_args and "pretrained_model_args" in known:
         arguments["pretrained_model_args"] = dict(model_args)

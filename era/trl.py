@@ -9,8 +9,8 @@
 
 or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own command `trl grpo`.
 
-Losses, clipping, advantages and corrections stay TRL's. The mixin hands TRL the log-probs of the
-policy that ERA transforms (era/language.py) where TRL asks for those of its policy.
+Losses, clipping, advantages and corrections stay TRL's. Where TRL asks for log-probs of its policy,
+the mixin gives it those of the policy that ERA has transformed (era/language.py).
 """
 
 import copy
@@ -54,7 +54,7 @@ OVERRIDDEN = (
 
 
 def check_trl(installed: str, trainer: type) -> None:
-    """Whether ERA's methods fit this TRL.
+    """Check that ERA's methods fit this TRL. Warns of a release newer than NEWEST.
 
     Args:
         installed: TRL's version.
@@ -62,7 +62,7 @@ def check_trl(installed: str, trainer: type) -> None:
 
     Raises:
         ImportError: a release older than OLDEST, whose methods return something else, or one
-            without a method that ERA overrides. Of a newer one than NEWEST it warns.
+            without a method that ERA overrides.
     """
     version, oldest, newest = (
         tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
@@ -90,7 +90,7 @@ def _field(name: str, text: str) -> Any:
 
 @dataclasses.dataclass
 class EraGRPOConfig(GRPOConfig):
-    """TRL's GRPOConfig and, each behind era_, the fields of `era.language_config.EraConfig`.
+    """TRL's GRPOConfig with the fields of `era.language_config.EraConfig`, prefixed with era_.
 
     Raises:
         ValueError: on construction, for fields out of range, all of them, by name.
@@ -125,7 +125,7 @@ class EraGRPOConfig(GRPOConfig):
 
     @property
     def train_batch_size(self) -> int:
-        """transformers'. Every Trainer reads it when it is built, so one without ERA ends here."""
+        """As in transformers. A Trainer reads it when it is built, so one without ERA ends here."""
         if self.era_enable and not getattr(self, "_era_trainer", False):
             raise TypeError(
                 "era_enable=True in the arguments of a trainer without ERA. Take "
@@ -135,11 +135,11 @@ class EraGRPOConfig(GRPOConfig):
         return super().train_batch_size
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """transformers', which reads the property above before there is a trainer."""
+        """As in transformers, which reads the property above before there is a trainer."""
         return super(EraGRPOConfig, self._in_era_trainer()).to_sanitized_dict()
 
     def _in_era_trainer(self) -> "EraGRPOConfig":
-        """A copy for a trainer with ERA. Copies and pickles of it are for no trainer yet."""
+        """A copy, marked as a trainer's with ERA. Its own copies and pickles lose the mark."""
         marked = copy.copy(self)
         marked._era_trainer = True
         return marked
@@ -149,12 +149,12 @@ class EraGRPOConfig(GRPOConfig):
 
 
 class EraMixin:
-    """ERA for GRPOTrainer or a subclass of it, before which it stands among the bases.
+    """ERA for GRPOTrainer or a subclass of it. Put the mixin first among the bases.
 
-    The scale of a response is decided by the policy that sampled it. Where TRL makes a pass for the
-    old log-probs (several steps for a batch, vLLM's correction), that pass also gives the
-    entropies. Elsewhere the policy of the update is the one that sampled; the entropies then come
-    from one more product with the head, without a second pass through the model.
+    The entropies of the policy that sampled a response decide the response's scale. Where TRL makes
+    a pass for the old log-probs (several steps for a batch, vLLM's correction), that pass also
+    gives the entropies. Elsewhere the policy of the update is the one that sampled; the entropies
+    then come from one more product with the head, without a second pass through the model.
 
     Raises:
         TypeError: on construction, arguments that are not an EraGRPOConfig, or a trainer that is
@@ -204,7 +204,7 @@ class EraMixin:
             scale = self._era_decide(branches["entropy"], output, mask)
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
             # TRL shuffles and splits these with the rest of the batch. A token outside the mask, a
-            # tool's say, has no ratio: 0, as its new log-prob.
+            # tool's say, has no ratio: its old log-prob is 0, as its new one is.
             output["era_scale"], output["era_old"] = scale, old
             scaled = branches["scaled"].gather(-1, index).squeeze(-1)
             output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
@@ -213,7 +213,7 @@ class EraMixin:
     def _compute_loss(self, model, inputs):
         if not (self.era.enable and self.model.training):
             return super()._compute_loss(model, inputs)
-        # TRL reads it after it has called the method below, which may write to it.
+        # A copy: _get_per_token_logps_and_entropies may write to it before TRL reads the rest.
         self._era_update, beta = dict(inputs), self.beta
         try:
             if not self.era.changes_training:
@@ -236,10 +236,10 @@ class EraMixin:
         )
 
     def _era_kl_loss(self, model):
-        """TRL's loss once more, of the original policy and without advantages: the KL loss alone.
+        """TRL's loss once more, of the original policy and with advantages of 0: only the KL loss.
 
-        With its correction of the bias (use_bias_correction_kl), whose ratio must be that of the
-        original policy.
+        This includes TRL's bias correction (use_bias_correction_kl), whose ratio must be the
+        original policy's.
         """
         update = self._era_update
         update["advantages"] = torch.zeros_like(update["advantages"])
@@ -284,7 +284,7 @@ class EraMixin:
         mask = _loss_mask(update)
         terms = self._era_forward(model, input_ids, attention_mask, mask, "terms")
         new, old = terms["scaled"], update.get("old_per_token_logps")
-        if self.era.top_k:  # what the filter removed in one of the passes has no ratio: it takes 1
+        if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
             removed = new == OUTSIDE_TOP_K_LOG_PROB
             new = new.masked_fill(removed, 0)
             if old is not None:
@@ -296,7 +296,7 @@ class EraMixin:
         return new, terms["entropy"], None
 
     def _era_forward(self, model, input_ids, attention_mask, mask, kind):
-        """The model's forward, in which _era_branches or _era_terms is called with its head."""
+        """The model's forward, in which the head calls _era_branches or _era_terms."""
         compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
         ask = _Ask(compute, input_ids[:, -mask.size(1) :])
         with self.accelerator.autocast():
@@ -308,7 +308,7 @@ class EraMixin:
         return found._asdict()
 
     def _era_terms(self, head, mask):
-        """The terms of an update; before them, where nobody has, it decides the scale."""
+        """The terms of an update. It first decides the scale, unless the batch has one."""
         update, bonus = self._era_update, self._entropy_bonus_enabled
         common = {
             **head,
@@ -355,10 +355,12 @@ class EraGRPOTrainer(EraMixin, GRPOTrainer):
 
 
 class _Ask:
-    """A plain object: DDP and FSDP move and cast tensors in tuples, dicts and dataclasses.
+    """What the keyword `era` of a forward holds. DDP and FSDP would move and cast the tensors in a
+    tuple, a dict or a dataclass.
 
     Attributes:
-        compute: takes the arguments of `fused_policy_terms` for the hidden states, labels and head.
+        compute: takes a dict, the arguments of `fused_policy_terms` for hidden states, labels and
+            head.
         labels: (B, T).
     """
 
@@ -369,9 +371,10 @@ class _Ask:
 def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
     """Give `model` a keyword `era`, with which its forward ends in ERA's terms, not in logits.
 
-    In the forward, because DDP, FSDP, PEFT and autocast are around it. TRL 1.15 and newer do the
-    same for their own head. The head computes them in a forward of its own: where FSDP2 shards it
-    apart from the model, it has its weights there, and its gradient is the mean over the ranks.
+    The terms are made in the forward because DDP, FSDP, PEFT and autocast wrap it. TRL 1.15 and
+    newer do the same for their own head. The head computes the terms in its own forward: where
+    FSDP2 shards the head apart from the model, that is where its weights are, and where its
+    gradient becomes the mean over the ranks.
     """
     forward, head = model.forward, model.get_output_embeddings()
     head_forward, softcap = head.forward, _softcap(model)
@@ -393,7 +396,7 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
             return head_forward(hidden)
         weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
         found = era.compute({"hidden": hidden, "labels": era.labels, **weights})
-        # Copies: who writes into a view of FSDP2's output loses its hook, and a gradient with it.
+        # Clones: writing into a view of FSDP2's output would lose its hook, and with it a gradient.
         return {name: None if one is None else one.clone() for name, one in found.items()}
 
     model.forward = types.MethodType(with_era, model)
@@ -406,9 +409,9 @@ def _softcap(model: torch.nn.Module) -> Optional[float]:
 
 @torch.no_grad()
 def _makes_the_logits(model: torch.nn.Module) -> bool:
-    """Whether the model's logits are its last hidden state, through its head: of four tokens.
+    """Whether the head makes the model's logits from its last hidden state, tried on four tokens.
 
-    Some models multiply or cap them otherwise. The difference of two ways to round is allowed.
+    Some models multiply or cap their logits otherwise. A difference by rounding is allowed.
     """
     head = model.get_output_embeddings()
     if head.weight.is_meta:  # FSDP's other ranks have loaded nothing yet; the first one looks

@@ -3,8 +3,8 @@
 """A grid of trainings, on this machine's cores or GPUs, as Ray tasks (RAY_ADDRESS) or as a Slurm array (SLURM=1).
 
 A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
-The same command again is the recovery from everything, a kill -9 included: it skips finished runs, resumes those that
-have a checkpoint, and starts the others over, with their files in interrupted-<n>/ of the folder.
+The same command again recovers from everything, a kill -9 included: it skips finished runs, resumes those that have a
+checkpoint, and starts the others over, after moving their files into interrupted-<n>/ of the folder.
 
 What trains is a Host, in recipes/vision and recipes/control.
 """
@@ -133,7 +133,7 @@ class Host(abc.ABC):
         return run_json.read(run.folder).get("finished") is True
 
     def has_reached_its_steps(self, run: Run) -> bool:
-        """Whether a process that goes on has trained all that the run is to have."""
+        """Whether the process, though still running, has trained all the steps that the run is to have."""
         return False
 
     def record(self, run: Run) -> dict[str, Any] | None:
@@ -156,7 +156,7 @@ class Host(abc.ABC):
         return []
 
     def prepare(self) -> None:  # noqa: B027
-        """Whatever several runs would do at the same time."""
+        """Does once, beforehand, what several runs would otherwise do at the same time."""
 
 
 # -------------------------------------------------------------------------------------------------------------- one run
@@ -354,7 +354,7 @@ def submit(script: str, file: Path) -> None:
 
 
 def problems(host: Host, runs: Sequence[Run]) -> list[str]:
-    """What would be silent, would stop all runs, or some only after hours."""
+    """What would go wrong silently, or would stop all runs, or some of them only after hours."""
     found = []
     if not (host.root / host.script).is_file():
         apply = f"python3 apply.py apply {host.upstream} --source git --checkouts {host.checkouts}"
@@ -378,7 +378,7 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
 
 
 def folder_problems(host: Host, run: Run) -> list[str]:
-    """A folder with a finished run or a checkpoint must hold this very run. Another one is set aside."""
+    """A folder with a finished run or a checkpoint must hold this very run. Without either, its files are set aside."""
     file = run.folder / COMMAND
     if not (host.is_finished(run) or host.checkpoint(run)):
         return []
@@ -451,7 +451,7 @@ def launch(host: Host) -> None:
 
 
 def in_python_that_trains(python: str) -> None:
-    """Goes on there: what is missing is seen, versions are those of the run, and Ray's tasks have its packages."""
+    """Goes on in that Python: checks see what it lacks, versions are its own, and Ray's tasks have its packages."""
     found = shutil.which(python)
     if found is None:
         raise Refused(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")

@@ -8,7 +8,7 @@ run.json calls the three functions itself, in the Python that trains. The fields
 
     host, task, agent, seed   what was trained; host is the upstream, or the demo
     command                   the script and its flags, without the folders that it is in
-    added                     of these what the user added to the recipe's; null: unknown
+    added                     those flags that the user added to the recipe's; null: unknown
     as_paper                  whether it trains as the recipe does: nothing was added that changes
                               it; null: unknown
     commit, modified          of the code, and whether it has changes that are not committed; null:
@@ -141,8 +141,8 @@ def is_as_paper(added: Sequence[str], harmless: Collection[str]) -> bool:
 def code(*folders: Path) -> dict[str, Any]:
     """commit and modified of the git repositories that these folders are the tops of.
 
-    The commit is the first one's. They are modified if a file that git tracks and that trains is
-    not as committed, or if a checkout of apply.py has a commit on top of apply.py's.
+    commit is the first repository's. modified is true if, in one of them, a tracked file that
+    trains is not as committed, or a checkout of apply.py has a commit on top of apply.py's.
     """
     states = [_state(folder) for folder in folders if folder.exists()]
     modified = [state["modified"] for state in states] or [None]

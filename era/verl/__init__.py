@@ -4,10 +4,10 @@
 
     main_ppo       python -m era.verl.main_ppo: verl's entry point, with the group `actor_rollout_ref.actor.era`
     compatibility  what must be installed, and which symbols of verl must be there
-    config         the actor's configuration; what of the whole configuration ERA does not go together with
+    config         the actor's configuration; which settings of a run ERA does not work with
     trainer        verl's synchronous trainer, with ERA's workers
     worker         decides the scale of each token, or response, before an update; the policy loss
-    engine         applies the scales of tokens to the logits (FSDP); those of responses are verl's own temperature
+    engine         applies each token's scale to the logits (FSDP); a response's scale goes into verl's temperature
 
 Importing this package imports neither verl nor Ray.
 """

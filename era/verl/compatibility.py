@@ -8,8 +8,8 @@ from pathlib import Path
 TESTED = ("0.9.0", "0.9.1")
 INSTALL = "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0' 'numpy>=2'"
 
-# Methods that ERA overrides: a verl that calls them by another name would train without ERA and not say so. Whatever
-# else ERA needs of verl ends with an exception before the first step.
+# Methods that ERA overrides: a verl that calls them by another name would train without ERA and not say so. If anything
+# else that ERA needs is missing from verl, an exception ends the run before the first step.
 OVERRIDDEN = {
     "trainer/ppo/v1/trainer_base.py": ("_update_actor",),
     "workers/engine_workers.py": ("set_loss_fn", "train_mini_batch"),

@@ -13,8 +13,8 @@ from era.language_config import ACTOR, CONFIG_KEY, COVARIANCE_LOSSES, SCALED_COV
 
 TRAINER_MODE = "era"
 
-# Ends the name of the engine in a configuration with ERA. verl knows no such engine, and only ERA's worker takes it
-# off: a run that asked for ERA and has a plain worker ends where that worker is built, with this text.
+# In a configuration with ERA, the engine's name ends in this text. verl does not know such an engine, and only ERA's
+# worker removes the text, so a run that asked for ERA and has a plain worker ends when the worker is built, showing it.
 NEEDS_ERA_WORKER = (
     f" with {CONFIG_KEY}.enable=True, in a worker that is not ERA's. Start with python -m era.verl.main_ppo; for a "
     "launcher of your own see docs/llm/verl-0.9.md. Nothing was trained."
@@ -37,7 +37,7 @@ class _WithEra:
     """The group `era` for one of verl's classes for `actor_rollout_ref.actor`, which refuse that key.
 
     Attributes:
-        era: the keys of `era.language.EraConfig`.
+        era: the keys of `era.language_config.EraConfig`.
     """
 
     era: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -109,7 +109,7 @@ def _groups_called_era(config: dict, path: str = "") -> Iterator[str]:
 
 
 def check(config: Mapping[str, Any], era: EraConfig) -> None:
-    """Refuse what ERA would be unsound or silently absent with, all of it at once.
+    """Refuse, in one error, all settings with which ERA would be unsound or silently absent.
 
     Args:
         config: verl's trainer configuration.

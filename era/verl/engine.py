@@ -27,7 +27,7 @@ _OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distilla
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor="era")
 class EraFSDPEngine(FSDPEngineWithLMHead):
-    """Log-probs and entropies as verl's, in one read of the logits, whose place their gradient takes.
+    """verl's log-probs and entropies in one read of the logits, which the gradient overwrites.
 
     A micro-batch with the key `era_logit_scale` gets the log-probs of the transformed policy.
 
@@ -36,7 +36,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         top_k: take log-probs of the transformed policy over this many largest logits; None for all.
         needs_kl: the loss also needs the log-probs of the original policy.
         compile: let compiled kernels read the logits where they can.
-        head: with fused kernels, the model's, which then gives its output without logits; else None.
+        head: with fused kernels, the model's head; the model then returns ERA's terms instead of logits. Else None.
     """
 
     enable = False
@@ -54,7 +54,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         return model_inputs, output_args
 
     def _fused_forward(self, output_args, micro_batch, temperature=None, labels=None, shift_labels=None, **inputs):
-        """In the place of the model's. What it does not use is PEFT's, and verl's kernel's."""
+        """Takes the place of the model's forward. The arguments it does not use are for PEFT and verl's kernel."""
         (hidden, weight), others = self.head.arguments(**inputs)
         make = partial(fused_policy_terms, hidden, weight, **others)
         return self._terms(make, hidden.shape[:2], output_args, micro_batch)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl's launcher with ERA: imported once it is known that this verl is one that ERA is made for."""
+"""verl's launcher with ERA, imported only after era.verl.compatibility has accepted the installed verl."""
 
 import dataclasses
 import sys

@@ -22,11 +22,11 @@ class EraTrainer(PPOTrainerSync):
                 "(with k=1 ERA only logs), or set trainer_mode to sync for verl's own trainer. Nothing was started."
             )
         check(config, era)
-        config.trainer.v1.trainer_mode = "sync"  # verl compares this name; under any other the replay buffer is another
+        config.trainer.v1.trainer_mode = "sync"  # verl takes another replay buffer under any other name
         super().__init__(config)
 
     def _init_resource_pool_mgr(self):
-        # Not at the top: a worker's process imports that module, which imports verl, which imports this one.
+        # Not at the top: a worker's process imports era.verl.worker, which imports verl, which imports this module.
         from era.verl.worker import EraActorRolloutRefWorker
 
         super()._init_resource_pool_mgr()

@@ -122,7 +122,7 @@ class EraTrainingWorker(TrainingWorker):
     def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
         """By a forward pass under the decided scales; empty on Megatron's pipeline stages that compute no loss.
 
-        Not by infer_batch, which answers on the first rank of a sequence-parallel group only.
+        Not by this worker's infer_batch, which answers on the first rank of a sequence-parallel group only.
         """
         batch = data.copy()
         tu.assign_non_tensor(
@@ -156,7 +156,7 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
     data = data.copy()
     new = no_padding_2_padding(model_output["log_probs"].detach(), data)
     old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data else new
-    # A token that the top-k filter removed in one of the two passes has a stand-in there, and no ratio: it takes 1.
+    # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in: its ratio is set to 1.
     filtered = (old == OUTSIDE_TOP_K_LOG_PROB) | (new == OUTSIDE_TOP_K_LOG_PROB)
     data["old_log_probs"] = response_to_nested(torch.where(filtered, new, old), data["response_mask"])
     without_kl = copy.copy(config)
@@ -181,7 +181,7 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
 
 
 def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
-    """Nested (bsz, prompt + response): a response token's scale where it is predicted, one position before; else 1."""
+    """Nested (bsz, prompt + response): a response token's scale at the position before, which predicts it; else 1."""
     offsets = data["input_ids"].offsets()
     flat = torch.ones(data["input_ids"].values().shape, dtype=scale.dtype, device=scale.device)
     lengths = data["response_mask"].offsets().diff().tolist()
@@ -196,11 +196,11 @@ def _of_responses(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tenso
     Args:
         scale: (bsz, response), as `logit_scale` returns it.
         mask: (bsz, response), bool.
-        eligible: (bsz, response), bool: what the advantage alone decides of the scale.
+        eligible: (bsz, response), bool: whether the token's advantage lets it be scaled.
 
     Raises:
-        ValueError: a response has both eligible tokens and others. Also where its H_resp scales neither: the run
-            ends with the first such batch, and not in the night.
+        ValueError: a response has both eligible tokens and others, even where its H_resp scales neither: so the run
+            ends with the first such batch, and not hours later.
     """
     mixed = (mask & eligible).any(-1) & (mask & ~eligible).any(-1)
     if mixed.any():

@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """python -m recipes.control EXPERIMENT [flags of the script]: trains FastTD3, PPO, SAC or TD-MPC2 and their ERA agents.
 
-The same command again skips finished runs, resumes PPO's from their checkpoints and starts the others over, which keep
-no replay buffer. Your flags come after the run's own and win. Settings come from the environment:
+The same command again skips finished runs, resumes PPO's from their checkpoints and starts the others over, because
+they keep no replay buffer. Your flags come after the run's own and win. Settings come from the environment:
 
   TASKS, SEED, AGENT   a part of the experiment, one or several of each: "HalfCheetah-v4 Ant-v4", "1 2", "ppo_era"
   OUTPUT               folder of the runs: results/control; FastTD3: checkouts/fasttd3/output/era

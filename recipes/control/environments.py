@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 def gymnasium_id(task: str) -> str:
-    """Registers the task where it is another package's."""
+    """The task's id in Gymnasium. Registers the task if another package defines it."""
     if re.match(r"h1\w*-", task):
         os.environ["MUJOCO_GL"] = "egl"  # it always makes a renderer
         import humanoid_bench  # noqa: F401

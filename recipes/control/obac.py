@@ -38,9 +38,9 @@ class Critics(RLTrainState):
         offline_value: V of mu*.
         reward_critics: Q of the policy without entropy, for switch="reward"; else None.
         actions: (B, D), of the newest batch, which update_actor is not given.
-        values: (3,), means over it: the policy's value, Q of mu* at the batch's actions, V of mu*.
-        imitations: updates of the policy so far that imitated.
-        expectile, weight: as OBAC has them.
+        values: (3,), means over that batch: the policy's value, Q of mu* at its actions, V of mu*.
+        imitations: how many updates of the policy have imitated so far.
+        expectile, weight: OBAC's expectile and imitation_weight.
     """
 
     offline: RLTrainState
@@ -103,7 +103,7 @@ class OBAC(SAC):
         expectile: tau.
         imitation_weight: lambda; with 0 the policy is SAC's.
         switch: which value of the policy is compared with mu*'s: "soft" is SAC's Q, as in the
-            paper, which holds alpha times the entropy to come; "reward" is a Q without it.
+            paper, which includes alpha times the entropy to come; "reward" is a Q without entropy.
         The others are sbx's.
     """
 
@@ -127,7 +127,7 @@ class OBAC(SAC):
         policy, online = self.policy, self.policy.qf_state
         if isinstance(online, Critics):  # of a model that is loaded
             return
-        # fold_in, not split: SAC's own random numbers stay.
+        # fold_in, not split, so that SAC's own random numbers stay the same.
         q_key, value_key, reward_key = jax.random.split(jax.random.fold_in(self.key, 0), 3)
         observation = jnp.zeros((1, *self.observation_space.shape))
         action = jnp.zeros((1, *self.action_space.shape))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The paper's experiments with PPO and PPO-ERA in its own code, DRL-code-pytorch, and control arms that it lacks."""
+"""The paper's experiments with PPO and PPO-ERA in the code it names, DRL-code-pytorch, and control arms it lacks."""
 
 from pathlib import Path
 
@@ -26,14 +26,14 @@ CONTROLS = (
     # The paper's listing adds h_0 where its equation subtracts: read literally, -0.3 gives this target.
     Agent("ppo_era_0.3", ("--std", "era", "--era_target", "0.3", *NO_BONUS)),
 )
-# Not the paper's: the noise of a nearly deterministic policy, and two thirds of PPO's at the start.
+# Not the paper's targets: the noise of a nearly deterministic policy, and two thirds of PPO's initial noise.
 MIS_SET = tuple(
     Agent(f"ppo_era_{target}", ("--std", "era", "--era_target", target, *NO_BONUS)) for target in ("-2.0", "1.0")
 )
 # The paper names no values; these are round ones, and DAPO's 0.28.
 CLIPS = ("0.24", "0.28", "0.4")
 SCOPES = ("0.2", "0.5", "0.8", "1.0")
-# Selecting states by entropy needs a sigma that depends on the state: 1.0 is that alone, for comparison.
+# Selecting states by entropy needs a sigma that depends on the state: share 1.0 is that sigma alone, for comparison.
 LLM_TECHNIQUES = (
     *(Agent(f"ppo_clip_{high}", ("--epsilon_high", high)) for high in CLIPS),
     *(Agent(f"ppo_scope_{share}", ("--std", "head", "--selective", share)) for share in SCOPES),
@@ -70,6 +70,6 @@ class PPO(Host):
         return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast", *agent.flags)
 
     def checkpoint(self, run: Run) -> Path | None:
-        """The script finds it by itself. It writes the first one a minute after its start."""
+        """The script finds its checkpoint by itself, and writes the first one a minute after its start."""
         file = run.folder / "checkpoint.pt"
         return file if file.exists() else None

@@ -28,9 +28,9 @@ ARITHMETIC = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub
 
 
 def keep_numbers_converted(operations: GraphModule) -> None:
-    """Makes the numbers in float32 arithmetic tensors: TorchScript converts a number at each run.
+    """Replaces numbers in float32 arithmetic by tensors: TorchScript converts a number at each run.
 
-    Of one element, not scalar: it would turn a scalar back into a number.
+    The tensors have shape (1,): TorchScript would turn a scalar tensor back into a number.
     """
     graph = operations.graph
     for node in graph.nodes:
@@ -63,8 +63,8 @@ class Flat:
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self.names = [f"network.{name}" for name in trained]
         parameters = list(trained.values())
-        # Large ones first: weights then start at multiples of 64 bytes, as upstream's do. On an AMD
-        # processor MKL adds up products in another order elsewhere.
+        # Large ones first: weights then start at multiples of 64 bytes, as upstream's do. From other
+        # addresses, MKL on an AMD processor adds up products in another order.
         self.order = sorted(range(len(parameters)), key=lambda i: -parameters[i].numel())
         self.whole = self.laid_out([p.detach() for p in parameters])
         begin = 0
@@ -167,7 +167,7 @@ class Fast:
             action = torch.clamp(policy.sample(), -agent.max_action, agent.max_action)
             return action, policy.log_prob(action)
 
-        # One tensor for each input: make_fx takes one given twice for the same input.
+        # A tensor of its own for each input: make_fx would take one tensor given twice for one input.
         widths = (args.state_dim, args.action_dim, args.action_dim, 1, eapo.value_outputs(args))
         states, actions, log_probs, advantages, values = (torch.zeros(args.mini_batch_size, width) for width in widths)
         clips = agent.use_grad_clip

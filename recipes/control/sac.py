@@ -21,10 +21,10 @@ def era(name: str = "", *flags: str) -> Agent:
 BASELINE, ERA = Agent("sac"), era()
 TANH, LEARNED, BATCH = ("--distribution", "tanh"), "--learn_delta", ("--level", "batch")
 OBAC, OBAC_ERA = Agent("obac", ("--obac", "soft")), Agent("obac_era", ("--obac", "soft", "--era"))
-# OBAC's switch compares SAC's value, which holds entropy, with one that does not. ERA's does not either, so OBAC-ERA
-# changes two things. This arm changes the switch alone: both values are without entropy.
+# OBAC's switch compares SAC's value, which includes entropy, with mu*'s, which does not. With ERA neither does, so
+# OBAC-ERA changes two things at once. This arm changes the switch alone: neither value includes entropy.
 OBAC_REWARD = Agent("obac-reward", ("--obac", "reward"))
-# Fig. ablation_entropy names no targets: round values about the paper's own, -0.5, which the first two have.
+# Fig. ablation_entropy names no targets: round values around the paper's own, -0.5, which BASELINE and ERA have.
 TARGETS = ("-0.25", "-0.75", "-1.0")
 
 

@@ -131,7 +131,7 @@ def make_model(arguments: argparse.Namespace):
 
 
 def policy_entropies(model, observations) -> dict[str, float]:
-    """Of the policy bounded to [-1, 1], over the states (B, n)."""
+    """Mean and least entropy of the bounded policy over the states (B, n), in nats per dimension, and mean ln sigma."""
     import jax
     import jax.numpy as jnp
 

@@ -153,7 +153,7 @@ def protocol_of(name: str, rows: list[dict], args: argparse.Namespace) -> dict:
 
 
 def is_as_paper(name: str, protocol: dict) -> bool | None:
-    """Whether a protocol is the paper's; more samples of the same kind are, too, because pass@k needs them.
+    """Whether a protocol is the paper's. More samples of the same kind are allowed, because pass@k needs them.
 
     None for a benchmark that the paper does not have.
     """
@@ -165,7 +165,7 @@ def is_as_paper(name: str, protocol: dict) -> bool | None:
 
 
 def token_ids(model: Path, rows: list[dict]) -> list[list[int]]:
-    """Without a chat template: the contents of the messages, with an empty line between them."""
+    """Each row's prompt. Without a chat template, the contents of its messages with an empty line between them."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -187,10 +187,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def summarize(samples: list[dict], pass_at: Iterable[int]) -> dict:
-    """The summary of one benchmark from its samples, as many of each problem; shares are in [0, 1].
+    """The summary of one benchmark from its samples, equally many for each problem; shares are in [0, 1].
 
-    The standard error is that of a mean over problems, with the mean over a problem's samples as its value: samples of
-    one problem are not independent. The interval is +- 1.96 of it, within [0, 1]; of a single problem both are None.
+    The standard error is of the mean over problems. A problem's value is the mean over its samples, because these are
+    not independent. The interval is +- 1.96 standard errors, cut to [0, 1]. With a single problem both are None.
     """
     right, not_ok = defaultdict(int), defaultdict(list)
     for sample in samples:
@@ -303,7 +303,7 @@ def run(args: argparse.Namespace) -> None:
     summary = read_summary(args.out, args.model)
     for name, one in summary["benchmarks"].items():
         before = one["protocol"]
-        # A benchmark of an earlier call has the settings of the whole folder, of which there is one average.
+        # A benchmark of an earlier call must have the settings of the whole folder, which has one average.
         now = protocols.get(name) or before | {key: getattr(args, key) for key in OF_ALL_BENCHMARKS}
         if before != now:
             raise SystemExit(f"error: {args.out} has {name} with {before}, not {now}. Give another --out.")

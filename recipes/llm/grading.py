@@ -89,7 +89,7 @@ def boxed_answer(text: str) -> str | None:
 def math_answer(text: str) -> str | None:
     """The boxed answer, else what follows the last "answer is" or "answer:" on its line.
 
-    There, the first formula, or all of it. None if there is neither, "" if it is empty.
+    There, the first formula, or else everything. None without box and phrase, "" if it is empty.
     """
     boxed = boxed_answer(text)
     if boxed is not None:
@@ -122,10 +122,10 @@ def parse(answer: str) -> list:
     """What math-verify reads: a sympy object and the text, only a text, or nothing."""
     from math_verify import LatexExtractionConfig, parse
 
-    # LaTeX has no 1.3e-4: it would be 1.3 times Euler's number minus 4. Nor has it -3./2, which
-    # Minerva has, like the former.
+    # In LaTeX 1.3e-4 would be 1.3 times Euler's number minus 4, and -3./2 is not a number either.
+    # Minerva has both.
     answer = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", POINT.sub("", answer))
-    # No time limit here and in verify: theirs is an alarm, which waits for as long as a single
+    # No time limit here and in verify: math-verify's is an alarm, which waits for as long as a single
     # big-integer operation takes.
     return parse(
         rf"\boxed{{{answer}}}",

@@ -5,8 +5,8 @@
     python -m MODULE [--record] [--added N] CONFIG_DIR -- OVERRIDES
 
 MODULE is recipe.era.preflight in a patched checkout of verl 0.4.1, and recipes.llm.preflight for verl 0.9. OVERRIDES
-are those of the run. It checks what verl would train in silence or stop at after hours, and what most first runs lack;
-the rest verl says itself when it starts. Exit code 0: nothing is missing.
+are the run's. It checks for what verl would silently train with or stop at after hours, and for what most first runs
+lack; verl reports the rest itself when it starts. Exit code 0: nothing is missing.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def era_check() -> Callable:
         from verl.utils import era_config
 
         return era_config.check_trainer_config
-    from era.verl import launch  # which registers the configuration that the recipe's is built on, too
+    from era.verl import launch  # also registers the configuration that the recipe's is built on
 
     return launch.prepare
 
@@ -66,7 +66,7 @@ def ranks(config) -> tuple[int, int]:
 
 def batch_problems(config) -> Iterator[str]:
     """verl would train the rest of a batch as a smaller mini-batch, and round mini-batches down."""
-    # The filter of recipe/dapo cuts what was generated to train_batch_size; without it all of that is trained on.
+    # The filter of recipe/dapo cuts what was generated to train_batch_size; without the filter all is trained on.
     filtered = config.algorithm.filter_groups.enable or not config.data.get("gen_batch_size")
     key = "train_batch_size" if filtered else "gen_batch_size"
     prompts, mini = config.data[key], config.actor_rollout_ref.actor.ppo_mini_batch_size

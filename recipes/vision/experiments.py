@@ -56,7 +56,7 @@ def dropout(rate: float) -> Variant:
 class Experiment:
     """The runs of one row or figure: each variant with each seed.
 
-    aug: with the paper's augmentation; None: the paper does not say, so AUG does.
+    aug: whether with the paper's augmentation; None: the paper does not say, so the variable AUG does.
     stop_after: epochs after which a run is stopped; None: at the end of its schedule.
     """
 

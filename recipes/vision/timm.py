@@ -33,7 +33,7 @@ SPLITS = (("train", "training"), ("validation", "val", "valid", "eval", "evaluat
 
 
 def flags_of(words: Sequence[str]) -> argparse.Namespace:
-    """The flags of train.py on which the checks depend; the last of each wins, in full or abbreviated, as there."""
+    """The flags of train.py on which checks depend; as in train.py the last of each wins, in full or abbreviated."""
     parser = argparse.ArgumentParser("train.py", add_help=False, exit_on_error=False)
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--dataset", default="")
@@ -64,7 +64,7 @@ class Timm(Host):
         self.classes = number("NUM_CLASSES", None)
         self.processes = number("GPUS", PAPER_GPUS)
         self.runs = self.plan(folder("OUTPUT", self.root / "output/era"))
-        self.given = flags_of(self.runs[0].command[2:])  # the variants differ in ERA alone, as far as these go
+        self.given = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
         self.gpus = self.processes if self.given.device.startswith("cuda") else 0
 
     def plan(self, output: Path) -> list[Run]:
@@ -124,11 +124,11 @@ class Timm(Host):
         return {"PATH": os.pathsep.join(filter(None, (scripts, os.environ["PATH"]))), "PET_STANDALONE": "1"}
 
     def checkpoint(self, run: Run) -> Path | None:
-        """timm removes last.pth.tar before it renames tmp.pth.tar to that: if killed between, another one is newest."""
+        """timm removes last.pth.tar before it renames tmp.pth.tar to it: after a kill in between, another is newest."""
         last = run.folder / CHECKPOINT
         if last.exists():
             return last
-        # After recovery-*, of the midst of an epoch, timm would leave out the rest of that epoch.
+        # recovery-* is from the middle of an epoch: resuming there, timm would leave out the rest of that epoch.
         others = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
         others = [path for path in others if zipfile.is_zipfile(path)]
         return max(others, key=lambda path: path.stat().st_mtime, default=None)
@@ -141,7 +141,7 @@ class Timm(Host):
         return epochs_done(run.folder) >= (run.steps or self.epochs(run))
 
     def has_reached_its_steps(self, run: Run) -> bool:
-        """Once the next epoch has begun: then the last wanted one has its checkpoint."""
+        """True once the next epoch has begun, because the last wanted epoch then has its checkpoint."""
         if not run.steps:
             return False
         with (run.folder / "log.txt").open("rb") as log:
@@ -198,7 +198,7 @@ def epochs_done(folder: Path) -> int:
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:
-    """What timm would train on in silence. wanted: the number of classes; None: any."""
+    """Faults that timm would silently train with. wanted: the number of classes; None: any."""
     classes = []
     for names in SPLITS:
         found = next((data / name for name in names if (data / name).is_dir()), None)

@@ -11,8 +11,9 @@ discount and a GAE parameter of its own: the critic has a second output V_H, and
 The critic's loss is (R - V)^2 + (R_H - V_H)^2. EAPO has no entropy bonus, so it is trained with
 --entropy_coef 0.
 
-V_H is learned in units of the scaled reward, as tau V_H. In nats it would be about D h / (1 -
-gamma_H), hundreds, and would swamp V in the layers and in the gradient's norm that they share.
+V_H is learned as tau V_H, in units of the scaled reward. In nats, with an entropy of h per action
+dimension, it would be about D h / (1 - gamma_H), in the hundreds, and would swamp V in the layers
+and in the gradient norm that the two share.
 """
 
 import argparse

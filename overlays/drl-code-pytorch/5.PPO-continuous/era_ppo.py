@@ -147,7 +147,7 @@ def get_dist(actor: nn.Module, state: torch.Tensor) -> Normal:
 def mean_of_selected(
     loss: torch.Tensor, entropy: torch.Tensor, share: Optional[float]
 ) -> torch.Tensor:
-    """The mean loss over the share of states with the highest entropy; over all where it is None.
+    """The mean loss over this share of the states, the highest-entropy ones; None is all states.
 
     Args:
         loss, entropy: (N, 1), float32; the entropy in nats.

@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """A run of PPO_continuous_main.py that writes train.csv and run.json, and resumes.
 
-train.csv has a row per evaluation. When an episode starts the simulator holds nothing of the past
-but its random state, so a checkpoint made there, once a minute, lets the run go on to the bit.
+train.csv has a row per evaluation. When an episode starts, the simulator holds nothing of the past
+but its random state. A checkpoint written then, once a minute, lets the run resume to the bit.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from fast import Fast
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
 CHECKPOINT = "checkpoint.pt"
 SECONDS_BETWEEN_CHECKPOINTS = 60
-# What changes in training, beside the agent: main()'s variables, as far as its flags make them.
+# main()'s variables that change in training, beside the agent; flags decide which of them exist.
 CHANGING = ("replay_buffer", "state_norm", "reward_norm", "reward_scaling", "evaluate_rewards")
 AGENT = ("actor", "critic", "optimizer_actor", "optimizer_critic")
 ENVIRONMENTS = ("env", "env_evaluate")
@@ -101,7 +101,7 @@ class TrainingRun:
         return total_steps
 
     def keep_rows(self, total_steps: int) -> None:
-        """Rows after this step will be written again; the last line may be cut short."""
+        """Drops the rows after this step, which will be written again, and a line cut short."""
         path, rows = self.args.csv_path, []
         if path.exists():
             lines = path.read_text().splitlines(keepends=True)[1:]

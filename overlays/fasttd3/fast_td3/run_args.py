@@ -9,8 +9,8 @@ import dataclasses
 import re
 from typing import Any, Dict, Literal, Optional
 
-# v_max, and -v_min, where the values of a Gymnasium task leave upstream's -250 to 250. Where they
-# come from: docs/control/fasttd3.md of the ERA overlays.
+# v_max (and -v_min) of the Gymnasium tasks whose values leave upstream's range, -250 to 250.
+# docs/control/fasttd3.md of the ERA overlays says where these numbers come from.
 LARGEST_VALUES = {
     **{"HalfCheetah": 2000.0, "Hopper": 500.0, "Walker2d": 1000.0, "Ant": 1000.0},
     **{"Humanoid": 1000.0, "InvertedDoublePendulum": 1000.0},
@@ -41,7 +41,7 @@ class RunArgs:
             self.policy_frequency = 1 if self.agent == "fastsac_era" else 2
 
     def for_gymnasium(self) -> "RunArgs":
-        """With the defaults of its Gym-... task in place of the flags that have some."""
+        """A copy with the Gym-... task's own defaults for the flags that have them."""
         value = LARGEST_VALUES.get(re.sub("^Gym-|-v[0-9]+$", "", self.env_name))
         support = {"v_min": -value, "v_max": value} if value else {}
         return dataclasses.replace(self, num_envs=16, num_eval_envs=16, **support)

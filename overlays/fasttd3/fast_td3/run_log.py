@@ -19,9 +19,9 @@ COLUMNS = (
 class RunLog:
     """Writes <csv_path>, by default logs/<run name>.csv.
 
-    A run from the start begins the file; the file of an earlier run gets the time of its last row
-    as a suffix. A run from a checkpoint appends to it, and repeats rows
-    after the checkpoint's step: of two rows of one step the later counts.
+    A run from the start begins a new file; an earlier run's file gets the time of its last row as a
+    suffix. A run from a checkpoint appends to the file, and repeats the rows after the checkpoint's
+    step: of two rows for one step the later counts.
     """
 
     def __init__(self, args: Any, run_name: str, global_step: int, rank: int = 0):

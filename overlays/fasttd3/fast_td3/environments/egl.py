@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """Which libraries mujoco lacks to render without a screen (MUJOCO_GL=egl): python egl.py.
 
-HumanoidBench always renders. Without one of them importing mujoco ends in an AttributeError that
-names none. Needs only the standard library.
+HumanoidBench always renders. If a library is missing, importing mujoco ends in an AttributeError
+that does not name it. This file needs only the standard library.
 """
 
 import ctypes

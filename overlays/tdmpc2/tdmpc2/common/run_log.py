@@ -26,8 +26,8 @@ PACKAGES = (
 class Logger(logger.Logger):
     """TD-MPC2's. With cfg.csv_path it also writes a row per evaluation there, and run.json beside.
 
-    The path starts at the folder of the command. What comes from an update is of the last one, and
-    empty before the first.
+    The path is relative to the folder of the command. Columns that come from an update have the
+    last update's values, and are empty before the first one.
     """
 
     def __init__(self, cfg: Any):

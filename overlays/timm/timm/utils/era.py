@@ -30,7 +30,7 @@ _logger = logging.getLogger("era")
 _WEIGHTS_ONLY = inspect.signature(load_checkpoint).parameters["weights_only"].default
 
 SETTING = ("num_classes", "min_entropy", "tau", "inverse", "floor", "max_probability")
-# The saved setting is a dict, None for training without ERA, or this where the file holds no
+# The saved setting is a dict, None for training without ERA, or UNKNOWN where the file holds no
 # arguments (bare weights, or not made by train.py).
 UNKNOWN: Dict[str, Any] = {}
 
@@ -154,8 +154,9 @@ class EntropyMeter(nn.Module):
             torch.distributed.all_reduce(total)
             torch.distributed.all_reduce(count)
             torch.distributed.all_reduce(smallest, op=torch.distributed.ReduceOp.MIN)
-        # Gloo's thread lets go of them a little later. Were it the last, it would need the GIL; a
-        # process that ends right after this call holds the GIL and waits for that thread, forever.
+        # Gloo's thread drops these tensors a little later. Were it the last to hold them, it would
+        # need the GIL, which a process that ends right after this call holds while it waits for
+        # that thread, forever.
         self._reduced = total, count, smallest
         self.reset()
         return {"entropy_mean": (total / count).item(), "entropy_min": smallest.item()}
@@ -192,7 +193,7 @@ def _attach(
 ) -> Optional[Dict[str, Any]]:
     """Attach ERA as the flags say, or else as it was saved. Returns the model's setting or None.
 
-    Without either the setting may still be one that create_model attached.
+    With neither, the model may still have the setting that create_model attached.
     """
     min_entropy, floor = args.era_min_entropy, args.era_floor
     given = {"tau": args.era_tau, "inverse": args.era_inverse}
@@ -249,7 +250,7 @@ def _check_other_flags(args: argparse.Namespace) -> None:
 
 
 def _as_flags(setting: Optional[Dict[str, Any]]) -> str:
-    """For messages, and to compare: the H0 of --era-floor may differ in its last digits."""
+    """The setting as flags, rounded: the H0 of one --era-floor may differ in its last digits."""
     if not setting:
         return "no ERA flag"
     flags = "--era-min-entropy {min_entropy:.9g} --era-tau {tau:.9g} --era-inverse {inverse}"

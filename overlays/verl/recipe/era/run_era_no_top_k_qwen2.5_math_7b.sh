@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ERA without the top-k filter (fig:llm_entropy_analysis): else stage 1.
+# ERA without the top-k filter (fig:llm_entropy_analysis); otherwise as stage 1.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.era.low=0.45

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ERA (table:moremodels): Qwen2.5-Math-1.5B on MATH, levels 3 to 5.
 #
-# One stage, that of the 7B's first: the paper has a second one for the 7B only. Its steps and
-# filter are taken over too.
+# One stage, with the settings of the 7B's first, its steps and top-k filter included: the paper has
+# a second stage for the 7B only.
 model=Qwen2.5-Math-1.5B
 train_data=math-3to5
 TOTAL_STEPS=${TOTAL_STEPS:-600}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ERA with the gate of the authors' release, advantages > 1 (listing code:llm: > 0): else stage 1.
+# ERA with the gate of the authors' release, advantages > 1, where listing code:llm has > 0;
+# otherwise as stage 1.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.era.low=0.45

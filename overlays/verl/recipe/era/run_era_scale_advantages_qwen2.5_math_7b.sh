@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ERA with the advantage scaling of the paper's equation for A' (beside listing code:llm, which
-# leaves it out): else stage 1.
+# ERA with the advantage scaling of the paper's equation for A', which listing code:llm leaves out;
+# otherwise as stage 1.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.era.low=0.45

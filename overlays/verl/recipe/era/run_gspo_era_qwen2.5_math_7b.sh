@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # GSPO + ERA (table:moremodels): the GSPO run with ERA's values of stage 1.
 #
-# One stage: the paper has a second one for GRPO on the 7B only. Its steps and filter are taken
-# over too.
+# One stage, with stage 1's steps and top-k filter too: the paper has a second stage for GRPO on the
+# 7B only.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.policy_loss.loss_mode=gspo

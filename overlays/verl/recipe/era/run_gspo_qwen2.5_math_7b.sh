@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# GSPO (table:moremodels): the sequence's ratio, all responses weigh the same. k = 1 only logs.
+# GSPO (table:moremodels): one ratio for each response, and all responses weigh the same. k = 1 only
+# logs.
 #
-# On-policy like the paper's other runs, so that the clip ratios (those of the GSPO paper) never
-# act; that paper has four mini-batches: actor_rollout_ref.actor.ppo_mini_batch_size=64. 600 steps,
-# as GSPO + ERA: the paper gives no number.
+# On-policy like the ERA paper's other runs, so the clip ratios, which are the GSPO paper's, never
+# act. The GSPO paper has four mini-batches: actor_rollout_ref.actor.ppo_mini_batch_size=64. 600
+# steps, as GSPO + ERA: the ERA paper gives no number.
 TOTAL_STEPS=${TOTAL_STEPS:-600}
 settings=(
     actor_rollout_ref.actor.policy_loss.loss_mode=gspo

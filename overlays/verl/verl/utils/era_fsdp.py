@@ -2,13 +2,14 @@
 # Copyright 2026 The ERA overlays authors
 """What verl's FSDP actor calls for ERA: the quantities of verl/utils/era.py in a training step.
 
-    start               ActorHooks             refuses actors and heads that would make it wrong
+    start               ActorHooks             refuses actors and heads that ERA cannot handle
     old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
-                        old_log_prob_tensors   H_resp, and those, travel beside old_log_probs
+                        old_log_prob_tensors   H_resp and these travel beside old_log_probs
     start of update     decide_scales          H_resp and advantages give each token's scale, once
-    forward             module                 fused kernels: the same without making the logits
-                        prepare                else: leaves the logits as they are
-                        log_probs, entropy     all that is needed of a token, in one read of them
+    forward             module                 fused kernels: all terms, without a tensor of logits
+                        prepare                otherwise: leaves the logits as they are
+                        log_probs              all terms, in one read of the logits
+                        entropy_from_logits    the entropies among them
     loss                policy_loss_inputs     log-probs of the transformed and original policy
 
 With ERA disabled each of them gives back what upstream uses, so that the training is upstream's to
@@ -70,13 +71,13 @@ class ActorHooks:
     the old_log_prob pass has `era_needs_branches` where the update will be off-policy.
 
     Attributes:
-        is_reference_pass: set by the worker: the log-probs are those of the reference policy, which
-            with LoRA is this actor without its adapters.
+        is_reference_pass: set by the worker: whether the pass is the reference policy's, which with
+            LoRA is this actor without its adapters.
 
     Raises:
         ValueError: a bad value in the configuration; an actor with an update of its own
             (recipe/spin, recipe/sppo), which would never call the hooks; fused kernels with a head
-            that `era.FusedHead` refuses.
+            that `FusedHead` refuses.
     """
 
     def __init__(self, actor: Any):
@@ -111,10 +112,10 @@ class ActorHooks:
         )
 
     def requested_keys(self, data: DataProto) -> list[str]:
-        """The key of a mark on `data`, this rank's whole batch, where its update is off-policy.
+        """Mark `data`, this rank's whole batch, if its update is off-policy; return the mark's key.
 
-        The old_log_prob pass then makes the log-probs under every scale. Nothing in a reference
-        pass.
+        With the mark, the old_log_prob pass makes the log-probs under every scale. A reference pass
+        gets no mark.
         """
         if self.is_reference_pass or not self.config.enable or not self._is_off_policy(data):
             return []
@@ -138,9 +139,9 @@ class ActorHooks:
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            With forking tokens their entropies. With ERA H_resp and the mean entropy of the other
-            tokens, (bsz,) each; off-policy also `old_log_probs` without, and
-            `era_branch_log_probs` with the branches, (bsz, response_length, 3).
+            With forking tokens, all token entropies. With ERA, H_resp and the mean entropy of the
+            other tokens, (bsz,) each; off-policy also the plain `old_log_probs` and, under the
+            three scales, `era_branch_log_probs`, (bsz, response_length, 3).
         """
         tensors = token_entropy(self._actor.config, entropys)
         if not self.config.enable:
@@ -215,9 +216,9 @@ class ActorHooks:
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> Callable:
-        """`actor_module`; with ERA and fused kernels, with ERA's head in the place of verl's.
+        """`actor_module`; with ERA and fused kernels, a call with ERA's head in place of verl's.
 
-        Its output then has the `log_probs` that the method of this name returns, and `entropy`.
+        The output then has `log_probs`, as the method of this name returns them, and `entropy`.
         """
         if not self.config.enable or self._head is None:
             return actor_module
@@ -258,7 +259,7 @@ class ActorHooks:
         micro_batch: Mapping[str, torch.Tensor],
         indices: Optional[torch.Tensor] = None,
     ) -> None:
-        """Divide logits in place by the temperature; with ERA enabled `log_probs` does all at once.
+        """Divide logits in place by the temperature. With ERA, only note them for `log_probs`.
 
         Args:
             logits: padded (bsz, seqlen, vocabulary), or packed (tokens of this sequence-parallel
@@ -279,7 +280,7 @@ class ActorHooks:
     ) -> torch.Tensor:
         """Log-probs of the labels. With ERA enabled the logits are those given to `prepare`.
 
-        Then their gradient takes their place, and only response tokens are worked on.
+        Their gradient then overwrites them, and only response tokens are worked on.
 
         Args:
             logits: packed (tokens of this rank, vocabulary), or those of the response (bsz,
@@ -288,9 +289,9 @@ class ActorHooks:
             inplace_backward: upstream's; it is False where an entropy will be asked for.
 
         Returns:
-            (...) of the labels; or (..., n) whose first is that of the original policy: in an
-            off-policy step's old_log_prob pass n is 4, the last three are those under 1, k and
-            1 / k with the top-k filter; in an update with KL loss n is 2.
+            The labels' shape, or (..., n) with the original policy's log-prob first. In the
+            old_log_prob pass of an off-policy step n is 4, and the other three are under 1, k and
+            1 / k, with the top-k filter. In an update with KL loss n is 2.
         """
         if not self.config.enable:
             return logprobs_from_logits(logits, labels, inplace_backward)
@@ -388,8 +389,8 @@ class ActorHooks:
         detached = log_prob.detach()
         if not _has(micro_batch, OLD_LOG_PROBS):
             return log_prob, original, detached, advantages
-        # A token that the top-k filter removed in one of the two passes has a stand-in there, and
-        # no ratio: it takes 1.
+        # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in:
+        # its ratio is set to 1.
         old_log_prob = micro_batch[OLD_LOG_PROBS]
         filtered = (old_log_prob == OUTSIDE_TOP_K_LOG_PROB) | (detached == OUTSIDE_TOP_K_LOG_PROB)
         return log_prob, original, torch.where(filtered, detached, old_log_prob), advantages
@@ -424,8 +425,8 @@ def _at_positions(
         (bsz, seqlen), or for packed tokens (tokens of this sequence-parallel rank,), padded as
         upstream pads the labels.
     """
-    # The token at position t is predicted at t - 1; prompt positions and the last one have no
-    # response token.
+    # The token at position t is predicted at t - 1. The last position, and those in the prompt but
+    # its last, predict no response token.
     prompt_length = micro_batch["input_ids"].size(1) - values.size(1)
     values = F.pad(values, (prompt_length - 1, 1), value=default)
     if indices is None:

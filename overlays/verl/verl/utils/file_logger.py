@@ -4,9 +4,9 @@
 
     {"step": 3, "data": {"actor/pg_loss": 0.12, "critic/score/mean": 0.5}}
 
-Unlike later verl's it appends, so that a resumed run continues its file. One step may then have
-several lines: of a metric's several values at a step the last one counts. A killed process may
-leave half a line, which the next one ends: readers skip a line that is not JSON.
+Unlike later verl's logger it appends, so that a resumed run continues its file. One step may then
+have several lines; of several values of a metric at one step, the last counts. A killed process may
+leave half a line, to which the next process appends: readers skip a line that is not JSON.
 """
 
 import json

@@ -55,10 +55,9 @@ def keep_forking_tokens(
 ) -> dict[str, float]:
     """Set all advantages to 0 but those of the forking tokens of the whole batch, over all ranks.
 
-    Of n response tokens, the max(1, floor(fraction x n)) of highest entropy are kept. Tokens with
-    exactly the lowest of these entropies are kept too, all of them, as in the paper's H >=
-    threshold: the choice does not depend on the order of the tokens or on how they are spread over
-    the ranks.
+    Of n response tokens, the max(1, floor(fraction x n)) of highest entropy are kept. All tokens
+    that tie with the lowest of these entropies are kept too, as in the paper's H >= threshold. So
+    the choice does not depend on the order of the tokens or on how they are spread over the ranks.
 
     Args:
         actor_config: `actor_rollout_ref.actor`.
@@ -127,6 +126,6 @@ def _largest(values: torch.Tensor, rank: int) -> float:
 
 
 def _order(numbers: torch.Tensor) -> torch.Tensor:
-    """Between fp32 numbers and int32 keys in the same order; it is its own inverse on the bits."""
+    """Maps fp32 numbers to int32 keys in the same order; on the bits it is its own inverse."""
     bits = numbers.view(torch.int32)
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

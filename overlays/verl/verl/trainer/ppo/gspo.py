@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """Group Sequence Policy Optimization (GSPO): `actor_rollout_ref.actor.policy_loss.loss_mode=gspo`.
 
-Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071. The importance ratio is
-one of whole responses, the geometric mean of the token ratios, and so is the clipping:
+Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071. A response has one
+importance ratio, the geometric mean of its tokens' ratios, and is clipped as a whole:
 
     s_i = (pi(y_i | x) / pi_old(y_i | x)) ^ (1 / |y_i|)
     J   = mean over responses i of  mean over tokens t of
