@@ -6,7 +6,7 @@
 
 Unlike later verl's logger it appends, so that a resumed run continues its file. One step may then
 have several lines; of several values of a metric at one step, the last counts. A killed process may
-leave half a line, to which the next process appends: readers skip a line that is not JSON.
+leave half a line, which the next process ends: readers skip a line that is not JSON.
 """
 
 import json
@@ -31,7 +31,10 @@ class FileLogger:
         default = os.path.join(root, project_name, f"{experiment_name}.jsonl")
         self.path = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or default).expanduser().absolute()
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        written = self.path.read_bytes() if self.path.is_file() else b""
         self._file = self.path.open("a")
+        if written and not written.endswith(b"\n"):
+            self._file.write("\n")
         print(f"Appending metrics to {self.path}")
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
