@@ -26,7 +26,7 @@ matplotlib.rcParams.update(
 )
 # Dark to light; ERA and GRPO stand out in black and white too.
 STYLES = {
-    "grpo": {"color": "black", "linestyle": (0, (4, 3))},
+    "grpo": {"color": "black", "linestyle": (0, (4, 3)), "zorder": 3},
     "era": {"color": "#2b7bba", "linewidth": 2.5, "marker": "o"},
     "adaptive": {"color": "#d1611a", "marker": "s"},
     "adaptive-mean": {"color": "#e8a06b", "marker": "D"},

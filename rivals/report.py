@@ -197,11 +197,11 @@ def trl_comparisons(numbers: pd.DataFrame) -> str:
                 continue
             cells.append(difference(era[measure], other[measure], digits) if len(seeds) else "to come")
             if len(seeds) > 1 and not era[measure].equals(other[measure]):
-                p_values[f"{name}, {measure}"] = stats.ttest_rel(era[measure], other[measure]).pvalue
+                p_values[f"{name}, {measure.replace('_', ' ')}"] = stats.ttest_rel(era[measure], other[measure]).pvalue
         lines.append([name, str(len(seeds)), *cells])
-    left = ", ".join(holm(p_values, 14)) or "none"
+    left = "; ".join(holm(p_values, 14)) or "none"
     rows = table(["", "seeds", *(name.replace("_at_", "@").replace("_", " ") for name in TRL_MEASURES)], lines)
-    return f"{rows}\n\nOf the intervals that exclude 0, Holm's correction over the 14 leaves: {left}."
+    return f"{rows}\n\nOf the intervals that exclude 0, these survive Holm's correction over the 14: {left}."
 
 
 def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
@@ -373,14 +373,17 @@ def alpha_table() -> str:
 
 
 def obac_table() -> str:
-    """A line per agent; returns and values are means over the last 3 evaluations."""
+    """A line per agent; returns and values are means over the last 3 evaluations.
+
+    Imitations are those of all updates, none of which comes before the first evaluation.
+    """
     runs = {agent: curves("obac", agent) for agent in OBAC}
     ends = {agent: [rows.tail(3).mean() for rows in found] for agent, found in runs.items()}
     returns = {agent: pd.Series([end.eval_avg_return for end in found]) for agent, found in ends.items()}
     cells, lines = return_cells(returns, "sac", "obac_era"), []
     for agent, label in OBAC.items():
         values = [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]
-        shares = [percent(rows.imitation_share.mean() for rows in runs[agent]), *values]
+        shares = [percent(rows.imitation_share[1:].mean() for rows in runs[agent]), *values]
         lines.append([label, *cells[agent], *(shares if agent.startswith("obac") else "----")])
     heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated"]
     return table(["", *heading, *OBAC_VALUES.values()], lines)
