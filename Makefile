@@ -36,8 +36,8 @@ VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
 TIMM_SOURCES := $(ENVIRONMENTS)/timm-sources
 ready = $(ENVIRONMENTS)/$(1)/installed
 
-# What each version needs, and the folder of its checkout. A folder of checkouts has one timm and one FastTD3, so
-# another version than the pinned one has such a folder of its own.
+# What each version needs, and the folder of its checkout. A folder of checkouts holds only one timm and one FastTD3, so
+# other versions than the default ones have a folder of their own.
 VERL_0.4.1 := patched-verl
 VERL_0.9.1 := $(call ready,verl-0.9-cpu) $(VERL_SOURCES)/installed
 TIMM_1.0.20 := "$$CHECKOUTS"
@@ -132,8 +132,8 @@ lint: $(call ready,cpu)
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
 format: $(call ready,cpu)
 	@$(RUFF) check --fix .; status=$$?; $(RUFF) format . && exit $$status
-# Two test files at a time, in the order of their names, so that long ones do not come last. Torch would start as many
-# threads as there are cores for each, and inductor a pool of compilers.
+# Two test files at a time, in the order of their names, so that long ones do not come last. For each of the two, torch
+# would start as many threads as there are cores, and inductor a pool of compilers.
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 ## test: lint, and the fast tests (five minutes on two cores)
 test: lint

@@ -8,7 +8,7 @@
     python3 reproduce.py collect [FOLDER ...]
     python3 reproduce.py report [FOLDER ...]
 
-Needs Python 3.11 or newer; collect and report also need the packages of .venv/cpu, with which `make report` starts it.
+Needs Python 3.11 or newer; collect and report also need the packages of .venv/cpu, which `make report` installs.
 docs/reproduce.md explains the verbs; the code is in ledger/."""
 
 import argparse
@@ -154,5 +154,5 @@ def collect(paper: Paper, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` ends this without an error message
     sys.exit(main(sys.argv[1:]))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""A checkout: what apply.py recorded of it, and its state.
+"""A checkout: what apply.py recorded about it, and its state.
 
 What apply.py knows about a work tree is in two kinds of refs, which git keeps per work tree:
 
     refs/worktree/era/LABEL/BASE/TIP -> TIP    the overlay of version LABEL on the commit BASE ends in the commit TIP
     refs/worktree/era-next -> COMMIT           only during a switch: where it leads
 
-The name of a record says all of it. It is written before a switch, and those of older overlays are removed after it, so
-HEAD alone tells which record holds, whenever a run is cut short.
+The name of a record says everything. It is written before a switch, and the records of older overlays are removed after
+the switch. So HEAD alone tells which record is valid, whenever a run is cut short.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Checkout:
     path: Path
     git: Git | None = None
     head: str = ""
-    branch: str = ""  # that HEAD is on; empty when detached
+    branch: str = ""  # the branch that HEAD is on; empty when detached
     era: str = ""  # where the branch era is
-    label: str = ""  # with base and tip: the record that holds
+    label: str = ""  # with base and tip: the valid record
     base: str = ""
     tip: str = ""
-    tips: tuple[str, ...] = ()  # of all records: more than one after a kill
-    applied: bool = False  # HEAD has the overlay below it, even where the user rewrote commits of ours
-    unfinished: str = ""  # where a switch leads that was cut short
+    tips: tuple[str, ...] = ()  # the tips of all records: more than one after a kill
+    applied: bool = False  # HEAD has the overlay below it, even where the user rewrote our commits
+    unfinished: str = ""  # the target of a switch that was cut short
     sha256: str = ""  # of the source package that the base was made from
     state: str = "absent"
     version: str = ""
@@ -79,7 +79,7 @@ def find(name: str, path: Path) -> Checkout:
         above = git.is_ancestor(tip, found.head) or (on_era and git.is_ancestor(base, found.head))
         records.append((tip != found.head, not above, label, base, tip))
     found.tips = tuple(record[-1] for record in records)
-    if records:  # the best of them
+    if records:  # the best: HEAD is its tip, or else above it
         _, elsewhere, found.label, found.base, found.tip = min(records)
         found.applied = not elsewhere and (on_era or found.tip != found.base)
         package = re.search("^sha256: (.*)$", git("cat-file", "commit", found.base), re.M)
@@ -88,7 +88,7 @@ def find(name: str, path: Path) -> Checkout:
 
 
 def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Git:
-    """A repository beside the place of a checkout. An old one is a killed run's: we hold the lock."""
+    """A new repository beside the place of a checkout. One that exists was left by a killed run: we hold the lock."""
     part = place.with_name(f".{place.name}.new")
     shutil.rmtree(part, ignore_errors=True)
     temporary.callback(shutil.rmtree, part, ignore_errors=True)
@@ -147,7 +147,7 @@ def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Chec
 
 
 def why_stale(up: Upstream, checkout: Checkout, label: str) -> str:
-    """Why a checkout's overlay is not this project's any more: built again, it must be the same commit."""
+    """Why a checkout's overlay is out of date, or "" if building it again gives the same commit."""
     if label != checkout.label:
         return f"{checkout.label} is applied"
     version = up.version(label)
@@ -162,7 +162,7 @@ def why_stale(up: Upstream, checkout: Checkout, label: str) -> str:
 
 
 def refuse_unfinished(checkout: Checkout) -> None:
-    """Refuse after a kill in a switch, and in the middle of a merge or rebase of the user's."""
+    """Refuse where a switch was killed, and where the user is in the middle of a merge or rebase."""
     if checkout.unfinished:
         again = f"run {hint('apply', checkout.name)} first; nothing is lost"
         raise Stop(INTERRUPTED, f"{checkout.path}: a switch was cut short", again)

@@ -91,7 +91,7 @@ def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Run, st
     argv, paths = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     options = make_parser().parse_args(with_verb_first(argv))
     for name, value in vars(options).items():
-        if value == "":  # an unset variable in somebody's script, no request for the default
+        if value == "":  # an unset variable in somebody's script, not a request for the default
             raise Stop(USAGE, f"the option --{name.replace('_', '-')} is empty", "give it a value, or leave it out")
     SESSION.verbose, SESSION.json = options.verbose, options.json
     places = {key: getattr(options, key) for key in ("checkouts", "checkout", "cache")}
@@ -117,7 +117,7 @@ def real_path(given: str) -> Path:
 
 
 def refuse_unfit(run: Run) -> None:
-    """Options that do not go with each other."""
+    """Refuse options that do not go together."""
     verb, name, clone = run.options.verb, run.names[0], run.clone
     for each in run.names:
         run.label(run.upstreams[each])  # refuses a version that is not known

@@ -25,7 +25,7 @@ Content = tuple[bool, bytes]  # whether it is executable, and its bytes
 
 @dataclasses.dataclass
 class Layer:
-    """A patch in the making: its message, and the upstream files that it touches as it leaves them."""
+    """A patch in the making: its message, and the upstream files that it touches, in their state after it."""
 
     message: str
     after: dict[str, Entry]
@@ -149,7 +149,7 @@ def project_files(git: Git, up: Upstream, checkout: Checkout, final: str) -> dic
 
 
 def overlay_list(name: str, paths: Iterable[str]) -> Content:
-    """The list with its lines in their order, without those of files that are gone, and the new ones at its end."""
+    """The overlay list in its present order, without lines for files that are gone, and with new files at the end."""
     lines = (ROOT / f"overlays/{name}.list").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split("#")[0].partition("<-")[0].strip() in ("", *paths)]
     return text([*kept, *(path for path in paths if path not in read_files(name))])

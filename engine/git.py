@@ -15,11 +15,11 @@ from pathlib import Path
 
 from engine.session import LOCAL, SESSION, USAGE, Stop
 
-# Whatever the configuration of a repository says, these must not run a program or change the bytes that we make.
+# Whatever a repository's configuration says, git must not run programs for it or change the bytes that we make.
 SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
-    "core.splitIndex": "false",  # its shared part would stay in .git, even that of a scratch index
+    "core.splitIndex": "false",  # the shared part would stay in .git, even for a scratch index
     "core.attributesFile": os.devnull,
     "core.autocrlf": "false",
     "core.eol": "lf",
@@ -35,10 +35,10 @@ SETTINGS = {
     "maintenance.auto": "false",
     "transfer.fsckObjects": "true",
 }
-# A server that is silent for a minute is given up.
+# Give up on a server that sends next to nothing for a minute.
 PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
-# The configuration of the user and of the system is for fetching: mirrors, proxies, certificates (`url.insteadOf`).
-# git before 2.32 does not know GIT_CONFIG_GLOBAL, but looks into HOME.
+# The user's and the system's configuration count only in fetching: mirrors, proxies, certificates (`url.insteadOf`).
+# git before 2.32 does not know GIT_CONFIG_GLOBAL but reads HOME, so HOME is hidden too.
 ISOLATED = {name: os.devnull for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "HOME", "XDG_CONFIG_HOME")}
 ISOLATED.update(GIT_CONFIG_NOSYSTEM="1", GIT_ATTR_NOSYSTEM="1", GIT_NO_LAZY_FETCH="1")
 FOR_NETWORK = ("CONFIG", "SSH", "SSL", "PROXY", "HTTP", "ASKPASS", "ALLOW_PROTOCOL", "EXEC_PATH")
@@ -56,7 +56,7 @@ PLAIN_MODES = ("100644", "100755")  # of a file, without and with the exec bit
 DIFF = ["diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"]
 PATCH = [*DIFF, "--patch", "--text", "--no-color", "--full-index", "--no-renames", "--diff-algorithm=myers"]
 PATCH += ["--unified=3", "--inter-hunk-context=0", "--indent-heuristic"]
-# Files keep their bytes, whatever upstream's .gitattributes and the user's configuration say; git looks here first.
+# For info/attributes, which git reads first: files keep their bytes, whatever .gitattributes and configurations say.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !eol\n"
 EXCLUDES = "__pycache__/\n*.py[cod]\n*.egg-info/\n.DS_Store\n*~\n.*.sw?\n"
 Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO_ID where there is nothing
@@ -76,7 +76,7 @@ class Git:
 
     def __init__(self, folder: Path, bare: bool = False, env: dict[str, str] | None = None):
         self.folder, self.bare = folder, bare
-        # Both are always named, so git never searches the folders above, and core.worktree has no effect.
+        # The places are always named, so git never searches the folders above, and core.worktree has no effect.
         places = {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
         self.env = {**places, **(env or {})}
 
@@ -119,7 +119,7 @@ class Git:
 
     @contextlib.contextmanager
     def scratch_index(self, tree: str):
-        """The same repository with an index of its own that holds `tree`. It has no timestamps: git reads each file."""
+        """The same repository with a new index that holds `tree`, without timestamps, so that git reads each file."""
         with tempfile.TemporaryDirectory(prefix="era-") as folder:
             git = Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
             git("read-tree", tree)
@@ -166,7 +166,7 @@ class Git:
         return {} if old == new else self._raw("diff-tree", "-r", old, new)
 
     def staged(self, tree: str) -> dict[str, tuple[Entry, Entry]]:
-        """What differs between a tree and the index. An unmerged path has NO_ID after."""
+        """What differs between a tree and the index. An unmerged path has NO_ID as its second id."""
         return self._raw("diff-index", "--cached", tree)
 
     def _raw(self, command: str, *args: str) -> dict[str, tuple[Entry, Entry]]:

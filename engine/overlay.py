@@ -44,7 +44,7 @@ def build(git: Git, up: Upstream, label: str, base: str) -> Built:
 
 
 def commit_files(index: Git, name: str, files: dict[str, str], base: str) -> tuple[str, str]:
-    """The commit of the overlay's files on a base, and its tree. They are new, and take the place of nothing."""
+    """The commit of the overlay's files on a base, and its tree. No file may replace an upstream file."""
     sources = [str(ROOT / source) for source in files.values()]
     ids = index("hash-object", "-w", "--no-filters", "--stdin-paths", data="\n".join(sources)).split()
     modes = [PLAIN_MODES[bool(Path(source).stat().st_mode & 0o100)] for source in sources]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The verb port: every patch tried on another upstream revision, or carried there. Both happen in a new repository."""
+"""The verb port: try the patches on another upstream revision or carry them there, always in a new repository."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def port(run: Run, up: Upstream) -> int:
 
 
 def find_target(run: Run, up: Upstream, git: Git) -> str:
-    """Bring what --onto names, or HEAD of the clone. Unless it is a pinned version, nothing verifies it."""
+    """Bring the commit that --onto names, or the clone's HEAD. Only a pinned version is verified."""
     onto, cache = run.onto(up), run.cache
     if run.clone:
         commit = Git(run.clone).commit(onto or "HEAD") if run.clone.is_dir() else ""
@@ -91,7 +91,7 @@ def find_target(run: Run, up: Upstream, git: Git) -> str:
 
 
 def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
-    """The revision, and all contents that a three-way merge of the patches needs: those of the pinned version."""
+    """Bring the revision, and the contents of the pinned version, which a three-way merge of the patches needs."""
     pinned = run.cache.find(up, up.version(label), None)
     bring(git, run.cache.repository(up.name), pinned)
     build(git, up, label, pinned.base)
@@ -99,7 +99,7 @@ def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
 
 
 def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
-    """Each patch in order, on the result of those before it, in the work tree. One that conflicts is left out."""
+    """Try each patch, in order, in the work tree, on the result of the ones before. One that conflicts is left out."""
     (patches, files), there = read_overlay(up.name, label), {*git.paths(target)}
     git("checkout", "--quiet", "--force", "--detach", target)
     rows, taken = [], sorted(files.keys() & there)
@@ -130,7 +130,7 @@ def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]
         lines = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
         at = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
         found.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
-    if not found:  # a full disk, or contents that a source package lacks: no conflict
+    if not found:  # not a conflict: a full disk, or contents that a source package lacks
         raise GitFailed("am", said)
     return found
 
@@ -141,7 +141,7 @@ def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]
 def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: Path, conflict: bool) -> None:
     """Make a checkout of the revision with our files as a commit, and let `git am` put the patches onto it.
 
-    It stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
+    `git am` stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
     """
     (patches, files), tip = read_overlay(up.name, label), target
     taken = sorted(files.keys() & {*git.paths(target)})

@@ -24,7 +24,7 @@ class Sdist:
     project: str
     version: str
     sha256: str
-    lacks: str  # a sentence for people: what of the commit the package does not have, and what does not exist then
+    lacks: str  # for people, after "lacks": which files of the commit are missing, and what does not work then
     adds: tuple[str, ...] = ()  # files and folders (ending in /) that packaging put in; they are left out
 
 
@@ -93,7 +93,7 @@ class Patch:
 def read_patch(file: str, raw: bytes) -> Patch:
     """A patch in mail format, as `git format-patch --full-index` writes it.
 
-    What git makes of the patch is compared with its `index` lines when it is applied: `apply_patch` in overlay.py.
+    When the patch is applied, what git makes of it is compared with its `index` lines: `apply_patch` in overlay.py.
     """
     head, _, diffs = raw.decode("utf-8", "surrogateescape").partition("\ndiff --git ")
     headers, _, body = head.partition("\n\n")
@@ -111,7 +111,7 @@ def read_patch(file: str, raw: bytes) -> Patch:
 
 
 def read_diff(diff: str) -> dict[str, list[str]]:
-    """Path to the lines on its modes and on the ids of its content, before and after."""
+    """Map each path to the lines that give its modes and the ids of its content, before and after."""
     files = {}
     for block in re.split(r"^(?=diff --git )", diff, flags=re.M)[1:]:
         top = block.partition("\n@@ ")[0]

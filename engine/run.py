@@ -39,7 +39,7 @@ class Run:
         return f"v{onto}" if f"v{onto}" in up.versions and not self.clone else onto
 
     def look(self, name: str, repair: bool = False) -> Checkout:
-        """A checkout with its state; with `repair`, after a switch that was cut short has been taken back."""
+        """A checkout with its state. `repair` first takes back a switch that was cut short."""
         path = self.clone or self.checkouts / name
         found = find(name, path)
         if repair and found.git:

@@ -7,7 +7,7 @@
     refs/onto/NAME            a revision that `port --onto NAME` asked for, which nothing verifies
 
 Nothing in the cache is taken on trust. A package is hashed and imported again at each use. A commit is fetched from
-here into a checkout (`bring`), where git computes the id of each object again.
+the cache into a checkout (`bring`), where git computes the id of each object again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Source:
 
 
 class Cache:
-    """The sources that were fetched before. `held` locks it, at the first use."""
+    """The sources that were fetched before. `held` keeps the cache's lock, which is taken at the first use."""
 
     def __init__(self, root: Path, offline: bool, held: contextlib.ExitStack):
         self.root, self.offline, self.held, self.locked = root, offline, held, False
@@ -160,7 +160,7 @@ def sha256(path: Path) -> str:
 
 
 def download(sdist: Sdist, folder: Path, offline: bool) -> Path:
-    """The package, fetched by pip, which checks the hash before it runs anything of it."""
+    """The package, fetched by pip, which checks the hash before it runs any of the package's code."""
     what, wanted = f"the source package {sdist.project} {sdist.version}", folder / "requirements.txt"
     if offline:
         raise Stop(SOURCE, f"{what} is not in the cache (--offline)")

@@ -3,8 +3,8 @@
 """Bringing a work tree from one commit to another: what is in the way, the steps, and what follows after a kill.
 
 plan       decides whether an edit is in the way; changes nothing
-carry_out  records and mark (`era-next`), index, files, branch and HEAD; then the mark and old records go
-recover    after a kill: back to what HEAD says, and whatever is neither old nor new is saved on a branch first
+carry_out  writes record and mark (`era-next`), index, files, branch and HEAD; then removes old records and the mark
+recover    after a kill: saves what is neither old nor new on a branch, then goes back to what HEAD says
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Switch:
 def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = False) -> Switch:
     """Everything that could be in the way shows here, before anything changes.
 
-    `also` are more files to be brought to `new`. `saved` says that what is on disk or staged is kept on a branch.
+    `also` are more files to be brought to `new`. `saved`: edits are kept on a branch, so they are not in the way.
     """
     git, old = checkout.git, checkout.head
     changes = git.changes(old, new)
@@ -67,7 +67,7 @@ def edits_in_the_way(git: Git, paths: list[str], old: str, new: str, seen: str) 
 
 
 def blocked(folder: Path, path: str, known: set[str]) -> list[str]:
-    """Untracked files, ignored ones too, where a new file needs a folder, or inside of a folder in its place."""
+    """Untracked or ignored files in place of a folder that a new file needs, or in a folder in the new file's place."""
     parts = path.split("/")
     above = ["/".join(parts[:end]) for end in range(1, len(parts))]
     found = [place for place in above if (folder / place).is_file() or (folder / place).is_symlink()]
@@ -96,7 +96,7 @@ def fill(git: Git, refs: list[str], tip: str) -> None:
 
 
 def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
-    """`refs` are orders for git that come first: the new record, a tag, branches that keep commits of the user's.
+    """`refs` are orders for git that come first: the new record, a tag, branches that keep the user's commits.
 
     With `to_branch` HEAD is the branch era afterwards, otherwise it is detached and the branch era is removed.
     """
@@ -118,8 +118,8 @@ def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
 def recover(checkout: Checkout) -> None:
     """After a kill: back to what HEAD says, as if the switch had not begun.
 
-    A file that is neither old nor new is half-written, or somebody's: it is committed on a branch first. If HEAD had
-    moved already, only marks are left to be removed.
+    A file that is neither old nor new is half-written or somebody's work, so it is first committed on a branch. If HEAD
+    had moved already, only marks are left to be removed.
     """
     git, there, head = checkout.git, checkout.unfinished, checkout.head
     clear_locks(git, (*OWN_REFS, "shallow"))  # `bring` fetches into a checkout

@@ -113,7 +113,7 @@ def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | No
 
 
 def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
-    """The refs to be written before a switch. Commits that no other branch holds than era are never dropped."""
+    """The refs to be written before a switch. Commits that only the branch era holds are never dropped."""
     orders = [f"update {record_ref(label, base, tip)} {tip}", f"update refs/tags/upstream/{label} {base}"]
     git, ends = checkout.git, {checkout.head, checkout.era} - {""}
     if checkout.commits and not git.changes(checkout.head, tip):  # exported since: kept, and out of the way

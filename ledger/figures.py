@@ -23,7 +23,7 @@ DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1
 MARKERS = "os^DvXP"
 SETTINGS = {
     "svg.fonttype": "none",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],  # laid out in the widest of them
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],  # the layout assumes the first, the widest
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -32,7 +32,7 @@ SETTINGS = {
 
 @dataclass
 class Panel:
-    """lines: by label, tables with mean, low and high over x, which are numbers, or for points names."""
+    """lines: by label, a table of mean, low and high. Its index is x: numbers, or names where points are drawn."""
 
     title: str
     x: str
@@ -41,8 +41,8 @@ class Panel:
 
 
 def panels(judged: Judged, place: Place) -> Iterator[Panel]:
-    """Those of a figure that have data. Curves: one for each value of the sweep; points: its last variable is drawn;
-    aggregate: the sweep is over the tasks that are aggregated."""
+    """The panels of a figure that have data. For curves there is one for each value of the sweep; for points, the
+    sweep's last variable is drawn within a panel; an aggregate takes all tasks of the sweep into one panel."""
     entries, names = judged.paper.at(place), judged.paper.metrics
     swept = max(len(entry.values) for entry in entries)
     apart = {"curves": swept, "points": max(0, swept - 1), "aggregate": 0}[place.draws]
@@ -87,7 +87,7 @@ def _aggregate(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int)
 
 
 def _points(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:
-    """Rows that sweep nothing, or less than the others, are points of their own names."""
+    """A row that sweeps nothing, or less than the others, is one point, named after the row."""
     series: dict[str, dict] = {}
     for entry, metric in members:
         found = judged.numbers.loc[(entry.id, metric)]

@@ -63,9 +63,9 @@ class Place:
 class Entry:
     """What the ledger counts: a row of a table or a curve of a figure, at one value of each variable of its sweep.
 
-    values: the sweep's, by variable. variables: those of make that choose its trainings. folder: the name of its
-    results without -seed<n>; empty where it compares other rows or cannot run. paper: the number and its error (NaN
-    where none is printed) by metric. seeds: how many make it complete."""
+    values: the sweep's, by variable. variables: make's, which choose the trainings. folder: the name of the results'
+    folder without -seed<n>; empty where the entry compares other rows or cannot run. paper: by metric, the number and
+    its error (NaN where none is printed). seeds: how many make the entry complete."""
 
     id: str
     row: str
@@ -118,7 +118,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """Runs, places, entries and claims by their ids; the others are the tables of experiments.toml."""
+    """Runs, places, entries and claims by their ids; the other fields are tables of experiments.toml."""
 
     title: str
     runs: Mapping[str, Run]
@@ -138,7 +138,7 @@ class Paper:
         return [entry for entry in self.entries.values() if entry.place == place]
 
     def trainings(self, entry: Entry) -> list[Run]:
-        """In the order in which they are started: each after the one that it goes on from."""
+        """The entry's trainings in the order of their start: each after the one that it continues."""
         chain, name = [], entry.run
         while name:
             chain.insert(0, self.runs[name])
@@ -186,7 +186,7 @@ def load(file: Path = FILE) -> Paper:
 def _entries(
     row: str, place: Place, panel: str, fields: dict, runs: Mapping[str, Run], lists: Mapping
 ) -> Iterator[Entry]:
-    """One for each combination of the values of the row's sweep. fields: the row's, with those that it inherits."""
+    """An entry for each combination of the sweep's values. fields: the row's own and those that it inherits."""
     sweep = fields.pop("sweep", {})
     sweep = {name: lists[values] if isinstance(values, str) else values for name, values in sweep.items()}
     columns = fields.pop("columns", [])

@@ -94,7 +94,7 @@ def first_sentence(judged: Judged) -> str:
 
 
 def counts(judged: Judged) -> pd.DataFrame:
-    """How many are in each state, by domain."""
+    """How many entries, by domain, and claims are in each state."""
     domains = [DOMAINS[entry.place.domain] for entry in judged.paper.entries.values()]
     table = pd.crosstab(pd.Series(judged.states.values()), pd.Series(domains))
     table = table.reindex(index=STATES, columns=list(DOMAINS.values()), fill_value=0)
@@ -134,7 +134,7 @@ def section(judged: Judged, place: Place, out: Path) -> dict:
 
 
 def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
-    """A line for ours; where the paper has numbers, one above it for them and one below for the difference."""
+    """Per entry, a line of our numbers; if the paper has numbers, a line of these above it and of differences below."""
     names, lines = judged.paper.metrics, []
     for entry in entries:
         numbers = judged.numbers.loc[entry.id]
@@ -169,7 +169,7 @@ def _difference(line) -> str:
 
 
 def with_interval(value: float, half: float) -> str:
-    """Both with four significant digits of the larger one; a dash for what is not known."""
+    """Both, with decimals for four significant digits of the larger one; a dash if the value is not known."""
     if math.isnan(value):
         return "–"
     size = max(abs(value), 0 if math.isnan(half) else half)
@@ -178,7 +178,7 @@ def with_interval(value: float, half: float) -> str:
 
 
 def not_run(judged: Judged) -> pd.DataFrame:
-    """By table or figure, how many of its entries, and how to run the first."""
+    """For each table or figure, how many entries were not run, and how to run the first of them."""
     rows = []
     for place in judged.paper.places.values():
         entries = judged.paper.at(place)

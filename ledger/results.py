@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Folders of results as values: verl's, its evaluation's, timm's, FastTD3's and those of recipes/control.
+"""Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
 A folder is found by the file that its metrics are in, and belongs to the entries whose `folder` is its name without
 -seed<n>. run.json says how a training was started and whether it is finished (recipes/run_json.py)."""
@@ -28,9 +28,9 @@ Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 class Result:
     """What one folder holds: a training with one seed, or the evaluation of one.
 
-    curves: by metric, over steps (epochs from 1; k). values: single numbers. intervals: half-widths (95 %) of values
-    from the run's own evaluation, over its problems or images. steps: done; total: asked for. info: run.json. why: it
-    is not used; empty if it is."""
+    curves: by metric, over steps, epochs (from 1) or k. values: single numbers. intervals: half-widths (95 %) of values
+    from the run's own evaluation, over its problems or images. steps: how many are done; total: how many were asked
+    for. info: run.json. why: the reason for not using the result, or ""."""
 
     is_evaluation: bool
     name: str
@@ -61,11 +61,11 @@ def usual_folders() -> list[Path]:
 def collect(
     paper: Paper, folders: Sequence[Path], repository: Path | None = None, with_modified: bool = False
 ) -> list[Result]:
-    """All results of the paper's runs in the folders and below; `why` says which do not count.
+    """All results of the paper's runs in the folders and below; those with a `why` do not count.
 
     Args:
-        repository: results that came with this project; the user's own of the same run count before them.
-        with_modified: those of modified code are used too."""
+        repository: results that came with this project; the user's own results of a run come before these.
+        with_modified: results of modified code are used too."""
     found = [result for folder in folders for result in read_folder(folder, paper)]
     for result in read_folder(repository, paper) if repository else ():
         result.from_repository = True
@@ -85,7 +85,7 @@ def collect(
 
 
 def leave_out_other_lengths(found: Sequence[Result]) -> None:
-    """A run that was asked for other steps than the repository's of its name, or else than most, does not belong."""
+    """Leave out runs that were asked for other steps than the repository's runs of their name, or else than most."""
     rows: dict[str, list[Result]] = {}
     for result in found:
         if result.finished and result.total and not (result.why or result.is_evaluation):
@@ -99,7 +99,7 @@ def leave_out_other_lengths(found: Sequence[Result]) -> None:
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:
-    """By its run.json. What that does not say, as older ones, is unknown, and the result is used."""
+    """Why run.json rules the result out, or "". What run.json does not say, as in older runs, does not rule it out."""
     info = result.info
     if not info and not result.is_evaluation:
         return "has no run.json, so nothing says how it was trained"
@@ -113,7 +113,7 @@ def why_not_used(result: Result, with_modified: bool) -> str:
 
 
 def read_folder(root: Path, paper: Paper) -> Iterator[Result]:
-    """What is not of the paper, such as a demo, is passed over."""
+    """The results below a folder. Runs that are not the paper's, such as a demo's, are passed over."""
     entries = {(bool(entry.evaluation), entry.folder): entry for entry in paper.entries.values()}
     for filename, reader in READERS.items():
         for file in sorted(root.rglob(filename)):
@@ -136,14 +136,14 @@ def read_folder(root: Path, paper: Paper) -> Iterator[Result]:
 
 
 def whole_lines(file: Path) -> str:
-    """A last line without its end may be cut: the run is being written, or was killed."""
+    """The text without an unfinished last line, which the run is still writing or left when it was killed."""
     text = file.read_text(errors="replace")
     return text[: text.rfind("\n") + 1]
 
 
 def curves_of(rows: Iterable[tuple[int, str, str | float | None]]) -> dict[str, pd.Series]:
-    """rows: step, metric and value, as they were written. Of a step that a resumed training wrote again the last one
-    counts. A metric that is anywhere not a finite number is left out: that run diverged."""
+    """rows: step, metric and value, as they were written. Where a resumed training wrote a step again, the last value
+    counts. A metric with any value that is not a finite number is left out, because the run diverged."""
     written: dict[str, dict] = {}
     for step, metric, value in rows:
         written.setdefault(metric, {})[step] = value
@@ -155,7 +155,7 @@ def curves_of(rows: Iterable[tuple[int, str, str | float | None]]) -> dict[str, 
 
 
 def read_csv(file: Path, step: str, first: int = 0) -> dict[str, pd.Series]:
-    """Every column over `step`, counted from `first`. An empty cell has no value; "nan" is one."""
+    """Every column over the column `step` plus `first`. An empty cell is skipped; "nan" is not."""
     return curves_of(
         (int(row[step]) + first, metric, value)
         for row in csv.DictReader(whole_lines(file).splitlines())
@@ -231,7 +231,7 @@ def timm(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
 
 
 def train_csv(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
-    """FastTD3's and recipes/control's: a row for every 100 steps, or for each evaluation."""
+    """The file of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
     result.curves = read_csv(file, "global_step")
     result.steps = int(max(curve.index[-1] for curve in result.curves.values()))
     seconds = result.curves.get("seconds")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ledger.paper import ROOT, Entry, Paper, Run, UserError
 
-# verl v0.4.1 draws the order of the training data from it (main_ppo.create_rl_sampler; 1 without it), and nothing else
-# can be seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set:
-# vLLM takes it as the seed of each request, so that all responses to a prompt would be the same.
+# verl v0.4.1 shuffles the training data with this seed (main_ppo.create_rl_sampler; by default 1). Nothing else can be
+# seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set: vLLM
+# takes it as the seed of each request, so that all responses to a prompt would be the same.
 SEED_OVERRIDE = "+data.seed={}"
-# The check before an LLM run refuses one that has reached its last step. The file is verl's, beside its checkpoints.
+# Needed because the check before an LLM run refuses a finished one. verl writes the file beside its checkpoints.
 IS_FINISHED = 'grep -qsx {steps} "{folder}/latest_checkpointed_iteration.txt"'
 
 
@@ -49,7 +49,7 @@ def lines(paper: Paper, entries: Iterable[Entry], seeds: Sequence[int] = (), slu
 
 
 def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Iterator[str]:
-    """Of an LLM with one seed, and its evaluation."""
+    """The trainings of an LLM with one seed, and its evaluation."""
     trainings = paper.trainings(entry)
     for training in trainings:
         folder = _folder(training, seed)
@@ -71,8 +71,8 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
 
 
 def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
-    """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. Without make nothing
-    else chooses the environment. A second stage waits for the job of the first."""
+    """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
+    because make, which chooses the environment, does not run. A second stage waits for the job of the first."""
     words = [*shlex.split(os.environ.get("ARGS", "")), *([] if seed is None else [SEED_OVERRIDE.format(seed)])]
     python = ROOT / ".venv/verl-gpu/bin/python"
     if (python.parent.parent / "installed").is_file() and not os.environ.get("PYTHON"):
@@ -83,7 +83,7 @@ def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
 
 
 def _evaluation(paper: Paper, entry: Entry, training: Run | None, seed: int | None = None) -> str:
-    """Of a training's last checkpoint, or of published weights."""
+    """The evaluation of a training's last checkpoint, or of published weights."""
     evaluation, named = paper.runs[entry.evaluation], "" if seed is None else f"-seed{seed}"
     variables = {**evaluation.variables, "OUT": f"$data/eval/{entry.folder}{named}"}
     if "EVAL" in variables:

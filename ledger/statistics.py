@@ -17,12 +17,12 @@ RESAMPLES = 2000
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Of the mean's interval; NaN with one value."""
+    """Half the width of the mean's interval; NaN with one value."""
     return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.nan
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """Difference of the means, and half its interval; 0 where either has one value."""
+    """The difference of the means, and half its interval, which is 0 where a side has one value or neither varies."""
     difference = float(np.mean(one) - np.mean(other))
     if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
         return difference, 0.0
@@ -44,7 +44,7 @@ def behind(curve: pd.Series, share: float) -> pd.Series:
 
 
 def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
-    """mean, low and high (NaN with one curve) over the steps that all have; else interpolated."""
+    """mean, low and high (NaN with one curve) over the steps; interpolated where the curves' steps differ."""
     table = pd.concat(curves, axis=1, join="inner", ignore_index=True)
     if len(table) < max(map(len, curves)):
         first, last = max(curve.index[0] for curve in curves), min(curve.index[-1] for curve in curves)
@@ -60,14 +60,14 @@ def interquartile_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def interquartile_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Of the first half of the tasks and the second."""
+    """The interquartile mean of the first half of the tasks minus that of the second half."""
     half = len(tasks) // 2
     return interquartile_mean(*tasks[:half], axis=axis) - interquartile_mean(*tasks[half:], axis=axis)
 
 
 def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A statistic of the tasks' runs (last axis) and the ends of its interval, each task resampled by itself; the same
-    every time. The ends are NaN where a task has one run."""
+    """A statistic of the tasks' runs (last axis) and the ends of its interval. Each task is resampled by itself, with a
+    fixed seed. The ends are NaN where a task has one run."""
     middle = statistic(*tasks)
     if min(task.shape[-1] for task in tasks) < 2:
         return middle, middle * math.nan, middle * math.nan

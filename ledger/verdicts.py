@@ -38,11 +38,11 @@ class Part:
 class Judged:
     """The verdicts on all entries and claims.
 
-    used: the complete results that count, by entry. begun: the entries of which there are any results.
-    numbers: a line for each entry and metric: paper and error; ours, the mean over the seeds, with half of its interval
-        (over: what it is an interval over); seeds that have it; difference, and how much is allowed; within: whether
-        ours agrees. NaN where it is not known.
-    states: by entry. claims: state and parts by claim."""
+    used: by entry, the complete results that count. begun: the entries that have any results.
+    numbers: a line for each entry and metric, NaN where a number is not known. paper, error: the paper's. ours, half:
+        our mean over the seeds, and half its interval; over: what the interval is over. seeds: how many have the
+        metric. difference, allowed: ours - paper, and how large it may be. within: whether ours agrees.
+    states: by entry. claims: by claim, its state and parts."""
 
     def __init__(self, paper: Paper, results: Sequence[Result]):
         self.paper, self.results = paper, results
@@ -138,9 +138,10 @@ class Judged:
         return REPRODUCED if self.numbers.loc[entry.id].within[judged].all() else NOT_REPRODUCED
 
     def _gain_state(self, entry: Entry) -> str:
-        """A row that compares two others. It is reproduced if it is the paper's within what the two may be off; but it
-        is partial where our interval is wider than a gain that the paper's own errors do show: more seeds would tell.
-        (Where the paper prints no errors its numbers are shares of answers, and the tolerance says what they show.)"""
+        """The state of a row that compares two others. It is reproduced if our gain differs from the paper's by no more
+        than the two rows may be off together. But it is partial where our interval is wider than a gain that the
+        paper's own errors do show: more seeds would tell. (Where the paper prints no errors, its numbers are shares of
+        answers, and the tolerance says what they show.)"""
         states = {self.states[id] for id in entry.gain}
         if states == {NOT_RUN}:
             return NOT_RUN
@@ -154,14 +155,14 @@ class Judged:
         return self._agreement(entry)
 
     def _state_by_claims(self, entry: Entry) -> str:
-        """The paper has no number for a curve: it takes the state of the whole claims that it takes part in."""
+        """The paper has no number for a curve, so a curve has the state of the claims (as a whole) that it is in."""
         states = {self.claims[id][0] for id, claim in self.paper.claims.items() if entry.row in claim.rows}
         return next((state for state in (PARTIAL, NOT_REPRODUCED, REPRODUCED) if state in states), COMPLETE)
 
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _claim(self, claim: Claim) -> tuple[str, list[Part]]:
-        """The parts are of the entries that have numbers; the claim is partial until all have."""
+        """Its state and parts. Only entries with numbers make parts; until all have numbers the claim is partial."""
         entries = [entry for row in claim.rows for entry in self.paper.row(row)]
         parts = list(TESTS[claim.test](self, claim))
         passed = [part.passed for part in parts]
@@ -172,7 +173,7 @@ class Judged:
         return REPRODUCED if all(passed) else NOT_REPRODUCED, parts
 
     def subjects(self, claim: Claim) -> list[tuple[Entry, str]]:
-        """With the metric that is tested."""
+        """The claim's subjects, each with the metric that is tested."""
         entries = [entry for row in claim.subject for entry in self.paper.row(row)]
         return [(entry, claim.metric or entry.metrics[0]) for entry in entries]
 
@@ -186,7 +187,7 @@ class Judged:
         ]
 
     def pairs_of_values(self, claim: Claim) -> list[tuple[Entry, Entry, list[float], list[float]]]:
-        """Of those that have numbers."""
+        """The pairs of which both entries have numbers, with these."""
         pairs = [
             (one, other, *(self.values(entry, metric) for entry in (one, other)))
             for one, other, metric in self.pairs(claim)
@@ -195,7 +196,7 @@ class Judged:
 
 
 def number(result: Result, metric: str, at_step: int | None = None) -> float | None:
-    """At the end of the run, or at this step of a longer one: a single value, or a curve's mean over its last tenth."""
+    """The metric at the end of the run, or at `at_step`: a single value, or a curve's mean over its last tenth."""
     epochs = result.curves.get(f"eval_{metric}")  # timm's values are those of the last epoch
     if at_step is not None and epochs is not None:
         reached = epochs.loc[at_step:]
@@ -212,7 +213,7 @@ def _is_complete(result: Result, entry: Entry) -> bool:
 
 
 def _gain(entry: Entry, subject: dict, baseline: dict) -> dict:
-    """Of one row's numbers on another's, in percent of the latter, if that is above 0, or in points."""
+    """The gain of one row's numbers over another's, in points, or in percent of the latter if that is above 0."""
     by_subject, by_baseline = 1.0, 1.0  # how far the gain moves with each of the two numbers
     if entry.unit == "percent":  # 100 (subject / baseline - 1)
         by_subject = 100 / baseline["ours"] if baseline["ours"] > 0 else math.nan
@@ -268,7 +269,7 @@ def _aggregate(judged: Judged, claim: Claim) -> Iterator[Part]:
 
 
 def _above(judged: Judged, claim: Claim) -> Iterator[Part]:
-    """The means of the seeds, at the points that both curves have."""
+    """Compares the means over the seeds, at the points that both curves have."""
     for one, other, metric in judged.pairs(claim):
         both = [judged.curves(entry, metric) for entry in (one, other)]
         if not all(both):

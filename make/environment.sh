@@ -4,8 +4,8 @@
 #   environment.sh NAME FOLDER [CHECK...]            a virtual environment from requirements/NAME.txt
 #   environment.sh sources FOLDER REQUIREMENTS PYTHON   unpacked source packages
 #
-# An environment whose name ends in -gpu has the active python3. The others have PYTHON, or else the first Python from
-# 3.11 on that the pinned packages have wheels for; if it fails with the arguments CHECK, nothing is installed.
+# An environment whose name ends in -gpu is made with the active python3, any other with PYTHON or else the first Python
+# from 3.11 on with wheels for the pinned packages. If that Python fails on the arguments CHECK, nothing is installed.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -45,7 +45,7 @@ cpu() {
     echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
         "the first time only."
     make_venv "$python" $oldest $newest
-    # The lock has hashes and lists all but torch, so its packages come first and alone; torch then needs nothing else.
+    # The lock has hashes and lists all but torch, so it comes first, with --no-deps; torch then needs nothing else.
     pip_install --require-hashes --no-deps -r "requirements/$name.txt" | one_line
     pip_install -r "requirements/$name-torch.txt" | one_line
 }
@@ -65,7 +65,7 @@ gpu() {
         "node with GPUs. All other packages are in $folder and stay; the same command goes on from there."
 }
 
-# sources REQUIREMENTS PYTHON: one after the other, because pip takes a package in one version alone.
+# sources REQUIREMENTS PYTHON: one after the other, because one call of pip accepts only one version of a package.
 sources() {
     local source archive
     while read -r source; do

@@ -38,8 +38,8 @@ split() {
     set +f
 }
 
-# find_python ENVIRONMENT: sets `python` to PYTHON, else to the active python3 if it has what ENVIRONMENT, a -gpu one,
-# is for, else to that of this project's ENVIRONMENT, which is set up first.
+# find_python ENVIRONMENT: sets `python` to PYTHON if given; else, for a -gpu ENVIRONMENT, to the active python3 if that
+# has what the run needs; else to the python of this project's ENVIRONMENT, which is set up first.
 find_python() {
     local environment=$ENVIRONMENTS/$1 lacks=
     python=${PYTHON:-$(absolute "$environment")/bin/python}
@@ -59,7 +59,8 @@ find_python() {
         fail "there is no Python at $python. Set PYTHON to an environment's python."
 }
 
-# start WHAT COMMAND...: replaces this shell by the command, which with DRY_RUN prints what it would start.
+# start WHAT COMMAND...: replaces this shell by the command. With DRY_RUN the command prints what it would start, and
+# WHAT says what that did not check.
 start() {
     is_on "$DRY_RUN" || exec "${@:2}"
     "${@:2}"
@@ -71,7 +72,7 @@ run() {
     if is_on "$DRY_RUN"; then start "$1" printf '%s\n' "$(printf '%q ' "${@:2}")"; else exec "${@:2}"; fi
 }
 
-# train COMMAND...: with a launcher of the recipes.
+# train COMMAND...: starts a launcher of the recipes.
 train() {
     start "GPUs, data, packages nor earlier runs; CHECK_ONLY=1 does, and starts nothing" \
         env PYTHON="$python" "$@" "${added[@]}"
@@ -87,15 +88,15 @@ llm() {
     train bash "$file"
 }
 
-# recipe UPSTREAM ENVIRONMENT: with python -m recipes.SUBJECT. UPSTREAM (it may be empty) is applied if it is not there.
+# recipe UPSTREAM ENVIRONMENT: starts python -m recipes.SUBJECT. If UPSTREAM is not empty and not there, it is applied.
 recipe() {
     is_on "$DRY_RUN" || is_on "$CHECK_ONLY" || [[ -z "$1" || -d "$CHECKOUTS/$1" ]] || python3 apply.py apply "$1" --checkouts "$CHECKOUTS"
     find_python "$2"
     train python3 -m "recipes.$subject" "$name"
 }
 
-# verl's merger writes beside MODEL_PATH, and the folder is renamed at the end: a model that was cut short looks like a
-# whole one.
+# verl's merger writes beside MODEL_PATH, and the folder is renamed at the end, because a model that was cut short would
+# look like a whole one.
 merge() {
     [[ -n "$CKPT" && -n "$MODEL_PATH" ]] || fail "name the checkpoint and the model's new folder:" \
         "make llm-merge CKPT=.../global_step_600 MODEL_PATH=..."

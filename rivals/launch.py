@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Trains the runs of docs/rivals/llm.md, trl.md or vision.md, and chooses settings by the rule written there.
 
-Repeating the command skips finished runs and starts interrupted ones over; those of trl go on from a checkpoint.
+Repeating the command skips finished runs and starts interrupted ones over, except that trl's go on from a checkpoint.
 Settings come from the environment:
 
   OUTPUT      folder of the runs: results/rivals
@@ -45,7 +45,7 @@ def llm_runs(task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[i
 
 
 def llm_stages(output: Path) -> Iterator[Runs]:
-    """Each is asked for once the runs of those before it are finished."""
+    """The runs of each stage, which is asked for once the runs of the stages before it are finished."""
     for tuned_on, task, off_policy in llm.PARTS:
         settings = llm.settings(off_policy)
         yield llm_runs(tuned_on, settings, TUNING_SEEDS)
@@ -59,7 +59,7 @@ def llm_stages(output: Path) -> Iterator[Runs]:
 def vision_stages(output: Path) -> Iterator[Runs]:
     yield runs("rivals.vision_run", vision.TASK, vision.METHODS, TUNING_SEEDS)
     scores = vision.scores(vision.measures(records.gather(output)["vision/measures"]))
-    settings = {}  # those of a method's arms may be the same
+    settings = {}  # the arms of a method may have chosen the same setting
     for arm, setting in choose(scores, vision.settings()).items():
         settings.setdefault(vision.ARMS[arm], {})[setting] = None
     yield runs("rivals.vision_run", vision.TASK, settings, FRESH_SEEDS)
@@ -79,7 +79,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def train(folder: Path, command: list[str]) -> int:
-    """The exit code. The output is in LOG, in the folder, which begins empty but for a checkpoint to go on from."""
+    """Returns the exit code. The output goes to LOG in the folder, which is emptied first if it has no checkpoint."""
     if not any(folder.glob("checkpoint-*")):
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def train(folder: Path, command: list[str]) -> int:
 
 
 def train_stage(left: dict[Path, list[str]], jobs: int) -> None:
-    """Exits with the logs of the runs that failed, once all have ended."""
+    """Trains the runs that are left. Once all have ended, exits with an error if any failed."""
     failed = []
     pool = ThreadPoolExecutor(jobs)
     try:

@@ -16,7 +16,7 @@ from rivals.rule import KEY
 
 # Setpoints are shares of the entropy after the warm-up, so that they fit every task; the paper's rule is 0.3.
 SHARES = "0.15 0.2 0.3 0.45 0.7"
-# That entropy in nats: H_resp, and the mean over all tokens. Means over seeds 1 and 2.
+# The entropy after the warm-up in nats, a mean over seeds 1 and 2: H_resp, and the mean over all tokens.
 START = {
     **dict.fromkeys(("chain", "chain-goal", "chain-biased"), (2.194, 0.797)),
     "chain-single": (1.039, 0.368),
@@ -43,8 +43,8 @@ class Method:
     Attributes:
         title: its name and what is tuned, as the pictures have it.
         values: separated by blanks.
-        words: what differs from the demo's GRPO, as Hydra's overrides in actor_rollout_ref. {value} is a setting,
-            {rate} that times the learning rate, {h_resp} and {mean} are that times an entropy of START.
+        words: what differs from the demo's GRPO, as Hydra's overrides in actor_rollout_ref. {value} is the setting,
+            {rate} the setting times the learning rate, {h_resp} and {mean} the setting times an entropy of START.
     """
 
     title: str
@@ -54,7 +54,7 @@ class Method:
 
     @property
     def name(self) -> str:
-        """Without what is tuned."""
+        """The title without what is tuned."""
         return self.title.partition(",")[0]
 
     @property
@@ -106,7 +106,7 @@ METHODS = {
 
 
 def settings(off_policy: bool) -> dict[str, list[str]]:
-    """Of each method of a part."""
+    """The settings of each method with this kind of updates."""
     return {name: one.settings for name, one in METHODS.items() if one.off_policy == off_policy}
 
 
@@ -140,7 +140,7 @@ def distinct_at(samples: pd.DataFrame, accuracy: float) -> float:
 def measures(samples: pd.DataFrame) -> pd.DataFrame:
     """A row per run, by KEY: the row of `samples` at temperature 1, and measures over all temperatures.
 
-    d@.95 is `distinct_at` .95; best_accuracy is that of the best temperature, score what the rule maximizes.
+    d@.95 is `distinct_at` .95, best_accuracy the accuracy at the best temperature, score what the rule maximizes.
     """
     found = samples[samples.temperature == 1].set_index(KEY)
     runs = samples.sort_values("temperature", ascending=False).groupby(KEY)[["pass_at_1", "distinct_32"]]

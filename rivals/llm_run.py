@@ -35,7 +35,7 @@ SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_co
 
 
 def start_model(task: str, seed: int) -> Path:
-    """Two runs at a time may make it: both make the same, and the second is dropped."""
+    """The model to start from. Two runs may make it at a time: both make the same, and the second is dropped."""
     folder = Path(f"../start/plus_one{chain.TASKS[task].plus_one:g}-seed{seed}")  # on which the warm-up depends
     if not folder.is_dir():
         folder.parent.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def start_model(task: str, seed: int) -> Path:
 
 
 def sampled(model, tokenizer, task: str, temperature: float, size: int) -> dict:
-    """Of `size` answers to each prompt; means over prompts, and over blocks of BLOCK answers."""
+    """Measures of `size` answers to each prompt: means over prompts, and over blocks of BLOCK answers."""
     import torch
 
     starts = [start for start in STARTS[task] for _ in range(size)]
@@ -131,7 +131,7 @@ def main() -> None:
     weights = train(arguments)
     pd.DataFrame(sample(weights, arguments.task)).to_csv(SAMPLES, index=False)
     shutil.rmtree("verl")
-    run_json.finish(Path(), record)  # Ray's processes use most of the CPU time, and nobody counts theirs
+    run_json.finish(Path(), record)  # without a CPU time: most of it is used by Ray's processes, which are not counted
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def style(method: str) -> dict:
 def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]], file: Path) -> None:
     """Accuracy against distinct answers over the temperatures, means over the fresh seeds.
 
-    parts: title of each panel: task, and the settings of its methods.
+    parts: by title of the panel, the task and the setting of each method.
     """
     fresh = samples[samples.seed.isin(FRESH_SEEDS)]
     means = fresh.groupby(["task", "method", "setting", "temperature"])[["pass_at_1", "distinct_32"]].mean()
@@ -95,7 +95,7 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
         for place, setting in enumerate(values):
             found = seeds.response_entropy["chain", method, setting]
             axis.plot([place] * len(found), found, "o", color="black", alpha=0.5)
-            if method in ("era", "adaptive"):  # adaptive-mean's is of another entropy
+            if method in ("era", "adaptive"):  # adaptive-mean's target is of another entropy
                 target = float(setting) * llm.START["chain"][0]
                 axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
         axis.set_xticks(range(len(values)), values, fontsize=7)
@@ -182,7 +182,7 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
     """Mean return of each arm's seeds over the steps, with its 95 % interval.
 
     Args:
-        panels: by title, by agent: a curve for each seed; and by agent its label.
+        panels: by title, the curves of each agent's seeds, and each agent's label.
     """
     figure = Figure((4.8 * len(panels), 5.4))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

@@ -22,11 +22,11 @@ from rivals.rule import KEY
 
 PROJECT = Path(__file__).resolve().parent.parent
 RECORDS = PROJECT / "records/rivals"
-WINDOW = 5  # steps of a row of curves.csv: short enough for what the pages say of the way to a collapse
+WINDOW = 5  # steps of a row of curves.csv: few enough to show the way to a collapse, which the pages describe
 LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
 TRL_CURVES = ["reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"]
-# What names a row of each table, beside its run.
+# The columns that identify a row of each table, beside its run's.
 ROWS = {
     "llm/runs": [],
     "llm/samples": ["temperature"],
@@ -101,7 +101,7 @@ def gather(output: Path) -> dict[str, pd.DataFrame]:
 
 
 def collect(output: Path, records: Path = RECORDS) -> int:
-    """The number of finished runs in `output`, which are now in `records`."""
+    """Puts the finished runs in `output` into `records`. Returns their number."""
     found = gather(output)
     for name, table in found.items():
         file = records / f"{name}.csv"

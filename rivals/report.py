@@ -29,10 +29,10 @@ def spread(values: pd.Series, digits: int) -> str:
 
 
 def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = stats.ttest_rel) -> str:
-    """Of the means, one's minus the other's, with its 95 % interval if there are seeds for one; bold if without 0.
+    """The mean of `one` minus that of `other`, with its 95 % interval if both have several seeds; bold if 0 is outside.
 
     Args:
-        test: of scipy; by seed unless it is WELCH.
+        test: a test of scipy, paired by seed unless it is WELCH.
     """
     change = f"{one.mean() - other.mean():+,.{digits}f}"
     if min(len(one), len(other)) < 2 or one.equals(other):
@@ -55,7 +55,7 @@ def joined(values: Iterable[float], form: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
 HELD = 0.1  # nats from the setpoint
-# Heading: the column of a run's numbers, and decimals; at temperature 1 where none is said.
+# Heading: the column of a run's numbers, and decimals; at temperature 1 unless the heading names another.
 HEADINGS = {
     "H_resp": ("response_entropy", 2),
     "accuracy": ("pass_at_1", 2),
@@ -79,7 +79,7 @@ COMPARED = {
 
 
 class Part(NamedTuple):
-    """A task and kind of updates: the chosen setting of each method, and its fresh runs. tuned: on this task."""
+    """A task and kind of updates: each method's chosen setting and fresh runs. tuned: whether on this task."""
 
     task: str
     tuned: bool
@@ -104,9 +104,9 @@ def llm_parts(numbers: pd.DataFrame) -> dict[str, Part]:
 
 
 def setpoints_table(numbers: pd.DataFrame) -> str:
-    """On `chain`, of ERA and the adaptive bonus on H_resp: H_resp at the end for each seed, tuning and fresh ones.
+    """H_resp at the end on `chain`, for each tuning and fresh seed of ERA and of the adaptive bonus on H_resp.
 
-    Both only push upwards, so a floor is kept where the entropy ends above it, too.
+    Both methods only push upwards, so a setpoint is also kept where the entropy ends above it.
     """
     ends = numbers.training_response_entropy.sort_index()
     lines = []
@@ -303,14 +303,14 @@ OBAC_VALUES = {
 
 
 def curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.DataFrame]:
-    """train.csv of these seeds, of those that are recorded."""
+    """train.csv of each of these seeds that is recorded."""
     folder = records.PROJECT / "records" / group
     files = (folder / f"HalfCheetah-v4-{agent}-seed{seed}/train.csv" for seed in seeds)
     return [pd.read_csv(file) for file in files if file.exists()]
 
 
 def return_cells(returns: Mapping[str, pd.Series], base: str, subject: str) -> dict[str, list[str]]:
-    """By agent: the returns of its seeds, their mean, and the differences to `base` and of `subject` to it."""
+    """By agent: the returns of its seeds, their mean, the agent minus `base`, and `subject` minus the agent."""
 
     def minus(one: str, other: str) -> str:
         known = one != other and len(returns[one]) and len(returns[other])
@@ -357,7 +357,7 @@ def return_curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6), wi
 
 
 def alpha_table() -> str:
-    """Of the last third of the steps."""
+    """A line per agent, over the last third of the steps."""
     lines = []
     for agent, label in ALPHA.items():
         runs = curves("alpha", agent)

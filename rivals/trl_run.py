@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m rivals.trl_run --task pairs --method era --setting 0.6 --seed 1: one run of a trainer of TRL's on a CPU.
+"""python -m rivals.trl_run --task pairs --method era --setting 0.6 --seed 1: one run of a TRL trainer on a CPU.
 
-Writes into the folder that it is started in: steps.csv, a row per step; validation.json, of the answers that the final
-weights give; run.json. It goes on from a checkpoint that it finds there. The model that it starts from is made by the
-method warm-up, in a folder beside this one.
+Writes into the folder that it is started in: steps.csv, a row per step; validation.json, measures of the final
+weights' answers; run.json. It goes on from a checkpoint that it finds there. The model that it starts from is made by
+the method warm-up, in a folder beside this one.
 """
 
 import argparse

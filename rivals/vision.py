@@ -3,7 +3,7 @@
 """Label smoothing, confidence penalty, focal loss and ERA on digits; each with five settings.
 
 The protocol is docs/rivals/vision.md; vision_run.py trains and evaluates one run. An arm is a method and a variant of
-its evaluation; ERA's `off` ones are the same weights without the activation.
+its evaluation; ERA's `off` variants are the same weights without the activation.
 """
 
 import math
@@ -11,7 +11,7 @@ import math
 import pandas as pd
 
 TASK, MEASURES, EPOCHS = "digits", "measures.csv", 40
-# Labels of the settings. A learning rate of the baseline's; that of all others is the middle one.
+# Labels of the settings. The baseline's are learning rates; all others train with the middle one.
 METHODS = {
     "baseline": ("0.0025", "0.005", "0.01", "0.02", "0.04"),
     "label_smoothing": ("0.01", "0.03", "0.1", "0.2", "0.3"),
@@ -31,7 +31,7 @@ SHIFTS = {
 
 
 def settings() -> dict[str, tuple[str, ...]]:
-    """Of each arm."""
+    """The settings of each arm."""
     return {arm: METHODS[method] for arm, method in ARMS.items()}
 
 

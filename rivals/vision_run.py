@@ -60,7 +60,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def image_sets() -> dict[str, Images]:
-    """Training images, which are some of the demo's; held-out ones, its validation images; and test ones, the rest."""
+    """Training images, some of the demo's; held-out images, the demo's validation images; test images, the rest."""
     pictures, digits = data.load()
     images, targets = torch.stack([to_tensor(picture) for picture in pictures]), torch.from_numpy(digits)
     parts = {name: numpy.array(indices) for name, indices in data.split(digits).items()}
@@ -107,7 +107,7 @@ def top1(logits: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def train(method: str, value: float, seed: int, sets: dict[str, Images]) -> tuple[nn.Module, list[dict]]:
-    """The model after its last epoch, and rows of train.csv; their entropies are those with ERA on."""
+    """The model after its last epoch, and rows of train.csv, whose entropies are with ERA on."""
     random_seed(seed)
     model = era.timm.create_model(MODEL, num_classes=CLASSES, era_min_entropy=value if method == "era" else None)
     loss_fn = LOSSES[method](value) if method in LOSSES else nn.CrossEntropyLoss()
@@ -149,7 +149,7 @@ def measures(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
 
 
 def temperature(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    """That by which the logits are divided for the smallest NLL."""
+    """The temperature by which the logits are divided for the smallest NLL."""
     scaler = TemperatureScaler(nn.Identity())
     scaler.fit(DataLoader(TensorDataset(logits, targets), batch_size=len(targets)), progress=False)
     return scaler.temperature[0].item()
@@ -171,7 +171,7 @@ def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dic
 
 
 def write_csv(file: Path, rows: list[dict]) -> None:
-    """Six digits of every number."""
+    """Writes six digits of every number."""
     pandas.DataFrame(rows).to_csv(file, index=False, float_format="%.6g", na_rep="nan")
 
 

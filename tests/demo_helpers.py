@@ -15,7 +15,7 @@ MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one t
 
 
 def start(module: str, *arguments, **variables: str) -> subprocess.Popen:
-    """RAY_ADDRESS names a cluster that does not exist."""
+    """RAY_ADDRESS names a cluster that does not exist, which a demo must ignore."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,

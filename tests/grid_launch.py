@@ -39,7 +39,7 @@ def launch(mark: Path, *words: str, **variables: str) -> subprocess.CompletedPro
 def kill_all(mark: Path) -> None:
     """kill -9 of the launch, of Ray and of what is being trained, until all of it is gone.
 
-    A process that is being ended has no environment any more, but its files, and so the lock of its run, until it is.
+    A process that is ending has no environment any more, but keeps its files, and so its run's lock, to the end.
     """
     while found := processes_with(**{MARK: str(mark)}):
         for process in found:

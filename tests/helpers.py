@@ -45,7 +45,7 @@ def command_line(process: psutil.Process) -> str:
 
 @contextmanager
 def importable(folder: Path, *names: str):
-    """The modules of these names from the folder; those that other tests imported under the same names come back."""
+    """The modules of these names from the folder. Other tests' modules of the same names come back afterwards."""
 
     def take_out() -> dict:
         return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in names}

@@ -15,7 +15,7 @@ def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with its tables. Raises ValueError unless it has a place for each of them."""
+    """The page with its tables. Raises ValueError unless it has places for exactly these."""
     places = [name for _, name, _ in PLACE.findall(page)]
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")

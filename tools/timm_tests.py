@@ -4,7 +4,7 @@
 
     python -m tools.timm_tests CHECKOUT
 
-runs all of timm's tests but those of its optimizers and, of the models', those of a few families without pretrained
+runs timm's tests except the optimizers'; of the models' it runs only those of a few families, without pretrained
 weights. It prints pytest's counts, and every outcome that differs; the exit code is 1 if any does.
 """
 
@@ -21,7 +21,7 @@ FLAGS = ["-q", "-rfEsxXp", "--tb=no", "--no-header", "--disable-warnings", "-p",
 
 
 def outcomes(tree: Path, tests: Path) -> set[str]:
-    """Lines such as `FAILED test_layers.py::test_pool`; of what is skipped one for each place."""
+    """Lines such as `FAILED test_layers.py::test_pool`; skipped tests have one line for each place."""
     chosen = ["-k", CHOSEN, f"--rootdir={tests}", f"--ignore={tests / LEFT_OUT}", tests]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", "pytest", *FLAGS, *chosen]
@@ -35,7 +35,7 @@ def main() -> int:
         sys.exit(__doc__)
     checkout, found = Path(sys.argv[1]).resolve(), {}
     with tempfile.TemporaryDirectory() as temporary:
-        # The tests are away from the tree: they are a package, so pytest would import the timm beside them.
+        # The tests are moved out of the tree: as they are a package, pytest would import the timm beside them.
         upstream, tests = Path(temporary, "upstream"), Path(temporary, "tests")
         for folder in (upstream, tests):
             folder.mkdir()

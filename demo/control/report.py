@@ -30,8 +30,8 @@ def read(runs: list[Run], out: Path) -> pandas.DataFrame:
 
 
 def measures(curves: pandas.DataFrame) -> pandas.Series:
-    """Of one run: its return at the end; the policy's entropy, smallest and in the last tenth; by how much the
-    Gaussian's entropy was above its target, H0 + delta, at least; delta at the end. NaN for what the agent has not.
+    """Of one run, NaN for what its agent lacks: the return at the end; the policy's entropy, smallest and in the last
+    tenth; the smallest margin of the Gaussian's entropy above its target, H0 + delta; delta at the end.
     """
     entropies = curves["policy_entropy"].dropna()
     margins = curves["gaussian_entropy"] - curves["target_entropy"] - curves["delta"]
@@ -47,7 +47,7 @@ def measures(curves: pandas.DataFrame) -> pandas.Series:
 
 
 def held(runs: pandas.DataFrame) -> str:
-    """What the guarantee gave. runs: the measures of all."""
+    """Whether the guarantee held. runs: the measures of all runs."""
     margins = runs["margin"].dropna()
     kept = (margins >= -ROUNDING).sum()
     return (

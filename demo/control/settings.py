@@ -35,7 +35,7 @@ FLAGS = {
 SWITCHES = ("no_cuda", "no_compile", "no_use_wandb")
 
 TD3, NO_DELAY, ERA, LEARNED = ARMS = "fasttd3", "fasttd3-no-delay", "era", "era-learned"
-ENTROPY_ARMS = ERA, LEARNED  # whose policies have one
+ENTROPY_ARMS = ERA, LEARNED  # the arms whose policies have an entropy
 NAMES = {TD3: "FastTD3", NO_DELAY: "FastTD3 no delay", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
 _AGENTS = {
     TD3: ["--agent=fasttd3"],
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def rows(self) -> int:
-        """Of the CSV file that train.py writes."""
+        """How many rows train.py writes into its CSV file."""
         return self.steps // LOG_INTERVAL
 
     def flags(self) -> list[str]:

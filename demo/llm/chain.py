@@ -42,7 +42,7 @@ class Task:
 
 TASKS = {
     "chain": Task(),
-    # the reward asks for low entropy: the more steps are "+1", the surer it is
+    # the reward favours low entropy: the more steps are "+1", the likelier it is
     "chain-biased": Task(rejection=0.2),
     # one rewarded answer per prompt, the one that counts up
     "chain-single": Task(rejection=1.0, plus_one=0.8, omega_low=0.34),
@@ -89,7 +89,7 @@ def is_right(start: int, answer: str, goal: range | None = None) -> bool:
 
 
 def other_steps(answer: str) -> int:
-    """Than "+1", of a right answer."""
+    """How many steps of a right answer are not "+1"."""
     return sum(answer[i : i + 2] != "+1" for i in range(0, len(answer), 4))
 
 

@@ -16,7 +16,7 @@ OMEGA_HIGH = 3.0
 ARMS = {"grpo": 1.0, "era": 2.0}
 
 
-# Of verl: default folder of the checkout, and the module that is the training process.
+# By version of verl: the default folder of the checkout, and the module that is the training process.
 VERSIONS = {
     "0.4.1": ("checkouts/verl", "demo.llm.cpu_trainer"),
     "0.9.1": (".venv/verl-sources/verl-0.9.1", "demo.llm.verl_0_9.trainer"),
@@ -99,7 +99,7 @@ def _in_0_4(settings: Settings) -> dict:
 def _in_0_9(settings: Settings, run: Path) -> dict:
     return {
         **CPU_OVERRIDES,
-        # attention over the packed batch is 128 x 128 blocks, all but 128 of them masked, without flash attention
+        # without flash attention, attention over the packed batch is 128 x 128 blocks, all but 128 of them masked
         "actor_rollout_ref.model.use_remove_padding": False,
         "actor_rollout_ref.rollout.seed": settings.seed,
         "reward.custom_reward_function.path": Path(chain.__file__).resolve(),

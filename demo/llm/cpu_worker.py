@@ -70,7 +70,7 @@ class CPUActorRolloutRefWorker(fsdp_workers.ActorRolloutRefWorker):
         sharding_manager.timing = {}  # generate_sequences reads it (671), HFRollout's manager has none
         generate = self.actor_module.generate
         # hf_rollout.py 113 hands over position_ids, which transformers 4.52 never advances: every new token would be
-        # given the position of the last prompt token. Left to itself it derives them from the attention mask.
+        # given the position of the last prompt token. Without them, generate derives them from the attention mask.
         self.actor_module.generate = lambda *args, position_ids=None, **kwargs: generate(*args, **kwargs)
         return rollout, sharding_manager
 

@@ -38,8 +38,8 @@ def metrics(run: Path) -> pandas.DataFrame:
 def by_prompt(dump: Path, size: int, task: str) -> pandas.DataFrame:
     """A row for each prompt of one of verl's dumps: its share of right answers, and how many distinct ones there are.
 
-    A prompt has `size` answers, next to one another. What is right is judged here: with a biased reward the score is
-    another thing.
+    Each prompt has `size` answers, next to one another. What is right is judged here, because the score of a biased
+    reward does not tell.
     """
     answers, goal = pandas.read_json(dump, lines=True, dtype=False), chain.TASKS[task].goal
     right = answers.apply(lambda row: chain.is_right(chain.start_of(row["input"]), row["output"], goal), axis=1)

@@ -19,7 +19,7 @@ STYLES = {
 
 
 def measures(steps: pandas.DataFrame, validations: pandas.DataFrame, seconds: float) -> dict[str, tuple[float, int]]:
-    """Of one run, each with the number of decimals that are shown. steps, validations: see curves."""
+    """The measures of one run, each with its number of decimals. steps, validations: see curves."""
     last, half_way, end = steps.tail(LAST), validations.iloc[len(validations) // 2], validations.iloc[-1]
     return {
         "response entropy, first step": (steps["response_entropy"].iloc[0], 3),
@@ -38,7 +38,7 @@ def measures(steps: pandas.DataFrame, validations: pandas.DataFrame, seconds: fl
 
 
 def held(omega_low: float, ends: dict[str, float]) -> str:
-    """What became of the bound. ends: the response entropies at the end."""
+    """Whether the bound held. ends: the response entropies at the end."""
     verb = "held" if ends["ERA"] >= omega_low else "did not hold"
     return f"ERA {verb} omega_low = {omega_low}: response entropy {ends['ERA']:.3f} at the end, GRPO {ends['GRPO']:.3f}"
 

@@ -23,10 +23,10 @@ def train_arm(
 ) -> None:
     """Trains one arm from the model in `start`, unless it is finished. verl writes to `folder`; see curves.
 
-    others: overrides that win.
+    others: overrides that take precedence.
     """
     run, (_, trainer) = folder.resolve(), config.VERSIONS[settings.verl]
-    # In /tmp, because the paths of Unix sockets, which Ray makes far below it, may have 103 bytes.
+    # In /tmp, because the paths of Unix sockets, which Ray makes far below it, may have at most 103 bytes.
     with tempfile.TemporaryDirectory(prefix="era-ray-", dir="/tmp", ignore_cleanup_errors=True) as ray:
         overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
         training = Training(
@@ -43,7 +43,7 @@ def train_arm(
 
 
 def environment(checkout: Path, ray: str, metrics: Path) -> dict[str, str]:
-    """Of verl's processes: not in a Ray cluster of the user's, and with the user's caches left alone."""
+    """The environment of verl's processes, which neither join the user's Ray cluster nor touch the user's caches."""
     given = child.environment(
         checkout,
         child.ROOT,

@@ -35,7 +35,7 @@ def make_model(vocabulary: int) -> Qwen2ForCausalLM:
 
 
 def sample(model, tokenizer, starts: list[int], **how) -> tuple[torch.Tensor, list[str]]:
-    """Token ids (starts, prompt + response), and texts of an answer to each start value. how: of `generate`."""
+    """Token ids (starts, prompt + response) and text of an answer to each start value. how: settings of `generate`."""
     prompts = torch.tensor([tokenizer.encode(chain.prompt(start)) for start in starts])
     sequences = model.generate(
         prompts,
@@ -59,7 +59,7 @@ def warm_up(model, tokenizer, task: chain.Task, seed: int) -> float:
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / 20))
-    form = "{desc}: {n_fmt} updates{postfix}"  # without a time left: it mostly ends long before MAX_UPDATES
+    form = "{desc}: {n_fmt} updates{postfix}"  # without an estimate of the time left: MAX_UPDATES is seldom reached
     updates = tqdm(range(1, MAX_UPDATES + 1), "warm-up", leave=False, disable=None, bar_format=form)
     for update in updates:
         starts = rng.choices(chain.STARTS, k=BATCH)

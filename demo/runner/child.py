@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]  # of this project
 
 
 def environment(*path: Path, **variables: str) -> dict[str, str]:
-    """The user's, with one thread and `path` as PYTHONPATH: a stray torch.py on the user's would hide torch."""
+    """The user's environment with one thread and only `path` as PYTHONPATH, as the user's may hold a stray torch.py."""
     search = os.pathsep.join(str(folder.resolve()) for folder in path)
     return {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **variables}
 
@@ -44,7 +44,7 @@ def process_group(
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the second: macOS, of a dying process
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the second error: macOS, for a dying process
             os.killpg(process.pid, signal.SIGKILL)  # after success too: Ray's helpers may outlive the driver
         process.wait()
         process.stdin.close()

@@ -22,7 +22,7 @@ def make_parser(module: str, description: str, has_checkout: bool = True) -> arg
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an argument."""
+    """The type of an argument: a whole number that is not below `least`."""
 
     def whole_number(text: str) -> int:
         if int(text) < least:

@@ -46,7 +46,7 @@ def picture(curves: pandas.DataFrame, x: str, titles: dict[str, str], styles: di
 
 
 def save(figure, file: Path, note: str) -> None:
-    """With a legend of all panels below them, over no curve."""
+    """Saves the figure, with one legend for all panels below them, so that it hides no curve."""
     labels = [axis.get_legend_handles_labels() for axis in figure.axes]
     handles = {label: handle for found in labels for handle, label in zip(*found)}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)

@@ -19,7 +19,7 @@ from recipes import run_json
 
 LOG_FILE = "log.txt"
 POLL_SECONDS = 0.5
-# Floats to the last bit, which pandas 3 reads anyway; of the argument it then warns.
+# Floats are read to the last bit. pandas 3 always does so, and warns if the argument is given.
 FLOATS = {"float_precision": "round_trip"} if pandas.__version__ < "3" else {}
 PACKAGES = ("torch", "numpy", "transformers", "tensordict", "ray", "TransferQueue", "torchvision", "pillow")
 PACKAGES += ("scikit-learn", "gymnasium", "mujoco", "stable-baselines3", "trl", "accelerate")
@@ -56,7 +56,7 @@ def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, 
 
 
 def is_reused(folder: Path, label: str, fresh: bool) -> bool:
-    """Whether the folder has a finished run, which then serves; says so."""
+    """Whether the folder has a finished run, which is then reused; prints a line that says so."""
     record = run_json.read(folder)
     if fresh or not record.get("finished"):
         return False
@@ -74,7 +74,7 @@ def empty(folder: Path) -> Path:
 
 
 def train(trainings: list[Training], fresh: bool = False) -> None:
-    """Runs those that are not finished, side by side. One that fails ends the others; those that have finished stay."""
+    """Runs the unfinished trainings side by side. One that fails ends the others; finished ones are kept."""
     waiting = [training for training in trainings if not is_reused(training.folder, training.label, fresh)]
     with contextlib.ExitStack() as stack:
         running = [
@@ -86,7 +86,7 @@ def train(trainings: list[Training], fresh: bool = False) -> None:
 
 
 def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
-    """One training: each next() looks at it once and gives True, until it has ended. position: of its progress."""
+    """Runs one training: each next() checks on it once and gives True until it has ended. position: of its bar."""
     folder, began, has_ended = training.folder, time.monotonic(), False
     if not training.resumes or fresh:
         empty(folder)
@@ -115,7 +115,7 @@ def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
 
 
 def complete_lines(file: Path) -> str:
-    """The text of a file that another process is writing, without a last line that has no end yet."""
+    """The text of a file that another process is writing, without an unfinished last line."""
     text = file.read_text() if file.exists() else ""
     return text[: text.rfind("\n") + 1]
 

@@ -21,7 +21,7 @@ LAST = 4  # steps whose mean H_resp the table has
 
 
 def measures(steps: pandas.DataFrame, validation: dict[str, float]) -> dict[str, float]:
-    """Of a finished run."""
+    """The measures of a finished run."""
     found = (
         *(validation[name] for name in ("reward", "pass_at_8", "distinct_right")),
         steps["response_entropy"].tail(LAST).mean(),
@@ -40,7 +40,7 @@ def end(settings: Settings, folder: Path) -> None:
     )
     runs.to_csv(folder / "runs.csv", index=False)
     picture(settings, steps, folder / "entropy.png")
-    low, first = BOUNDS[settings.task_name]["era"], steps["ERA"]["response_entropy"].iloc[0]  # all sample that alike
+    low, first = BOUNDS[settings.task_name]["era"], steps["ERA"]["response_entropy"].iloc[0]  # the same in all arms
     note = (
         f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first:.2f}. "
         f"ERA's bound is {low:.2f}.\n"

@@ -9,11 +9,11 @@ from demo.trl.tasks import TASKS, Task
 PROMPTS = 4  # of a step
 ANSWERS = 8  # sampled for each prompt, in training and at the end of the demo; pass@8 is of them
 TRAINED_LAYERS = 10  # of 30
-SAVE_STEPS = 50  # a checkpoint, of all weights and the optimizer of those that are trained, has 0.8 GB
+SAVE_STEPS = 50  # a checkpoint has 0.8 GB: all weights, and the optimizer's state for the trained ones
 STEPS_FILE, VALIDATION_FILE = "steps.csv", "validation.json"
 ARMS = {"grpo": "GRPO", "era": "ERA", "adaptive": "TRL's bonus"}
-# Of the demo: ERA's omega_low and the bonus's target, in nats. They are two thirds to three quarters of what the
-# warm-up leaves of H_resp and of the tokens' mean entropy: high, because few steps must reach them.
+# The demo's values of ERA's omega_low and of the bonus's target, in nats: two thirds to three quarters of H_resp and of
+# the tokens' mean entropy after the warm-up. They are high because few steps must reach them.
 BOUNDS = {
     "pairs": {"grpo": 0.0, "era": 1.5, "adaptive": 0.5},
     "sums": {"grpo": 0.0, "era": 1.0, "adaptive": 0.5},
@@ -36,7 +36,7 @@ class Settings:
 
 
 def has_bf16() -> bool:
-    """Whether this CPU multiplies in bf16. Without, torch does it many times slower than in fp32."""
+    """Whether this CPU multiplies in bf16. If not, bf16 is many times slower in torch than fp32."""
     import torch
 
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -18,9 +18,9 @@ class Task:
     Attributes:
         questions: all of them, each the numbers that its prompt has.
         words: the prompt, with these numbers.
-        is_right: of a question and an answer, which is the whole text up to the end-of-sequence token.
-        demonstration: a right answer, each with the same probability.
-        length: of the longest right answer, in tokens of the model, with the end of sequence.
+        is_right: whether an answer, the whole text up to the end-of-sequence token, is right for a question.
+        demonstration: draws a right answer; all are equally likely.
+        length: tokens of the longest right answer, with the end of sequence.
         warm_up_updates: the number of supervised updates after which some three in ten answers are right.
     """
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""One run of a trainer of TRL's, in a process and a folder of its own:
+"""One run of a TRL trainer, in a process and a folder of its own:
 
     python -m demo.trl.training warm-up 0 TASK SEED 0
     python -m demo.trl.training METHOD BOUND TASK SEED STEPS START
 
-The first leaves a model in the folder that it is started in, and the second trains the model in START. Each writes
-steps.csv, a row for every step, and the second goes on from the newest checkpoint and ends with validation.json. They
-end with their process group when stdin closes.
+The first leaves a model in the folder that it is started in; the second trains the model in START. Both write
+steps.csv, with a row for every step. The second also goes on from the newest checkpoint, and writes validation.json at
+its end. Both end with their process group when stdin closes.
 """
 
 import csv
@@ -47,7 +47,7 @@ VALIDATION = {
 
 
 class Rows(transformers.TrainerCallback):
-    """Writes the files. Each checkpoint gets a copy of steps.csv as its last file: one without it is not complete."""
+    """Writes the files. Each checkpoint gets a copy of steps.csv as its last file: one without it is incomplete."""
 
     def __init__(self, columns: dict[str, str]):
         self.columns = columns
@@ -68,7 +68,7 @@ class Rows(transformers.TrainerCallback):
 
 
 def newest_checkpoint() -> str | None:
-    """The complete one with most steps in this folder, whose rows are now those of steps.csv."""
+    """The complete checkpoint with most steps in this folder; steps.csv now has its rows."""
     complete = sorted(Path().glob(f"checkpoint-*/{STEPS_FILE}"), key=lambda file: int(file.parent.name.split("-")[1]))
     Path(STEPS_FILE).unlink(missing_ok=True)
     if not complete:
@@ -101,7 +101,7 @@ def train_upper_layers(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def warm_up(settings: Settings) -> None:
-    """Supervised, of right answers. Leaves the model and its tokenizer in this folder."""
+    """Supervised training on right answers. Leaves the model and its tokenizer in this folder."""
     rng, task = random.Random(settings.seed), settings.task
     questions = rng.choices(task.questions, k=PROMPTS * ANSWERS * task.warm_up_updates)
     rows = [{"prompt": task.prompt(one), "completion": task.demonstration(one, rng)} for one in questions]
@@ -120,9 +120,9 @@ def warm_up(settings: Settings) -> None:
 
 
 def rewards(task: Task):
-    """TRL's reward function, which also logs what the answers to a prompt are like together.
+    """TRL's reward function, which also logs measures of all answers to a prompt together.
 
-    The prompts of a batch differ from each other.
+    The prompts of a batch must differ, as the answers are grouped by their prompt.
     """
 
     def reward(prompts, completions, log_metric, **_):
@@ -136,7 +136,7 @@ def rewards(task: Task):
 
 
 def train(start: Path, settings: Settings, method: str, bound: float, answers: int = ANSWERS, **changes) -> None:
-    """In this folder.
+    """Trains in this folder.
 
     Args:
         bound: era_low or entropy_target, in nats.

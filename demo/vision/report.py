@@ -46,7 +46,7 @@ def evaluations(epochs: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def held(epochs: pandas.DataFrame, floor: float) -> str:
-    """What became of the floor, in training and validation. epochs: of all runs."""
+    """Whether the floor held in training and validation. epochs: the rows of all runs."""
     smallest = epochs.groupby(["name", "seed"])[[SMALLEST, f"train {SMALLEST}"]].min().min(axis=1)
     era, kept = smallest[ON], (smallest[ON] >= floor - ROUNDING).sum()
     held_in = f"{kept} of {len(era)} runs: smallest H {era.min():.4f}, baseline {smallest[BASELINE].min():.4f}"

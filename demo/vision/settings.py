@@ -9,7 +9,7 @@ CLASSES = 10
 IMAGE_SIZE = 32
 BATCH_SIZE, VALIDATION_BATCH_SIZE = 16, 350
 LEARNING_RATE, WARMUP_EPOCHS = 3e-3, 2
-# timm's train.py has these by default, and so has the paper.
+# The defaults of timm's train.py, which are also the paper's values.
 WEIGHT_DECAY, WARMUP_LEARNING_RATE, SMOOTHING = 2e-5, 1e-5, 0.1
 
 BASELINE, ON, OFF = "baseline", "ERA", "ERA off at evaluation"  # as they are printed

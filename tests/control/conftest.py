@@ -17,7 +17,7 @@ def modules(patched_fasttd3):
 
 @pytest.fixture
 def version():
-    """Of FastTD3; a test may have it as a parameter."""
+    """The version of FastTD3; a test may set it by a parameter."""
     return FASTTD3
 
 

@@ -118,7 +118,7 @@ def attacks(log_std, dim: int, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 class Margin(NamedTuple):
-    """A state or batch: its entropy minus H0', if a sigma is clipped, what rounding explains, and the attack."""
+    """A state or batch: its entropy minus H0', whether a sigma is clipped, what rounding explains, and the attack."""
 
     margin: float
     clipped: bool

@@ -8,5 +8,5 @@ FLAGS = [
     "--num_envs", "2", "--num_eval_envs", "2", "--num_updates", "1", "--batch_size", "32", "--buffer_size", "200",
     "--critic_hidden_dim", "32", "--actor_hidden_dim", "32", "--v_min", "-20", "--v_max", "5",
 ]  # fmt: skip
-# Of each, more flags: a measurement of time needs two rows of the log.
+# More flags of each experiment: a measurement of time needs two rows of the log.
 EXPERIMENTS = {"humanoidbench": [], "distribution": [], "batch": [], "time": ["--total_timesteps", "301"]}

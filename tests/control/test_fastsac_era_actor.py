@@ -49,7 +49,7 @@ def multi_task_observations():
 
 
 def fasttd3_twin(modules, actor, cls="Actor"):
-    """FastTD3's own actor with the same weights. load_state_dict is strict: what remains of the state is FastTD3's."""
+    """FastTD3's own actor with the same weights. load_state_dict is strict: no part of ERA may remain in the state."""
     twin = getattr(modules.fast_td3, cls)(**SIZES, **(MULTI if cls == "MultiTaskActor" else {}))
     twin.load_state_dict(modules.fastsac_era.fasttd3_state(actor.state_dict()))
     return twin

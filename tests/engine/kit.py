@@ -244,7 +244,7 @@ class Project:
                 out.write(f"{inner if kind == 'overlays' else Path(file).name}\n")
 
     def set_era(self, text: str) -> None:
-        """Another overlay: an applied checkout of alpha is stale."""
+        """Change the overlay, so that an applied checkout of alpha is stale."""
         write_tree(self.root, {"overlays/alpha/src/era.py": text})
 
     def checkout(self, name: str = "alpha") -> Path:

@@ -84,7 +84,7 @@ def test_a_patch_without_changes_disappears(project):
 
 
 def test_commits_become_patches_with_their_messages(project):
-    """Those on era, also where a commit of ours was amended. A merge is refused."""
+    """Commits on the branch era do, also where one of our commits was amended. A merge is refused."""
     project.run("apply", "alpha")
     checkout = project.checkout()
     replace_in("src/util.py", "b + a", "b + a  # amended")(checkout)
@@ -143,7 +143,7 @@ def test_binary_edits_and_overwritten_upstream_files_are_refused(project):
 
 
 def test_only_committed_files_are_overwritten(project):
-    """git has them; whatever it has not, is somebody's work. So is what changed since the apply, committed or not."""
+    """git can bring these back. All else is somebody's work, also what changed since the apply, committed or not."""
     era, go = (project.root / "overlays/alpha" / file for file in ("src/era.py", "tools/go.sh"))
     project.run("apply", "alpha")
     write_tree(project.checkout(), {"src/era.py": "ERA = 5\n"})

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """kill -9 at random moments of apply and revert, beside edits, untracked files and commits; then the same again.
 
-Every edit holds a token of its own. It is lost if it is neither in a file of the checkout nor in a commit of a branch.
+Every edit holds a token of its own. It is lost if that token is in no file of the checkout and no commit of a branch.
 The default is one kill for each kind of command in each part of its run. ERA_KILLS is another number of kills,
 ERA_KILLS_SEED another sequence of them.
 """
@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from kit import commit, git, write_tree
 
-# An apply of a newer overlay, of another version, on a clean and in an empty place; a revert, and one that has edits
-# and commits to keep.
+# An apply of a newer overlay, of another version, onto a clean checkout, and where there is no checkout; a revert, and
+# a revert with edits and commits to keep.
 COMMANDS = {
     "newer": ["apply", "alpha", "beta"],
     "version": ["apply", "alpha", "--version", "v2"],
@@ -94,7 +94,7 @@ def kill(project, chance: random.Random, kind: str, moment: str) -> tuple[list[s
 
 def place(project, name: str, token: str) -> str:
     checkout = project.checkout(name)
-    for folder, folders, files in os.walk(checkout):  # which skips what a git that goes on removes meanwhile
+    for folder, folders, files in os.walk(checkout):  # os.walk skips what a git that was not killed removes meanwhile
         folders[:] = [inner for inner in folders if inner != ".git"]
         for file in files:
             with contextlib.suppress(FileNotFoundError):

@@ -139,7 +139,7 @@ def mutate(raw: bytes, changes: list) -> bytes:
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mutations())
 def test_a_mutated_patch_is_refused_or_gives_what_its_ids_say(project, changes):
-    """Where it is accepted, plain git makes the same of it, with the ids that it names."""
+    """Where a patch is accepted, plain git makes the same of it, with the ids that the patch names."""
     git(project.root, "checkout", "-q", "--", "patches/beta")
     raw = project.patch(1, "beta", "b1").read_bytes()
     mutated = mutate(raw, changes)

@@ -77,7 +77,7 @@ def test_patches_are_small_hooks(checkout, request):
 
 
 def test_no_overlay_file_meets_another_where_case_or_accents_do_not_count(checkout):
-    """macOS and Windows have one file for both; upstream's own names are upstream's."""
+    """macOS and Windows would have one file for both names. Upstream's own names may clash among themselves."""
     new = git(checkout, "diff", "--name-only", "--diff-filter=A", upstream(checkout), "era").splitlines()
     names = git(checkout, "ls-tree", "-r", "-t", "--name-only", "era").splitlines()
     plain = [unicodedata.normalize("NFC", name).casefold() for name in names]

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Made-up results: folders as verl, its evaluation, timm, FastTD3 and recipes/control write them.
 
-The tests' own numbers are in them, by the seed of their names, so that what is read can be computed again."""
+Their numbers are random, seeded by the folder's name, so that a test can recompute what is read."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Sequence]) -> N
 
 
 def write_info(folder: Path, **info) -> None:
-    """run.json, of a run as the paper's that has finished."""
+    """run.json of a finished run with the paper's settings."""
     known = {
         "added": [],
         "as_paper": True,
@@ -75,7 +75,7 @@ def verl_run(folder: Path, steps: range, **info) -> Path:
 
 
 def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = None) -> Path:
-    """samples: per problem, instead of the protocol's. The summary is that of evaluate.py itself."""
+    """samples: per problem, instead of the protocol's number. evaluate.py itself makes the summary."""
     rng, summaries = rng_of(folder), {}
     for name in benchmarks:
         problems, protocol = SETS[name]["pin"]["rows"], dict(evaluate.PROTOCOLS[name])

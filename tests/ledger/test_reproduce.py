@@ -22,7 +22,7 @@ def call(capsys, *words):
 
 
 def lines(paper, row, seeds=(), slurm=False):
-    """Without the two that name folders."""
+    """The script's lines without the two that name folders."""
     return [line for line in run.lines(paper, paper.find(row), seeds, slurm) if not line.startswith(("data=", "cd "))]
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_run_says_why(paper, row, why):
 
 
 def test_the_seed_reaches_verl(patched_verl, monkeypatch):
-    """It composes, orders the training data, and vLLM does not take it for the seed of every response."""
+    """The override composes, seeds the order of the data, and is not taken by vLLM for the seed of every response."""
     monkeypatch.chdir(patched_verl)  # the configuration's search path is seen from there
     with hydra.initialize_config_dir(str(patched_verl / "recipe/era/config"), version_base=None):
         composed = hydra.compose("era_math", [run.SEED_OVERRIDE.format(7)])
@@ -133,8 +133,8 @@ def test_the_seed_reaches_verl(patched_verl, monkeypatch):
 
 @pytest.fixture
 def started(paper, places, monkeypatch):
-    """started(row, ...): exit code, and the calls of `make` and `sbatch` that the script for the row makes; they do
-    `what`."""
+    """started(row, ...): exit code, and the calls of `make` and `sbatch` in the script for the row. Stand-ins for these
+    two run `what`."""
     log = places / "called"
 
     def start(row, what="true", slurm=False):

@@ -57,7 +57,7 @@ def check_both_arms_and_their_reuse(printed, verl, checkout, out):
 
 
 def stopped(number, stage, verl, checkout, out, mark):
-    """As soon as a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
+    """Sends the signal once a process of this name runs. After SIGKILL the trainer notices that its parent is gone."""
     before = ray_folders()
     process = start(*arguments(verl, checkout, out, 90), **{MARK: mark})
     wait_for_process(stage, mark, process)

@@ -120,7 +120,7 @@ def train(result, settings):
                 part = {key: batch[key][rows] for key in ("input_ids", "position_ids", "responses")}
                 logits, entropy = policy(model, part, settings)
                 new, kept = log_prob(logits, part["responses"], scale[rows], top_k)
-                # A token filtered before or now has no ratio: 1, and where it is filtered now, no gradient.
+                # A token that the filter removes in the old or the new pass has the ratio 1; in the new, no gradient.
                 reference = torch.where(kept & old_kept[rows], old[rows], new.detach())
                 log_ratio, a = new - reference, advantages[rows]
                 if is_gspo:

@@ -156,7 +156,7 @@ def run_script(
 
 
 def lines_of(file: Path) -> list[dict]:
-    """Those that are complete."""
+    """The complete lines of a file of JSON lines."""
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 

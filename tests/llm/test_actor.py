@@ -41,7 +41,7 @@ LAYOUTS_OF_THE_ACTOR = {
 }
 OWN = cases(LAYOUTS_OF_THE_ACTOR, ("vanilla", ALL_TERMS))
 for case in [case for case in OWN if "soft-cap" in case[1] and case[2] == ALL_TERMS]:
-    OWN[case] |= {"kl_coef": 0}  # with which a reference policy would need verl's kernel
+    OWN[case] |= {"kl_coef": 0}  # because with a KL loss the reference policy would need verl's kernel
 OWN["off-policy", "packed", "GSPO without ERA"] = {**OFF_POLICY, **PACKED, **GSPO, "clip": 0.01, "lr": 0.1}
 FORKING = {fraction: {**BASE, "temperature": 0.9, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)}
 TWO_FORKING = {
@@ -86,7 +86,7 @@ BESIDE_UPSTREAM = {
     "one step, top-k, off-policy": {**BASE, **with_era(top_k=3), "epochs": 2},
     "above the target": {**ADAPTIVE, "adaptive_entropy": {"target": 0.0, "delta": 0.1}},
 }
-# v0.4.1 takes token means over micro-batches, which dynamic ones make of other rows than plain.py.
+# v0.4.1 takes token means over micro-batches, and dynamic micro-batches have other rows than plain.py's.
 DYNAMIC = {
     (policy, packed): {**CASES[policy, "dynamic", ALL_TERMS], "remove_padding": packed}
     for policy in ("on-policy", "off-policy")

@@ -128,7 +128,7 @@ ACCEPTED = [
     [*ON, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0.01", KL_LOSS, FUSED],
     [*ON, *MULTI_TURN],
     [*ON, GSPO, SEQUENCE_MEAN],
-    [*ON, f"{LOSS}.loss_mode=recovery"],  # of the user's, and no covariance loss
+    [*ON, f"{LOSS}.loss_mode=recovery"],  # the user's own loss, not a covariance loss
     [*ON, *ULYSSES, KL_LOSS, "actor_rollout_ref.model.lora_rank=8"],
     # DAPO's generation batch may be larger than the training batch, which is what the update sees.
     [*ON, "+data.gen_batch_size=768", "+algorithm.filter_groups.enable=True"],

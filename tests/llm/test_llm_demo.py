@@ -60,7 +60,7 @@ def test_demo_of_both_arms_and_its_reuse(patched_verl, out, printed):
 
 
 def metrics(folder):
-    """Of the training steps: the validations have no gradient."""
+    """The metrics of the training steps: the validations have no gradient."""
     rows = [json.loads(line)["data"] for line in (folder / curves.METRICS_FILE).read_text().splitlines()]
     return [row for row in rows if "actor/grad_norm" in row]
 

@@ -166,7 +166,7 @@ def overrides_of(dry_run):
 
 @pytest.fixture
 def preflight(patched_verl, import_verl, monkeypatch):
-    """Of the checkout."""
+    """The check before a run, from the checkout."""
     monkeypatch.chdir(patched_verl)
     return importlib.import_module("recipe.era.preflight")
 
@@ -215,7 +215,7 @@ def test_dry_run_prints_the_command_alone(dry_run, patched_verl, home):
 
 @pytest.mark.parametrize("path", ["/two\\\\", "/a\\'b\\", '/a"b`c$d, {x} (1)=é', "relative"])
 def test_paths_reach_hydra_as_they_are(overrides_of, compose, home, path):
-    """Relative to the caller, and whatever hydra's grammar makes of the characters."""
+    """Relative paths start at the caller's folder, and hydra interprets no character in a path."""
     config = compose(overrides_of("grpo_qwen2.5_math_7b", MODEL_PATH=path, CKPTS_DIR=path))
     assert config.actor_rollout_ref.model.path == config.trainer.default_local_dir == str(home / path)
 

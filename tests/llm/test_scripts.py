@@ -42,7 +42,7 @@ stages = pytest.mark.smoke(STAGE1, STAGE2)  # and slow: `make test-all` runs the
 
 @pytest.fixture(scope="module")
 def temporary():
-    """Of the runs' processes, and so short that Ray's folders lie in it."""
+    """The temporary folder of the runs' processes, whose path is short enough for Ray's folders."""
     folder = tempfile.mkdtemp(prefix="s", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
@@ -214,7 +214,7 @@ def adam(folder, step):
 @pytest.mark.slow
 @stages
 def test_stage_2_starts_from_stage_1s_step_weights_and_optimizer(runs, folder, say):
-    """Its first step is Adam's from there: the first moments give the gradient, and that all else."""
+    """Its first step is Adam's from there: the first moments give the gradient, and the gradient all else."""
     stage2 = runs("stage2")
     say(row(stage2))
     assert stage2.resumed == str(folder / f"stage1/global_step_{LAST}")

@@ -73,7 +73,7 @@ def token(**config):
 
 
 def qwen2():
-    """Not the demo's, which has a padding token, whose embedding transformers does not train and Megatron does."""
+    """Not the demo's model: it has a padding token, whose embedding Megatron trains and transformers does not."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}

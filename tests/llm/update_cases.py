@@ -88,7 +88,7 @@ def scales(result, settings):
 
 
 def difference(ours, theirs):
-    """The largest between the parameters of two policies."""
+    """The largest difference between the parameters of two policies."""
     assert ours.keys() == theirs.keys()
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
@@ -132,7 +132,7 @@ def check_branches(results):
 
 
 def check_metrics(result, settings):
-    """Those of ERA equal their definitions."""
+    """ERA's metrics equal their definitions."""
     metrics, expected = result["metrics"][0], plain.metrics(result, settings)
     found = {name: value for name, value in metrics.items() if name.startswith("era/")}
     assert found.keys() == expected.keys()

@@ -15,7 +15,7 @@ from tools import pages
 
 
 def test_the_pages_have_the_tables_of_the_records():
-    """Else: python -m rivals.report."""
+    """If they do not, run python -m rivals.report."""
     for file, text in report.pages().items():
         assert file.read_text() == text, file
 
@@ -204,7 +204,7 @@ def test_arms_of_ppo(ppo_records):
 
 
 def test_table_and_curves_of_eapo(ppo_records, tmp_path):
-    """Beside the arms of the same seeds alone."""
+    """Other arms are shown with the same seeds only."""
     for seed, end in enumerate((1000.0, 1000.0, 9000.0), start=1):
         ppo_records("ppo", seed, end)
     ppo_records("eapo_3m", 1, 4000.0)

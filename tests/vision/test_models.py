@@ -85,7 +85,7 @@ def test_families_are_all_of_timm(timm):
 
 
 def compare(door, timm, name, side, smaller=None):
-    """Fails if the model with ERA is not, bit for bit, ERA of the same model without. Skips if that one fails too."""
+    """Fails unless the model with ERA is, bit for bit, ERA on the same model without. Skips if the latter fails too."""
     torch.manual_seed(0)
     images, keywords = torch.randn(2, 3, side, side), {"num_classes": 10, **(smaller or {})}
     fixed, its_side = (timm.models.get_pretrained_cfg_value(name, key) for key in ("fixed_input_size", "input_size"))
@@ -295,7 +295,7 @@ def test_a_model_saved_for_the_hub_comes_back_with_era(door, timm, resnet, image
 
 
 def test_raw_logits_follow_reset_classifier(door, resnet, images):
-    """Also where the first forward after it is inside raw_logits; and 0 classes are features."""
+    """Also where the first forward after the reset is inside raw_logits. With 0 classes the output is features."""
     resnet.reset_classifier(7)
     with door.raw_logits(resnet) as activation:
         raw = resnet(images)
@@ -338,7 +338,7 @@ def test_attaching_to_a_model_and_again(door, pair, images):
 
 
 def test_time_pooling_keeps_era(door, timm, resnet):
-    """It builds another model from the old one's parts."""
+    """Pooling builds another model from the old one's parts."""
     plain = timm.create_model("test_resnet", num_classes=10).eval()
     plain.load_state_dict(resnet.state_dict())
     same, applied = door.apply_test_time_pool(resnet, {"input_size": (3, 64, 64)})

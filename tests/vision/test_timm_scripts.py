@@ -74,7 +74,7 @@ def scripts(work):
 
 @pytest.fixture
 def timm_version(request) -> str:
-    """That of the scripts. The timm that a test imports is TIMM also where this is another."""
+    """The version of the scripts. A test imports the timm of version TIMM even where the scripts have another."""
     return getattr(request, "param", TIMM)
 
 
@@ -325,9 +325,9 @@ def accuracy(index: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def save_huge(folder: Path, work: Path, target: Path) -> None:
-    """A copy of a checkpoint with logits in the thousands, whose top-5 accuracy is another by ERA's output.
+    """A copy of a checkpoint with logits in the thousands, whose top-5 accuracy would differ if ERA's output ranked.
 
-    ERA's output ties all classes but the first there.
+    With such logits ERA's output ties all classes but the first.
     """
     checkpoint = load(folder)
     model = make_model(checkpoint["state_dict"]).train()

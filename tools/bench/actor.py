@@ -4,12 +4,13 @@
 
     python -m tools.bench.actor --checkout checkouts/verl [--tokens 8192 16384 30720] [--csv FILE]
 
-With --checkout it is v0.4.1's DataParallelPPOActor; without, the TrainingWorker of the verl 0.9 that is installed, for
-the arms that it has, on a CPU. The two passes are old_log_prob and update, of a Qwen2 of few layers with a head of full
-size: remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing, a learning rate of 0, so that each
-turn has the same policy. Two of eight responses have a positive advantage and are scaled, which is asserted in every
-turn. bfloat16 on a GPU, fp32 elsewhere. On a CPU v0.4.1's padding functions are plain torch, and attention spans the
-pack: a little more work, the same in all arms. Each arm is compared with its own baseline, turn by turn.
+With --checkout the actor is v0.4.1's DataParallelPPOActor. Without, it is the TrainingWorker of the installed verl 0.9,
+on a CPU, with the arms that 0.9 has. The two passes are old_log_prob and update. The model is a Qwen2 of few layers
+with a head of full size. It trains with remove-padding, one dynamic batch of --tokens tokens, gradient checkpointing,
+and a learning rate of 0, so that each turn has the same policy. Two of eight responses have a positive advantage and
+are scaled, which is asserted in every turn. The dtype is bfloat16 on a GPU, fp32 elsewhere. On a CPU v0.4.1's padding
+functions are plain torch, and attention spans the pack: a little more work, the same in all arms. Each arm is compared
+with its own baseline, turn by turn.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
-# The arms' sizes differ: without it the pool fragments.
+# Without this the memory pool fragments, because the arms' sizes differ.
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 import torch
@@ -285,7 +286,7 @@ def prepare_0_9():
     cpu.install_stand_ins()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", RAY_LOCAL_WORLD_SIZE="1")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl's worker reads them, the group is there
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl's worker reads these although the group exists
 
 
 def read_arguments():

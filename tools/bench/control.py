@@ -30,9 +30,9 @@ class Host(NamedTuple):
     """How a host's script trains. The first arm is the baseline, the second that of second_ratio.
 
     Attributes:
-        seconds: the column of train.csv.
-        steps: of a turn, between the first row and the last.
-        before: the first row has these. `steps_flag` gets the sum.
+        seconds: the column of train.csv that is the clock.
+        steps: how many a turn measures, between the first row and the last.
+        before: the steps before the first row. `steps_flag` gets the sum of both.
     """
 
     script: str

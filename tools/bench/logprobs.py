@@ -33,7 +33,7 @@ K, ANY_K, TOP_K = 2.0, 1.7, 20  # ANY_K is not a power of 2: an exponential for 
 TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 INDUCTOR = "inductor's kernels"
 HEAD = "head and update, entropy bonus"  # on a GPU
-MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3, HEAD: 3}  # of the logits
+MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3, HEAD: 3}  # reads and writes of the logits
 WIDTH = 3584  # of the hidden states
 
 
@@ -48,7 +48,7 @@ class Case:
 
     @functools.cached_property
     def head(self):
-        """Hidden states, and the weight with which they make logits like those above."""
+        """Hidden states, and the weight with which they make logits like `kept`."""
         hidden = torch.randn(*self.labels.shape, WIDTH, dtype=self.dtype, device=self.device)
         weight = torch.randn(self.kept.size(-1), WIDTH, dtype=self.dtype, device=self.device).mul_(3 * WIDTH**-0.5)
         return hidden.requires_grad_(), weight.requires_grad_()
@@ -90,7 +90,7 @@ def without_kernels():
 
 
 class Model(torch.autograd.Function):
-    """Stands for the model: its output are the logits, whose memory may be taken."""
+    """Replaces the model: its output is the logits, whose memory may be overwritten."""
 
     @staticmethod
     def forward(ctx, anchor, holder):

@@ -5,12 +5,13 @@
     python -m tools.bench.plugins [--hosts sb3-ppo ...] [--turns 15] [--csv FILE]
 
 Two arms per host, with the host's default settings on a CPU: its own policy (SAC's also learns its entropy coefficient)
-and ERA's. HalfCheetah-v5 in one environment; in rsl_rl 64 points that cost nothing, so that its ratio is the largest
-possible. `obac` has the agents of `make control-obac` with its settings. All arms of a host train in one process.
+and ERA's. The task is HalfCheetah-v5 in one environment. In rsl_rl it is 64 points that cost nothing, so that the ratio
+is the largest possible. `obac` has the agents of `make control-obac` with its settings. All arms of a host train in one
+process.
 
-A step's own noise hides the share of the activation: ln sigma from the head's output, and its gradient. So, but for
-sbx, which compiles it into its update, it is also measured alone, after each turn, for the calls that ERA's arm makes
-in a step; its ratio is to that arm.
+A step's own noise hides the share of the activation: ln sigma from the head's output, and its gradient. So the
+activation is also measured alone, after each turn, for the calls that ERA's arm makes in a step; its ratio is to that
+arm. sbx compiles the activation into its update, so there it is not measured alone.
 
 Times are CPU times of the process, all threads together: other processes on the machine disturb these less than wall
 times.
@@ -70,7 +71,7 @@ def sbx_sac(arm):
 
 
 def learner(model):
-    """Training goes on where it was."""
+    """A function that goes on with the training."""
     return lambda steps: model.learn(steps, reset_num_timesteps=False)
 
 
@@ -106,9 +107,9 @@ class Host(NamedTuple):
     """How a host trains.
 
     Attributes:
-        make: of an arm's name a function that trains `steps` more steps.
+        make: takes an arm's name and returns a function that trains `steps` more steps.
         steps: environment steps of a turn, of all environments together.
-        calls: of the activation in a step: how many of which (rows, dimensions), and whether with a gradient.
+        calls: the activation's calls in a step: how many, with which (rows, dimensions), whether with a gradient.
     """
 
     make: Callable

@@ -25,7 +25,7 @@ import torch
 
 from recipes import run_json
 
-Baseline = str | Mapping[str, str]  # the arm that all are compared with, or the one of each arm
+Baseline = str | Mapping[str, str]  # the arm that all arms are compared with, or one for each arm
 
 
 def parser(doc: str, turns: int = 7) -> argparse.ArgumentParser:
@@ -37,20 +37,20 @@ def parser(doc: str, turns: int = 7) -> argparse.ArgumentParser:
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """Of a trainer. era: what is set beside low, high and k; None for off. host: of the host's own configuration."""
+    """An arm of a trainer. era: changes to the benchmark's ERA settings, None for off. host: settings of the host."""
 
     baseline: str
     era: dict | None = None
     host: dict = dataclasses.field(default_factory=dict)
 
     def check_scaled(self, fractions: Iterable[float], share: float) -> None:
-        """That ERA scaled this share of the tokens, with k 1 none, and that nothing speaks of it without ERA."""
+        """Asserts that ERA scaled this share of the tokens (with k 1 none), and that without ERA none is logged."""
         expected = set() if self.era is None else {0.0 if self.era.get("k") == 1 else share}
         assert set(fractions) == expected, f"{self}: scaled {fractions}, expected {expected}"
 
 
 def trainer_arms(**settings: dict) -> dict[str, Arm]:
-    """GRPO and ERA in the host's default settings, and in each of these, whose name ends the arm's."""
+    """GRPO and ERA in the host's default settings and in each of these, whose name is the end of the arm's name."""
     arms = {"GRPO": Arm("GRPO"), "GRPO logging ERA's metrics (k 1)": Arm("GRPO", {"k": 1.0}), "ERA": Arm("GRPO", {})}
     for name, host in settings.items():
         arms |= {f"GRPO, {name}": Arm(f"GRPO, {name}", None, host), f"ERA, {name}": Arm(f"GRPO, {name}", {}, host)}
@@ -58,7 +58,7 @@ def trainer_arms(**settings: dict) -> dict[str, Arm]:
 
 
 def peak_mib(device: str, reset: bool = False) -> float:
-    """MiB that were held at most since the last reset: by the allocator on a GPU, by the process on Linux, else NaN."""
+    """The peak in MiB since the last reset: of the allocator on a GPU, of the process on Linux, else NaN."""
     if device == "cuda":
         if reset:
             torch.cuda.reset_peak_memory_stats()
@@ -88,7 +88,7 @@ def cost(
 
 
 def take_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list]:
-    """What each arm returned in each turn. The order is reversed every other turn: a drift of the machine hits all."""
+    """What each arm returned in each turn. The order is reversed every other turn, as the machine may drift."""
     found = {arm: [] for arm in arms}
     for turn in range(turns):
         for arm in list(arms)[:: 1 if turn % 2 else -1]:
@@ -97,7 +97,7 @@ def take_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str
 
 
 def spread(values: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Of each column the median `name`, and `name`_p20 and `name`_p80."""
+    """Each column's median as `name`, its quantiles as `name`_p20 and `name`_p80."""
     quantiles = values.quantile([0.5, 0.2, 0.8]).T
     return quantiles.set_axis([name, f"{name}_p20", f"{name}_p80"], axis=1)
 
@@ -119,9 +119,9 @@ def each(arms: Iterable[str], baseline: Baseline) -> dict[str, str]:
 def compare(
     arms: Mapping[str, Callable], turns: int, warm_up: bool = True, **baselines: Baseline
 ) -> dict[str, pd.DataFrame]:
-    """A table as `ratios` makes it for each thing that the arms measured, with memory compared as in `ratio`.
+    """For each thing that the arms measured, a table as `ratios` makes it, with memory compared as in `ratio`.
 
-    warm_up: each arm takes a turn that does not count. One that lacks a package or memory says so, and is left out.
+    warm_up: each arm first takes a turn that does not count. One that lacks a package or memory is named and left out.
     """
     able = dict(arms)
     for arm in arms if warm_up else ():

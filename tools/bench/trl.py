@@ -4,14 +4,14 @@
 
     python -m tools.bench.trl [--csv FILE]
 
-Of a Qwen2 of two layers with a head of full size, without a GPU, in fp32 and under bf16's autocast:
+Measured without a GPU, in fp32 and under bf16's autocast, for a Qwen2 of two layers with a head of full size:
 
     old log-probs    the pass over a generation batch before several updates
     update           loss and backward pass of a micro-batch
     step             generation, reward, what is scored, loss and backward pass
 
 Every response of positive advantage is scaled, half of the tokens, which is asserted. Each arm is compared with its own
-baseline, turn by turn. CPU time, because other processes of the machine change it less than a clock's.
+baseline, turn by turn. CPU time is used because other processes change it less than wall time.
 """
 
 import contextlib

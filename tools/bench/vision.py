@@ -10,7 +10,7 @@ SGD, on a GPU with automatic mixed precision as in train.py --amp. The listing (
 including its unused maximum.
 
 A step's own noise may hide the activation's share of it. So the activation is also measured alone with the step's
-batch; activation_share is that divided by the step's time. OMP_NUM_THREADS sets the number of threads.
+batch; activation_share is its own time divided by the step's. OMP_NUM_THREADS sets the number of threads.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
 """python -m tools.drift [NAME ...]: ERA on every later release of its upstreams, and docs/engine/drift.md.
 
 `apply.py port` tries the patches of each pinned version on the releases up to the next pinned one. What merges is
-started on this CPU, and so is the plug-in on the release as it is; results/drift has what each prints. Names only
-print their part of the page. Exits 1 if something that was started fails, 6 if a release could not be had.
+started on this CPU, and so is the plug-in on the release as it is; results/drift has their output. With NAMEs, their
+parts of the page are only printed. Exits 1 if something that was started fails, 6 if a release could not be had.
 """
 
 import datetime
@@ -31,7 +31,7 @@ MERGE = ("clean", "offset", "landed")
 NAMES = ("verl", "timm", "fasttd3")
 
 
-# Of a plug-in the oldest release that it is for, its environment, and the folder of unpacked source packages.
+# For each plug-in: the oldest release that it is for, its environment, and the folder of unpacked source packages.
 PLUGINS = {
     "verl": ("0.9.0", "verl-0.9-cpu", "verl-sources"),
     "timm": ("1.0.20", "cpu", "timm-sources"),
@@ -46,7 +46,7 @@ def run(*command: object, folder: Path = ROOT) -> str:
 
 
 def number(tag: str) -> Version | None:
-    """Of a release; None for other tags."""
+    """The version of a release's tag; None for other tags."""
     try:
         version = Version(tag)
     except InvalidVersion:
@@ -55,7 +55,7 @@ def number(tag: str) -> Version | None:
 
 
 def releases(pinned: dict, label: str, tags: list[str]) -> list[str]:
-    """Tags from a pinned version on and before the next one. Without a tag: the pin, and main if it is the last one."""
+    """Tags from a pinned version on, below the next. A pin without a tag gives itself, and main if it is the last."""
     if "tag" not in pinned[label]:
         return [label, "main"] if label == list(pinned)[-1] else [label]
     first = number(label)
@@ -112,7 +112,7 @@ def start(chosen: list[probes.Probe], tree: Path, python: Path, folder: Path) ->
 
 
 def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> list[dict]:
-    """The plug-in on a release as it is; nothing if it is not for that."""
+    """Starts the plug-in on a release as it is, if the plug-in is for that release."""
     oldest, environment, _ = PLUGINS.get(name, (None, None, None))
     if not oldest or not version or version < number(oldest):
         return []
@@ -139,7 +139,7 @@ def try_release(name: str, label: str, release: str, checkout: Path, logs: Path)
 
 
 def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
-    """The rows of each pinned version; the last one's end with releases that there are source packages of alone."""
+    """The rows of each pinned version. The last one's end with releases for which there are only source packages."""
     refs = run("git", "ls-remote", "--tags", "--refs", upstream["git"]).splitlines()
     tags, pinned = [ref.rpartition("/")[2] for ref in refs], upstream["versions"]
     rows = {}

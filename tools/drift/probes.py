@@ -27,7 +27,7 @@ PROBES = []
 
 
 class Probe(NamedTuple):
-    """success: the outcome unless `run`, called with the tree, raises. files: have to have ERA; a plug-in's: none."""
+    """success: the outcome unless `run`, called with the tree, raises. files: must mention ERA; none for a plug-in."""
 
     upstream: str
     what: str
@@ -41,7 +41,7 @@ def probe(upstream: str, what: str, success: str, *files: str) -> Callable:
 
 
 def outcome(chosen: Probe, tree: Path) -> tuple[str, str]:
-    """And the reason of what fails or was not tried."""
+    """The outcome, and the reason if the probe fails or was not tried."""
     for file in chosen.files:
         text = (tree / file).read_text() if (tree / file).exists() else ""
         if not re.search(r"\bera[_.]|[._]era\b|\bERA\b", text):
@@ -55,7 +55,7 @@ def outcome(chosen: Probe, tree: Path) -> tuple[str, str]:
 
 
 def run(script: Path, *arguments: str) -> None:
-    """Raises RuntimeError with the line of its output that names the error."""
+    """Runs a script. If it fails, raises RuntimeError with the line of its output that names the error."""
     command = [sys.executable, "-W", "ignore", script, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     print(done.stdout, flush=True)
@@ -126,7 +126,7 @@ def images(*flags: str) -> list[str]:
 
 
 def check_floor(model, classifier, images) -> None:
-    """Of Eq. discrete_era, where every logit but one is far below."""
+    """The floor of Eq. discrete_era, where one logit is far above the others."""
     import torch
 
     classifier.bias.data[0] = 100.0

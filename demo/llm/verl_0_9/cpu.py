@@ -53,7 +53,7 @@ def register_platform():
 
     @PlatformRegistry.register(platform="cpu")
     class CpuPlatform(PlatformCUDA):
-        """Ray is asked for a GPU, as with CUDA; it does not check that it exists."""
+        """Ray is asked for a GPU, as with CUDA, and does not check that the GPU exists."""
 
         device_name = vendor_name = "cpu"
         device_module = DEVICE
@@ -82,7 +82,7 @@ def register_platform():
 
 
 def install_stand_ins():
-    """FSDP synchronises module states through a GPU; gloo has no mean; verl moves a model to the device "cpu:cpu"."""
+    """FSDP would send module states through a GPU, gloo has no mean, verl would move models to the device "cpu:cpu"."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from verl.workers import engine_workers
     from verl.workers.engine.fsdp import transformer_impl
@@ -101,7 +101,7 @@ def install_stand_ins():
     FSDP.__init__, dist.all_reduce = fsdp, reduce
     transformer_impl.load_fsdp_model_to_gpu = nothing
     engine_workers.initialize_global_process_group_ray = initialize_gloo  # verl would ask for "cpu:gloo,cpu:gloo"
-    # Each rank loads the weights itself, as nothing sends it those of the first.
+    # Each rank loads the weights itself, as nothing sends it the first rank's.
     transformer_impl.get_init_weight_context_manager = lambda **kwargs: contextlib.nullcontext
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What stands on a CPU for verl 0.9's rollout servers, which are vLLM's and SGLang's: the actor samples by itself.
+"""Replaces verl 0.9's rollout servers (vLLM's and SGLang's) on a CPU: the actor samples by itself.
 
 Rewards, the TransferQueue and all that follows are verl's.
 """
@@ -14,7 +14,7 @@ from demo.llm.verl_0_9 import cpu
 
 
 def with_sampling(worker):
-    """The class of a worker, which samples from the actor's weights and has no rollout engine."""
+    """A subclass of the class `worker` that samples from the actor's weights and has no rollout engine."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from verl.single_controller.base.decorator import Dispatch, register
 
@@ -132,7 +132,7 @@ def _tag(fields, step) -> dict:
 
 
 def on_a_cpu(task_runner):
-    """The class of a task runner, whose trainer starts no rollout servers and has workers that sample."""
+    """A subclass of the class `task_runner` whose trainer starts no rollout servers and has workers that sample."""
 
     class CpuTaskRunner(task_runner):
         def run(self, config):

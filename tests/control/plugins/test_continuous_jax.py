@@ -38,7 +38,7 @@ def states(dim):
 
 
 def assert_same(function, jax_function, *arrays, rtol=1e-12):
-    """Their values, and the gradients of a weighted sum of these by all arrays."""
+    """The same values, and the same gradients of a weighted sum of the values by all arrays."""
     tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
     expected = function(*tensors)
     weights = np.random.default_rng(1).normal(size=expected.shape)

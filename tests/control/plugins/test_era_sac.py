@@ -25,7 +25,7 @@ def make(algorithm=EraSAC, distribution="truncated", **changes):
 
 
 def update(model, obs=OBSERVATIONS, seed=0):
-    """Of the policy alone; returns its variables before and after."""
+    """Updates the policy alone; returns its variables before and after."""
     before = model.policy.actor_state
     after = model.update_actor(before, model.policy.qf_state, model.ent_coef_state, obs, jax.random.key(seed))[0]
     return before.params, after.params

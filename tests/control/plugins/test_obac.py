@@ -39,7 +39,7 @@ def in_float64(tree):
 
 
 def weights(params, critic=None):
-    """Of the only layer: (inputs, 1) and (1,)."""
+    """The weights of the only layer: (inputs, 1) and (1,)."""
     layer = params["params"]
     while "kernel" not in layer:
         (layer,) = layer.values()
@@ -150,7 +150,7 @@ PARTS = [("Dense_0", "kernel"), ("Dense_0", "bias"), ("Dense_1", "kernel"), ("De
 
 
 def test_the_reward_switch_compares_a_value_without_entropy(float64, batch):
-    """Its critics learn r + gamma Q(s', a') with a' of the policy; the decision is theirs."""
+    """The switch's critics learn r + gamma Q(s', a') with a' of the policy, and they decide."""
     observations, actions, next_observations, rewards, dones, discounts = batch
     model = linear(switch="reward")
     actor = model.policy.actor_state.replace(params=in_float64(model.policy.actor_state.params))

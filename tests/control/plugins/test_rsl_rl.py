@@ -32,7 +32,7 @@ CONFIGURATION = {
 
 
 def configuration(algorithm=None, **settings):
-    """Of the runner: changes of PPO's, and of ERA's distribution."""
+    """The runner's configuration, with changes of PPO's settings and of ERA's distribution."""
     made = copy.deepcopy(CONFIGURATION)
     made["algorithm"].update(algorithm or {})
     made["actor"]["distribution_cfg"].update(settings)

@@ -22,7 +22,7 @@ def verl():
 
 @pytest.fixture(scope="session")
 def compose(verl):
-    """compose(*overrides): verl's whole configuration with the group of ERA; without, name="ppo_trainer"."""
+    """compose(*overrides): verl's whole configuration, with ERA's group unless name="ppo_trainer"."""
     import hydra
 
     import era.verl.launch  # noqa: F401 - registers it

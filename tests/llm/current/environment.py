@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The environment of these tests: another than that of verl v0.4.1, whose packages these ones are too new for."""
+"""The environment of these tests, apart from verl v0.4.1's, for which these packages are too new."""
 
 import importlib.util
 import os
@@ -40,7 +40,7 @@ def run(script, *arguments, verl=None, environment=None, folder=None):
 
 
 def take_steps(version, settings, processes=1):
-    """One result for each of the settings, by worker_step.py; starting it takes half a minute, so give it many."""
+    """One result for each of the settings, by worker_step.py. As its start takes half a minute, give it many."""
     import llm_helpers
 
     script = Path(__file__).with_name("worker_step.py")

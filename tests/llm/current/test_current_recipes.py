@@ -66,7 +66,7 @@ def start(name, *overrides, **variables):
 
 
 def overrides_of(name, **variables):
-    """Those of the dry run."""
+    """The overrides that the dry run prints."""
     result = start(name, DRY_RUN="1", **variables)
     assert result.returncode == 0, result.stderr
     words = shlex.split(result.stdout)

@@ -100,7 +100,7 @@ def test_another_verl_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_launcher_of_ones_own(compose, engine):
-    """verl's driver refuses bad values, and ERA's trainer what ERA does not go together with."""
+    """verl's driver refuses bad values, and ERA's trainer refuses what cannot be combined with ERA."""
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.utils.config import validate_config
 
@@ -121,7 +121,7 @@ def test_a_launcher_of_ones_own(compose, engine):
 
 
 def test_a_worker_process_of_such_a_launcher_can_import_the_worker():
-    """It may import that module before verl, which imports the trainer."""
+    """The process may import the worker before verl, and verl itself imports the trainer."""
     script = "import sys, era.verl.worker; assert 'era.verl.trainer' in sys.modules"
     variables = {"VERL_USE_EXTERNAL_MODULES": "era.verl.trainer", "VERL_PLATFORM": ""}
     result = environment.run(["-c", script], verl=environment.tree_of("0.9.1"), environment=variables)
@@ -153,7 +153,7 @@ print("REFUSED", *sorted(ADV_ESTIMATOR_REGISTRY.keys() - set(RESPONSE_ADVANTAGES
 
 @pytest.mark.parametrize("version", environment.VERSIONS)
 def test_estimators_with_one_advantage_per_response(version):
-    """Whatever the rewards of the tokens; a new estimator of verl's is looked at here before it is accepted."""
+    """Whatever the tokens' rewards. A new estimator of verl's fails here, and is looked at before it is accepted."""
     refused = "gae optimal_token_baseline reinforce_plus_plus remax tir_optimal_token_baseline"
     result = environment.run(["-c", ESTIMATORS], verl=environment.tree_of(version))
     assert f"REFUSED {refused}\n" in result.stdout, result.stderr[-3000:]

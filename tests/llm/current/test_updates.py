@@ -162,7 +162,7 @@ def test_the_off_policy_ratio_without_learning_is_one_in_bf16(others):
 
 
 def test_a_response_that_needs_two_scales_is_refused(others):
-    """Where there is one temperature for a response; with a scale for each token it is trained."""
+    """Where each response has one temperature. With a scale for each token such a response is trained."""
     apart, refused = others["mixed"]
     check_update(apart, MIXED)
     assert "the first is number 2" in refused["error"]

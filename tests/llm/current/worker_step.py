@@ -6,9 +6,9 @@
 
 With torchrun and N processes: Ulysses sequence parallelism over N, or with "data_parallel" each rank with its share of
 the batch. "megatron": True trains with verl's Megatron engine instead, and "tensor_parallel", "pipeline_parallel" or
-"context_parallel" is N. "scales_responses": True makes the worker treat the FSDP engine as one that it reaches through
-the temperature. The settings, models and batches are those of ../actor_step.py, and so are the results; all is fp64 but
-for "dtype": "float32". "plugin": False trains with verl's own worker and configuration.
+"context_parallel" is N. "scales_responses": True makes the worker scale the FSDP engine's logits through a temperature
+per response. Settings, models, batches and results are as in ../actor_step.py; all is fp64 but for "dtype": "float32".
+"plugin": False trains with verl's own worker and configuration.
 """
 
 import os

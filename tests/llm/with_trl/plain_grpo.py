@@ -107,7 +107,7 @@ def policy_loss(new, old, advantages, mask, weight, args):
 
 
 def aggregated(loss, mask, batch, args, ranks):
-    """Of one micro-batch, its share of the step's loss."""
+    """One micro-batch's share of the step's loss."""
     kind, steps = kind_of(args), args.gradient_accumulation_steps
     if kind in ("dapo", "cispo", "vespo"):  # a mean over the tokens of all ranks' generation batch
         return (

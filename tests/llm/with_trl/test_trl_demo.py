@@ -100,7 +100,7 @@ def run(folder, start, arm, steps=2):
 
 
 def stop_at_step_2(rows, args, state, control, **_):
-    if state.global_step == 1:  # of those that are done
+    if state.global_step == 1:  # how many steps are done
         signal.raise_signal(signal.SIGINT)
 
 

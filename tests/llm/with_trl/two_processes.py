@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 
 class Sharded(Era):
-    """By FSDP2. accelerate, which does it on GPUs, has DDP alone on CPUs."""
+    """Sharded by FSDP2 here, because accelerate does it on GPUs only and has just DDP for CPUs."""
 
     head_apart = False
 
