@@ -291,7 +291,7 @@ ALPHA_TARGET = -0.5  # nats per dimension, of all three
 OBAC = {
     "sac": "SAC",
     "obac": "OBAC",
-    "obac-reward": "OBAC, `reward`",
+    "obac-reward": "OBAC, reward switch",
     "sac_era": "SAC-ERA",
     "obac_era": "OBAC-ERA",
 }
@@ -382,9 +382,12 @@ def obac_table() -> str:
     returns = {agent: pd.Series([end.eval_avg_return for end in found]) for agent, found in ends.items()}
     cells, lines = return_cells(returns, "sac", "obac_era"), []
     for agent, label in OBAC.items():
-        values = [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]
-        shares = [percent(rows.imitation_share[1:].mean() for rows in runs[agent]), *values]
-        lines.append([label, *cells[agent], *(shares if agent.startswith("obac") else "----")])
+        lines.append([label, *cells[agent]])
+        if agent.startswith("sac"):
+            lines[-1] += "----"
+            continue
+        lines[-1].append(percent(rows.imitation_share[1:].mean() for rows in runs[agent]))
+        lines[-1] += [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]
     heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated"]
     return table(["", *heading, *OBAC_VALUES.values()], lines)
 
@@ -421,7 +424,7 @@ def draw(folder: Path) -> None:
     )
     of_obac = {agent: return_curves("obac", agent, window=1) for agent in OBAC}
     recorded = {agent: found for agent, found in of_obac.items() if found}
-    pictures.returns({"OBAC and SAC": (recorded, OBAC)}, folder / "control-obac.png")
+    pictures.returns({"OBAC and SAC on HalfCheetah": (recorded, OBAC)}, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")
