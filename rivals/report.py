@@ -384,7 +384,7 @@ def obac_table() -> str:
     for agent, label in OBAC.items():
         lines.append([label, *cells[agent]])
         if agent.startswith("sac"):
-            lines[-1] += "----"
+            lines[-1] += ["-"] * (1 + len(OBAC_VALUES))
             continue
         lines[-1].append(percent(rows.imitation_share[1:].mean() for rows in runs[agent]))
         lines[-1] += [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]

@@ -11,6 +11,7 @@ import synthetic
 
 from ledger import results
 from ledger.paper import ROOT
+from recipes.control.sac import SAC
 from recipes.llm import evaluate
 
 ERA = "HalfCheetah-v4-ppo_era-seed1"
@@ -224,7 +225,7 @@ def test_a_shorter_run_is_not_a_further_seed(paper, tmp_path):
 
 def test_what_is_not_of_the_paper_is_passed_over(paper, tmp_path):
     synthetic.control_run(tmp_path / ERA / "interrupted-1")
-    for experiment in ("alpha", "obac"):  # shorter runs of the paper's agents
+    for experiment in SAC.apart:  # shorter runs of the paper's agents
         synthetic.control_run(tmp_path / experiment / ERA)
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     assert collect(paper, tmp_path) == []
