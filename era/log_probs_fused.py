@@ -15,8 +15,8 @@ import torch
 _log_probs = importlib.import_module(__name__.removesuffix("_fused"))
 Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
 
-# Logits made at a time, enough rows for a matrix product; and rows of the weight whose gradient is
-# summed at a time.
+# Logits made at a time, enough rows for a matrix product; and rows of the weight that the backward
+# pass takes at a time.
 _CPU_HEAD_ELEMENTS = 2**24
 _GPU_HEAD_ELEMENTS = 2**27
 _WEIGHT_BLOCK = 2**13
@@ -179,7 +179,7 @@ class _HeadTerms(torch.autograd.Function):
                 [terms[i] for i in given], product, [gradients[i][index] for i in given]
             )
             if of_hidden is not None:
-                of_hidden[index] = (gradient @ head.weight).to(hidden.dtype)
+                of_hidden[index] = _hidden_gradient(gradient, head.weight).to(hidden.dtype)
             if of_weight is not None:  # without a second tensor of its size
                 blocks = gradient.split(_WEIGHT_BLOCK, -1)
                 for total, columns in zip(of_weight.split(_WEIGHT_BLOCK), blocks):
@@ -191,3 +191,16 @@ class _HeadTerms(torch.autograd.Function):
             for total, tensor in ((of_weight, weight), (of_bias, bias))
         )
         return of_hidden, *sums, None, None, None, None
+
+
+def _hidden_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The product of (rows, vocabulary) and (vocabulary, width), on a CPU in fp32 at least."""
+    dtype = _log_probs.at_least_fp32(gradient.dtype)
+    if gradient.device.type != "cpu" or gradient.dtype == dtype:
+        return gradient @ weight
+    # On a CPU that cannot multiply in bf16, torch has only a loop for two matrices in this order,
+    # which takes a hundred times as long as the product in fp32.
+    total = gradient.new_zeros(len(gradient), weight.size(-1), dtype=dtype)
+    for columns, rows in zip(gradient.split(_WEIGHT_BLOCK, -1), weight.split(_WEIGHT_BLOCK)):
+        total.addmm_(columns.to(dtype), rows.to(dtype))
+    return total
