@@ -14,6 +14,9 @@ from recipes.control import HOSTS
 from recipes.control.sac import SAC
 
 
+CHEETAH = "HalfCheetah-v4"
+
+
 def flags(run):
     """{flag: value} of a command with --flag value; True where a flag has no value."""
     words = [*run.command[1:], "--"]
@@ -66,6 +69,19 @@ def test_main_results_of_ppo():
         arm = first[f"ppo_{kind}"]
         assert arm["--std"] == kind and arm["--entropy_coef"] == "0"  # at ERA's mean entropy, -0.3 per dimension
         assert float(arm["--log_std_init"]) + 0.5 * math.log(2 * math.pi * math.e) == pytest.approx(-0.3, abs=1e-5)
+
+
+def test_eapo():
+    """fig. compare_eapo, and its shorter comparison. tau and lambda_H: EAPO's authors, mujoco-ppo.yaml."""
+    figure, shorter = host("eapo").runs, host("eapo-3m").runs
+    assert {(run.agent, run.seed) for run in figure} == {("eapo", seed) for seed in range(1, 6)}
+    assert {run.task for run in figure} == {run.task for run in host("ppo").runs}
+    values = {run.agent: flags(run) for run in (*figure, *shorter)}
+    expected = {"--eapo_tau": "0.02", "--eapo_lambda": "0.001", "--entropy_coef": "0"}
+    assert values["eapo_3m"] == {**values["ppo"], **expected}
+    assert {**values["eapo"], "--env": CHEETAH, "--seed": "3"} == {**values["eapo_3m"], "--max_train_steps": "4000000"}
+    assert values["ppo_no_bonus"] == {**values["ppo"], "--entropy_coef": "0"}
+    assert {run.seed for run in shorter} == {1, 2, 3} and {run.task for run in shorter} == {CHEETAH}
 
 
 def test_llm_techniques():

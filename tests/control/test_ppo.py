@@ -95,8 +95,9 @@ class Killed(BaseException):
     pass
 
 
-def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train):
-    flags = (*VARIANTS["head, LLM techniques"], "--csv_path", "train.csv", "--fast")
+@pytest.mark.parametrize("variant", ["head, LLM techniques", "eapo"])
+def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train, variant):
+    flags = (*VARIANTS[variant], "--csv_path", "train.csv", "--fast")
     whole = train(patched_ppo, *flags, name="whole")
 
     def kill(modules):
@@ -239,6 +240,24 @@ def test_eapo_adds_the_advantage_of_the_entropy(agent):
                 break
     np.testing.assert_allclose(found[:, 0].numpy(), advantage[:, 0] + expected)
     np.testing.assert_allclose(targets.numpy(), np.stack([target[:, 0], expected + values[:, 1]], 1))
+
+
+def leave_out_the_advantage(eapo):
+    upstreams = eapo.EntropyAdvantage.add
+    eapo.EntropyAdvantage.add = lambda self, advantage, *rest: (advantage, upstreams(self, advantage, *rest)[1])
+
+
+def leave_tau_unscaled(eapo):
+    eapo.EntropyAdvantage.scaled_tau = lambda self: self.tau
+
+
+@pytest.mark.parametrize("fault", [leave_out_the_advantage, leave_tau_unscaled])
+def test_a_run_of_eapo_trains_on_its_advantage_in_scaled_rewards(patched_ppo, train, fault):
+    """A run with the fault would be equal if the script had it."""
+    flags = (*VARIANTS["eapo"], "--csv_path", "train.csv", "--fast")
+    found = train(patched_ppo, *flags, name="found")
+    faulty = train(patched_ppo, *flags, name="faulty", change=lambda modules: fault(modules.eapo))
+    assert rows(found)[-1]["mean_log_std"] != rows(faulty)[-1]["mean_log_std"]
 
 
 def test_eapos_critic_learns_both_returns(agent):

@@ -27,9 +27,16 @@ def float64():
         yield
 
 
-def linear(task="Pendulum-v1", **settings):
+class Spaces(gymnasium.Env):
+    """Three observations and two actions; no step is taken."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+
+def linear(**settings):
     kwargs = {"net_arch": [], "optimizer_class": optax.sgd}
-    return OBAC("MlpPolicy", gymnasium.make(task), policy_kwargs=kwargs, learning_rate=RATE, batch_size=B, **settings)
+    return OBAC("MlpPolicy", Spaces(), policy_kwargs=kwargs, learning_rate=RATE, batch_size=B, **settings)
 
 
 def in_float64(tree):
@@ -56,7 +63,7 @@ def applied(params, inputs, critic=None):
 def batch():
     rng = np.random.default_rng(0)
     observations, next_observations = 0.3 * rng.normal(size=(2, B, 3))
-    actions, rewards = rng.uniform(-0.9, 0.9, (B, 1)), rng.normal(size=B)
+    actions, rewards = rng.uniform(-0.9, 0.9, (B, 2)), rng.normal(size=B)
     return observations, actions, next_observations, rewards, (rng.random(B) < 0.2) * 1.0, np.full(B, DISCOUNT)
 
 
@@ -98,9 +105,12 @@ def test_a_step_of_the_buffers_critics(float64, batch):
 @pytest.mark.parametrize("imitates", [True, False])
 def test_a_step_of_the_policy(float64, batch, imitates):
     observations, actions = batch[:2]
+    actions[0] = 1.0, 0.1  # ln pi below its floor of -20 per dimension, with the sigmas below
+    actions[1] = 0.1, -1.0  # above it, but infinite without the clamp
     model, alpha, weight = linear(), 0.37, 0.3
     actor = model.policy.actor_state
     actor = actor.replace(params=in_float64(actor.params))
+    actor.params["params"]["Dense_1"]["bias"] = jnp.array([-1.0, 0.5])  # ln sigma
     log_alpha = jax.tree.map(lambda _: jnp.asarray(np.log(alpha)), model.ent_coef_state.params)
     critics = in_float64(model.policy.qf_state).replace(
         actions=jnp.asarray(actions),
@@ -120,8 +130,8 @@ def test_a_step_of_the_policy(float64, batch, imitates):
     )
 
     def policy(flat):
-        mean = observations @ flat[:3].reshape(3, 1) + flat[3]
-        return mean, np.clip(observations @ flat[4:7].reshape(3, 1) + flat[7], -20, 2)
+        mean = observations @ flat[:6].reshape(3, 2) + flat[6:8]
+        return mean, np.clip(observations @ flat[8:14].reshape(3, 2) + flat[14:], -20, 2)
 
     mean, log_std = policy(np.concatenate(layers))
     noise = (np.arctanh(sampled) - mean) / np.exp(log_std)
@@ -136,12 +146,14 @@ def test_a_step_of_the_policy(float64, batch, imitates):
         action = np.tanh(mean + np.exp(log_std) * noise)
         inputs = np.concatenate([observations, action], 1)
         q = np.minimum(*(applied(critics.params, inputs, critic) for critic in range(2)))
-        imitation = np.maximum(log_prob(actions, mean, log_std), -20).mean()
+        known = log_prob(np.clip(actions, -1 + 1e-6, 1 - 1e-6), mean, log_std)
+        assert known[0] < -40 < known[1]
+        imitation = np.maximum(known, -40).mean()
         return (alpha * log_prob(action, mean, log_std) - q).mean() - (weight * imitation if imitates else 0)
 
     flat = np.concatenate(layers)
     assert float(loss_value) == pytest.approx(loss(flat), abs=1e-6)
-    gradient = np.array([(loss(flat + step) - loss(flat - step)) / 2e-6 for step in 1e-6 * np.eye(8)])
+    gradient = np.array([(loss(flat + step) - loss(flat - step)) / 2e-6 for step in 1e-6 * np.eye(16)])
     new = np.concatenate([np.array(new_actor.params["params"][layer][part]).ravel() for layer, part in PARTS])
     np.testing.assert_allclose(new, flat - RATE * gradient, atol=1e-7)
 
@@ -182,6 +194,19 @@ def test_the_reward_switch_compares_a_value_without_entropy(float64, batch):
         assert float(judged.values[0]) == pytest.approx(value, abs=1e-6)
 
 
+def test_the_targets_of_all_critics_follow(float64):
+    before = in_float64(linear(switch="reward").policy.qf_state)
+    moved = {
+        name: getattr(before, name).replace(params=jax.tree.map(lambda x: x + 1, getattr(before, name).params))
+        for name in ("offline", "reward_critics")
+    }
+    after = OBAC.soft_update(0.1, before.replace(**moved))
+    for name in moved:
+        old, new = (jax.tree.leaves(getattr(state, name).target_params) for state in (before, after))
+        for target, followed in zip(old, new):
+            np.testing.assert_allclose(followed, target + 0.1, atol=1e-10)
+
+
 def test_without_imitation_it_is_sac():
     settings = {"batch_size": 32, "learning_starts": 100, "seed": 3, "policy_kwargs": {"net_arch": [32, 32]}}
     env = gymnasium.make("Pendulum-v1")
@@ -192,7 +217,7 @@ def test_without_imitation_it_is_sac():
             np.testing.assert_allclose(ours, theirs, atol=1e-5)  # XLA adds up in another order
 
 
-def test_obac_era_imitates_and_is_loaded_as_it_was(tmp_path):
+def test_obac_era_is_loaded_as_it_was(tmp_path):
     env = gymnasium.make("Hopper-v4")
     kwargs = era_actor(-0.5) | {"net_arch": [16, 16]}
     model = OBAC("MlpPolicy", env, ent_coef=0.0, learning_starts=50, policy_kwargs=kwargs, seed=1).learn(120)
@@ -200,6 +225,7 @@ def test_obac_era_imitates_and_is_loaded_as_it_was(tmp_path):
     loaded = OBAC.load(tmp_path / "model")
     observations = np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
     np.testing.assert_array_equal(*(each.predict(observations, deterministic=True)[0] for each in (model, loaded)))
-    assert int(loaded.policy.qf_state.imitations) == int(model.policy.qf_state.imitations)
+    for ours, loadeds in zip(*map(jax.tree.leaves, (model.policy.qf_state, loaded.policy.qf_state))):
+        np.testing.assert_array_equal(ours, loadeds)
     with pytest.raises(ValueError, match="switch = 'hard'"):
         OBAC("MlpPolicy", env, switch="hard")
