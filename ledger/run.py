@@ -99,8 +99,6 @@ def _evaluation(paper: Paper, entry: Entry, training: Run | None, seed: int | No
 def _grid(paper: Paper, entries: Sequence[Entry], seeds: Sequence[int], slurm: bool) -> str:
     """One command of vision or control for all seeds and entries of a row."""
     training = paper.runs[entries[0].run]
-    if slurm and entries[0].place.domain == "vision":
-        raise UserError(f"make {training.id} is for one node: start it in a job of your own (docs/vision/recipes.md)")
     values: dict[str, list[str]] = {}
     for entry in entries:
         for name, value in entry.variables.items():

@@ -50,7 +50,7 @@ find_python() {
             echo "note: $environment is not set up yet; make does that before the first run" >&2
             return
         fi
-        ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet. $lacks make sets one up in" \
+        ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet.${lacks:+ $lacks} make sets one up in" \
             "$environment before the first run; PYTHON=... names another."
         [[ -z "$lacks" ]] || echo "$lacks"
         "$MAKE" --no-print-directory "$environment/installed"
@@ -111,6 +111,8 @@ merge() {
         run "the checkpoint nor packages" "${merger[@]}" "$model"
     elif [[ -e "$model" ]]; then
         echo "$model is there already, so nothing is merged."
+    elif [[ ! -d "$CKPT/actor" ]]; then
+        fail "CKPT=$CKPT has no folder actor. Name the folder of a step, such as .../global_step_600."
     else
         rm -rf "$model.part"
         (cd "$CHECKOUTS/verl" && "${merger[@]}" "$model.part")

@@ -10,10 +10,10 @@ network: V is the tau-expectile of Q over the buffer's actions, with tau near 1.
 
     V of mu*:  mean |tau - 1(e < 0)| e^2,            e = min_i Q_i^mu(s, a) - V^mu(s), targets' Q
     Q of mu*:  sum_i mean (r + gamma V^mu(s') - Q_i^mu(s, a))^2 / 2
-    policy:    SAC's loss - lambda mean ln pi(a|s)   where mu* is worth more than the policy
+    policy:    SAC's loss - lambda mean ln pi(a|s)   if mu* is worth more than the policy
 
-with (s, a) from the buffer. docs/deviations.md says what these equations leave open, and what the
-authors' release does there.
+with (s, a) from the buffer; what mu* and the policy are worth are means over the batch.
+docs/deviations.md says what these equations leave open, and what the authors' release does there.
 """
 
 from typing import Any

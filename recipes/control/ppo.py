@@ -16,7 +16,7 @@ NO_BONUS = ("--entropy_coef", "0")  # under ERA its gradient is 0 unless ln sigm
 LOW_NOISE = ("--log_std_init", "-1.71894", *NO_BONUS)
 BASELINE = Agent("ppo")
 PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", "-0.3", *NO_BONUS))
-# EAPO's authors name these two values for MuJoCo; no other was tried.
+# The two values of EAPO's authors for MuJoCo, chosen before the runs.
 EAPO_FLAGS = ("--eapo_tau", "0.02", "--eapo_lambda", "0.001", *NO_BONUS)
 EAPO = Agent("eapo", (*EAPO_FLAGS, "--max_train_steps", "4000000"))
 CONTROLS = (

@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             found.append(f"settings: {error}")
         except (AttributeError, TypeError, ArithmeticError) as error:
-            found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS.")
+            found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS and NNODES.")
     if found:
         print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
     elif args.record:

@@ -13,7 +13,6 @@ from recipes import grid
 from recipes.control import HOSTS
 from recipes.control.sac import SAC
 
-
 CHEETAH = "HalfCheetah-v4"
 
 

@@ -115,7 +115,7 @@ def test_gains_run_what_both_need_once_and_published_weights_are_evaluated_alone
     assert line == 'MODEL_PATH="${MODEL_PATH:-$data/models/Oat-Zero}" OUT="$data/eval/Oat-Zero" make llm-eval'
 
 
-@pytest.mark.parametrize("row, why", [("mnse", "withdrawn submission"), ("cifar10", "is for one node")])
+@pytest.mark.parametrize("row, why", [("mnse", "a submission that was not accepted")])
 def test_what_cannot_be_run_says_why(paper, row, why):
     with pytest.raises(UserError, match=why):
         lines(paper, row, slurm=row == "cifar10")
