@@ -22,7 +22,8 @@ BASELINE, ERA = Agent("sac"), era()
 TANH, LEARNED, BATCH = ("--distribution", "tanh"), "--learn_delta", ("--level", "batch")
 OBAC, OBAC_ERA = Agent("obac", ("--obac", "soft")), Agent("obac_era", ("--obac", "soft", "--era"))
 # OBAC's switch compares SAC's value, which includes entropy, with mu*'s, which does not. With ERA neither does, so
-# OBAC-ERA changes two things at once. This arm changes the switch alone: neither value includes entropy.
+# OBAC-ERA changes two things at once. In this arm neither value includes entropy, but the policy's is that of critics
+# which the policy does not maximise.
 OBAC_REWARD = Agent("obac-reward", ("--obac", "reward"))
 # Fig. ablation_entropy names no targets: round values around the paper's own, -0.5, which BASELINE and ERA have.
 TARGETS = ("-0.25", "-0.75", "-1.0")
