@@ -101,7 +101,7 @@ def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
 def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
     """Try each patch, in order, in the work tree, on the result of the ones before. One that conflicts is left out."""
     (patches, files), there = read_overlay(up.name, label), {*git.paths(target)}
-    if not any(patch.files.keys() & there for patch in patches):
+    if patches and not any(patch.files.keys() & there for patch in patches):
         advice = f"expected a revision of {up.name}, {up.git}"
         raise Stop(SOURCE, f"{target[:12]} has none of the files that the patches change", advice)
     git("checkout", "--quiet", "--force", "--detach", target)

@@ -167,3 +167,5 @@ def test_what_is_no_clone(project, tmp_path):
     write_tree(tmp_path / "plain", {"x": "x"})
     for folder in (tmp_path / "plain", tmp_path / "nowhere"):
         assert "no commit HEAD" in project.run("port", "alpha", "--checkout", str(folder), "--write", code=6).err
+    other = str(project.up / "beta")
+    assert "none of the files that the patches change" in project.run("port", "alpha", "--checkout", other, code=6).err
