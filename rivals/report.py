@@ -295,6 +295,7 @@ OBAC = {
     "sac_era": "SAC-ERA",
     "obac_era": "OBAC-ERA",
 }
+OBAC_SEEDS = (1,)  # those that are recorded of every agent
 OBAC_VALUES = {
     "policy_value": "value of the policy",
     "buffer_q": "Q of the buffer's best policy",
@@ -377,7 +378,7 @@ def obac_table() -> str:
 
     Imitations are those of all updates, none of which comes before the first evaluation.
     """
-    runs = {agent: curves("obac", agent) for agent in OBAC}
+    runs = {agent: curves("obac", agent, OBAC_SEEDS) for agent in OBAC}
     ends = {agent: [rows.tail(3).mean() for rows in found] for agent, found in runs.items()}
     returns = {agent: pd.Series([end.eval_avg_return for end in found]) for agent, found in ends.items()}
     cells, lines = return_cells(returns, "sac", "obac_era"), []
@@ -422,7 +423,7 @@ def draw(folder: Path) -> None:
         {"PPO-ERA and other sigmas, five seeds": (returns, ARMS), "EAPO, three seeds": (of_eapo, EAPO)},
         folder / "control-ppo.png",
     )
-    of_obac = {agent: return_curves("obac", agent, window=1) for agent in OBAC}
+    of_obac = {agent: return_curves("obac", agent, OBAC_SEEDS, window=1) for agent in OBAC}
     recorded = {agent: found for agent, found in of_obac.items() if found}
     pictures.returns({"OBAC and SAC on HalfCheetah": (recorded, OBAC)}, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
