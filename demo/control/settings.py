@@ -35,7 +35,6 @@ FLAGS = {
 SWITCHES = ("no_cuda", "no_compile", "no_use_wandb")
 
 TD3, NO_DELAY, ERA, LEARNED = ARMS = "fasttd3", "fasttd3-no-delay", "era", "era-learned"
-ENTROPY_ARMS = ERA, LEARNED  # the arms whose policies have an entropy
 NAMES = {TD3: "FastTD3", NO_DELAY: "FastTD3 no delay", ERA: "ERA", LEARNED: "ERA+delta"}  # as they are printed
 _AGENTS = {
     TD3: ["--agent=fasttd3"],

@@ -173,10 +173,3 @@ def make(paper: Paper, entry: Entry, out: Path, seed: int) -> None:
         fasttd3_run(folder, 2000 if entry.folder.startswith("time/") else 10_000)
     else:
         control_run(folder)
-
-
-def full_grid(paper: Paper, out: Path, seeds: int | None = None) -> None:
-    """Every entry that has a run, with the paper's number of seeds or another one."""
-    for entry in paper.entries.values():
-        for seed in range(1, (seeds or entry.seeds) + 1) if entry.folder else ():
-            make(paper, entry, out, seed)
