@@ -66,8 +66,9 @@ def folder(variable: str, default: Path) -> Path:
 
 
 def flag_names(words: Sequence[str]) -> list[str]:
-    """Names of `--flag`, `--flag=value` and `name=value`, with - for _, which is the same to FastTD3's parser."""
-    return [word.partition("=")[0].replace("_", "-") for word in words if re.match(r"--\w|[\w.]+=", word)]
+    """Names of `--flag`, `--flag=value` and hydra's `name=value`, with - for _, the same to FastTD3's parser."""
+    names = [word.partition("=")[0].lstrip("+") for word in words if re.match(r"--\w|\+{0,2}[\w.]+=", word)]
+    return [name.replace("_", "-") for name in names]
 
 
 @dataclass(frozen=True)

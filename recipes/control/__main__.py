@@ -9,7 +9,6 @@ they keep no replay buffer. Your flags come after the run's own and win. Setting
   OUTPUT               folder of the runs: results/control; FastTD3: checkouts/fasttd3/output/era
   JOBS                 runs at a time: as many as this machine has cores, or GPUs for them
   GPUS_PER_RUN         0 trains on the CPU; below 1 several runs share a GPU. FastTD3 and TD-MPC2: 1, PPO and SAC: 0
-  RESUME=1             resume FastTD3's runs all the same, from their last checkpoints
   RAY_ADDRESS          train as tasks of this Ray cluster, whose nodes have the same files; "local": of this machine
   SLURM=1              submit a Slurm array instead, a job for each run; sbatch reads SBATCH_PARTITION, ...
   RUN_INDEX            only this run of the grid, from 0, as the Slurm jobs do

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recipes import run_json
 from recipes.control.host import CURVES, Agent, Host, Part, code_of
-from recipes.grid import LOG, Run, is_on
+from recipes.grid import LOG, Run
 
 # tab. continuous_envs2
 TASKS = tuple(
@@ -31,6 +31,8 @@ DISTRIBUTIONS = (era(), era("-learned", LEARNED), era("-tanh", *TANH), era("-tan
 
 
 class FastTD3(Host):
+    """Its checkpoints hold neither replay buffer nor optimizers, so an interrupted run starts over."""
+
     upstream, script = "fasttd3", "fast_td3/train.py"
     packages = ("torch", "tensordict", "tyro", "wandb", "tqdm", "gymnasium", "mujoco", "stable_baselines3")
     default_gpus = 1
@@ -51,8 +53,6 @@ class FastTD3(Host):
 
     def __init__(self, name: str, added: Sequence[str] = ()):
         super().__init__(name, added)
-        self.own_flags += ["--checkpoint_path"]
-        self.resume = is_on("RESUME")  # here: a Ray task has the environment in which the cluster was started
         last = [word for word in added if word.replace("-", "_") in ("__cuda", "__no_cuda")][-1:]
         if last and "no" in last[0]:
             self.gpus = 0
@@ -66,10 +66,8 @@ class FastTD3(Host):
 
     def argv(self, run: Run) -> list[str]:
         python, script, *flags = super().argv(run)
-        checkpoint = self.checkpoint(run)
-        resume = ["--checkpoint_path", str(checkpoint.relative_to(run.folder))] if checkpoint else []
         # Without wandb nobody would see the videos that train.py renders.
-        return [python, script, "--no_use_wandb", "--render_interval", "0", *resume, *flags]
+        return [python, script, "--no_use_wandb", "--render_interval", "0", *flags]
 
     def variables(self, run: Run) -> dict[str, str]:
         about = run_json.for_script(**self.about(run))
@@ -77,13 +75,6 @@ class FastTD3(Host):
 
     def code(self) -> dict:
         return code_of(self.root, self.checkouts / "humanoid-bench")
-
-    def checkpoint(self, run: Run) -> Path | None:
-        """It holds neither replay buffer nor optimizers, so runs resume only where the user asks for it."""
-        if not self.resume:
-            return None
-        whole = [path for path in run.folder.glob("models/*_[0-9]*.pt") if zipfile.is_zipfile(path)]
-        return max(whole, key=lambda path: int(path.stem.rpartition("_")[2]), default=None)
 
     def is_finished(self, run: Run) -> bool:
         """train.py writes the final model last."""
@@ -97,7 +88,7 @@ class FastTD3(Host):
 
     def complete_record(self, run: Run) -> None:
         """The steps are in the settings that train.py prints at its start."""
-        record, log = run_json.read(run.folder), (run.folder / LOG).read_text(errors="replace")
+        record = run_json.read(run.folder)
         if record and not record["finished"]:
-            steps = int(re.findall(r"\btotal_timesteps=(\d+)", log)[-1])
+            steps = int(re.findall(r"\btotal_timesteps=(\d+)", (run.folder / LOG).read_text(errors="replace"))[-1])
             run_json.finish(run.folder, {**record, "total_steps": steps})

@@ -194,7 +194,7 @@ def test_slurm_script(monkeypatch):
         ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
         ("batch --seed=3 --env-name x --see 4", {}, "--seed, --env-name, --see cannot be set here"),
         ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),
-        ("tdmpc2 task=dog-run", {}, "task cannot be set here"),
+        ("tdmpc2 task=dog-run ++seed=5", {}, "task, seed cannot be set here"),
     ],
 )
 def test_bad_values_are_named(monkeypatch, command, variables, said):
