@@ -133,10 +133,6 @@ class Host(abc.ABC):
     def is_finished(self, run: Run) -> bool:
         return run_json.read(run.folder).get("finished") is True
 
-    def has_reached_its_steps(self, run: Run) -> bool:
-        """Whether the process, though still running, has trained all the steps that the run is to have."""
-        return False
-
     def record(self, run: Run) -> dict[str, Any] | None:
         """The run.json of a run that starts now, for a script that writes none."""
         return None
@@ -210,7 +206,7 @@ def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, de
         )
     try:
         # Not wait(): ray.cancel does not interrupt a system call.
-        while process.poll() is None and not host.has_reached_its_steps(run) and not (stop and stop.is_set()):
+        while process.poll() is None and not (stop and stop.is_set()):
             time.sleep(0.5)
     finally:
         end(process)
@@ -360,7 +356,8 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
     if not (host.root / host.script).is_file():
         apply = f"python3 apply.py apply {host.upstream} --source git --checkouts {host.checkouts}"
         found.append(f"checkout: {host.root} has no {host.script}. Run: {apply}")
-    lacks = [name for name in host.packages if find_spec(name) is None]
+    wanted = (*host.packages, "ray") if os.environ.get("RAY_ADDRESS") else host.packages
+    lacks = [name for name in wanted if find_spec(name) is None]
     if lacks:
         found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
     elsewhere = is_on("SLURM") or os.environ.get("RAY_ADDRESS")
@@ -403,8 +400,7 @@ def print_commands(host: Host, runs: Sequence[Run]) -> None:
         at = shlex.quote(str(host.start_folder(run)))
         begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
         given = " ".join(f"{name}={quoted(value)}" for name, value in host.variables(run).items())
-        stop = f"  # is stopped after {run.steps} epochs" if run.steps else ""
-        print(f"{begin} && {given} {shlex.join(host.argv(run))}{stop}")
+        print(f"{begin} && {given} {shlex.join(host.argv(run))}")
 
 
 def quoted(value: str) -> str:

@@ -51,8 +51,8 @@ class Timm(Host):
     packages = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub")
     space = 5 * 2**29  # ten checkpoints of 200 MB, the last and the best
     own_flags = (
-        *("--data-dir", "--era-floor", "--era-min-entropy", "--experiment", "--num-classes", "--output", "--resume"),
-        "--seed",
+        *("--cooldown-epochs", "--data-dir", "--era-floor", "--era-min-entropy", "--experiment", "--num-classes"),
+        *("--output", "--resume", "--seed"),
     )
     harmless = ("-j", "--workers", "--log-interval", "--recovery-interval", "--checkpoint-hist", "--pin-mem")
     one_at_a_time = (TIME,)
@@ -115,6 +115,9 @@ class Timm(Host):
 
     def argv(self, run: Run) -> list[str]:
         command = [*run.command, "--output", str(run.folder.parent), "--experiment", run.name]
+        if run.steps:
+            # timm trains for the length of its schedule and these epochs more.
+            command.append(f"--cooldown-epochs={run.steps - flags_of(run.command[2:]).epochs}")
         checkpoint = self.checkpoint(run)
         return [*command, "--resume", str(checkpoint)] if checkpoint else command
 
@@ -139,14 +142,6 @@ class Timm(Host):
 
     def is_finished(self, run: Run) -> bool:
         return epochs_done(run.folder) >= (run.steps or self.epochs(run))
-
-    def has_reached_its_steps(self, run: Run) -> bool:
-        """True once the next epoch has begun, because the last wanted epoch then has its checkpoint."""
-        if not run.steps:
-            return False
-        with (run.folder / "log.txt").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))
-            return re.search(rb"Train: %d \[" % run.steps, log.read()) is not None
 
     def record(self, run: Run) -> dict[str, Any]:
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes

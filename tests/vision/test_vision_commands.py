@@ -100,7 +100,8 @@ def test_runs_that_stop_early_and_runs_that_experiments_share(commands, monkeypa
         for name in ("cifar10-era", "cifar10-sweep", "cifar10-time")
     )
     assert main & sweep and {os.path.basename(output) for output, _ in time} == {"time"}
-    assert commands("imagenet-sweep", H0="1.2") == commands("imagenet-era")
+    (stopped,), (whole,) = commands("imagenet-sweep", H0="1.2"), commands("imagenet-era")
+    assert stopped == [*whole, "--cooldown-epochs=-100"]
     monkeypatch.setenv("EPOCHS", "5")
     assert {run.steps for run in Timm("cifar10").runs} == {5}
 

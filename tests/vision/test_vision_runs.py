@@ -43,7 +43,7 @@ def test_a_run_stops_early_is_killed_and_goes_on(images, timm_scripts, tmp_path)
 
     first = launch(*command, EPOCHS="1", **given)
     assert first.returncode == 0 and f"1 of 1: {NAME} finished, top-1" in first.stdout, first.stdout + first.stderr
-    assert (folder / "last.pth.tar").exists() and [row["epoch"] for row in rows(folder)] == ["0"]
+    assert (folder / "last.pth.tar").exists() and [row["epoch"] for row in rows(folder)] == trained() == ["0"]
     record = json.loads((folder / "run.json").read_text())
     expected = {"host": "timm", "seed": 42, "total_steps": 3, "finished": False, "as_paper": False, "modified": False}
     assert expected.items() <= record.items() and record["versions"]["torch"] and len(record["commit"]) == 40
