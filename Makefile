@@ -109,7 +109,7 @@ control-%:
 llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 	@$(CPU) -m pytest -q -rfE -m smoke tests/$(@:%-smoke=%)
 
-##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
+##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, CHECK_ONLY=1, OUTPUT, JOBS; docs/rivals/)
 ## rivals: all of these, one after the other: days of two cores
 rivals: rivals-vision rivals-llm rivals-trl rivals-control
 ## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs
@@ -119,7 +119,7 @@ rivals-llm: patched-verl
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-vision: on digits: label smoothing, confidence penalty, focal loss
-rivals-vision: $(call ready,cpu) $(call ready,rivals-vision)
+rivals-vision: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m rivals.launch vision
 ## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha
 rivals-control: control-ppo control-ppo-targets control-eapo-3m control-alpha

@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Trains the runs of docs/rivals/llm.md, trl.md or vision.md, and chooses settings by the rule written there.
+"""python -m rivals.launch llm: trains the runs of docs/rivals/llm.md (trl.md, vision.md) by the rule written there.
 
-Repeating the command skips finished runs and starts interrupted ones over, except that trl's go on from a checkpoint.
+The same command again skips finished runs and starts interrupted ones over, except that trl's go on from a checkpoint.
 Settings come from the environment:
 
-  OUTPUT      folder of the runs: results/rivals
-  JOBS        runs at a time: as many as this machine has cores
-  CHECKOUTS   folder of apply.py's checkouts, for llm: checkouts
-  DRY_RUN=1   print the commands of the next stage and stop
+  OUTPUT         folder of the runs: results/rivals
+  JOBS           runs at a time: as many as this machine has cores
+  CHECKOUTS      folder of apply.py's checkouts, for llm: checkouts
+  DRY_RUN=1      print the commands of the next stage and stop
+  CHECK_ONLY=1   say what is missing and stop
 """
 
-import argparse
-import os
-import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from recipes import run_json
+from recipes import grid
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
 PROJECT = records.PROJECT
-LOG = "log.txt"
 Runs = dict[str, list[str]]  # the name of each run's folder, and the module and flags that train it
 
 
@@ -74,74 +68,47 @@ def trl_stages(output: Path) -> Iterator[Runs]:
 STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
 
 
-def is_finished(folder: Path) -> bool:
-    return run_json.read(folder).get("finished") is True
+class Stages(grid.Host):
+    """The runs of one stage, in this Python and on this machine's cores."""
+
+    def __init__(self, domain: str):
+        super().__init__(domain)
+        self.python = sys.executable
+        self.output = grid.folder("OUTPUT", PROJECT / "results/rivals")
+
+    def argv(self, run: grid.Run) -> list[str]:
+        return [self.python, "-m", *run.command]
+
+    def variables(self, run: grid.Run) -> dict[str, str]:
+        return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "CHECKOUTS": str(self.checkouts)}
+
+    def checkpoint(self, run: grid.Run) -> Path | None:
+        """Of trl's runs, which find it by themselves."""
+        return next(run.folder.glob("checkpoint-*"), None)
 
 
-def train(folder: Path, command: list[str]) -> int:
-    """Returns the exit code. The output goes to LOG in the folder, which is emptied first if it has no checkpoint."""
-    if not any(folder.glob("checkpoint-*")):
-        shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
-    with open(folder / LOG, "a") as log:
-        return subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT).returncode
-
-
-def train_stage(left: dict[Path, list[str]], jobs: int) -> None:
-    """Trains the runs that are left. Once all have ended, exits with an error if any failed."""
-    failed = []
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        training = {pool.submit(train, folder, command): folder for folder, command in left.items()}
-        for number, done in enumerate(as_completed(training), 1):
-            folder = training[done]
-            if done.result() or not is_finished(folder):
-                failed.append(folder)
-            ended = f"failed, see {folder / LOG}" if folder in failed else "finished"
-            print(f"{number} of {len(left)}: {folder.name} {ended}", flush=True)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if failed:
-        sys.exit(
-            f"error: {len(failed)} runs failed, and the next ones need them. Repeat the command to start them over."
-        )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m rivals.launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("domain", choices=STAGES)
-    domain, given = parser.parse_args().domain, os.environ.get
-    output = Path(given("OUTPUT") or PROJECT / "results/rivals").absolute()
-    jobs = given("JOBS") or str(run_json.hardware()["cores"])
-    if not jobs.isdigit() or not int(jobs):
-        parser.error(f"JOBS={jobs}: a number of runs, above 0, expected.")
-    checkout = Path(given("CHECKOUTS") or PROJECT / "checkouts", "verl").absolute()
-    os.environ["CHECKOUTS"] = str(checkout.parent)  # for runs, which start in other folders
-    if domain == "llm" and not (checkout / "verl/utils/era.py").is_file():
-        parser.error(f"{checkout} is not verl with the overlay. Run: python3 apply.py apply verl")
-    for stage in STAGES[domain](output):
-        left = {output / name: [sys.executable, "-m", *words] for name, words in stage.items()}
-        left = {folder: command for folder, command in left.items() if not is_finished(folder)}
-        if left and given("DRY_RUN", "0") != "0":
-            for folder, command in left.items():
-                at = shlex.quote(str(folder))
-                print(f"mkdir -p {at} && cd {at} && PYTHONPATH={PROJECT} OMP_NUM_THREADS=1 {shlex.join(command)}")
+def start(domain: str, added: list[str]) -> None:
+    host = Stages(domain)
+    if added:
+        raise grid.Refused(f"{' '.join(added)}: the protocol has no further flags.")
+    if domain == "llm" and not (host.checkouts / "verl/verl/utils/era.py").is_file():
+        raise grid.Refused(f"{host.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
+    for stage in STAGES[domain](host.output):
+        host.runs = [grid.Run(host.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
+        left = [run for run in host.runs if not host.is_finished(run)]
+        if left and grid.is_on("DRY_RUN"):
+            grid.print_commands(host, host.runs)
             print("note: the runs of a next stage need these.", file=sys.stderr)
             return
+        if left and grid.is_on("CHECK_ONLY"):
+            print(f"Nothing is missing; {len(left)} of the {len(host.runs)} runs of the next stage would start.")
+            return
         if left:
-            print(
-                f"{len(left)} of {len(stage)} runs to train, in {output}; each writes {LOG} and its steps as CSV",
-                flush=True,
-            )
-        train_stage(left, int(jobs))
-    print(f"All runs of docs/rivals/{domain}.md are finished, in {output}.")
+            print(f"{len(left)} of {len(stage)} runs to train, in {host.output}; each writes {grid.LOG}", flush=True)
+        if left and (failed := grid.train_all(host, left, by_ray=False)):
+            raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
+    print(f"All runs of docs/rivals/{domain}.md are finished, in {host.output}.")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("stopped. Repeating the command skips finished runs and starts the others over.")
+    sys.exit(grid.main(__doc__, STAGES, start))

@@ -10,6 +10,7 @@ which answers were sampled from the final weights; run.json. The model that a se
 import argparse
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from statistics import mean
@@ -125,7 +126,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
+    code = run_json.code(PROJECT, arguments.checkout)
+    known = {"method": arguments.method, "setting": arguments.setting, **code}
     record = run_json.begin("verl", arguments.task, arguments.seed, arguments.steps, PACKAGES, **known)
     run_json.start(Path(), record)
     weights = train(arguments)
@@ -135,5 +137,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that training.train_arm removes Ray's folder
     os.environ["OMP_NUM_THREADS"] = "1"
     main()

@@ -39,7 +39,7 @@ def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = s
         return change
     low, high = test(one, other).confidence_interval()
     cell = f"{change} ({low:+,.{digits}f} to {high:+,.{digits}f})"
-    return cell if low <= 0 <= high else f"**{cell}**"
+    return f"**{cell}**" if low > 0 or high < 0 else cell  # both are NaN where a seed has no value
 
 
 def chosen_and_fresh(numbers: pd.DataFrame, scores: pd.Series, settings: Mapping[str, Sequence[str]]) -> tuple:

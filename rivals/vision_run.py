@@ -2,8 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """Trains timm's test_resnet on scikit-learn's digits by one of the methods and evaluates it, in the current folder.
 
-Writes train.csv, with a row per evaluation while training; measures.csv, with a row per variant of the last evaluation
-and set of images; and run.json. An interrupted run starts over. Settings and protocol: docs/rivals/vision.md.
+Writes measures.csv, a row per variant of the final model and set of images, and run.json. An interrupted run starts
+over. Settings and protocol: docs/rivals/vision.md.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from rivals import vision
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")
-EVALUATED_EVERY, BATCH_SIZE = 8, 20
+BATCH_SIZE = 20
 PER_CLASS = 10  # training images
 LEARNING_RATE = float(vision.METHODS["baseline"][2])
 ECE_BINS = 15
@@ -97,54 +97,37 @@ def predict(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch
         return logits, activation(logits)
 
 
-def entropies(logits: torch.Tensor) -> torch.Tensor:
-    """(images, classes) -> (images,), in nats."""
-    return torch.special.entr(logits.softmax(-1)).sum(-1)
-
-
-def top1(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    return 100 * (logits.argmax(-1) == targets).double().mean().item()
-
-
-def train(method: str, value: float, seed: int, sets: dict[str, Images]) -> tuple[nn.Module, list[dict]]:
-    """The model after its last epoch, and rows of train.csv, whose entropies are with ERA on."""
+def train(method: str, value: float, seed: int, images: torch.Tensor, targets: torch.Tensor) -> nn.Module:
+    """The model after its last epoch."""
     random_seed(seed)
     model = era.timm.create_model(MODEL, num_classes=CLASSES, era_min_entropy=value if method == "era" else None)
     loss_fn = LOSSES[method](value) if method in LOSSES else nn.CrossEntropyLoss()
     rate = value if method == "baseline" else LEARNING_RATE
     optimizer = create_optimizer_v2(model, opt="adamw", lr=rate, weight_decay=2e-5)
     scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=vision.EPOCHS, warmup_epochs=2, warmup_lr=1e-5)
-    images, targets = sets["train"]
     loader = DataLoader(TensorDataset(scaled_to(model, images), targets), batch_size=BATCH_SIZE, shuffle=True)
-    held_out, rows = sets[vision.HELD_OUT], []
-    for epoch in range(1, vision.EPOCHS + 1):
-        scheduler.step(epoch - 1)
+    for epoch in range(vision.EPOCHS):
+        scheduler.step(epoch)
         model.train()
-        total = 0.0
         for batch, classes in loader:
             loss = loss_fn(model(batch), classes)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item()
-        if epoch % EVALUATED_EVERY == 0:
-            _, logits = predict(model, held_out[0])
-            found = entropies(logits)
-            row = {"global_step": epoch, "train_loss": total / len(loader), "eval_top1": top1(logits, held_out[1])}
-            rows.append({**row, "eval_entropy_mean": found.mean().item(), "eval_entropy_min": found.min().item()})
-    return model, rows
+    return model
 
 
 def measures(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """top-1 and ECE in percent, NLL and entropies in nats. logits: (images, classes) fp64; targets: (images,) int64."""
-    probabilities, found = logits.softmax(-1), entropies(logits)
+    probabilities = logits.softmax(-1)
+    entropies = torch.special.entr(probabilities).sum(-1)
     calibration = CalibrationError(task="multiclass", num_classes=CLASSES, num_bins=ECE_BINS)
     return {
-        "top1": top1(logits, targets),
+        "top1": 100 * (logits.argmax(-1) == targets).double().mean().item(),
         "ece": 100 * calibration(probabilities, targets).item(),
         "nll": CategoricalNLL()(probabilities, targets).item(),
-        "entropy_mean": found.mean().item(),
-        "entropy_min": found.min().item(),
+        "entropy_mean": entropies.mean().item(),
+        "entropy_min": entropies.min().item(),
     }
 
 
@@ -170,11 +153,6 @@ def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dic
     return rows
 
 
-def write_csv(file: Path, rows: list[dict]) -> None:
-    """Writes six digits of every number."""
-    pandas.DataFrame(rows).to_csv(file, index=False, float_format="%.6g", na_rep="nan")
-
-
 def run(arguments: argparse.Namespace, folder: Path) -> None:
     if run_json.read(folder).get("finished"):
         sys.exit(f"vision_run.py: error: {folder} holds a finished run. Start this one in another folder.")
@@ -183,12 +161,11 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES, **known)
     run_json.start(folder, record)
     sets = image_sets()
-    model, rows = train(arguments.method, float(arguments.setting), arguments.seed, sets)
-    write_csv(folder / "train.csv", rows)
-    del sets["train"]
+    model = train(arguments.method, float(arguments.setting), arguments.seed, *sets.pop("train"))
     images, targets = sets[vision.TEST]
     sets |= {name: (shifted, targets) for name, shifted in corrupted(images).items()}
-    write_csv(folder / vision.MEASURES, evaluate(model, arguments.method, sets))
+    rows = pandas.DataFrame(evaluate(model, arguments.method, sets))
+    rows.to_csv(folder / vision.MEASURES, index=False, float_format="%.6g", na_rep="nan")
     run_json.finish(folder, record, time.process_time())
 
 

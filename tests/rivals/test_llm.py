@@ -13,6 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from demo.llm import config
+from recipes import grid
 from rivals import launch, llm, llm_run, records
 
 
@@ -71,16 +72,18 @@ def test_stages_follow_the_protocol_and_records_hold_their_runs(tmp_path):
     assert ",0.66667," in (tables / "llm/samples.csv").read_text()
 
 
-def test_a_stage(tmp_path, capsys):
-    """An interrupted run starts over in an empty folder; one that fails ends the launch after all others."""
-    (tmp_path / "interrupted").mkdir()
-    (tmp_path / "interrupted/train.csv").touch()
-    finished = "import os, pathlib; assert not os.path.exists('train.csv'); pathlib.Path('run.json').write_text('{}')"
-    left = {"broken": "print('reason'); exit(3)", "interrupted": finished.replace("{}", '{"finished": true}')}
-    with pytest.raises(SystemExit, match="1 runs failed"):
-        launch.train_stage({tmp_path / name: [sys.executable, "-c", code] for name, code in left.items()}, 1)
-    assert launch.is_finished(tmp_path / "interrupted") and (tmp_path / "broken/log.txt").read_text() == "reason\n"
-    assert "2 of 2: interrupted finished" in capsys.readouterr().out
+def test_a_stage_waits_for_all_runs_of_the_one_before(tmp_path, monkeypatch, capsys):
+    stages = {"first": ["no_such_module"]}, {"second": ["no_such_module"]}
+    monkeypatch.setitem(launch.STAGES, "vision", lambda output: iter(stages))
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    with pytest.raises(grid.Refused, match="No module named no_such_module"):
+        launch.start("vision", [])
+    assert (tmp_path / "first/log.txt").exists() and not (tmp_path / "second").exists()
+    for variable in ("CHECK_ONLY", "DRY_RUN"):
+        monkeypatch.setenv(variable, "1")
+        launch.start("vision", [])
+    assert "1 of the 1 runs of the next stage would start" in capsys.readouterr().out
+    assert not (tmp_path / "first/interrupted-1").exists()
 
 
 @pytest.mark.grid

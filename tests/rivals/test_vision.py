@@ -22,7 +22,6 @@ def vision_run():
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vision, "EPOCHS", 2)
-        patch.setattr(vision_run, "EVALUATED_EVERY", 1)
         patch.setattr(vision, "SHIFTS", {name: vision.SHIFTS[name] for name in ("Snow-1", "GaussianNoise-2")})
         yield vision_run
 
@@ -61,7 +60,7 @@ def test_off_is_the_same_weights(vision_run):
     from era.discrete import EntropyRegularizingActivation
 
     sets = vision_run.image_sets()
-    model, rows = vision_run.train("era", 0.6, 101, sets)
+    model = vision_run.train("era", 0.6, 101, *sets["train"])
     images, targets = (part[:200] for part in sets["heldout"])
     plain = timm.create_model("test_resnet", num_classes=10)
     plain.load_state_dict(model.state_dict())
@@ -69,7 +68,6 @@ def test_off_is_the_same_weights(vision_run):
     expected, _ = vision_run.predict(plain, images)
     assert torch.equal(off, expected) and not torch.equal(off, on) and off.dtype == torch.float64
     torch.testing.assert_close(on, EntropyRegularizingActivation(10, 0.6)(expected))
-    assert [row["global_step"] for row in rows] == [1, 2]
     found = {row["variant"]: row for row in vision_run.evaluate(model, "era", {"heldout": (images, targets)})}
     assert found["off"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(expected, targets).item())
     assert found["plain"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(on, targets).item())
@@ -85,8 +83,8 @@ def test_the_same_seed_gives_the_same_numbers(vision_run, tmp_path):
         (tmp_path / name).mkdir()
         words = ["--method", "focal", "--setting", "2", "--seed", seed]
         vision_run.run(vision_run.parse_arguments(words), tmp_path / name)
-        written[name] = [(tmp_path / name / file).read_text() for file in ("train.csv", "measures.csv")]
-    assert written["one"] == written["same"] and written["one"][0] != written["other"][0]
+        written[name] = (tmp_path / name / "measures.csv").read_text()
+    assert written["one"] == written["same"] != written["other"]
     record = json.loads((tmp_path / "one/run.json").read_text())
     assert record["finished"] and record["versions"]["torch-uncertainty"] and record["cpu_seconds"] > 0
     table = records.gather(tmp_path)["vision/measures"]
