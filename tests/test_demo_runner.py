@@ -50,7 +50,7 @@ def training(folder, code):
         rows=lambda: csv_rows(folder / "rows.csv"),
         length=2,
         show=lambda rows: f"loss {rows['loss'].iloc[-1]}",
-        record={"commit": "0123456789", "modified": True},
+        record={"host": "verl 0.4.1", "commit": "0123456789", "modified": True},
     )
 
 
@@ -68,6 +68,8 @@ def test_trainings_leave_their_folders_finished_and_are_reused(tmp_path, capsys)
     trained = f"trained on {record['ended'][:10]} at commit 0123456 with changes"
     assert both(fresh=False) == [f"{name}: reused, {trained}" for name in ("one", "other")]
     assert not any("reused" in line for line in both(fresh=True))
+    run_json.write(tmp_path / "one", {**record, "host": "verl 0.9.1"})
+    assert len([line for line in both(fresh=False) if "reused" in line]) == 1
 
 
 @pytest.mark.parametrize("code", ["raise ImportError('broken')", "print('broken'); raise SystemExit"])

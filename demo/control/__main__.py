@@ -58,7 +58,7 @@ def demo(arguments: argparse.Namespace) -> None:
         out,
     )
     runs = []
-    for seed in arguments.seeds:
+    for seed in dict.fromkeys(arguments.seeds):
         arms = [Run(arm, seed, arguments.steps) for arm in ARMS]
         train([prepare(run, checkout, out) for run in arms], arguments.fresh)
         runs += arms

@@ -20,15 +20,6 @@ STYLES = {
 }
 
 
-def read(runs: list[Run], out: Path) -> pandas.DataFrame:
-    """The rows of all runs' curves, each with its run's name and seed."""
-    found = []
-    for run in runs:
-        curves = pandas.read_csv(out / run.folder / CURVES_FILE, float_precision="round_trip")
-        found.append(curves.assign(name=run.name, seed=run.seed))
-    return pandas.concat(found, ignore_index=True)
-
-
 def measures(curves: pandas.DataFrame) -> pandas.Series:
     """Of one run, NaN for what its agent lacks: the return at the end; the policy's entropy, smallest and in the last
     tenth; the smallest margin of the Gaussian's entropy above its target, H0 + delta; delta at the end.
@@ -57,7 +48,7 @@ def held(runs: pandas.DataFrame) -> str:
 
 def end(runs: list[Run], out: Path) -> None:
     """The end of the demo: its table, picture and runs.csv."""
-    curves = read(runs, out)
+    curves = tables.read(runs, out, CURVES_FILE)
     table = curves.groupby(["name", "seed"], sort=False).apply(measures, include_groups=False).reset_index()
     table.to_csv(out / "runs.csv", index=False)
     h0, seeds = DIMENSIONS * TARGET_ENTROPY, ", ".join(map(str, curves["seed"].unique()))

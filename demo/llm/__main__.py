@@ -28,9 +28,10 @@ def warm_up(settings: Settings, checkout: Path, out: Path, fresh: bool = False) 
     from demo.runner.training import begin, empty, is_reused, run_json
 
     folder = out / f"warmup-{settings.task}-seed{settings.seed}"
-    if is_reused(folder, "warm-up", fresh):
+    host = "transformers"
+    if is_reused(folder, "warm-up", host, fresh):
         return folder
-    record = begin("transformers", settings.task, "warm-up", settings.seed, warmup.MAX_UPDATES, checkout)
+    record = begin(host, settings.task, "warm-up", settings.seed, warmup.MAX_UPDATES, checkout)
     accuracy = warmup.write_model(empty(folder), chain.TASKS[settings.task], settings.seed)
     run_json.finish(folder, {**record, "accuracy": accuracy})
     print(f"warm-up: {accuracy:.0%} of the answers are right", flush=True)

@@ -56,22 +56,9 @@ def end(settings: config.Settings, folder: Path) -> None:
         name: {label: f"{value:.{digits}f}" for label, (value, digits) in one.items()} for name, one in found.items()
     }
     table = pandas.DataFrame(shown).replace("nan", "-").to_string(col_space=7)
-    draw(settings, steps, folder / "entropy.png")
-    ends = {name: one["response_entropy"].tail(LAST).mean() for name, one in steps.items()}
-    tables.print_end(table, held(settings.omega_low, ends), folder / "entropy.png", folder / "runs.csv")
-
-
-def draw(settings: config.Settings, steps: dict[str, pandas.DataFrame], file: Path) -> None:
-    titles = {
-        "response_entropy": "response entropy (nats)",
-        "reward": "mean reward",
-        "distinct_right": f"distinct right answers of {config.ANSWERS}",
-    }
     window = LAST + 1 if settings.steps > LAST else 1  # the mean of fewer steps is a flat line
     both = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
-    figure, axes = tables.picture(both, "step", titles, STYLES, window)
-    bound = rf"$\omega_\mathrm{{low}}$ = {settings.omega_low}"
-    axes[0].axhline(settings.omega_low, color="0.5", linestyle=":", linewidth=1.2, label=bound)
-    for axis in axes:
-        axis.set_ylim(bottom=0)
-    tables.save(figure, file, f"task {settings.task}, seed {settings.seed} (thin: each step; thick: mean of {window})")
+    note = f"task {settings.task}, seed {settings.seed}"
+    tables.entropy_picture(both, STYLES, config.ANSWERS, settings.omega_low, window, note, folder / "entropy.png")
+    ends = {name: one["response_entropy"].tail(LAST).mean() for name, one in steps.items()}
+    tables.print_end(table, held(settings.omega_low, ends), folder / "entropy.png", folder / "runs.csv")

@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The end of a demo: a table, one line of what held, a picture, and where there is more."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -11,6 +12,12 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 PAGE = "docs/demos.md"
+
+
+def read(runs: Iterable, out: Path, file: str) -> pandas.DataFrame:
+    """The rows of that file of all runs, each with its run's name and seed."""
+    found = (pandas.read_csv(out / run.folder / file).assign(name=run.name, seed=run.seed) for run in runs)
+    return pandas.concat(found, ignore_index=True)
 
 
 def rows_and_means(runs: pandas.DataFrame, decimals: dict[str, int]) -> str:
@@ -43,6 +50,23 @@ def picture(curves: pandas.DataFrame, x: str, titles: dict[str, str], styles: di
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def entropy_picture(curves, styles: dict[str, dict], answers: int, low: float, window: int, note: str, file: Path):
+    """Saves the picture of a language model's runs over their steps: H_resp with its bound, reward, distinct answers.
+
+    curves, styles, window: as `picture` takes them. answers: to a prompt, in training. low: omega_low in nats.
+    """
+    titles = {
+        "response_entropy": "response entropy (nats)",
+        "reward": "mean reward",
+        "distinct_right": f"distinct right answers of {answers}",
+    }
+    figure, axes = picture(curves, "step", titles, styles, window)
+    axes[0].axhline(low, color="0.5", linestyle=":", linewidth=1.2, label=rf"$\omega_\mathrm{{low}}$ = {low:.2f}")
+    for axis in axes:
+        axis.set_ylim(bottom=0)
+    save(figure, file, f"{note} (thin: each step; thick: mean of {window})")
 
 
 def save(figure, file: Path, note: str) -> None:

@@ -19,8 +19,6 @@ from recipes import run_json
 
 LOG_FILE = "log.txt"
 POLL_SECONDS = 0.5
-# Floats are read to the last bit. pandas 3 always does so, and warns if the argument is given.
-FLOATS = {"float_precision": "round_trip"} if pandas.__version__ < "3" else {}
 PACKAGES = ("torch", "numpy", "transformers", "tensordict", "ray", "TransferQueue", "torchvision", "pillow")
 PACKAGES += ("scikit-learn", "gymnasium", "mujoco", "stable-baselines3", "trl", "accelerate")
 
@@ -55,10 +53,10 @@ def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, 
     return run_json.begin(host, task, seed, total_steps, PACKAGES, agent=agent, command=sys.orig_argv[1:], **code)
 
 
-def is_reused(folder: Path, label: str, fresh: bool) -> bool:
-    """Whether the folder has a finished run, which is then reused; prints a line that says so."""
+def is_reused(folder: Path, label: str, host: str, fresh: bool) -> bool:
+    """Whether the folder has a finished run of the host, which is then reused; prints a line that says so."""
     record = run_json.read(folder)
-    if fresh or not record.get("finished"):
+    if fresh or not record.get("finished") or record["host"] != host:
         return False
     commit, day = (record["commit"] or "unknown")[:7], record["ended"][:10]
     changes = " with changes" if record["modified"] else ""
@@ -75,7 +73,7 @@ def empty(folder: Path) -> Path:
 
 def train(trainings: list[Training], fresh: bool = False) -> None:
     """Runs the unfinished trainings side by side. One that fails ends the others; finished ones are kept."""
-    waiting = [training for training in trainings if not is_reused(training.folder, training.label, fresh)]
+    waiting = [run for run in trainings if not is_reused(run.folder, run.label, run.record["host"], fresh)]
     with contextlib.ExitStack() as stack:
         running = [
             stack.enter_context(contextlib.closing(_follow(training, position, fresh)))
@@ -123,4 +121,4 @@ def complete_lines(file: Path) -> str:
 def csv_rows(file: Path) -> pandas.DataFrame:
     """The complete rows of a CSV file that another process is writing."""
     text = complete_lines(file)
-    return pandas.read_csv(io.StringIO(text), **FLOATS) if text else pandas.DataFrame()
+    return pandas.read_csv(io.StringIO(text)) if text else pandas.DataFrame()

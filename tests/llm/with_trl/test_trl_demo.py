@@ -117,9 +117,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(start, tmp_path, monkeyp
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(training.Rows, "on_step_begin", stop_at_step_2)
         run(stopped, start, "era")
-    assert (stopped / "checkpoint-1" / STEPS_FILE).exists() and not (stopped / VALIDATION_FILE).exists()
+    assert (stopped / "checkpoint-1").exists() and not (stopped / VALIDATION_FILE).exists()
     shutil.copytree(stopped / "checkpoint-1", stopped / "checkpoint-2")
-    (stopped / "checkpoint-2" / STEPS_FILE).unlink()  # one that was being written
+    (stopped / "checkpoint-2/trainer_state.json").unlink()  # one that was being written
     resumed = run(stopped, start, "era")
     same = whole.columns.drop("step_seconds")
     assert resumed[same].equals(whole[same])
