@@ -131,20 +131,14 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
 
 
 def trl_curves(curves: pd.DataFrame, file: Path) -> None:
-    """Entropy, reward and diversity over the steps of TRL's runs, and ERA's bounds.
-
-    Means over the seeds that are recorded of all methods of the task.
-    """
+    """Entropy, reward and diversity over the steps of TRL's runs, means over the seeds, and ERA's bounds."""
     rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
-    tasks = [task for task in trl.TASKS if task in set(curves.task)]
-    figure = Figure((4.6 * len(tasks) + 1.5, 6.4))
-    axes = figure.subplots(len(rows), len(tasks), sharex=True, sharey="row", squeeze=False)
-    for task, column in zip(tasks, axes.T):
-        found = curves[curves.task == task]
-        seeds = set.intersection(*(set(runs.seed) for _, runs in found.groupby(["method", "setting"])))
-        means = found[found.seed.isin(seeds)].groupby(["method", "setting", "step"])[[*rows]].mean()
+    figure = Figure((4.6 * len(trl.TASKS) + 1.5, 6.4))
+    axes = figure.subplots(len(rows), len(trl.TASKS), sharex=True, sharey="row")
+    for task, column in zip(trl.TASKS, axes.T):
+        means = curves[curves.task == task].groupby(["method", "setting", "step"])[[*rows]].mean()
         for method, values in trl.TASKS[task].items():
-            for setting in (setting for setting in values if (method, setting) in means.index.droplevel("step")):
+            for setting in values:
                 name = trl.NAMES[method].format(setting)
                 pale = 0.5 if setting != values[0] else 1
                 look = {**style(method), "marker": None, "label": name, "alpha": pale}

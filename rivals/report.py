@@ -172,33 +172,31 @@ def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
     shown, lines = {**TRL_MEASURES, **TRL_TRAINING}, []
     for method, settings in trl.TASKS[task].items():
         for setting in settings:
-            found = numbers[numbers.index.isin([(task, method, setting, seed) for seed in trl.SEEDS])]
+            found = numbers.loc[[(task, method, setting, seed) for seed in trl.SEEDS]]
             cells = [joined(found[name], f".{digits}f") for name, digits in shown.items()]
-            lines.append([trl.NAMES[method].format(setting), *(cells if len(found) else ["to come"] * len(shown))])
+            lines.append([trl.NAMES[method].format(setting), *cells])
     heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "lowest H_resp"]
     return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
 
 
 def trl_comparisons(numbers: pd.DataFrame) -> str:
-    """ERA minus another method, over the seeds that both have; and what is left of the differences after Holm."""
+    """ERA minus another method, on the same seeds; and what is left of the differences after Holm's correction."""
     lines, p_values = [], {}
     for task, bound, method, setting in TRL_COMPARED:
         era, other = (
-            numbers[numbers.index.isin([(task, *names, seed) for seed in trl.SEEDS])].droplevel(KEY[:3])
+            numbers.loc[[(task, *names, seed) for seed in trl.SEEDS]].droplevel(KEY[:3])
             for names in (("era", bound), (method, setting))
         )
-        seeds = era.index.intersection(other.index)
-        era, other = era.loc[seeds], other.loc[seeds]
         name = f"`{task}`: ERA, {bound}, minus {trl.NAMES[method].format(setting)}"
         cells = []
         for measure, digits in TRL_MEASURES.items():
             if task == "sums" and measure == "distinct_right":  # every sum has one right answer
                 cells.append("-")
                 continue
-            cells.append(difference(era[measure], other[measure], digits) if len(seeds) else "to come")
-            if len(seeds) > 1 and not era[measure].equals(other[measure]):
+            cells.append(difference(era[measure], other[measure], digits))
+            if not era[measure].equals(other[measure]):
                 p_values[f"{name}, {measure.replace('_', ' ')}"] = stats.ttest_rel(era[measure], other[measure]).pvalue
-        lines.append([name, str(len(seeds)), *cells])
+        lines.append([name, str(len(trl.SEEDS)), *cells])
     left = "; ".join(holm(p_values, 14)) or "none"
     rows = table(["", "seeds", *(name.replace("_at_", "@").replace("_", " ") for name in TRL_MEASURES)], lines)
     return f"{rows}\n\nOf the intervals that exclude 0, these survive Holm's correction over the 14: {left}."
