@@ -173,7 +173,9 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
 
 
 def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str]]], file: Path) -> None:
-    """Mean return of each arm's seeds over the steps, with its 95 % interval.
+    """Mean return of each arm's seeds over the steps, with its 95 % interval; of two seeds, with each of them.
+
+    The interval of two seeds would be twelve standard errors to either side, and dwarf the curves.
 
     Args:
         panels: by title, the curves of each agent's seeds, and each agent's label.
@@ -181,10 +183,14 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
     figure = Figure((4.8 * len(panels), 5.4))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for (title, (curves, labels)), axis in zip(panels.items(), axes):
-        for agent, found in curves.items():
-            found, color = mean_curve(found), ARM_COLORS[agent]
+        for agent, seeds in curves.items():
+            found, color = mean_curve(seeds), ARM_COLORS[agent]
             axis.plot(found.index, found["mean"], color=color, label=labels[agent], linewidth=1.4)
-            axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
+            if len(seeds) > 2:
+                axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
+                continue
+            for curve in seeds:
+                axis.plot(curve.index, curve, color=color, linewidth=0.7, alpha=0.5)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("step")
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -293,7 +293,7 @@ OBAC = {
     "sac_era": "SAC-ERA",
     "obac_era": "OBAC-ERA",
 }
-OBAC_SEEDS = (1,)  # those that are recorded of every agent
+OBAC_SEEDS = (1, 2)  # those that are recorded of every agent
 OBAC_VALUES = {
     "policy_value": "value of the policy",
     "buffer_q": "Q of the buffer's best policy",
