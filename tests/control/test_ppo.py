@@ -260,6 +260,23 @@ def test_a_run_of_eapo_trains_on_its_advantage_in_scaled_rewards(patched_ppo, tr
     assert rows(found)[-1]["mean_log_std"] != rows(faulty)[-1]["mean_log_std"]
 
 
+def test_eapo_tells_a_time_limit_from_a_termination(patched_ppo, train):
+    """Episodes of Pendulum end at 200 steps, and never otherwise."""
+    seen = []
+
+    def watch(modules):
+        upstreams = modules.eapo.EntropyAdvantage.add
+
+        def add(self, *arguments):
+            seen.append(torch.cat(arguments[-2:], 1))
+            return upstreams(self, *arguments)
+
+        modules.eapo.EntropyAdvantage.add = add
+
+    train(patched_ppo, *VARIANTS["eapo"], "--env", "Pendulum-v1", change=watch)
+    assert torch.cat(seen).sum(0).tolist() == [0, 3]  # terminated, ended; of 3 batches of 256 steps
+
+
 def test_eapos_critic_learns_both_returns(agent):
     made, fast = agent("parameter", eapo_tau=0.3)
     states, targets = torch.randn(32, 5), torch.randn(32, 2)

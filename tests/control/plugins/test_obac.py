@@ -16,7 +16,7 @@ import pytest
 from sbx import SAC
 
 from era.sbx import era_actor
-from recipes.control.obac import OBAC, expectile_loss, update_offline
+from recipes.control.obac import OBAC, SWITCHES, expectile_loss, update_offline
 
 B, RATE, DISCOUNT = 32, 0.01, 0.97
 
@@ -43,6 +43,11 @@ def in_float64(tree):
     return jax.tree.map(
         lambda x: jnp.asarray(x, jnp.float64) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x, tree
     )
+
+
+def with_other_targets(state):
+    """The target networks differ from the networks, as they do from the first update on."""
+    return state.replace(target_params=jax.tree.map(lambda x: x + 0.1, state.params))
 
 
 def weights(params, critic=None):
@@ -82,6 +87,7 @@ def test_the_loss_has_its_minimum_at_the_expectile(expectile):
 def test_a_step_of_the_buffers_critics(float64, batch):
     observations, actions, next_observations, rewards, dones, discounts = batch
     before = in_float64(linear(expectile=0.8).policy.qf_state)
+    before = before.replace(offline=with_other_targets(before.offline))
     after = update_offline(before, *map(jnp.asarray, batch))
     value = applied(before.offline_value.params, observations)
     target = rewards + (1 - dones) * discounts * applied(before.offline_value.params, next_observations)
@@ -100,6 +106,7 @@ def test_a_step_of_the_buffers_critics(float64, batch):
     np.testing.assert_allclose(new[1], bias - RATE * slope.mean(), atol=1e-10)
     q_mu = np.minimum(*(applied(before.offline.params, inputs, critic) for critic in range(2)))
     np.testing.assert_allclose(after.values[1:], [q_mu.mean(), value.mean()], atol=1e-10)
+    np.testing.assert_array_equal(after.actions, actions)  # which the policy may imitate
 
 
 @pytest.mark.parametrize("imitates", [True, False])
@@ -167,6 +174,7 @@ def test_the_reward_switch_compares_a_value_without_entropy(float64, batch):
     model = linear(switch="reward")
     actor = model.policy.actor_state.replace(params=in_float64(model.policy.actor_state.params))
     before = in_float64(model.policy.qf_state)
+    before = before.replace(reward_critics=with_other_targets(before.reward_critics))
     key = jax.random.PRNGKey(5)
     after, _, _ = model.update_critic(actor, before, model.ent_coef_state, *map(jnp.asarray, batch), key)
     next_policy = actor.apply_fn(actor.params, jnp.asarray(next_observations))
@@ -211,10 +219,11 @@ def test_without_imitation_it_is_sac():
     settings = {"batch_size": 32, "learning_starts": 100, "seed": 3, "policy_kwargs": {"net_arch": [32, 32]}}
     env = gymnasium.make("Pendulum-v1")
     sac = SAC("MlpPolicy", env, **settings).learn(300)
-    obac = OBAC("MlpPolicy", env, imitation_weight=0.0, **settings).learn(300)
-    for name in ("qf_state", "actor_state"):
-        for ours, theirs in zip(*(jax.tree.leaves(getattr(model.policy, name).params) for model in (obac, sac))):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)  # XLA adds up in another order
+    for switch in SWITCHES:
+        obac = OBAC("MlpPolicy", env, imitation_weight=0.0, switch=switch, **settings).learn(300)
+        for name in ("qf_state", "actor_state"):
+            for ours, theirs in zip(*(jax.tree.leaves(getattr(model.policy, name).params) for model in (obac, sac))):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5)  # XLA adds up in another order
 
 
 def test_obac_era_is_loaded_as_it_was(tmp_path):

@@ -126,6 +126,30 @@ def test_the_papers_settings(flags):
             np.testing.assert_allclose(change, -decay * value, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "flags, switch, alpha",
+    [
+        (["--obac", "soft"], "soft", 1),
+        (["--obac", "reward"], "reward", 1),
+        (["--obac", "soft", "--era"], "soft", 0),
+    ],
+)
+def test_obacs_settings(flags, switch, alpha, tmp_path):
+    """The weight is the paper's (app. impl_continuous), the expectile its release's."""
+    arguments = sac_train.parse_arguments(["--task", "Hopper-v4", "--buffer_size", "500", "--width", "16", *flags])
+    found = sac_train.make_model(arguments)
+    critics = found.policy.qf_state
+    assert found.switch == switch and (critics.reward_critics is not None) == (switch == "reward")
+    assert (float(critics.weight), float(critics.expectile)) == (pytest.approx(1e-3), pytest.approx(0.9))
+    assert float(found.ent_coef_state.apply_fn({"params": found.ent_coef_state.params})) == pytest.approx(alpha)
+
+    recorder = sac_train.Recorder(arguments, found, tmp_path)
+    for updates, imitations, share in ((10, 4, 0.4), (30, 9, 0.25), (30, 9, 0)):  # since the last row
+        found._n_updates = updates
+        found.policy.qf_state = critics.replace(imitations=imitations)
+        assert recorder.offline_numbers()[-1] == share
+
+
 def test_entropies_are_those_of_the_bounded_policy():
     """tanh of a Gaussian, against the mean of -log p over many samples of each state."""
     found = model("--width", "16")
