@@ -49,7 +49,7 @@ ARM_COLORS = {
     "sac": "black",
     "sac_era": "#2b7bba",
     "obac": "#d1611a",
-    "obac-reward": "#e8a06b",
+    "obac-reward": "#5f8f3e",
     "obac_era": "#8b5fa8",
 }
 # title: task, setting of ERA
@@ -173,9 +173,7 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
 
 
 def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str]]], file: Path) -> None:
-    """Mean return of each arm's seeds over the steps, with its 95 % interval; of two seeds, with each of them.
-
-    The interval of two seeds would be twelve standard errors to either side, and dwarf the curves.
+    """Mean return of each arm's seeds over the steps, with its 95 % interval.
 
     Args:
         panels: by title, the curves of each agent's seeds, and each agent's label.
@@ -186,11 +184,7 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
         for agent, seeds in curves.items():
             found, color = mean_curve(seeds), ARM_COLORS[agent]
             axis.plot(found.index, found["mean"], color=color, label=labels[agent], linewidth=1.4)
-            if len(seeds) > 2:
-                axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
-                continue
-            for curve in seeds:
-                axis.plot(curve.index, curve, color=color, linewidth=0.7, alpha=0.5)
+            axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("step")
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))

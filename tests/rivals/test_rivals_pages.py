@@ -220,21 +220,29 @@ def test_table_and_curves_of_eapo(ppo_records, tmp_path):
 
 
 def test_table_of_obac(tmp_path, monkeypatch):
-    """Returns and values are of the last three evaluations, imitations of all updates; a missing agent is to come."""
-    for agent, seed, end in (("sac", 1, 1000.0), ("sac", 2, 1400.0), ("obac", 1, 2000.0), ("obac", 2, 2600.0)):
-        folder = tmp_path / f"records/obac/HalfCheetah-v4-{agent}-seed{seed}"
-        folder.mkdir(parents=True)
-        rows = {"global_step": range(4), "eval_avg_return": [9, end - 1, end, end + 1]}
-        if agent == "obac":
-            rows["imitation_share"] = [0, 0, 0.3 * seed, 0.3 * seed]
-            rows |= {"policy_value": [9, 1, 2, 3], "buffer_q": [9, 4, 5, 6], "buffer_value": [9, 7, 8, 9]}
-        pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
+    """Returns and values are of the last three evaluations, imitations of all updates."""
+    ends = {"sac": (1000, 1400), "sac_era": (1200, 1500), "obac": (2000, 2600), "obac-reward": (2100, 2200)}
+    ends["obac_era"] = (1300, 2700)
+    for agent, returns in ends.items():
+        for seed, end in enumerate(returns, start=1):
+            folder = tmp_path / f"records/obac/HalfCheetah-v4-{agent}-seed{seed}"
+            folder.mkdir(parents=True)
+            rows = {"global_step": range(4), "eval_avg_return": [9, end - 1, end, end + 1]}
+            if agent.startswith("obac"):
+                rows["imitation_share"] = [0, 0, 0.3 * seed, 0.3 * seed]
+                rows |= {"policy_value": [9, 1, 2, 3], "buffer_q": [9, 4, 5, 6], "buffer_value": [9, 7, 8, 9]}
+            pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
     monkeypatch.setattr(records, "PROJECT", tmp_path)
-    monkeypatch.setattr(report, "OBAC_SEEDS", (1, 2))
-    found = stats.ttest_ind([2000, 2600], [1000, 1400], equal_var=False).confidence_interval()
-    assert report.obac_table().splitlines()[2:5] == [
-        "| SAC | 1,000, 1,400 | 1,200 | - | - | - | - | - | - |",
-        f"| OBAC | 2,000, 2,600 | 2,300 | +1,100 ({found.low:+,.0f} to {found.high:+,.0f}) | - "
+
+    def minus(one, other):
+        found = stats.ttest_ind(ends[one], ends[other], equal_var=False).confidence_interval()
+        mean = sum(ends[one]) / 2 - sum(ends[other]) / 2
+        return f"{mean:+,.0f} ({found.low:+,.0f} to {found.high:+,.0f})"
+
+    lines = report.obac_table().splitlines()[2:]
+    assert len(lines) == 5
+    assert lines[:2] == [
+        f"| SAC | 1,000, 1,400 | 1,200 | - | {minus('obac_era', 'sac')} | - | - | - | - |",
+        f"| OBAC | 2,000, 2,600 | 2,300 | {minus('obac', 'sac')} | {minus('obac_era', 'obac')} "
         "| 20 %, 40 % | 2, 2 | 5, 5 | 8, 8 |",
-        "| OBAC, reward switch | to come | - | - | - |  |  |  |  |",
     ]
