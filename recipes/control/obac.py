@@ -103,7 +103,7 @@ class OBAC(SAC):
         expectile: tau.
         imitation_weight: lambda; with 0 the policy is SAC's.
         switch: which value of the policy is compared with mu*'s: "soft" is SAC's Q, as in the
-            paper, which includes alpha times the entropy to come; "reward" is a Q without entropy.
+            authors' release, with alpha times the entropy to come; "reward" is a Q without entropy.
         The others are sbx's. A schedule of learning rates reaches SAC's own networks alone.
     """
 
