@@ -10,7 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
 GIVEN := PYTHON CHECKOUTS VERL TRL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
-	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3
+	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3 MODEL
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
@@ -93,6 +93,7 @@ drift: $(call ready,cpu)
 	@$(CPU) -m tools.drift
 
 ##@ The paper's runs (DRY_RUN=1 prints commands, CHECK_ONLY=1 names what is missing, ARGS="...")
+## llm-model: their models, with 32,768 positions (MODEL=Qwen2.5-Math-7B; RAY_DATA_HOME=~/verl)
 ## llm-data: their data (SETS="train math ood", DATA=~/verl/data)
 ## llm-merge, llm-eval: a checkpoint's model and scores (CKPT, MODEL_PATH, SETS, OUT, EVAL)
 ## llm-RUN: on 32 GPUs (docs/llm/recipes.md); RUN is one of

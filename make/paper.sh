@@ -39,7 +39,8 @@ split() {
 }
 
 # find_python ENVIRONMENT: sets `python` to PYTHON if given; else, for a -gpu ENVIRONMENT, to the active python3 if that
-# has what the run needs; else to the python of this project's ENVIRONMENT, which is set up first.
+# has what the run needs; else to the python of this project's ENVIRONMENT, which is set up first. With CHECK_ONLY and an
+# LLM run it is python3 where nothing is set up: the check works with any Python, and names what that lacks.
 find_python() {
     local environment=$ENVIRONMENTS/$1 lacks=
     python=${PYTHON:-$(absolute "$environment")/bin/python}
@@ -48,6 +49,10 @@ find_python() {
     elif [[ -z "$PYTHON" && ! -f "$environment/installed" ]]; then
         if is_on "$DRY_RUN"; then
             echo "note: $environment is not set up yet; make does that before the first run" >&2
+            return
+        fi
+        if is_on "$CHECK_ONLY" && [[ "$subject" == llm ]]; then
+            python=python3
             return
         fi
         ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet.${lacks:+ $lacks} make sets one up in" \
@@ -83,7 +88,12 @@ llm() {
     for script in overlays/verl/recipe/era/run_*.sh; do
         [[ "$(llm_name "$script")" != "$name" ]] || break
     done
-    find_file "recipe/era/${script##*/}"
+    file=$CHECKOUTS/verl/recipe/era/${script##*/}
+    if [[ ! -e "$CHECKOUTS/verl" ]] && { is_on "$DRY_RUN" || is_on "$CHECK_ONLY"; }; then
+        file=$script
+        export VERL_CHECKOUT=$(absolute "$CHECKOUTS/verl")
+    fi
+    [[ -f "$file" ]] || find_file "recipe/era/${script##*/}"
     find_python verl-gpu
     train bash "$file"
 }
@@ -134,7 +144,7 @@ evaluate() {
 
 target=$1 subject=${1%%-*} name=${1#*-}
 if [[ "$target" == llm-eval ]]; then split EVAL; else split ARGS; fi
-! is_on "$CHECK_ONLY" || [[ "$target" != llm-@(data|merge|eval) ]] ||
+! is_on "$CHECK_ONLY" || [[ "$target" != llm-@(model|data|merge|eval) ]] ||
     fail "$target has no CHECK_ONLY. DRY_RUN=1 prints its command."
 case $target in
     runs) runs "$2" && exit ;;
@@ -142,6 +152,11 @@ case $target in
         read -ra sets <<< "$SETS"
         find_python cpu
         run "SETS, the sources nor the space in DATA" "$python" -m recipes.llm.data "${sets[@]}" --out "$DATA" ;;
+    llm-model)
+        read -ra models <<< "$MODEL"
+        find_python cpu
+        run "the model, the hub nor the space on the disk" \
+            "$python" -m recipes.llm.model "${models[@]}" --out "$RAY_DATA_HOME/models" ;;
     llm-merge) merge ;;
     llm-eval) evaluate ;;
     *-results) exec python3 -m recipes.results ${OUTPUT:+"$OUTPUT"} ;;

@@ -3,7 +3,8 @@
 """python check_gpu_environment.py FRAMEWORK: does this environment have what it needs on GPUs?
 
 FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a line on what it lacks. Only installed
-versions are read; nothing is imported.
+versions are read; nothing is imported. The check before an LLM run asks the same (recipes/llm/preflight.py); for that,
+a patched checkout of verl has copies of this file and of the requirements.
 
 What is needed stands in FRAMEWORK-gpu.in, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the requirements with the
 comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's and HumanoidBench's own
@@ -12,6 +13,7 @@ requirements. timm has none; torch below 2.4 lacks names that its overlay uses.
 
 import re
 import sys
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -29,9 +31,12 @@ def parse(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.match(r"\d+(\.\d+)*", version).group().split("."))
 
 
-def problems(framework: str) -> list[str]:
+def problems(framework: str, unused: Collection[str] = ()) -> list[str]:
+    """What is missing or of another version, without the packages that the run does not use."""
     found = []
     for name, bounds in needed(framework).items():
+        if name in unused:
+            continue
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -5,23 +5,35 @@
     python -m MODULE [--record] [--added N] CONFIG_DIR -- OVERRIDES
 
 MODULE is recipe.era.preflight in a patched checkout of verl 0.4.1, and recipes.llm.preflight for verl 0.9. OVERRIDES
-are the run's. It checks for what verl would silently train with or stop at after hours, and for what most first runs
-lack; verl reports the rest itself when it starts. Exit code 0: nothing is missing.
+are the run's. It checks for what verl would silently train with, or would stop at after hours or only on the cluster,
+and for what most first runs lack; verl reports the rest itself when it starts. Exit code 0: nothing is missing.
+3: the run has reached its last step. 1: something is missing.
+
+Where verl cannot be imported, packages, GPUs, model and data are checked all the same, by the standard library alone.
 """
 
 import argparse
+import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 if __package__ == "recipe.era":
-    from recipe.era import run_json
+    from recipe.era import check_gpu_environment, run_json
 else:
     from recipes import run_json
+    from requirements import check_gpu_environment
 
+IS_PATCHED_CHECKOUT = __package__ == "recipe.era"  # and not verl 0.9
 TRACKER = "latest_checkpointed_iteration.txt"
+FINISHED = 3  # the exit code
+
+QWEN_MATH_POSITIONS = 32768  # of verl's recipe/dapo/run_dapo_qwen2.5_7b_math... scripts; Qwen2.5-Math has 4,096
 
 # What every run uses, and overrides that change nothing in what is trained.
 PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")
@@ -34,7 +46,7 @@ HARMLESS = (
 
 def era_check() -> Callable:
     """The function that validates ERA's settings in a whole configuration, with a ValueError."""
-    if __package__ == "recipe.era":
+    if IS_PATCHED_CHECKOUT:
         from verl.utils import era_config
 
         return era_config.check_trainer_config
@@ -45,11 +57,43 @@ def era_check() -> Callable:
 
 def problems(config) -> Iterator[str]:
     """What a run with this configuration, an OmegaConf of all of verl's settings, lacks."""
+    yield from package_problems(config)
     yield from batch_problems(config)
     yield from length_problems(config)
-    yield from gpu_problems(config)
-    yield from file_problems(config)
+    yield from gpu_problems(config.trainer.nnodes, config.trainer.n_gpus_per_node)
+    yield from model_problems(
+        Path(config.actor_rollout_ref.model.path).expanduser(),
+        longest_sequence(config),
+        config.actor_rollout_ref.model.get("override_config", {}).get("max_position_embeddings"),
+    )
+    for key in ("train_files", "val_files"):
+        files = config.data[key]
+        for file in [files] if isinstance(files, str) else files:
+            yield from data_problems(key, Path(file).expanduser(), config)
     yield from checkpoint_problems(config)
+
+
+def package_problems(config) -> Iterator[str]:
+    """What the environment lacks for a run on GPUs; verl would say so only on the cluster."""
+    unused = set()
+    if config.actor_rollout_ref.rollout.name != "vllm":
+        unused.add("vllm")
+    if "tensorboard" not in config.trainer.logger:
+        unused.add("tensorboard")
+    override = config.actor_rollout_ref.model.get("override_config", {})
+    # verl 0.4.1 takes the first name, verl 0.9 the second; both load flash-attn where neither is given.
+    attention = override.get("_attn_implementation") or override.get("attn_implementation") or "flash_attention_2"
+    if not attention.startswith("flash_attention"):
+        unused.add("flash-attn")
+    yield from environment_problems("verl" if IS_PATCHED_CHECKOUT else "verl-0.9", unused)
+
+
+def environment_problems(framework: str, unused: Collection[str] = ()) -> Iterator[str]:
+    if lacks := check_gpu_environment.problems(framework, unused):
+        yield (
+            f"packages: {sys.executable}: {'; '.join(lacks)}. Set PYTHON to that of the environment that trains; "
+            f"`make .venv/{framework}-gpu/installed` makes one."
+        )
 
 
 def ranks(config) -> tuple[int, int]:
@@ -88,20 +132,35 @@ def length_problems(config) -> Iterator[str]:
         "rollout.log_prob_max_token_len_per_gpu": rollout.log_prob_use_dynamic_bsz
         and rollout.log_prob_max_token_len_per_gpu,
     }
-    longest, shared = config.data.max_prompt_length + config.data.max_response_length, ranks(config)[0]
+    longest, shared = longest_sequence(config), ranks(config)[0]
     for key, tokens in budgets.items():
         if tokens and tokens * shared < longest:
             yield (
                 f"lengths: max_prompt_length + max_response_length = {longest} tokens do not fit into "
                 f"{key}={tokens} on {shared} GPUs."
             )
+    if rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < longest:
+        yield (
+            f"lengths: max_prompt_length + max_response_length = {longest} tokens do not fit into "
+            f"rollout.max_num_batched_tokens={rollout.max_num_batched_tokens}. verl's rollout asks for that with "
+            "enable_chunked_prefill; raise the one or switch off the other."
+        )
 
 
-def gpu_problems(config) -> Iterator[str]:
+def longest_sequence(config) -> int:
+    """The tokens of the longest prompt with the longest response."""
+    both = config.data.max_prompt_length + config.data.max_response_length
+    return max(both, config.actor_rollout_ref.rollout.get("max_model_len") or 0)
+
+
+def gpu_problems(nodes: int, wanted: int) -> Iterator[str]:
     """Of a run that starts Ray by itself; on a cluster verl asks Ray."""
-    import torch
+    if find_spec("torch"):
+        import torch
 
-    nodes, wanted, found = config.trainer.nnodes, config.trainer.n_gpus_per_node, torch.cuda.device_count()
+        found = torch.cuda.device_count()
+    else:
+        found = len(run_json.gpus())
     if "RAY_ADDRESS" not in os.environ and (nodes > 1 or found < wanted):
         yield (
             f"GPUs: the run wants {nodes} x {wanted} (NNODES x GPUS_PER_NODE), this machine has {found}. On several "
@@ -109,15 +168,102 @@ def gpu_problems(config) -> Iterator[str]:
         )
 
 
-def file_problems(config) -> Iterator[str]:
-    model = Path(config.actor_rollout_ref.model.path).expanduser()
-    if not (model / "config.json").is_file():
-        yield f"model: no {model}/config.json. Download the model into that folder, or set MODEL_PATH to another."
-    for key, variable in (("train_files", "TRAIN_FILE"), ("val_files", "TEST_FILE")):
-        files = config.data[key]
-        for file in [files] if isinstance(files, str) else files:
-            if not Path(file).expanduser().is_file():
-                yield f"data: no {file}. Make it with `make llm-data`, or set {variable} to another."
+def model_problems(folder: Path, longest: int, override: int | None = None) -> Iterator[str]:
+    """What the model's folder lacks for sequences of `longest` tokens.
+
+    verl and vLLM would stop at a model with too few positions, but only after the cluster is up and the weights are
+    loaded.
+
+    Args:
+        override: max_position_embeddings of verl's override_config, which reaches the actor and not vLLM.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        yield f"model: no {file}. `make llm-model` downloads the paper's models; MODEL_PATH names another folder."
+        return
+    try:
+        settings = json.loads(file.read_text())
+        has = positions(settings)
+        index = folder / "model.safetensors.index.json"
+        shards = {*json.loads(index.read_text())["weight_map"].values()} if index.is_file() else set()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        yield f"model: the JSON files of {folder} cannot be read ({error!r}). Download the model again."
+        return
+    if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
+        yield f"model: {folder} lacks {', '.join(missing)} of {index.name}. Download the model again."
+    if override is not None and has is not None and override != has:
+        yield (
+            f"positions: override_config.max_position_embeddings={override}, but vLLM reads {has:g} from {file}. Write "
+            "it there, and leave the override out."
+        )
+    elif has is not None and has < longest:
+        yield (
+            f"positions: prompt and response need {longest} positions, and {file} has {has:g} (the line "
+            f'"max_position_embeddings"). For Qwen2.5-Math, `make llm-model` makes a folder with {QWEN_MATH_POSITIONS}'
+            ", as verl's DAPO recipe asks. For another model, raise that line in a copy of the folder if the model can "
+            "do it, or set a shorter response."
+        )
+
+
+def positions(settings: dict[str, Any]) -> float | None:
+    """How many positions vLLM gives the model of this config.json; None if it has none of the usual keys.
+
+    With rope_scaling (rope_parameters since transformers 5), vLLM multiplies them as its _get_and_verify_max_len says.
+    """
+    settings = settings.get("text_config") or settings
+    found = settings.get("max_position_embeddings")
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    kind = rope.get("rope_type") or rope.get("type")
+    if found is None or kind in ("su", "longrope", "llama3"):
+        return found
+    if kind == "yarn":
+        found = rope.get("original_max_position_embeddings", found)
+    return found * rope.get("factor", 1)
+
+
+def data_problems(key: str, file: Path, config=None) -> Iterator[str]:
+    """What is wrong with a file of prompts.
+
+    verl would cut a prompt that is too long, or with data.truncation=error stop when it comes to it.
+    """
+    if not file.is_file():
+        variable = {"train_files": "TRAIN_FILE", "val_files": "TEST_FILE"}[key]
+        yield f"data: no {file}. Make it with `make llm-data`, or set {variable} to another."
+    elif config is not None and not config.data.get("filter_overlong_prompts"):
+        try:
+            longer, longest = long_prompts(file, config)
+        except (OSError, ValueError, KeyError) as error:  # of pyarrow and transformers too
+            yield f"data: the prompts of {file} cannot be read: {error!r}."
+        else:
+            if longer:
+                yield (
+                    f"data: {longer} prompts of {file} are longer than data.max_prompt_length="
+                    f"{config.data.max_prompt_length} tokens, the longest has {longest}. Raise that, or leave them out "
+                    "with data.filter_overlong_prompts=True."
+                )
+
+
+def long_prompts(file: Path, config) -> tuple[int, int]:
+    """How many prompts are longer than data.max_prompt_length, and the tokens of the longest; 0, 0 if none is."""
+    import pandas
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+    from transformers import AutoTokenizer
+
+    column = pyarrow.parquet.read_table(file, columns=[config.data.prompt_key])[config.data.prompt_key]
+    contents = pc.struct_field(pc.list_flatten(column), "content")
+    sizes = pandas.Series(pc.binary_length(contents)).groupby(pandas.Series(pc.list_parent_indices(column))).sum()
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+
+    def tokens(messages: list[dict]) -> int:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    # A token of a text has at least a byte of it, so that few prompts have to be counted.
+    most = config.data.max_prompt_length
+    longest = sizes[sizes > most - tokens([{"role": "user", "content": ""}])].index
+    counts = [count for count in map(tokens, column.take(pyarrow.array(longest)).to_pylist()) if count > most]
+    return len(counts), max(counts, default=0)
 
 
 def checkpoint_problems(config) -> Iterator[str]:
@@ -134,13 +280,47 @@ def checkpoint_problems(config) -> Iterator[str]:
                 f"checkpoint: {tracker} says {step!r}, and there is no such checkpoint. Write the number of the newest "
                 "complete global_step_<number> into it, or remove it to start from scratch."
             )
-        elif int(step) >= (trainer.total_training_steps or math.inf):  # verl would train a step more
-            yield f"steps: {tracker.parent} has reached step {step}. Raise TOTAL_STEPS, or set another CKPTS_DIR."
         elif start and int(step) <= int(str(start).rpartition("_")[2]):
             yield (
                 f"checkpoint: {tracker.parent} has step {step}, and this run starts from {start}: the folder is "
                 "another run's. Set CKPTS_DIR to a folder of its own."
             )
+
+
+def is_finished(config) -> bool:
+    """Whether the folder has a checkpoint of the last step; verl would train a step more."""
+    tracker = Path(config.trainer.default_local_dir) / TRACKER
+    if config.trainer.resume_mode == "disable" or not tracker.exists():
+        return False
+    step = tracker.read_text(errors="replace").strip()
+    last = config.trainer.total_training_steps or math.inf
+    return step.isdigit() and int(step) >= last and (tracker.parent / f"global_step_{step}").is_dir()
+
+
+def problems_without_verl(framework: str, config_dir: str, overrides: list[str]) -> Iterator[str]:
+    """What can be said where verl's configuration cannot be composed, by the standard library alone."""
+    text = (Path(config_dir) / "era_math.yaml").read_text()
+
+    def value(key: str) -> str:
+        given = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith(f"{key}=")]
+        if given:
+            return unquoted(given[-1])
+        return re.search(rf"^ +{key.rpartition('.')[2]}: (\S+)", text, re.MULTILINE)[1]
+
+    yield from environment_problems(framework)
+    yield from gpu_problems(int(value("trainer.nnodes")), int(value("trainer.n_gpus_per_node")))
+    longest = int(value("data.max_prompt_length")) + int(value("data.max_response_length"))
+    yield from model_problems(Path(value("actor_rollout_ref.model.path")), longest)
+    for key in ("train_files", "val_files"):
+        if not value(f"data.{key}").startswith("["):  # a list is left to hydra
+            yield from data_problems(key, Path(value(f"data.{key}")))
+
+
+def unquoted(word: str) -> str:
+    """A value without hydra's quotes and backslashes, which launch.sh has written."""
+    if not word.startswith("'"):
+        return word
+    return re.sub(r"(\\+)('|$)", lambda match: match[1][: len(match[1]) // 2] + match[2], word[1:-1])
 
 
 def write_record(config, overrides: list[str], added: int) -> None:
@@ -161,7 +341,7 @@ def write_record(config, overrides: list[str], added: int) -> None:
         agent=config.trainer.experiment_name,
         command=overrides,
         added=users,
-        as_paper=__package__ == "recipe.era" and run_json.is_as_paper(users, HARMLESS),
+        as_paper=IS_PATCHED_CHECKOUT and run_json.is_as_paper(users, HARMLESS),
         **run_json.code(Path.cwd()),
     )
     run_json.start(folder, record)
@@ -181,29 +361,57 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help="write run.json if nothing is missing")
     added = "how many of the overrides, the last ones, the user has added to the recipe's"
     parser.add_argument("--added", type=int, default=0, metavar="N", help=added)
+    missing = "the folder in which verl 0.4.1's checkout will be; all but its own settings is checked"
+    parser.add_argument("--without-checkout", metavar="FOLDER", help=missing)
     args = parser.parse_args(arguments)
+    found, config = [], None
+    try:
+        if args.without_checkout:
+            found.append(f"checkout: no {args.without_checkout}. Run `make apply`, then this check again.")
+            found.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+        elif IS_PATCHED_CHECKOUT and not find_spec("recipe.dapo"):
+            found.append(
+                f"checkout: {Path.cwd()} was made from verl's source package, which lacks recipe/dapo, the trainer of "
+                "the paper's runs. Move it away and run: python3 apply.py apply verl --source git"
+            )
+            found.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+        else:
+            config = checked_config(args.config_dir, args.overrides, found)
+    except (ValueError, OSError, TypeError) as error:
+        found.append(f"settings: {error}")
+    if config is not None and is_finished(config):
+        folder, last = config.trainer.default_local_dir, config.trainer.total_training_steps
+        print(f"{folder} has reached step {last} of {last}: nothing is left to train. TOTAL_STEPS=... trains on.")
+        return FINISHED
+    if found:
+        print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
+    elif args.record:
+        write_record(config, args.overrides, args.added)
+    return int(bool(found))
+
+
+def checked_config(config_dir: str, overrides: list[str], found: list[str]):
+    """The run's whole configuration, None if there is none; what it lacks is appended to `found`."""
     try:
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
 
         check = era_check()
     except ImportError as error:
-        found = [f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains."]
-    else:
-        found = []
-        try:
-            config = compose(args.config_dir, args.overrides)
-            found.extend(problems(config))
-            check(config.copy())
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            found.append(f"settings: {error}")
-        except (AttributeError, TypeError, ArithmeticError) as error:
-            found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS and NNODES.")
-    if found:
-        print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
-    elif args.record:
-        write_record(config, args.overrides, args.added)
-    return int(bool(found))
+        found.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9", config_dir, overrides))
+        if not any(problem.startswith("packages: ") for problem in found):
+            found.append(f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains.")
+        return None
+    config = None
+    try:
+        config = compose(config_dir, overrides)
+        found.extend(problems(config))
+        check(config.copy())
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        found.append(f"settings: {error}")
+    except (AttributeError, TypeError, ArithmeticError) as error:
+        found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS and NNODES.")
+    return config
 
 
 if __name__ == "__main__":

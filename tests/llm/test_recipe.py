@@ -6,12 +6,16 @@ import importlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from demo.llm import models
 
 # The paper's subsec:impl_llm and the facts of the authors' stage-1 script, written down apart from the recipe.
 SHARED = {
@@ -238,25 +242,46 @@ def test_the_environment_overrides_the_run(overrides_of, compose):
 # The check before a run
 
 
+QWEN_MATH_7B = Path(__file__).with_name("qwen2.5-math-7b.json")
+LONG = 3000  # characters of the longest prompt, each of which is a token
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of Qwen2.5-Math-7B as `make llm-model` leaves it, with a small tokenizer and no weights."""
+    folder = tmp_path_factory.mktemp("models") / "Qwen2.5-Math-7B"
+    models.character_tokenizer([*"abcd? "]).save_pretrained(folder)
+    settings = json.loads(QWEN_MATH_7B.read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 32768}))
+    return folder
+
+
+def write_prompts(file, *contents):
+    import pyarrow.parquet
+
+    rows = [{"prompt": [{"role": "user", "content": content}]} for content in contents]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+
+
 @pytest.fixture
-def check(preflight, overrides_of, tmp_path, monkeypatch, capsys):
+def check(preflight, overrides_of, model, tmp_path, monkeypatch, capsys):
     """check(*overrides, script=..., **environment): what is said of a run that lacks nothing on one node of 8 GPUs."""
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(preflight.check_gpu_environment, "problems", lambda framework, unused: [])
+    monkeypatch.setattr(preflight, "find_spec", lambda name: True)  # recipe.dapo, which the source package lacks
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for file in ("model/config.json", "data.parquet"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
+    write_prompts(tmp_path / "data.parquet", "a", "b?", "c d")
     files = dict.fromkeys(("TRAIN_FILE", "TEST_FILE"), f"{tmp_path}/data.parquet")
-    ready = {"NNODES": "1", "MODEL_PATH": f"{tmp_path}/model", "CKPTS_DIR": f"{tmp_path}/ckpts", **files}
+    ready = {"NNODES": "1", "MODEL_PATH": str(model), "CKPTS_DIR": f"{tmp_path}/ckpts", **files}
 
     def run(*added, script="era_stage1_qwen2.5_math_7b", options=(), **env):
         overrides = overrides_of(script, *added, **{**ready, **env})
         code = preflight.main([*options, "recipe/era/config", "--", *overrides])
-        said = capsys.readouterr().err
-        assert code == bool(said)
-        return said
+        said = capsys.readouterr()
+        assert code == (preflight.FINISHED if said.out else bool(said.err))
+        return said.out + said.err
 
     return run
 
@@ -267,6 +292,9 @@ MISSING = {
     f"{ACTOR}ppo_mini_batch_size=100": "do not divide into mini-batches",
     "trainer.n_gpus_per_node=6": "do not divide among 6 data-parallel ranks",  # verl would round 2048 down to 2046
     "data.max_response_length=30720": "32768 tokens do not fit into actor.ppo_max_token_len_per_gpu=30720",
+    "data.max_response_length=8193": "10241 tokens do not fit into rollout.max_num_batched_tokens=10240",
+    "data.max_response_length=30721": "need 32769 positions, and",
+    "+actor_rollout_ref.model.override_config.max_position_embeddings=4096": "=4096, but vLLM reads 32768 from",
     "actor_rollout_ref.model.path=/nowhere": "no /nowhere/config.json",
     "data.val_files=[/none1.parquet,'/none 2.parquet']": "no /none 2.parquet. Make it with `make llm-data`",
     f"{ERA}k=0.5": f"{ERA}k",
@@ -282,7 +310,87 @@ def test_what_is_missing_is_named(check, override):
 
 def test_all_that_is_missing_is_named_at_once(check):
     said = check(NNODES="4", MODEL_PATH="/nowhere", TRAIN_FILE="/none.parquet", TOTAL_STEPS="1")
-    assert said.count("\n  - ") == 3
+    assert said.count("\n  - ") == 4, "the prompts cannot be counted without the model's tokenizer"
+
+
+@pytest.fixture
+def changed_model(model, tmp_path):
+    """changed_model(**settings): a copy of the model's folder with other settings in its config.json."""
+
+    def change(**settings):
+        folder = shutil.copytree(model, tmp_path / "changed", dirs_exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | settings))
+        return folder
+
+    return change
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    "settings, has",
+    [
+        ({}, None),
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 10240}, None),
+        ({"max_position_embeddings": 10239}, 10239),
+        ({"rope_scaling": YARN}, None),  # 16,384: of the original ones, not of max_position_embeddings
+        ({"rope_scaling": {**YARN, "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 4096),
+        ({"max_position_embeddings": None, "text_config": {"max_position_embeddings": 4096}}, 4096),
+    ],
+)
+def test_a_model_with_too_few_positions_is_refused(check, changed_model, settings, has):
+    """Qwen2.5-Math has 4,096: the run would end after the cluster is up and the weights are loaded."""
+    said = check(MODEL_PATH=str(changed_model(**settings)))
+    if has is None:
+        assert said == ""
+    else:
+        assert f"need 10240 positions, and {changed_model(**settings)}/config.json has {has} (" in said
+        assert "`make llm-model`" in said
+
+
+def test_the_real_config_of_the_papers_model_is_refused(check, changed_model):
+    said = check(MODEL_PATH=str(changed_model(**json.loads(QWEN_MATH_7B.read_text()))))
+    assert "need 10240 positions" in said and "has 4096" in said
+
+
+def test_an_incomplete_model_is_named(check, changed_model):
+    folder = changed_model()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1", "b": "part-2"}}')
+    (folder / "part-1").touch()
+    assert f"{folder} lacks part-2 of model.safetensors.index.json" in check(MODEL_PATH=str(folder))
+    (folder / "config.json").write_text("{")
+    assert "cannot be read" in check(MODEL_PATH=str(folder))
+
+
+def test_prompts_that_verl_would_cut_are_counted(check, tmp_path):
+    write_prompts(tmp_path / "long.parquet", "a" * 2046, "a" * 2045 + "é", "b" * LONG, "c")
+    said = check(TRAIN_FILE=str(tmp_path / "long.parquet"))
+    assert "1 prompts of" in said and f"max_prompt_length=2048 tokens, the longest has {LONG}" in said
+    assert check("data.filter_overlong_prompts=True", TRAIN_FILE=str(tmp_path / "long.parquet")) == ""
+    (tmp_path / "text.parquet").write_text("no parquet")
+    assert f"the prompts of {tmp_path}/text.parquet cannot be read" in check(TEST_FILE=str(tmp_path / "text.parquet"))
+
+
+@pytest.mark.parametrize(
+    "overrides, unused",
+    [
+        ((), set()),
+        (("actor_rollout_ref.rollout.name=hf", "trainer.logger=[console]"), {"vllm", "tensorboard"}),
+        (("+actor_rollout_ref.model.override_config._attn_implementation=sdpa",), {"flash-attn"}),
+    ],
+)
+def test_a_package_that_only_the_cluster_would_miss_is_named(check, preflight, monkeypatch, overrides, unused):
+    def problems(framework, without):
+        assert framework == "verl" and without == unused
+        return ["no flash-attn"]
+
+    monkeypatch.setattr(preflight.check_gpu_environment, "problems", problems)
+    assert f"packages: {sys.executable}: no flash-attn. Set PYTHON" in check(*overrides)
 
 
 def test_nothing_is_said_where_all_is_there(check, tmp_path):
@@ -321,7 +429,7 @@ def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, 
 
 def test_a_run_never_starts_from_scratch_in_place_of_its_checkpoint(check, tmp_path):
     save(tmp_path / "ckpts/global_step_600")
-    assert "has reached step 600. Raise TOTAL_STEPS" in check()
+    assert "has reached step 600 of 600: nothing is left to train." in check(MODEL_PATH="/nowhere")
     save(tmp_path / "ckpts/global_step_20")
     assert check() == ""
     for content in (b"", b"\xff\xfe1", b"40"):  # killed between opening and writing it; a folder that was removed
@@ -335,7 +443,7 @@ def test_a_run_never_starts_from_scratch_in_place_of_its_checkpoint(check, tmp_p
 def test_run_json_of_a_start(check, tmp_path, users, as_paper):
     assert check(*users, script="grpo_qwen2.5_math_7b", options=("--record", "--added", str(len(users)))) == ""
     record = json.loads((tmp_path / "ckpts/run.json").read_text())
-    expected = {"host": "verl", "agent": "grpo_qwen2.5_math_7b", "task": "model", "total_steps": 1100}
+    expected = {"host": "verl", "agent": "grpo_qwen2.5_math_7b", "task": "Qwen2.5-Math-7B", "total_steps": 1100}
     expected |= {"added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
     assert expected.items() <= record.items() and len(record["command"]) == 10 + len(users)
     assert record["seed"] == (7 if users else None) and len(record["commit"]) == 40

@@ -8,4 +8,4 @@ preflight=recipes.llm.preflight
 runtime_env=ray_kwargs.ray_init.runtime_env.env_vars
 model=Qwen3-8B
 
-source "${root}/recipes/llm/launch.sh"
+source "${root}/overlays/verl/recipe/era/launch.sh"

@@ -1,7 +1,7 @@
 # How an LLM run is started. The run scripts' common.sh sets, and then sources this:
 #
-#   root                the folder to start in
-#   entry, config       the words after python, and the folder of the configuration era_math
+#   root                the folder to start in; a dry run and a check work before it is there
+#   entry, config       the words after python; the folder of the configuration era_math
 #   preflight           the module that names what is missing
 #   model, train_data   names of the default model's folder and training file, without .parquet
 #   TOTAL_STEPS         optimizer steps; the environment overrides it
@@ -12,7 +12,7 @@
 # From the environment: NNODES, GPUS_PER_NODE, RAY_DATA_HOME, MODEL_PATH, TRAIN_FILE, TEST_FILE,
 # CKPTS_DIR, TOTAL_STEPS, LOGGER, PYTHON, TENSORBOARD_DIR, VERL_FILE_LOGGER_PATH, RAY_ADDRESS (of a
 # Ray cluster; without it one node starts Ray by itself). DRY_RUN=1 prints the command and stops.
-# CHECK_ONLY=1 stops after naming what is missing.
+# CHECK_ONLY=1 stops after naming what is missing. A run that has reached TOTAL_STEPS ends at once.
 
 # shellcheck shell=bash
 set -euo pipefail
@@ -28,7 +28,7 @@ is_on() { [[ -n "${1:-}" && "$1" != 0 ]]; }
 caller=${PWD}
 experiment=$(basename "${script}" .sh)
 experiment=${experiment#run_}
-cd "${root}"
+[[ ! -d "${root}" ]] || cd "${root}"
 
 # A path as the caller meant it, and as hydra's grammar takes it with any characters: a quote needs
 # a backslash before it, and backslashes before a quote, the closing one included, are doubled.
@@ -77,14 +77,16 @@ overrides=(
 command=("${PYTHON}" "${entry[@]}" "${overrides[@]}")
 
 if is_on "${DRY_RUN:-}"; then
-    printf 'cd %q && TENSORBOARD_DIR=%q' "${PWD}" "${TENSORBOARD_DIR}"
+    printf 'cd %q && TENSORBOARD_DIR=%q' "${root}" "${TENSORBOARD_DIR}"
     printf ' VERL_FILE_LOGGER_PATH=%q' "${VERL_FILE_LOGGER_PATH}"
     printf ' %q' "${command[@]}"
     printf '\n'
     exit
 fi
-# The check also writes run.json into CKPTS_DIR.
+# The check also writes run.json into CKPTS_DIR. Its exit code is 3 if the run has reached its last
+# step: then nothing is left to do, which is not an error.
 check=("${PYTHON}" -m "${preflight}")
 is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
-"${check[@]}" "${config}" -- "${overrides[@]}"
+[[ -d "${root}" ]] || check+=(--without-checkout "${root}")
+"${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"
