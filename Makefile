@@ -52,7 +52,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests \
+	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm timm-own-tests \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -170,6 +170,10 @@ test-fasttd3-229ed59: $(call ready,cpu)
 ## test-rivals: the runs of rivals-vision
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
+## rehearse-llm: each LLM run up to its weights, on the GPUs' packages, without a GPU (SCRIPTS)
+rehearse-llm: $(ENVIRONMENTS)/verl-gpu/packages
+	@python3 apply.py apply verl --source git --checkouts "$$CHECKOUTS"
+	@read -ra scripts <<< "$$SCRIPTS"; $(VERL_GPU) -m tools.rehearse_llm --checkout "$$CHECKOUTS/verl" "$${scripts[@]}"
 ## timm-own-tests: timm's tests, patched beside unpatched (TIMM=1.0.28)
 timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
@@ -236,6 +240,9 @@ help:
 $(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bin%bin}installed; done)
 $(ENVIRONMENTS)/%/installed: requirements/%.txt
 	@$(SHELL) make/environment.sh $* $(@D) $(CHECK)
+	@touch $@
+$(ENVIRONMENTS)/%/packages: requirements/%.txt
+	@$(SHELL) make/environment.sh $* $(@D) without-flash-attn
 	@touch $@
 $(foreach name,cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
 $(call ready,cpu): | given-python

@@ -2,6 +2,7 @@
 # Sets up what the Makefile needs in FOLDER:
 #
 #   environment.sh NAME FOLDER [CHECK...]            a virtual environment from requirements/NAME.txt
+#   environment.sh NAME FOLDER without-flash-attn    the same without that, which only builds beside the CUDA toolkit
 #   environment.sh sources FOLDER REQUIREMENTS PYTHON   unpacked source packages
 #
 # An environment whose name ends in -gpu is made with the active python3, any other with PYTHON or else the first Python
@@ -58,7 +59,7 @@ gpu() {
     echo "Setting up $folder from requirements/$name.txt: 5 to 12 GB."
     make_venv python3 10 $newest
     pip_install -r "requirements/$name.txt"
-    [[ ! -e requirements/$name-flash-attn.txt ]] ||
+    [[ "$1" == without-flash-attn || ! -e requirements/$name-flash-attn.txt ]] ||
         pip_install --no-build-isolation -r "requirements/$name-flash-attn.txt" || fail \
         "flash-attn could not be installed; pip's reason is above. Building it takes a C++ compiler and the CUDA toolkit" \
         "that torch is built with, with nvcc (CUDA_HOME names its folder): a login node often has neither, so try on a" \
@@ -84,6 +85,6 @@ odd=${path//[[:alnum:]_.\/+,:@%=-]/}
     "start its processes there. Move this project to a folder without them, then run the command again."
 case $name in
     sources) sources "${@:3}" ;;
-    *-gpu) gpu ;;
+    *-gpu) gpu "${@:3}" ;;
     *) cpu "${@:3}" ;;
 esac
