@@ -10,7 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
 GIVEN := PYTHON CHECKOUTS VERL TRL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
-	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3 MODEL
+	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3 MODEL PARTS
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
 	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
 VERL ?= 0.4.1
@@ -52,7 +52,8 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm timm-own-tests \
+	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm \
+	timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -220,6 +221,9 @@ bench-ppo: patched-drl-code-pytorch
 		--csv results/bench-ppo.csv
 bench-plugins: $(call ready,control-cpu)
 	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
+## gpu-check: ten minutes on a GPU: kernels, vLLM with ERA, FastSAC-ERA, timm; a report (PARTS)
+gpu-check:
+	@exec $(SHELL) make/gpu_check.sh
 ## clean: remove virtual environments; RESULTS=1 removes results/ too
 clean:
 	rm -rf $(ENVIRONMENTS)$(if $(filter-out 0,$(RESULTS)), results)

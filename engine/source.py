@@ -94,7 +94,7 @@ class Cache:
             if stop.code != SOURCE or request or recorded or not version.sdist:
                 raise
             say(f"{title}: {'; '.join(stop.lines)}")
-            say(f"{title}: taking the source package instead, which lacks {version.sdist.lacks}")
+            say(f"{title}: taking the source package instead")
             return self.package(git, version.sdist, None)
 
     def package(self, git: Git, sdist: Sdist, given: Path | None) -> Source:

@@ -86,7 +86,7 @@ def plan_apply(run: Run, up: Upstream, temporary: contextlib.ExitStack) -> list[
         text = f"applied {built} to {source.base[:12]} ({source.kind}); verified {number} files in {checkout.path}"
         kept = f"; your edits are kept: {some(carried)}" if carried else ""
         say(f"{up.name} {label}: {text}{kept}")
-        if built.skipped:
+        if source.kind == "pypi":
             say(f"{up.name} {label}: the source package lacks {up.version(label).sdist.lacks}")
 
     return [finish]

@@ -53,7 +53,7 @@ def test_the_source_package_stands_in_and_stays(project):
     error = project.run("apply", "alpha", "--source", "git", code=6).err
     assert "cannot be reached" in error and not project.checkout().exists()
     result = project.run("apply", "alpha")
-    assert "cannot be reached" in result.out and "which lacks extra/: there is no recipe" in result.out
+    assert "cannot be reached" in result.out and "package lacks extra/: there is no recipe" in result.out
     expected = {path for path in FIRST if not path.startswith("extra/")} | {"src/era.py", "tools/go.sh"}
     checkout = project.checkout()
     assert set(content(checkout)) == expected and source_of(project) == "pypi"
