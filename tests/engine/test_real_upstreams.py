@@ -56,7 +56,7 @@ def test_a_checkout_has_the_bytes_of_the_library_and_an_edit_there_is_exported_t
     assert (checkout / file).read_bytes() == (PROJECT / source).read_bytes()
 
     project, copy = tmp_path / "project", tmp_path / "checkouts" / checkout.name
-    for part in ("engine", "era", "overlays", "patches", "recipes"):
+    for part in ("engine", "era", "overlays", "patches", "recipes", "requirements"):
         shutil.copytree(PROJECT / part, project / part)
     for part in ("apply.py", "upstreams.json"):
         shutil.copy(PROJECT / part, project)
