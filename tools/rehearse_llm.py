@@ -124,7 +124,9 @@ def rehearse(checkout: Path, names: list[str]) -> int:
         write_inputs(home)
         # The workers of Ray find these modules too.
         os.environ["PYTHONPATH"] = os.pathsep.join((str(checkout), str(PROJECT)))
-        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+        # Without the second and third, Ray starts a process for each CPU that it believes in.
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ |= dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0")
         with ray_cluster() as address:
             print(f"{'script':<46} {'step':<14} why it stops")
             for script in scripts:
