@@ -72,12 +72,13 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
 
 def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
     """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
-    because make, which chooses the environment, does not run. A second stage waits for the job of the first."""
+    because make, which chooses the environment, does not run. A second stage waits until the first has ended, also at a
+    time limit; its own check refuses to start without the first one's last checkpoint."""
     words = [*shlex.split(os.environ.get("ARGS", "")), *([] if seed is None else [SEED_OVERRIDE.format(seed)])]
     python = ROOT / ".venv/verl-gpu/bin/python"
     if (python.parent.parent / "installed").is_file() and not os.environ.get("PYTHON"):
         variables["PYTHON"] = str(python)
-    waits = "${job:+--dependency=afterok:${job%%;*}} " if training.after else ""
+    waits = "${job:+--dependency=afterany:${job%%;*}} " if training.after else ""
     command = f"sbatch --parsable {waits}recipe/era/slurm_ray.sbatch run_{training.folder}.sh {shlex.join(words)}"
     return f'{{ cd "${{CHECKOUTS:-checkouts}}/verl" && {_set(variables)}{command.strip()}; }}'
 
