@@ -52,7 +52,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests \
+	rehearse-slurm test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -137,13 +137,16 @@ format: $(call ready,cpu)
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 ## test: lint, and the fast tests (five minutes on two cores)
 test: lint
-	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
+	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
 ## test-all: these, whole trainings and demos (twelve minutes)
 test-all: lint
-	@$(TESTS) tests --dist loadfile -m "not grid and not search and (slow or not smoke)"
+	@$(TESTS) tests --dist loadfile -m "not grid and not search and not rehearsal and (slow or not smoke)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests -m grid
+## rehearse-slurm: a Slurm with two nodes on this machine (as root, with slurm-wlm)
+rehearse-slurm: $(call ready,cpu)
+	@$(CPU) -m pytest -q tests/rehearsal/slurm -m rehearsal
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current

@@ -343,10 +343,12 @@ def slurm_script(host: Host) -> str:
 
 
 def submit(script: str, file: Path) -> None:
-    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE."""
+    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE.
+    SBATCH_ARRAY_INX, which cuts LLM runs into pieces, would replace the array of the runs."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(script)
-    if subprocess.run(["sbatch", "--export=ALL", str(file)]).returncode != 0:
+    kept = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
+    if subprocess.run(["sbatch", "--export=ALL", str(file)], env=kept).returncode != 0:
         raise Refused(f"sbatch refused {file}")
 
 
