@@ -50,7 +50,6 @@ class Cluster:
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # which is not used
         (self.folder / "slurm.conf").write_text(CONFIGURATION.format(folder=self.folder))
         (self.folder / "munge.key").write_bytes(os.urandom(128))
-        (self.folder / "munge.key").chmod(0o400)
         self.connect()
         files = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "log", "pid", "seed")]
         self.daemon(LOGIN, "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files)
@@ -104,7 +103,6 @@ class Cluster:
         return self.run("scontrol", "--oneliner", "show", *words).stdout
 
     def state(self, job: str) -> str:
-        """RUNNING, TIMEOUT, ... of a job, or of a task of an array such as 17_1."""
         return "".join(re.findall(r"JobState=(\w+)", self.show("job", job))[:1])
 
     def wait_until_empty(self) -> None:

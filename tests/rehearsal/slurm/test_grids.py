@@ -36,7 +36,7 @@ def grid(cluster, tmp_path):
     def launch(**variables):
         given = {"PYTHONPATH": str(project), "PYTHON": sys.executable, "OUTPUT": str(project / "runs"), "SLURM": "1"}
         words = (sys.executable, "-m", "recipes.counts", "counts")
-        return cluster.run(*words, check=False, cwd=project, **(given | variables))
+        return cluster.run(*words, check=False, cwd=project, **given | variables)
 
     def submit(**variables):
         result = launch(**variables)

@@ -99,5 +99,5 @@ def test_an_array_trains_two_runs_beyond_time_limits_and_cancels_what_is_left(cl
         cluster.wait_for(lambda: cluster.state(f"{array}_{piece}") == "TIMEOUT")
     cluster.wait_until_empty()
     assert starts.read_text().splitlines() == [*expected, "first 3", "second 1"]
-    states = [cluster.state(f"{array}_{piece}") for piece in range(1, 7)]
-    assert states == ["TIMEOUT"] * 3 + ["COMPLETED"] + ["CANCELLED"] * 2 and cluster.state(after) == "COMPLETED"
+    assert cluster.state(f"{array}_4") == cluster.state(after) == "COMPLETED"
+    assert "JobState=CANCELLED" in cluster.show("job", array)  # what there is of pieces 5 and 6
