@@ -53,7 +53,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
 	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm \
-	timm-own-tests gpu-check \
+	rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -139,10 +139,10 @@ format: $(call ready,cpu)
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 ## test: lint, and the fast tests (five minutes on two cores)
 test: lint
-	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
+	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
 ## test-all: these, whole trainings and demos (twelve minutes)
 test-all: lint
-	@$(TESTS) tests --dist loadfile -m "not grid and not search and (slow or not smoke)"
+	@$(TESTS) tests --dist loadfile -m "not grid and not search and not rehearsal and (slow or not smoke)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests -m grid
@@ -175,6 +175,9 @@ test-rivals: $(call ready,rivals-vision)
 rehearse-llm: $(ENVIRONMENTS)/verl-gpu/packages
 	@python3 apply.py apply verl --source git --checkouts "$$CHECKOUTS"
 	@read -ra scripts <<< "$$SCRIPTS"; $(VERL_GPU) -m tools.rehearse_llm --checkout "$$CHECKOUTS/verl" "$${scripts[@]}"
+## rehearse-slurm: a Slurm with two nodes on this machine (as root, with slurm-wlm)
+rehearse-slurm: $(call ready,cpu)
+	@$(CPU) -m pytest -q tests/rehearsal/slurm -m rehearsal
 ## timm-own-tests: timm's tests, patched beside unpatched (TIMM=1.0.28)
 timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)

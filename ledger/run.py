@@ -15,7 +15,7 @@ from ledger.paper import ROOT, Entry, Paper, Run, UserError
 # seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set: vLLM
 # takes it as the seed of each request, so that all responses to a prompt would be the same.
 SEED_OVERRIDE = "+data.seed={}"
-# Needed because the check before an LLM run refuses a finished one. verl writes the file beside its checkpoints.
+# Of a run that needs no job any more: verl writes the file beside its checkpoints. Without Slurm the run says so itself.
 IS_FINISHED = 'grep -qsx {steps} "{folder}/latest_checkpointed_iteration.txt"'
 
 
@@ -57,13 +57,13 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
         if training.after:
             before = paper.runs[training.after]
             variables["STAGE1_CKPT"] = f"{_folder(before, seed)}/global_step_{before.steps}"
-        is_finished = IS_FINISHED.format(steps=training.steps, folder=folder)
         if slurm:
+            is_finished = IS_FINISHED.format(steps=training.steps, folder=folder)
             yield f"job=$({is_finished} || {_job(training, variables, seed)})"
             continue
         if seed is not None:
             variables["ARGS"] = f"$ARGS {SEED_OVERRIDE.format(seed)}"
-        yield f"{is_finished} || {_make([training.id], variables)}"
+        yield _make([training.id], variables)
     if slurm:
         yield "# Once the jobs are done, the same command without --slurm runs the evaluation."
     elif entry.evaluation:
@@ -72,12 +72,13 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
 
 def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
     """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
-    because make, which chooses the environment, does not run. A second stage waits for the job of the first."""
+    because make, which chooses the environment, does not run. A second stage waits until the first has ended, also at a
+    time limit; its own check refuses to start without the first one's last checkpoint."""
     words = [*shlex.split(os.environ.get("ARGS", "")), *([] if seed is None else [SEED_OVERRIDE.format(seed)])]
     python = ROOT / ".venv/verl-gpu/bin/python"
     if (python.parent.parent / "installed").is_file() and not os.environ.get("PYTHON"):
         variables["PYTHON"] = str(python)
-    waits = "${job:+--dependency=afterok:${job%%;*}} " if training.after else ""
+    waits = "${job:+--dependency=afterany:${job%%;*}} " if training.after else ""
     command = f"sbatch --parsable {waits}recipe/era/slurm_ray.sbatch run_{training.folder}.sh {shlex.join(words)}"
     return f'{{ cd "${{CHECKOUTS:-checkouts}}/verl" && {_set(variables)}{command.strip()}; }}'
 

@@ -105,6 +105,7 @@ class Host(abc.ABC):
     harmless: ClassVar[tuple[str, ...]] = ()  # flags that change nothing in what is trained
     one_at_a_time: ClassVar[tuple[str, ...]] = ()  # experiments whose runs' time is compared
     gpus: float = 0  # of a run; below 1, several share one
+    cpus: int = 1  # that a run's processes keep busy
 
     def __init__(self, name: str, added: Sequence[str] = ()):
         self.name, self.added = name, tuple(added)
@@ -330,8 +331,10 @@ def slurm_script(host: Host) -> str:
         "#!/bin/bash",
         f"#SBATCH --job-name=era-{host.name}",
         f"#SBATCH --array={','.join(left)}" + ("%1" if host.name in host.one_at_a_time else ""),
+        f"#SBATCH --cpus-per-task={number('CPUS_PER_RUN', host.cpus)}",
         *([f"#SBATCH --gres=gpu:{max(1, int(host.gpus))}"] if host.gpus else []),
         f"#SBATCH --output={shlex.quote(str(host.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
+        "#SBATCH --open-mode=append",
         "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS= PYTHON=",
         f"cd {shlex.quote(os.getcwd())}",
         f"exec {shlex.join([host.python, '-m', package, host.name, *host.added])}",
@@ -340,10 +343,12 @@ def slurm_script(host: Host) -> str:
 
 
 def submit(script: str, file: Path) -> None:
-    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE."""
+    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE.
+    SBATCH_ARRAY_INX, which cuts LLM runs into pieces, would replace the array of the runs."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(script)
-    if subprocess.run(["sbatch", "--export=ALL", str(file)]).returncode != 0:
+    kept = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
+    if subprocess.run(["sbatch", "--export=ALL", str(file)], env=kept).returncode != 0:
         raise Refused(f"sbatch refused {file}")
 
 

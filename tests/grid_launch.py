@@ -16,8 +16,9 @@ from recipes import grid
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "ERA_GRID_TEST"
 SETTINGS = (
+    "PYTHONPATH",
     *("TASKS", "SEED", "AGENT", "OUTPUT", "JOBS", "GPUS", "GPUS_PER_RUN", "DATA_DIR", "H0", "AUG", "NUM_CLASSES"),
-    *("EPOCHS", "RAY_ADDRESS", "SLURM", "RUN_INDEX", "DRY_RUN", "CHECK_ONLY", "CHECKOUTS", "PYTHONPATH"),
+    *("EPOCHS", "CPUS_PER_RUN", "RAY_ADDRESS", "SLURM", "RUN_INDEX", "DRY_RUN", "CHECK_ONLY", "CHECKOUTS"),
 )
 
 

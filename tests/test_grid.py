@@ -114,7 +114,7 @@ def test_a_disk_that_is_too_full_is_named(tmp_path, monkeypatch):
 
 # Stands in for Slurm: runs the last of the array's jobs here, with this environment as --export=ALL says.
 SBATCH = """#!/bin/bash
-[[ $1 == --export=ALL ]] || exit 1
+[[ $1 == --export=ALL && -z $SBATCH_ARRAY_INX ]] || exit 1
 index=$(sed -nE 's/^#SBATCH --array=([0-9,]+).*/\\1/p' "$2" | tr , '\\n' | tail -1)
 SLURM_ARRAY_TASK_ID=$index bash "$2" > "$2.txt" 2>&1
 """
@@ -125,6 +125,7 @@ def test_a_slurm_job_trains_the_run_of_its_index(tmp_path, monkeypatch):
     (tmp_path / "bin/sbatch").write_text(SBATCH)
     (tmp_path / "bin/sbatch").chmod(0o755)
     given = {"OUTPUT": tmp_path / "a b", "AGENT": "one two", "SLURM": "1", "PYTHONPATH": ROOT}
+    given["SBATCH_ARRAY_INX"] = "1-6%1"
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(grid.sys, "argv", [COUNTING, "counts"])

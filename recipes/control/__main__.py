@@ -11,6 +11,7 @@ they keep no replay buffer. Your flags come after the run's own and win. Setting
   GPUS_PER_RUN         0 trains on the CPU; below 1 several runs share a GPU. FastTD3 and TD-MPC2: 1, PPO and SAC: 0
   RAY_ADDRESS          train as tasks of this Ray cluster, whose nodes have the same files; "local": of this machine
   SLURM=1              submit a Slurm array instead, a job for each run; sbatch reads SBATCH_PARTITION, ...
+  CPUS_PER_RUN         CPUs of such a job: 16 for FastTD3's 128 environment processes, 1 for the others
   RUN_INDEX            only this run of the grid, from 0, as the Slurm jobs do
   CHECKOUTS            folder of apply.py's checkouts: checkouts
   PYTHON               of the environment that trains: this one

@@ -36,6 +36,7 @@ class FastTD3(Host):
     upstream, script = "fasttd3", "fast_td3/train.py"
     packages = ("torch", "tensordict", "tyro", "wandb", "tqdm", "gymnasium", "mujoco", "stable_baselines3")
     default_gpus = 1
+    cpus = 16  # for 128 environment processes: what each of 8 GPUs has on a node with 128 CPUs
     apart = one_at_a_time = ("time",)
     harmless = (
         *("--device_rank", "--project", "--use_wandb", "--no_use_wandb"),

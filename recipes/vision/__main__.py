@@ -15,6 +15,7 @@ the run's own and win. Settings come from the environment:
   JOBS               runs at a time: as many as the machine's GPUs allow
   RAY_ADDRESS        train as tasks of this Ray cluster, whose nodes have the same files; "local": of this machine
   SLURM=1            submit a Slurm array instead; sbatch reads SBATCH_PARTITION, ...
+  CPUS_PER_RUN       CPUs of such a job: 5 for each GPU, a process and its four data loaders (or as many as -j says)
   RUN_INDEX          only this run of the grid, from 0, as the Slurm jobs do
   CHECKOUTS          folder of apply.py's checkouts: checkouts
   PYTHON             of the environment that trains: this one

@@ -39,6 +39,7 @@ def flags_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dataset", default="")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--epochs", type=int, default=300)
+    parser.add_argument("-j", "--workers", type=int, default=4)
     try:
         return parser.parse_known_args(words)[0]
     except argparse.ArgumentError as error:
@@ -66,6 +67,7 @@ class Timm(Host):
         self.runs = self.plan(folder("OUTPUT", self.root / "output/era"))
         self.given = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
         self.gpus = self.processes if self.given.device.startswith("cuda") else 0
+        self.cpus = self.processes * (1 + self.given.workers)
 
     def plan(self, output: Path) -> list[Run]:
         dataset, output = self.experiment.dataset, output / "time" if self.name == TIME else output

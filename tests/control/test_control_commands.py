@@ -182,7 +182,11 @@ def test_slurm_script(monkeypatch):
     script = grid.slurm_script(host("humanoidbench", "--num_envs", "64"))
     assert "#SBATCH --array=" + ",".join(map(str, range(32))) + "\n" in script and "#SBATCH --gres=gpu:1\n" in script
     assert script.endswith(" -m recipes.control humanoidbench --num_envs 64\n")
-    assert "%1\n" in grid.slurm_script(host("time")) and "gres" not in grid.slurm_script(host("alpha"))
+    assert "#SBATCH --cpus-per-task=16\n" in script and "#SBATCH --open-mode=append\n" in script
+    alpha = grid.slurm_script(host("alpha"))
+    assert "%1\n" in grid.slurm_script(host("time")) and "gres" not in alpha and "--cpus-per-task=1\n" in alpha
+    monkeypatch.setenv("CPUS_PER_RUN", "5")
+    assert "--cpus-per-task=5\n" in grid.slurm_script(host("alpha"))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,12 @@ def commands(monkeypatch):
     return words
 
 
+@pytest.mark.parametrize("added, cpus", [((), 10), (("-j", "8"), 18), (("--workers=0",), 2)])
+def test_a_slurm_job_has_a_cpu_for_each_process_and_for_its_data_loaders(monkeypatch, added, cpus):
+    monkeypatch.setenv("GPUS", "2")
+    assert f"#SBATCH --cpus-per-task={cpus}\n#SBATCH --gres=gpu:2\n" in grid.slurm_script(Timm("cifar10", added))
+
+
 def value(command, flag):
     return command[command.index(flag) + 1]
 
