@@ -15,7 +15,7 @@ from ledger.paper import ROOT, Entry, Paper, Run, UserError
 # seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set: vLLM
 # takes it as the seed of each request, so that all responses to a prompt would be the same.
 SEED_OVERRIDE = "+data.seed={}"
-# Of a run that needs no job any more: verl writes the file beside its checkpoints. Without Slurm the run says so itself.
+# A finished run needs neither the environment that trains nor a job. verl writes the file beside its checkpoints.
 IS_FINISHED = 'grep -qsx {steps} "{folder}/latest_checkpointed_iteration.txt"'
 
 
@@ -57,13 +57,13 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
         if training.after:
             before = paper.runs[training.after]
             variables["STAGE1_CKPT"] = f"{_folder(before, seed)}/global_step_{before.steps}"
+        is_finished = IS_FINISHED.format(steps=training.steps, folder=folder)
         if slurm:
-            is_finished = IS_FINISHED.format(steps=training.steps, folder=folder)
             yield f"job=$({is_finished} || {_job(training, variables, seed)})"
             continue
         if seed is not None:
             variables["ARGS"] = f"$ARGS {SEED_OVERRIDE.format(seed)}"
-        yield _make([training.id], variables)
+        yield f"{is_finished} || {_make([training.id], variables)}"
     if slurm:
         yield "# Once the jobs are done, the same command without --slurm runs the evaluation."
     elif entry.evaluation:
