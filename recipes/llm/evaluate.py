@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from recipes.llm import grading
+from recipes.llm import grading, preflight
 from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
 
 # The paper names neither for its evaluation.
@@ -309,13 +309,8 @@ def run(args: argparse.Namespace) -> None:
             raise SystemExit(f"error: {args.out} has {name} with {before}, not {now}. Give another --out.")
     prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
     context_length = max(len(ids) for several in prompts.values() for ids in several) + args.max_tokens
-    positions = json.loads((args.model / "config.json").read_text()).get("max_position_embeddings")
-    if positions and positions < context_length:
-        raise SystemExit(
-            f"error: prompts and responses of --max-tokens {args.max_tokens} need {context_length} positions, and "
-            f"{args.model / 'config.json'} has max_position_embeddings {positions}. For Qwen2.5-Math, set it to 32768 "
-            "there, as verl's DAPO recipe does."
-        )
+    if problems := list(preflight.model_problems(args.model, context_length)):
+        raise SystemExit(f"error: --max-tokens {args.max_tokens}: {' '.join(problems)}")
     args.out.mkdir(parents=True, exist_ok=True)
     engine = None
     for name, rows in benchmarks.items():

@@ -428,7 +428,7 @@ def test_all_benchmarks_of_a_folder_have_the_same_settings(run, data, finished, 
     [
         ({"more": ("--pass-at", 32)}, "pass@32 of aime24"),
         ({"more": ("--samples", 4), "data": "math500.parquet"}, "math500 is greedy"),
-        ({"more": ("--max-tokens", 60)}, "max_position_embeddings 64"),
+        ({"more": ("--max-tokens", 60)}, "has 64 (the line"),
         ({"data": "training.parquet"}, "is not a benchmark"),
         ({"data": "none.parquet"}, "there is no "),
         ({"data": "empty"}, "no *.parquet in"),
