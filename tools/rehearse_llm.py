@@ -137,7 +137,21 @@ def rehearse(checkout: Path, names: list[str]) -> int:
                 print(f"{script.name:<46} {last:<14} {'the weights are not here' if is_whole else why}", flush=True)
         for step, said in steps.items():
             print(f"  {step:<14} {said}")
+        failed += not merges(checkout, home)
     return int(bool(failed) or not scripts)
+
+
+def merges(checkout: Path, home: Path) -> bool:
+    """Whether `make llm-merge` makes a model of a small checkpoint with verl's tool of this environment."""
+    folder = home / "global_step_1"
+    write = [sys.executable, PROJECT / "tests/llm/sharded_checkpoint.py", folder / "actor"]
+    subprocess.run(write, check=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+    given = {"CKPT": folder, "MODEL_PATH": home / "merged", "PYTHON": sys.executable, "CHECKOUTS": checkout.parent}
+    make = ["make", "--no-print-directory", "llm-merge", *(f"{name}={value}" for name, value in given.items())]
+    result = subprocess.run(make, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    is_model = (home / "merged/config.json").is_file() and any((home / "merged").glob("*.safetensors"))
+    print(f"  {'merge':<14} {'verl made a model of a checkpoint' if is_model else result.stdout[-300:]}")
+    return is_model
 
 
 # -------------------------------------------------------------------------------- in the processes that a script starts
