@@ -31,6 +31,7 @@ CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
 TRL_CPU := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
+VLLM_CPU := $(CLEAN) $(ENVIRONMENTS)/vllm-cpu/bin/python
 VERL_GPU := $(CLEAN) $(ENVIRONMENTS)/verl-gpu/bin/python
 VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
 TIMM_SOURCES := $(ENVIRONMENTS)/timm-sources
@@ -52,10 +53,10 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals timm-own-tests \
-	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
-	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
-	patched-drl-code-pytorch
+	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-vllm \
+	timm-own-tests floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu \
+	bench-trl bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm \
+	patched-fasttd3 patched-drl-code-pytorch
 
 ##@ On this machine's CPU
 ## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)
@@ -137,10 +138,10 @@ format: $(call ready,cpu)
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
 ## test: lint, and the fast tests (five minutes on two cores)
 test: lint
-	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke"
+	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
 ## test-all: these, whole trainings and demos (twelve minutes)
 test-all: lint
-	@$(TESTS) tests --dist loadfile -m "not grid and not search and (slow or not smoke)"
+	@$(TESTS) tests --dist loadfile -m "not grid and not search and not rehearsal and (slow or not smoke)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests -m grid
@@ -169,6 +170,9 @@ test-fasttd3-229ed59: $(call ready,cpu)
 ## test-rivals: the runs of rivals-vision
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
+## rehearse-vllm: evaluation, era.trl and era.verl with the real vLLM on this CPU
+rehearse-vllm: $(call ready,vllm-cpu)
+	@$(VLLM_CPU) -m pytest -q tests/rehearsal/vllm
 ## timm-own-tests: timm's tests, patched beside unpatched (TIMM=1.0.28)
 timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
@@ -236,7 +240,8 @@ $(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bi
 $(ENVIRONMENTS)/%/installed: requirements/%.txt
 	@$(SHELL) make/environment.sh $* $(@D) $(CHECK)
 	@touch $@
-$(foreach name,cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
+WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision vllm-cpu
+$(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
 $(call ready,cpu): | given-python
 $(call ready,verl-gpu): requirements/verl-gpu-flash-attn.txt
 $(call ready,verl-0.9-gpu): requirements/verl-0.9-gpu-flash-attn.txt
