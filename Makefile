@@ -31,6 +31,7 @@ CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
 TRL_CPU := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
+VLLM_CPU := $(CLEAN) $(ENVIRONMENTS)/vllm-cpu/bin/python
 VERL_GPU := $(CLEAN) $(ENVIRONMENTS)/verl-gpu/bin/python
 VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
 TIMM_SOURCES := $(ENVIRONMENTS)/timm-sources
@@ -53,7 +54,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
 	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm \
-	rehearse-slurm timm-own-tests gpu-check \
+	rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -175,6 +176,9 @@ test-rivals: $(call ready,rivals-vision)
 rehearse-llm: $(ENVIRONMENTS)/verl-gpu/packages
 	@python3 apply.py apply verl --source git --checkouts "$$CHECKOUTS"
 	@read -ra scripts <<< "$$SCRIPTS"; $(VERL_GPU) -m tools.rehearse_llm --checkout "$$CHECKOUTS/verl" "$${scripts[@]}"
+## rehearse-vllm: evaluation, era.trl and era.verl with the real vLLM on this CPU
+rehearse-vllm: $(call ready,vllm-cpu)
+	@$(VLLM_CPU) -m pytest -q tests/rehearsal/vllm -m rehearsal
 ## rehearse-slurm: a Slurm with two nodes on this machine (as root, with slurm-wlm)
 rehearse-slurm: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/rehearsal/slurm -m rehearsal
@@ -251,7 +255,8 @@ $(ENVIRONMENTS)/%/installed: requirements/%.txt
 $(ENVIRONMENTS)/%/packages: requirements/%.txt
 	@$(SHELL) make/environment.sh $* $(@D) without-flash-attn
 	@touch $@
-$(foreach name,cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision,$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
+WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision vllm-cpu
+$(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
 $(call ready,cpu): | given-python
 $(call ready,verl-gpu): requirements/verl-gpu-flash-attn.txt
 $(call ready,verl-0.9-gpu): requirements/verl-0.9-gpu-flash-attn.txt

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-CPU = ["cpu", "verl-0.9-cpu", "trl-cpu", "control-cpu", "rivals-vision"]
+CPU = ["cpu", "verl-0.9-cpu", "trl-cpu", "control-cpu", "rivals-vision", "vllm-cpu"]
 GPU = ["verl", "verl-0.9", "timm", "fasttd3"]
 
 

@@ -28,6 +28,8 @@ from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
 MAX_TOKENS = 8192  # of its training (subsec:impl_llm)
 PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
 
+VLLM = ("0.8.5", "0.27.1")  # written for the first, tried with the second (docs/llm/evaluation.md)
+
 GREEDY = {"samples": 1, "temperature": 0.0, "top_p": 1.0}  # sec:results_llms; the paper names no top-p
 AVG_AT_16 = {"samples": 16, "temperature": 0.7, "top_p": 1.0}
 PROTOCOLS = {
@@ -51,12 +53,19 @@ Engine = Callable[[list[list[int]], list[int], dict], Iterable[list[Completion]]
 
 
 def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
-    """vLLM 0.8.5 on this machine's GPUs. It adds a sample's number to the seed of its prompt."""
-    from vllm import LLM, SamplingParams
+    """vLLM on this machine's GPUs. It adds a sample's number to the seed of its prompt."""
+    from vllm import LLM, SamplingParams, __version__
 
+    if not __version__.startswith(VLLM):
+        print(
+            f"note: this was written for vllm {VLLM[0]} and tried with {VLLM[1]}, not with {__version__}.",
+            file=sys.stderr,
+        )
+    config = json.loads((args.model / "config.json").read_text())
+    stored = config.get("dtype") or config.get("torch_dtype") or "auto"  # transformers 5 or 4 wrote it
     llm = LLM(
         model=str(args.model),
-        dtype=args.dtype,
+        dtype=stored if args.dtype == "auto" else args.dtype,  # vLLM's "auto" makes 16 bits of 32
         max_model_len=context_length,
         tensor_parallel_size=args.tensor_parallel,
     )
@@ -170,7 +179,9 @@ def token_ids(model: Path, rows: list[dict]) -> list[list[int]]:
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     if tokenizer.chat_template:
-        return [tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True) for row in rows]
+        # Without return_dict=False transformers 5 gives a dictionary, and 4 the ids.
+        form = {"add_generation_prompt": True, "return_dict": False}
+        return [tokenizer.apply_chat_template(row["prompt"], **form) for row in rows]
     return [tokenizer("\n\n".join(message["content"] for message in row["prompt"]))["input_ids"] for row in rows]
 
 

@@ -12,6 +12,7 @@ import sys
 from fractions import Fraction
 from itertools import combinations
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,20 +38,25 @@ def prompt(i: int) -> str:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A 2-layer Qwen2 that learned to answer `what is 4?` with \\boxed{4} two times in three, else with \\boxed{0}."""
+    from transformers import AutoTokenizer
+
     torch.manual_seed(0)
     tokenizer = models.character_tokenizer([*CHARACTERS])
-    model = models.two_layer_qwen2(len(tokenizer), 64, intermediate=128, positions=64)
+    # Heads of 32, the smallest that vLLM has on a CPU (tests/rehearsal/vllm).
+    model = models.two_layer_qwen2(len(tokenizer), 128, intermediate=128, positions=64)
+    folder = tmp_path_factory.mktemp("evaluate") / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)  # transformers 5 makes Qwen2's of it, which drops the spaces
     rows = [prompt(i) + rf"\boxed{{{answer}}}" + "<eos>" for i in range(1, 9) for answer in (i, i, 0)]
     batch = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(80):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(120):
         model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    folder = tmp_path_factory.mktemp("evaluate") / "model"
     model.eval().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -188,6 +194,21 @@ def test_without_a_chat_template_the_text_is_taken_as_it_is(model, tmp_path):
     assert evaluate.token_ids(tmp_path, rows) == [tokenizer.encode("add\n\n1+1")]
 
 
+@pytest.mark.parametrize("dictionary", [False, True])  # what transformers 4 and 5 give by themselves
+def test_a_chat_template_gives_ids(model, monkeypatch, dictionary):
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+    original = PreTrainedTokenizerBase.apply_chat_template
+
+    def apply_chat_template(self, *args, **kwargs):
+        return original(self, *args, **{"return_dict": dictionary, **kwargs})
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "apply_chat_template", apply_chat_template)
+    rows = [{"prompt": [{"role": "user", "content": content}]} for content in ("1+1", "2")]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    assert evaluate.token_ids(model, rows) == [tokenizer.encode("1+1"), tokenizer.encode("2")]
+
+
 def test_problems_can_ask_as_in_training(data, tmp_path):
     pin = {"problem": "question", "answer": "answer", "answer_form": "integer"}
     sources = [{"question": prompt(i), "answer": i} for i in (1, 2)]
@@ -206,6 +227,30 @@ def test_settings_of_the_paper():
     for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 0.9}, {"prompt": "training"}, {"problems": 5}):
         assert evaluate.is_as_paper("aime24", {**paper, **other}) is False
     assert evaluate.is_as_paper("my-set", paper) is None
+
+
+# vLLM, which tests/rehearsal/vllm runs
+
+
+def test_a_missing_vllm_is_refused(model, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(SystemExit):
+        evaluate.parse_arguments(command(model, [data], tmp_path / "out", "--engine", "vllm"))
+    assert "lacks vllm. --engine transformers needs no vllm." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["0.8.5.post1", "0.27.1", "0.31.0"])
+def test_an_untried_vllm_is_noted_and_the_models_dtype_is_kept(model, data, tmp_path, monkeypatch, capsys, version):
+    given = {}
+    module = SimpleNamespace(LLM=lambda **settings: given.update(settings), SamplingParams=None, __version__=version)
+    module.__spec__ = object()
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    words = command(model, [data], tmp_path / "out", "--engine", "vllm")
+    for more, dtype in (((), "float32"), (("--dtype", "bfloat16"), "bfloat16")):
+        evaluate.vllm_engine(evaluate.parse_arguments([*words, *more]), 64)
+        assert given["dtype"] == dtype
+    note = "note: this was written for vllm 0.8.5 and tried with 0.27.1, not with 0.31.0.\n"
+    assert capsys.readouterr().err == (2 * note if version == "0.31.0" else "")
 
 
 # pass@k and the summary

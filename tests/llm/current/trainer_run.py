@@ -41,9 +41,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 def make_task(folder):
     torch.manual_seed(0)
-    tokenizer = models.character_tokenizer(list(CHARACTERS))
+    # verl's own rollouts (tests/rehearsal/vllm) want the last two; the first of them is a newline.
+    tokenizer = models.character_tokenizer([*CHARACTERS, "Ċ", "<|im_end|>"])
     tokenizer.save_pretrained(folder)
-    models.two_layer_qwen2(len(tokenizer), 32, intermediate=64, positions=64).save_pretrained(folder)
+    # Heads of 32, the smallest that vLLM has on a CPU (tests/rehearsal/vllm).
+    models.two_layer_qwen2(len(tokenizer), 128, intermediate=64, positions=64).save_pretrained(folder)
     models.write_prompts(folder / "task.parquet", "sevens", [(f"{i}=", "7") for i in range(64)])
 
 
@@ -62,15 +64,14 @@ def runner(plain):
     return ray.remote(PrintingTaskRunner)
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def main(folder, overrides):
     if not (folder / "task.parquet").exists():
         make_task(folder)
     files = [f"data.train_files={folder}/task.parquet", f"data.val_files={folder}/task.parquet"]
     files += [f"reward.custom_reward_function.path={Path(__file__).resolve()}"]
     model = [f"actor_rollout_ref.model.path={folder}", f"trainer.default_local_dir={folder}/checkpoints"]
     cpu_overrides = [f"{name}={value}" for name, value in CPU_OVERRIDES.items()]
-    sys.argv[1:] = [*cpu_overrides, *OVERRIDES.split(), *files, *model, f"hydra.run.dir={folder}/hydra", *sys.argv[2:]]
+    sys.argv[1:] = [*cpu_overrides, *OVERRIDES.split(), *files, *model, f"hydra.run.dir={folder}/hydra", *overrides]
     from verl.trainer import main_ppo as verl_main
 
     from era.verl import launch, main_ppo
@@ -78,3 +79,7 @@ if __name__ == "__main__":
     launch.TaskRunner = runner(launch.TaskRunner)
     verl_main.TaskRunnerV1 = runner(verl_main.TaskRunnerV1)
     main_ppo.main()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

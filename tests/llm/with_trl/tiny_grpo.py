@@ -92,20 +92,16 @@ def load(folder):
 
 def write(folder, dtype, kind="Qwen2", tie=False, sharpness=16, **more):
     torch.manual_seed(3)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_dropout": 0.0}
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=LETTERS[1],
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
         max_position_embeddings=128,
         tie_word_embeddings=tie,
         bos_token_id=None,
         eos_token_id=models.EOS,
         pad_token_id=models.PAD,
-        attention_dropout=0.0,
-        **more,
+        **{**shape, **heads, **more},
     )
     made = getattr(transformers, f"{kind}ForCausalLM")(config)
     with torch.no_grad():
