@@ -208,3 +208,20 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode == 0 and (gpu / "installed").exists(), result.stderr
     assert f"-m recipes.llm.evaluate --model {tmp_path}/model" in result.stdout.splitlines()[-1]
+
+
+def test_a_dry_run_and_a_check_of_an_llm_run_need_no_checkout(make, tmp_path):
+    """The dry run prints the command of the checkout to come; the check names all that is missing at once."""
+    before = printed(make("llm-stage1", DRY_RUN="1"))[0]
+    checkout = tmp_path / "none/verl"
+    assert printed(make("llm-stage1", DRY_RUN="1", CHECKOUTS=str(checkout.parent)))[0] == [
+        word.replace(before[1], str(checkout)) for word in before
+    ]
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "make", "env", "dirname", "basename", "sed", "cat", "grep", "tr", "git"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    executable(tmp_path / "bin/python3", f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')  # without packages
+    result = make("llm-stage1", CHECK_ONLY="1", CHECKOUTS=str(checkout.parent), PATH=str(tmp_path / "bin"))
+    assert result.returncode != 0 and "Traceback" not in result.stderr
+    found = [line.strip(" -").partition(":")[0] for line in result.stderr.splitlines() if line.startswith("  - ")]
+    assert found == ["checkout", "packages", "GPUs", "model", "data", "data"], result.stderr

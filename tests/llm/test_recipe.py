@@ -462,6 +462,23 @@ def test_a_python_without_verl_is_named(patched_verl, tmp_path):
     assert result.returncode == 1 and "packages: " in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("check, exit_code", [(0, 0), (1, 1), (3, 0)])
+def test_a_script_starts_what_its_check_lets_through(patched_verl, tmp_path, check, exit_code):
+    """3: the run has reached its last step, and nothing is left to train."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\necho "$2" >> "{tmp_path}/started"\n[[ $2 != *preflight ]] || exit {check}\n')
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": str(python)}
+    script = patched_verl / "recipe/era/run_grpo_qwen2.5_math_7b.sh"
+    for variables, starts in (({"CHECK_ONLY": "1"}, False), ({}, check == 0)):
+        (tmp_path / "started").unlink(missing_ok=True)
+        result = subprocess.run(["bash", script], env=environment | variables, capture_output=True, text=True)
+        assert result.returncode == exit_code
+        started = (tmp_path / "started").read_text().split()
+        assert started == ["recipe.era.preflight", *(["recipe.era.main_era"] if starts else [])]
+        assert ("Nothing is missing" in result.stdout) == (check == 0 and bool(variables))
+
+
 # A Ray cluster
 
 

@@ -90,3 +90,4 @@ is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
 [[ -d "${root}" ]] || check+=(--without-checkout "${root}")
 "${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"
+echo "Nothing is missing; ${experiment} would start."
