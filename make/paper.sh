@@ -154,6 +154,7 @@ case $target in
         run "SETS, the sources nor the space in DATA" "$python" -m recipes.llm.data "${sets[@]}" --out "$DATA" ;;
     llm-model)
         read -ra models <<< "$MODEL"
+        python3 -m recipes.llm.model "${models[@]}" --check # before an environment is set up
         find_python cpu
         run "the model, the hub nor the space on the disk" \
             "$python" -m recipes.llm.model "${models[@]}" --out "$RAY_DATA_HOME/models" ;;

@@ -63,6 +63,7 @@ def write_inputs(home: Path) -> None:
         original = home / f"models/{name}-original"
         models.character_tokenizer([*string.printable]).save_pretrained(original)
         (original / "config.json").write_text(json.dumps(facts))
+        (original / "model.safetensors").touch()
         model.link(original, home / "models" / name)
     rows = [
         data.train_row({"problem": f"What is {i}?", "answer": str(i)}, PIN, "rehearsal", i) for i in range(800)
@@ -70,7 +71,10 @@ def write_inputs(home: Path) -> None:
     (home / "data").mkdir()
     for name in ("dapo-math-17k", "math-3to5", "aime-2024"):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), home / f"data/{name}.parquet")
-    (home / "ckpts/ERA/era_stage1_qwen2.5_math_7b/global_step_600/actor").mkdir(parents=True)
+    checkpoint = home / "ckpts/ERA/era_stage1_qwen2.5_math_7b/global_step_600/actor"
+    checkpoint.mkdir(parents=True)
+    for rank in range(NODES * GPUS):
+        (checkpoint / f"model_world_size_{NODES * GPUS}_rank_{rank}.pt").touch()
 
 
 PIN = {"problem": "problem", "answer": "answer", "answer_form": "latex"}

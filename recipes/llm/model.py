@@ -98,16 +98,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     out = f"where the folders go; default: {default_out}, where the recipes look"
     parser.add_argument("--out", type=Path, default=default_out, metavar="DIR", help=out)
+    parser.add_argument("--check", action="store_true", help="only look at the names")
     args = parser.parse_args(arguments)
     if unknown := [name for name in args.names if name not in REVISIONS]:
         parser.error(f"there is no {', '.join(unknown)} here. There are {' and '.join(REVISIONS)}.")
+    if args.check:
+        return 0
     failed = False
     for name in args.names or REVISIONS:
         try:
             make(name, args.out.expanduser())
         except (OSError, ValueError) as error:  # of the hub's client too
             failed = True
-            print(f"{name}: error: {error}", file=sys.stderr, flush=True)
+            advice = "HF_ENDPOINT names a mirror of the hub. Or copy both folders from a machine that has them."
+            print(f"{name}: error: {error}{f'. {advice}' if isinstance(error, OSError) else ''}", file=sys.stderr)
     return int(failed)
 
 

@@ -14,7 +14,6 @@ Where verl cannot be imported, packages, GPUs, model and data are checked all th
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
@@ -61,15 +60,20 @@ def problems(config) -> Iterator[str]:
     yield from batch_problems(config)
     yield from length_problems(config)
     yield from gpu_problems(config.trainer.nnodes, config.trainer.n_gpus_per_node)
-    yield from model_problems(
-        Path(config.actor_rollout_ref.model.path).expanduser(),
-        longest_sequence(config),
-        config.actor_rollout_ref.model.get("override_config", {}).get("max_position_embeddings"),
-    )
+    folder = Path(config.actor_rollout_ref.model.path).expanduser()
+    override = config.actor_rollout_ref.model.get("override_config", {}).get("max_position_embeddings")
+    of_model = list(model_problems(folder, longest_sequence(config), override))
+    tokenizer = None
+    if (folder / "config.json").is_file():
+        try:
+            tokenizer = load_tokenizer(folder)
+        except (OSError, ValueError) as error:
+            of_model.append(f"model: the tokenizer of {folder} cannot be loaded: {str(error).splitlines()[0]}")
+    yield from of_model
     for key in ("train_files", "val_files"):
         files = config.data[key]
         for file in [files] if isinstance(files, str) else files:
-            yield from data_problems(key, Path(file).expanduser(), config)
+            yield from data_problems(key, Path(file).expanduser(), config, tokenizer)
     yield from checkpoint_problems(config)
 
 
@@ -181,27 +185,29 @@ def model_problems(folder: Path, longest: int, override: int | None = None) -> I
     if not file.is_file():
         yield f"model: no {file}. `make llm-model` downloads the paper's models; MODEL_PATH names another folder."
         return
+    index = folder / "model.safetensors.index.json"
     try:
         settings = json.loads(file.read_text())
-        has = positions(settings)
-        index = folder / "model.safetensors.index.json"
+        has, is_scaled = positions(settings), bool(settings.get("rope_scaling"))
         shards = {*json.loads(index.read_text())["weight_map"].values()} if index.is_file() else set()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        yield f"model: the JSON files of {folder} cannot be read ({error!r}). Download the model again."
+        yield f"model: {file}, or {index.name} beside it, is not a model's: {error!r}. Mend it, or download it again."
         return
     if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
         yield f"model: {folder} lacks {', '.join(missing)} of {index.name}. Download the model again."
+    elif not shards and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        yield f"model: {folder} has no weights (*.safetensors or *.bin). Download the model again."
     if override is not None and has is not None and override != has:
         yield (
             f"positions: override_config.max_position_embeddings={override}, but vLLM reads {has:g} from {file}. Write "
             "it there, and leave the override out."
         )
     elif has is not None and has < longest:
+        where = "with its rope_scaling" if is_scaled else 'the line "max_position_embeddings"'
         yield (
-            f"positions: prompt and response need {longest} positions, and {file} has {has:g} (the line "
-            f'"max_position_embeddings"). For Qwen2.5-Math, `make llm-model` makes a folder with {QWEN_MATH_POSITIONS}'
-            ", as verl's DAPO recipe asks. For another model, raise that line in a copy of the folder if the model can "
-            "do it, or set a shorter response."
+            f"positions: prompt and response need {longest} positions, and {file} has {has:g} ({where}). For "
+            f"Qwen2.5-Math, `make llm-model` makes a folder with {QWEN_MATH_POSITIONS}, as verl's DAPO recipe asks. "
+            "For another model, give it more in a copy of the folder if it can have them, or set a shorter response."
         )
 
 
@@ -212,55 +218,88 @@ def positions(settings: dict[str, Any]) -> float | None:
     """
     settings = settings.get("text_config") or settings
     found = settings.get("max_position_embeddings")
+    if found is not None and not isinstance(found, (int, float)):
+        raise TypeError(f"max_position_embeddings is {found!r}, not a number")
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type")
-    if found is None or kind in ("su", "longrope", "llama3"):
+    if found is None or kind in ("su", "longrope", "llama3") or "gemma3" in settings.get("model_type", ""):
         return found
     if kind == "yarn":
         found = rope.get("original_max_position_embeddings", found)
     return found * rope.get("factor", 1)
 
 
-def data_problems(key: str, file: Path, config=None) -> Iterator[str]:
+def data_problems(key: str, file: Path, config=None, tokenizer=None) -> Iterator[str]:
     """What is wrong with a file of prompts.
 
-    verl would cut a prompt that is too long, or with data.truncation=error stop when it comes to it.
+    verl would cut a prompt that is too long, or with data.truncation=error stop when it comes to it; what else is wrong
+    it would find only on the cluster.
+
+    Args:
+        config: None where verl's cannot be composed; then only the file itself is looked for.
+        tokenizer: None where the model has none; then no prompts are counted.
     """
     if not file.is_file():
         variable = {"train_files": "TRAIN_FILE", "val_files": "TEST_FILE"}[key]
         yield f"data: no {file}. Make it with `make llm-data`, or set {variable} to another."
-    elif config is not None and not config.data.get("filter_overlong_prompts"):
-        try:
-            longer, longest = long_prompts(file, config)
-        except (OSError, ValueError, KeyError) as error:  # of pyarrow and transformers too
-            yield f"data: the prompts of {file} cannot be read: {error!r}."
-        else:
-            if longer:
-                yield (
-                    f"data: {longer} prompts of {file} are longer than data.max_prompt_length="
-                    f"{config.data.max_prompt_length} tokens, the longest has {longest}. Raise that, or leave them out "
-                    "with data.filter_overlong_prompts=True."
-                )
+        return
+    if config is None:
+        return
+    import pyarrow.parquet
+
+    prompts, most = config.data.prompt_key, config.data.max_prompt_length
+    try:
+        columns = pyarrow.parquet.read_schema(file)
+        rows = pyarrow.parquet.read_metadata(file).num_rows
+    except (OSError, pyarrow.ArrowException) as error:
+        yield f"data: {file} is not a parquet file: {error}"
+        return
+    wanted = (prompts, config.data.get("reward_fn_key", "data_source"), "reward_model")
+    if missing := [name for name in wanted if name not in columns.names]:
+        yield f"data: {file} has no column {', '.join(missing)}; it has {', '.join(columns.names)}."
+    elif not is_messages(columns.field(prompts).type):
+        yield f"data: the column {prompts} of {file} holds no lists of messages with a role and a content."
+    elif tokenizer and not config.data.get("filter_overlong_prompts"):
+        longer, longest = long_prompts(file, prompts, most, tokenizer)
+        if longer:
+            yield (
+                f"data: {longer} prompts of {file} are longer than data.max_prompt_length={most} tokens, the longest "
+                f"has {longest}. Raise that, or leave them out with data.filter_overlong_prompts=True."
+            )
+    batch = config.data.get("gen_batch_size") or config.data.train_batch_size
+    if key == "train_files" and isinstance(config.data[key], str) and rows < batch:
+        yield f"data: {file} has {rows} prompts, and a batch takes {batch}."
 
 
-def long_prompts(file: Path, config) -> tuple[int, int]:
-    """How many prompts are longer than data.max_prompt_length, and the tokens of the longest; 0, 0 if none is."""
+def is_messages(kind) -> bool:
+    """Whether a column of this type of pyarrow's holds lists of structures with a content."""
+    import pyarrow.types
+
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
+    return is_list and pyarrow.types.is_struct(kind.value_type) and kind.value_type.get_field_index("content") >= 0
+
+
+def load_tokenizer(folder: Path):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
+    """How many prompts have more than `most` tokens, and the tokens of the longest; 0, 0 if none has."""
     import pandas
     import pyarrow.compute as pc
     import pyarrow.parquet
-    from transformers import AutoTokenizer
 
-    column = pyarrow.parquet.read_table(file, columns=[config.data.prompt_key])[config.data.prompt_key]
+    column = pyarrow.parquet.read_table(file, columns=[key])[key]
     contents = pc.struct_field(pc.list_flatten(column), "content")
     sizes = pandas.Series(pc.binary_length(contents)).groupby(pandas.Series(pc.list_parent_indices(column))).sum()
-    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
 
     def tokens(messages: list[dict]) -> int:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # A token of a text has at least a byte of it, so that few prompts have to be counted.
-    most = config.data.max_prompt_length
     longest = sizes[sizes > most - tokens([{"role": "user", "content": ""}])].index
     counts = [count for count in map(tokens, column.take(pyarrow.array(longest)).to_pylist()) if count > most]
     return len(counts), max(counts, default=0)
@@ -269,17 +308,32 @@ def long_prompts(file: Path, config) -> tuple[int, int]:
 def checkpoint_problems(config) -> Iterator[str]:
     """verl would start from scratch without the checkpoint that is to be resumed, or resume another run's."""
     trainer, tracker = config.trainer, Path(config.trainer.default_local_dir) / TRACKER
+    last = trainer.total_training_steps
+    if last is not None and (not isinstance(last, int) or last < 1):
+        yield f"steps: trainer.total_training_steps (TOTAL_STEPS) is {last!r}, not a whole number of at least 1."
+        return
     start = trainer.get("resume_from_path")
     if trainer.resume_mode == "resume_path":
-        if not Path(str(start)).is_dir():
+        folder = Path(str(start))
+        step = folder.name.removeprefix("global_step_")
+        if not folder.is_dir():
             yield f"checkpoint: no {start}. Run stage 1 to its end, or set STAGE1_CKPT to its last checkpoint."
+        elif not step.isdigit():
+            yield f"checkpoint: {start} is not the folder of a step. Name one like .../global_step_600."
+        elif lacks := checkpoint_lacks(folder, config):
+            yield f"checkpoint: {lacks}"
+        elif last is not None and int(step) >= last:
+            yield f"steps: the run begins after step {step}, and TOTAL_STEPS={last} counts the steps before it too."
     elif trainer.resume_mode == "auto" and tracker.exists():
         step = tracker.read_text(errors="replace").strip()
-        if not step.isdigit() or not (tracker.parent / f"global_step_{step}").is_dir():
+        folder = tracker.parent / f"global_step_{step}"
+        if not step.isdigit() or not folder.is_dir():
             yield (
                 f"checkpoint: {tracker} says {step!r}, and there is no such checkpoint. Write the number of the newest "
                 "complete global_step_<number> into it, or remove it to start from scratch."
             )
+        elif lacks := checkpoint_lacks(folder, config):
+            yield f"checkpoint: {lacks} {tracker} names the checkpoint to resume."
         elif start and int(step) <= int(str(start).rpartition("_")[2]):
             yield (
                 f"checkpoint: {tracker.parent} has step {step}, and this run starts from {start}: the folder is "
@@ -287,14 +341,29 @@ def checkpoint_problems(config) -> Iterator[str]:
             )
 
 
-def is_finished(config) -> bool:
-    """Whether the folder has a checkpoint of the last step; verl would train a step more."""
+def checkpoint_lacks(folder: Path, config) -> str:
+    """A sentence on what a checkpoint of FSDP workers lacks to be loaded on this run's GPUs; empty if nothing."""
+    if not config.actor_rollout_ref.actor.strategy.startswith("fsdp"):
+        return ""
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    names = [f"actor/model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if not missing:
+        return ""
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"{folder} lacks {missing[0]}{others}. A checkpoint loads on as many GPUs as wrote it, here {ranks}."
+
+
+def reached_step(config) -> int | None:
+    """The step of the newest checkpoint if that is the run's last one; verl would train a step more."""
     tracker = Path(config.trainer.default_local_dir) / TRACKER
-    if config.trainer.resume_mode == "disable" or not tracker.exists():
-        return False
+    last = config.trainer.total_training_steps
+    if config.trainer.resume_mode == "disable" or not tracker.exists() or not isinstance(last, int):
+        return None
     step = tracker.read_text(errors="replace").strip()
-    last = config.trainer.total_training_steps or math.inf
-    return step.isdigit() and int(step) >= last and (tracker.parent / f"global_step_{step}").is_dir()
+    folder = tracker.parent / f"global_step_{step}"
+    is_last = step.isdigit() and int(step) >= last and folder.is_dir() and not checkpoint_lacks(folder, config)
+    return int(step) if is_last else None
 
 
 def problems_without_verl(framework: str, config_dir: str, overrides: list[str]) -> Iterator[str]:
@@ -379,9 +448,9 @@ def main(arguments: list[str] | None = None) -> int:
             config = checked_config(args.config_dir, args.overrides, found)
     except (ValueError, OSError, TypeError) as error:
         found.append(f"settings: {error}")
-    if config is not None and is_finished(config):
+    if config is not None and (step := reached_step(config)) is not None:
         folder, last = config.trainer.default_local_dir, config.trainer.total_training_steps
-        print(f"{folder} has reached step {last} of {last}: nothing is left to train. TOTAL_STEPS=... trains on.")
+        print(f"{folder} has reached step {step} of {last}: nothing is left to train. TOTAL_STEPS=... trains on.")
         return FINISHED
     if found:
         print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)

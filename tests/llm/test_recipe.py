@@ -253,13 +253,15 @@ def model(tmp_path_factory):
     models.character_tokenizer([*"abcd? "]).save_pretrained(folder)
     settings = json.loads(QWEN_MATH_7B.read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 32768}))
+    (folder / "model.safetensors").touch()
     return folder
 
 
-def write_prompts(file, *contents):
+def write_prompts(file, *contents, **columns):
     import pyarrow.parquet
 
-    rows = [{"prompt": [{"role": "user", "content": content}]} for content in contents]
+    row = {"data_source": "math_dapo", "reward_model": {"ground_truth": "1"}}
+    rows = [{"prompt": [{"role": "user", "content": content}], **row, **columns} for content in contents]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
 
 
@@ -272,7 +274,7 @@ def check(preflight, overrides_of, model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(preflight.check_gpu_environment, "problems", lambda framework, unused: [])
     monkeypatch.setattr(preflight, "find_spec", lambda name: True)  # recipe.dapo, which the source package lacks
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    write_prompts(tmp_path / "data.parquet", "a", "b?", "c d")
+    write_prompts(tmp_path / "data.parquet", *["a", "b?", "c d"] * 256)
     files = dict.fromkeys(("TRAIN_FILE", "TEST_FILE"), f"{tmp_path}/data.parquet")
     ready = {"NNODES": "1", "MODEL_PATH": str(model), "CKPTS_DIR": f"{tmp_path}/ckpts", **files}
 
@@ -310,7 +312,7 @@ def test_what_is_missing_is_named(check, override):
 
 def test_all_that_is_missing_is_named_at_once(check):
     said = check(NNODES="4", MODEL_PATH="/nowhere", TRAIN_FILE="/none.parquet", TOTAL_STEPS="1")
-    assert said.count("\n  - ") == 4, "the prompts cannot be counted without the model's tokenizer"
+    assert said.count("\n  - ") == 3
 
 
 @pytest.fixture
@@ -363,17 +365,36 @@ def test_an_incomplete_model_is_named(check, changed_model):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1", "b": "part-2"}}')
     (folder / "part-1").touch()
     assert f"{folder} lacks part-2 of model.safetensors.index.json" in check(MODEL_PATH=str(folder))
-    (folder / "config.json").write_text("{")
-    assert "cannot be read" in check(MODEL_PATH=str(folder))
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model.safetensors").unlink()
+    (folder / "tokenizer.json").unlink()
+    said = check(MODEL_PATH=str(folder))
+    assert "has no weights" in said and f"the tokenizer of {folder} cannot be loaded" in said
+    for content in ("{", '{"max_position_embeddings": "32768"}', '{"rope_scaling": "yarn"}', "[]"):
+        (folder / "config.json").write_text(content)
+        assert f"model: {folder}/config.json, or" in check(MODEL_PATH=str(folder))
 
 
 def test_prompts_that_verl_would_cut_are_counted(check, tmp_path):
-    write_prompts(tmp_path / "long.parquet", "a" * 2046, "a" * 2045 + "é", "b" * LONG, "c")
+    write_prompts(tmp_path / "long.parquet", "a" * 2046, "a" * 2045 + "é", "b" * LONG, *["c"] * 768)
     said = check(TRAIN_FILE=str(tmp_path / "long.parquet"))
     assert "1 prompts of" in said and f"max_prompt_length=2048 tokens, the longest has {LONG}" in said
     assert check("data.filter_overlong_prompts=True", TRAIN_FILE=str(tmp_path / "long.parquet")) == ""
-    (tmp_path / "text.parquet").write_text("no parquet")
-    assert f"the prompts of {tmp_path}/text.parquet cannot be read" in check(TEST_FILE=str(tmp_path / "text.parquet"))
+
+
+def test_a_file_that_verl_cannot_train_on_is_named(check, tmp_path):
+    import pyarrow.parquet
+
+    file = tmp_path / "other.parquet"
+    file.write_text("no parquet")
+    assert f"{file} is not a parquet file" in check("data.filter_overlong_prompts=True", TEST_FILE=str(file))
+    pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "data_source": ["a"]}), file)
+    assert "has no column prompt, reward_model; it has question, data_source." in check(TEST_FILE=str(file))
+    write_prompts(file, *"abc", prompt="a text")
+    assert f"the column prompt of {file} holds no lists of messages" in check(TEST_FILE=str(file))
+    write_prompts(file, *"abc")
+    assert f"{file} has 3 prompts, and a batch takes 768." in check(TRAIN_FILE=str(file))
+    assert check(TEST_FILE=str(file)) == ""
 
 
 @pytest.mark.parametrize(
@@ -404,9 +425,11 @@ def test_a_cluster_is_asked_by_verl(check, monkeypatch):
     assert check("trainer.nnodes=2") == ""
 
 
-def save(checkpoint):
+def save(checkpoint, ranks=8):
     """A checkpoint as far as the check looks at it, and verl's file that names it."""
-    checkpoint.mkdir(parents=True)
+    (checkpoint / "actor").mkdir(parents=True)
+    for rank in range(ranks):
+        (checkpoint / f"actor/model_world_size_{ranks}_rank_{rank}.pt").touch()
     step = checkpoint.name.removeprefix("global_step_")
     (checkpoint.parent / "latest_checkpointed_iteration.txt").write_text(step)
 
@@ -423,18 +446,40 @@ def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, 
     save(tmp_path / "ckpts/global_step_450")
     assert "another run's. Set CKPTS_DIR" in stage2()
     save(tmp_path / "ckpts/global_step_610")
-    stage1.rmdir()
+    shutil.rmtree(stage1)
     assert stage2() == "", "stage 1's checkpoint is no longer needed"
 
 
 def test_a_run_never_starts_from_scratch_in_place_of_its_checkpoint(check, tmp_path):
     save(tmp_path / "ckpts/global_step_600")
     assert "has reached step 600 of 600: nothing is left to train." in check(MODEL_PATH="/nowhere")
+    assert "has reached step 600 of 500: nothing" in check(TOTAL_STEPS="500")
+    (tmp_path / "ckpts/global_step_600/actor/model_world_size_8_rank_3.pt").unlink()
+    assert "global_step_600 lacks actor/model_world_size_8_rank_3.pt." in check(), (
+        "half a checkpoint is not a run's end"
+    )
+    assert "lacks actor/model_world_size_4_rank_0.pt and 3 more" in check(GPUS_PER_NODE="4")
     save(tmp_path / "ckpts/global_step_20")
     assert check() == ""
     for content in (b"", b"\xff\xfe1", b"40"):  # killed between opening and writing it; a folder that was removed
         (tmp_path / "ckpts/latest_checkpointed_iteration.txt").write_bytes(content)
         assert "there is no such checkpoint" in check()
+
+
+def test_steps_that_verl_would_not_train_are_refused(check, tmp_path):
+    for steps in ("x", "0", "-5", "600.5"):
+        assert f"(TOTAL_STEPS) is {steps if steps != 'x' else repr(steps)}, not a whole" in check(TOTAL_STEPS=steps)
+    save(tmp_path / "stage1/global_step_600")
+
+    def stage2(folder, **variables):
+        return check(script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=str(folder), **variables)
+
+    assert "after step 600, and TOTAL_STEPS=600 counts" in stage2(
+        tmp_path / "stage1/global_step_600", TOTAL_STEPS="600"
+    )
+    assert "is not the folder of a step" in stage2(tmp_path / "stage1")
+    (tmp_path / "empty/global_step_600").mkdir(parents=True)
+    assert "lacks actor/model_world_size_8_rank_0.pt and 7 more" in stage2(tmp_path / "empty/global_step_600")
 
 
 @pytest.mark.parametrize(

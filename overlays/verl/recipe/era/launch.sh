@@ -83,11 +83,15 @@ if is_on "${DRY_RUN:-}"; then
     printf '\n'
     exit
 fi
+command -v "${PYTHON}" > /dev/null || {
+    echo "error: there is no Python at ${PYTHON}. Set PYTHON to that of the environment that trains." >&2
+    exit 1
+}
 # The check also writes run.json into CKPTS_DIR. Its exit code is 3 if the run has reached its last
 # step: then nothing is left to do, which is not an error.
 check=("${PYTHON}" -m "${preflight}")
 is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
 [[ -d "${root}" ]] || check+=(--without-checkout "${root}")
-"${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }
+PYTHONWARNINGS=ignore "${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"
 echo "Nothing is missing; ${experiment} would start."
