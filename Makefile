@@ -95,8 +95,7 @@ drift: $(call ready,cpu)
 	@$(CPU) -m tools.drift
 
 ##@ The paper's runs (DRY_RUN=1 prints commands, CHECK_ONLY=1 names what is missing, ARGS="...")
-## llm-model: their models, with 32,768 positions (MODEL=Qwen2.5-Math-7B; RAY_DATA_HOME=~/verl)
-## llm-data: their data (SETS="train math ood", DATA=~/verl/data)
+## llm-model, llm-data: their models and data (MODEL, SETS="train math ood", DATA=~/verl/data)
 ## llm-merge, llm-eval: a checkpoint's model and scores (CKPT, MODEL_PATH, SETS, OUT, EVAL)
 ## llm-RUN: on 32 GPUs (docs/llm/recipes.md); RUN is one of
 ## vision-RUN: on 4 GPUs (SEED, GPUS, DATA_DIR, H0, AUG, EPOCHS; docs/vision/recipes.md)
@@ -172,14 +171,14 @@ test-fasttd3-229ed59: $(call ready,cpu)
 ## test-rivals: the runs of rivals-vision
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
-## rehearse-llm: each LLM run up to its weights, on the GPUs' packages, without a GPU (SCRIPTS)
+## rehearse-llm: LLM runs up to their weights, on a CPU; rehearse-vllm, rehearse-slurm likewise
 rehearse-llm: $(ENVIRONMENTS)/verl-gpu/packages
 	@python3 apply.py apply verl --source git --checkouts "$$CHECKOUTS"
 	@read -ra scripts <<< "$$SCRIPTS"; $(VERL_GPU) -m tools.rehearse_llm --checkout "$$CHECKOUTS/verl" "$${scripts[@]}"
-## rehearse-vllm: evaluation, era.trl and era.verl with the real vLLM on this CPU
+# evaluation, era.trl and era.verl with the real vLLM on a CPU
 rehearse-vllm: $(call ready,vllm-cpu)
 	@$(VLLM_CPU) -m pytest -q tests/rehearsal/vllm -m rehearsal
-## rehearse-slurm: a Slurm with two nodes on this machine (as root, with slurm-wlm)
+# a Slurm with two nodes on this machine, as root, with Debian's slurm-wlm
 rehearse-slurm: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/rehearsal/slurm -m rehearsal
 ## timm-own-tests: timm's tests, patched beside unpatched (TIMM=1.0.28)
