@@ -32,7 +32,7 @@ IS_PATCHED_CHECKOUT = __package__ == "recipe.era"  # and not verl 0.9
 TRACKER = "latest_checkpointed_iteration.txt"
 FINISHED = 3  # the exit code
 
-QWEN_MATH_POSITIONS = 32768  # of verl's recipe/dapo/run_dapo_qwen2.5_7b_math... scripts; Qwen2.5-Math has 4,096
+QWEN_MATH_POSITIONS = 32768  # as verl's recipe/dapo/test_dapo_7b_math.sh asks; Qwen2.5-Math itself has 4,096
 
 # What every run uses, and overrides that change nothing in what is trained.
 PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")
