@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""run.json: what a run was trained with, and whether it is finished.
+"""run.json: what a run was trained with, and whether it is finished. And whether a run's folder is whole.
 
 A script that trains calls begin, start and finish. A launcher of such a script gives it what the
 script cannot know in the variable ERA_RUN (see `for_script`). A launcher of a script that writes no
@@ -21,11 +21,15 @@ run.json calls the three functions itself, in the Python that trains. The fields
 Needs the standard library alone.
 """
 
+import csv
 import datetime
 import importlib.util
 import json
+import math
 import os
 import platform
+import stat
+import statistics
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
@@ -108,10 +112,213 @@ def write(folder: Path, record: dict[str, Any]) -> None:
 def read(folder: Path) -> dict[str, Any]:
     """{} without run.json, or with one that cannot be read."""
     try:
-        record = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
+        record = json.loads(_text(folder / FILE))
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+# Whether a run is whole
+
+# The column of steps, the first one, of each file that has a row for every so many steps.
+CURVES = {
+    "train.csv": "global_step",  # recipes/control, FastTD3, rivals
+    "summary.csv": "epoch",  # timm; counts from 0
+    **{"curves.csv": "global_step", "epochs.csv": "epoch", "steps.csv": "step"},  # demo
+}
+VERL, EVALUATION = "metrics.jsonl", "summary.json"  # of verl, and of recipes/llm/evaluate.py
+# By host, the flag that says after how many steps the next row comes, and its default. All others: after each step.
+EVERY = {
+    "ppo": ("--evaluate_freq", 5000),
+    "sac": ("--eval_every", 5000),
+    "tdmpc2": ("eval_freq", 50_000),
+    "fasttd3": ("", 100),
+}
+RANGES = {"eval_top1": 100, "eval_top5": 100, "clipped": 1, "imitation_share": 1}  # from 0, by column
+LARGEST_NUMBER = 3.5e38  # all trainings compute in fp32 or less
+LARGEST_FILE = 2**28  # bytes; the longest of the paper's runs writes some 2**23
+LONGEST_EPISODE = 1000  # steps; PPO ends with the episode in which it reaches its last step
+
+
+class _Fault(ValueError):
+    """Its message is the reason why a folder is not whole."""
+
+
+def why_not_whole(folder: Path, steps: int | None = None) -> str:
+    """Why the folder of a run, or of an evaluation, does not hold all of it; "" if it does.
+
+    Compares the steps in the file of its metrics with those that were asked for, without gaps, or
+    the samples of an evaluation with its problems, and looks for values that no run writes. NaN and
+    infinities are values of a run that diverged. Never raises, whatever is in the folder.
+
+    Args:
+        steps: that were asked for. None: those of run.json, which must also say that the run is
+            finished, except verl's.
+    """
+    try:
+        _check(Path(folder), steps)
+    except _Fault as fault:
+        return str(fault)
+    except Exception as error:  # anything may be in a folder that was copied or damaged
+        return f"cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    return ""
+
+
+def _check(folder: Path, steps: int | None) -> None:
+    found = [name for name in (EVALUATION, VERL, *CURVES) if os.path.lexists(folder / name)]
+    if not found:
+        raise _Fault(f"has no metrics: none of {', '.join((EVALUATION, VERL, *CURVES))}")
+    if EVALUATION in found:
+        _check_evaluation(_json(folder / EVALUATION))
+    if found == [EVALUATION]:
+        return
+    if not os.path.lexists(folder / FILE):
+        raise _Fault(f"has no {FILE}, so nothing says how it was trained")
+    record = _json(folder / FILE)
+    total = record.get("total_steps") if steps is None else steps
+    if type(total) is not int or not 0 < total < 10**12:
+        raise _Fault(f"{FILE} does not say how many steps were asked for: total_steps is {_short(total)}")
+    for name in found:
+        if name == VERL:
+            _check_verl(folder / name, total)
+        elif name in CURVES:
+            _check_curves(folder / name, total, record)
+    if steps is None and record.get("finished") is not True and VERL not in found:
+        raise _Fault(f"{FILE} does not say that it is finished")
+
+
+def _check_curves(file: Path, total: int, record: dict[str, Any]) -> None:
+    text, name, host = _text(file), file.name, str(record.get("host"))
+    if not text.isascii():
+        raise _Fault(f"{name} has {_short(next(c for c in text if not c.isascii()))}, a character that no run writes")
+    lines = text.splitlines()
+    header = next(csv.reader(lines[:1]), [])
+    if header[:1] != [CURVES[name]]:
+        raise _Fault(f"{name} does not begin with the column {CURVES[name]}")
+    if not text.endswith("\n"):
+        raise _Fault(f"{name} ends in the middle of a line")
+    # A resumed timm repeats the header, and a kill may have cut a row that was written again afterwards.
+    width = len(header)
+    rows = [line for line in lines[1:] if line.count(",") == width - 1 and line[: line.find(",")].isdecimal()]
+    cells = ",".join(rows).split(",") if rows else []
+    try:
+        values = [float(cell or "nan") for cell in cells] if "" in cells else list(map(float, cells))
+    except ValueError:
+        at = next(i for i, cell in enumerate(cells) if cell and not _is_number(cell))
+        place = f"{_short(header[at % width])} in step {_short(cells[at - at % width])}"
+        raise _Fault(f"{name} has {_short(cells[at])} for {place}, and not a number") from None
+    for value in values:
+        if LARGEST_NUMBER < abs(value) < math.inf:
+            raise _Fault(f"{name} has {value:g}, which is more than a training computes with")
+    for column in RANGES.keys() & set(header):
+        outside = [v for v in values[header.index(column) :: width] if v < 0 or v > RANGES[column]]
+        if outside:
+            raise _Fault(f"{name} has {outside[0]:g} for {column}, which is from 0 to {RANGES[column]}")
+    steps = sorted({int(step) + (name == "summary.csv") for step in values[::width]})
+    usual = 1
+    if CURVES[name] == "global_step":
+        between = [after - before for before, after in zip(steps, steps[1:])][:-1]  # SAC's last row comes early
+        usual = min(statistics.multimode(between)) if between else _every(host, record.get("command"))
+    # TD-MPC2 evaluates between two episodes. FastTD3's first row comes after random steps, its last step has none.
+    slack = 2 * LONGEST_EPISODE if host == "tdmpc2" else 0
+    points = steps if host == "fasttd3" else [0, *steps]
+    expected = total if host == "sac" else total - usual - slack + (host != "fasttd3")
+    _check_steps(name, points, usual + slack, expected, total)
+
+
+def _every(host: str, command: Any) -> int:
+    flag, every = EVERY.get(host, ("", 1))
+    words = " ".join(map(str, command or [])).replace("=", " ").split()
+    given = [value for name, value in zip(words, words[1:]) if name == flag and value.isdecimal()]
+    return int(given[-1]) if given else every
+
+
+def _check_verl(file: Path, total: int) -> None:
+    """The logger leaves a line that a kill has cut. Stage 2 begins behind stage 1's steps."""
+    steps = set()
+    for line in _text(file).splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if not (isinstance(row, dict) and type(row.get("step")) is int and isinstance(row.get("data"), dict)):
+            raise _Fault(f"{file.name} has a line that is not a step's metrics: {_short(line)}")
+        for metric, value in row["data"].items():
+            if isinstance(value, (int, float)) and LARGEST_NUMBER < abs(value) < math.inf:
+                raise _Fault(f"{file.name} has {value:.3g} for {_short(metric)} in step {row['step']}")
+        steps.add(row["step"])
+    _check_steps(file.name, sorted(step for step in steps if step > 0), 1, total, total)
+
+
+def _check_steps(name: str, steps: list[int], usual: int, expected: int, total: int) -> None:
+    """usual: the most steps from one row to the next. expected: the least that the last row may have."""
+    last = steps[-1] if steps else 0
+    if last > total + LONGEST_EPISODE:
+        raise _Fault(f"{name} has step {_short(last)}, and {total} were asked for")
+    for before, after in zip(steps, steps[1:]):
+        if after - before > usual:
+            raise _Fault(f"{name} has no row between the steps {before} and {after}")
+    if last < expected:
+        raise _Fault(f"{name} has {last} of {total} steps")
+
+
+def _check_evaluation(summary: dict[str, Any]) -> None:
+    benchmarks = summary.get("benchmarks")
+    if not isinstance(benchmarks, dict) or not benchmarks:
+        raise _Fault(f"{EVALUATION} has no benchmark")
+    for name, one in benchmarks.items():
+        name, protocol = _short(name), one.get("protocol") or {}
+        counts = [one.get(key) for key in ("problems", "samples_per_problem", "samples")]
+        if any(type(count) is not int or not 0 < count < 10**12 for count in counts):
+            raise _Fault(f"{EVALUATION} does not say how many samples of {name} there are")
+        problems, each, samples = counts
+        asked = protocol.get("problems", problems) * protocol.get("samples", each)
+        if samples != asked or problems * each != asked or one.get("complete") is not True:
+            raise _Fault(f"{EVALUATION} has {samples} of {_short(asked)} samples of {name}")
+        shares = {"accuracy": one.get("accuracy"), **{f"pass@{k}": v for k, v in (one.get("pass_at") or {}).items()}}
+        shares |= {"standard_error": one["standard_error"]} if one.get("standard_error") is not None else {}
+        for key, value in shares.items():
+            if type(value) not in (int, float) or not 0 <= value <= 1:
+                raise _Fault(f"{EVALUATION} has {_short(value)} for {_short(key)} of {name}, which is from 0 to 1")
+
+
+def _text(file: Path) -> str:
+    """Of a plain file: opening a FIFO would wait."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _Fault(f"{file.name} is not a file")
+    if status.st_size > LARGEST_FILE:
+        raise _Fault(f"{file.name} has {status.st_size} bytes, which no run writes")
+    data = file.read_bytes()
+    if b"\0" in data:
+        raise _Fault(f"{file.name} has NUL bytes, as after a power cut")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _Fault(f"{file.name} is not text") from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(file))
+    except (RecursionError, json.JSONDecodeError) as error:
+        raise _Fault(f"{file.name} is not JSON ({type(error).__name__}: {_short(error)})") from None
+    if not isinstance(found, dict):
+        raise _Fault(f"{file.name} is not a JSON object")
+    return found
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    """For a message: on one line, and not long."""
+    return ascii(str(value)[:60])[1:-1]
 
 
 # What a launcher knows

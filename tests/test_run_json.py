@@ -2,10 +2,12 @@
 # Copyright 2026 The ERA overlays authors
 """run.json: what a start records, what stays when a run goes on, and the state of the code."""
 
+import json
 import os
 import subprocess
 
 import pytest
+from grid_launch import ROOT
 
 from recipes import run_json
 
@@ -86,3 +88,123 @@ def test_the_code_of_a_checkout(git, tmp_path):
 
 def test_a_checkout_of_apply_py_is_clean(patched_timm):
     assert run_json.code(patched_timm)["modified"] is False
+
+
+# Whether a run is whole
+
+
+def table(header, *rows):
+    return "".join(",".join(map(str, row)) + "\n" for row in (header.split(","), *rows))
+
+
+def verl_lines(*steps):
+    return "".join(json.dumps({"step": step, "data": {"entropy": 0.5, "grad": None}}) + "\n" for step in steps)
+
+
+def summary(**changes):
+    one = {"problems": 18, "samples_per_problem": 16, "samples": 288, "complete": True, "accuracy": 0.5}
+    one |= {"standard_error": 0.01, "pass_at": {"1": 0.5, "16": 1.0}, "protocol": {"problems": 18, "samples": 16}}
+    return json.dumps({"benchmarks": {"aime24": one | changes}})
+
+
+# Each writer's host, total_steps, file and text: of a whole run, and of one that lacks something.
+RETURNS, TIMM = "global_step,eval_avg_return,clipped", "epoch,train_loss,eval_top1"
+PPO = [(step, -3.5, 0.25) for step in range(500, 3001, 500)]
+FASTTD3 = [(step, 7.5 if step % 500 == 0 else "", "") for step in range(300, 1000, 100)]
+EPOCHS = [(epoch, 2.5, 10.0) for epoch in range(5)]
+CASES = {
+    "PPO": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:-1])),
+    "PPO to the end of an episode": ("ppo", 2600, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:-2])),
+    "PPO, a row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:2], *PPO[3:])),
+    "PPO, all but one row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, PPO[-1])),
+    "PPO, the first row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[1:])),
+    "SAC": ("sac", 3100, "train.csv", table(RETURNS, *PPO, (3100, 1, 0)), table(RETURNS, *PPO)),
+    "SAC, two rows": ("sac", 7, "train.csv", table(RETURNS, (5, 1, 0), (7, 1, 0)), table(RETURNS, (5, 1, 0))),
+    "FastTD3": ("fasttd3", 1000, "train.csv", table(RETURNS, *FASTTD3), table(RETURNS, *FASTTD3[:-1])),
+    "FastTD3, resumed": (
+        *("fasttd3", 1000, "train.csv", table(RETURNS, *FASTTD3[:5], (700,), *FASTTD3[3:])),
+        table(RETURNS, *FASTTD3[:3], *FASTTD3[4:]),
+    ),
+    "TD-MPC2": (
+        *("tdmpc2", 99_000, "train.csv", table(RETURNS, (0, 1, 0), (50_400, 1, 0))),
+        table(RETURNS, (0, 1, 0)),
+    ),
+    "timm": ("timm", 5, "summary.csv", table(TIMM, *EPOCHS), table(TIMM, EPOCHS[-1])),
+    "timm, resumed": (
+        *("timm", 5, "summary.csv", table(TIMM, *EPOCHS[:3]) + table(TIMM, *EPOCHS[2:])),
+        table(TIMM, *EPOCHS[:2]) + table(TIMM, *EPOCHS[3:]),
+    ),
+    "timm, diverged": ("timm", 1, "summary.csv", table(TIMM, (0, "nan", 1.0)), table(TIMM, (0, "nan", 101.0))),
+    "verl": ("verl", 3, "metrics.jsonl", verl_lines(0, 1, 2, 3), verl_lines(0, 1, 2)),
+    "verl, resumed": (
+        *("verl", 4, "metrics.jsonl", verl_lines(1, 2, 3)[:-9] + "\n" + verl_lines(2, 3, 4)),
+        verl_lines(1, 2, 4),
+    ),
+    "verl, stage 2": ("verl", 9, "metrics.jsonl", verl_lines(6, 7, 8, 9), verl_lines(6, 7, 8)),
+    "TRL's demo": ("trl", 3, "steps.csv", table("step,loss", (1, 1), (2, 1), (3, 1)), table("step,loss", (3, 1))),
+    "an evaluation": (None, None, "summary.json", summary(), summary(samples=96)),
+    "fewer samples than its protocol": (
+        None,
+        None,
+        "summary.json",
+        summary(),
+        summary(samples_per_problem=5, samples=90),
+    ),
+    "an impossible accuracy": (None, None, "summary.json", summary(), summary(accuracy=7.0)),
+    "an accuracy as text": (None, None, "summary.json", summary(standard_error=None), summary(accuracy="0.5")),
+}
+
+
+@pytest.mark.parametrize("host, total, file, whole, part", CASES.values(), ids=CASES)
+def test_a_run_is_whole_with_all_of_its_rows(tmp_path, host, total, file, whole, part):
+    if host:
+        command = ["train.py", "--evaluate_freq", "5000", "--evaluate_freq=500"]  # of the latter PPO's rows are
+        run_json.write(tmp_path, {"host": host, "total_steps": total, "finished": host != "verl", "command": command})
+    (tmp_path / file).write_text(whole)
+    assert run_json.why_not_whole(tmp_path) == ""
+    (tmp_path / file).write_text(part)
+    assert run_json.why_not_whole(tmp_path).startswith(f"{file} has ")
+
+
+WHOLE = table(RETURNS, *PPO)
+DAMAGES = {
+    "a block of NULs": ("train.csv", WHOLE[:40] + "\0" * 200 + "\n", "has NUL bytes"),
+    "cut in a line": ("train.csv", WHOLE[:-3], "ends in the middle of a line"),
+    "empty": ("train.csv", "", "does not begin with the column global_step"),
+    "a byte order mark": ("train.csv", "\ufeff" + WHOLE, "has \\ufeff, a character that no run writes"),
+    "bytes that are no text": ("train.csv", b"\xff" + WHOLE.encode(), "is not text"),
+    "text": ("train.csv", WHOLE.replace("-3.5", "much", 1), "has much for eval_avg_return in step 500"),
+    "a step of 20 digits": ("train.csv", WHOLE + "9" * 20 + ",1,0\n", "has step 100000000000000000000, and 3000"),
+    "1e308": ("train.csv", WHOLE.replace("-3.5", "1e308"), "has 1e+308"),
+    "a share above 1": ("train.csv", WHOLE.replace("0.25", "7"), "has 7 for clipped, which is from 0 to 1"),
+    "no run.json": ("run.json", None, "has no run.json"),
+    "deep JSON": ("run.json", "[" * 100_000, "is not JSON (RecursionError"),
+    "a list": ("run.json", "[]", "is not a JSON object"),
+    "steps as text": ("run.json", '{"total_steps": "all", "finished": true}', "does not say how many steps"),
+    "unfinished": ("run.json", '{"total_steps": 3000, "finished": false}', "does not say that it is finished"),
+    "a number of 5,000 digits": ("run.json", '{"total_steps": ' + "9" * 5000 + "}", "cannot be read (ValueError"),
+}
+
+
+@pytest.mark.parametrize("file, content, reason", DAMAGES.values(), ids=DAMAGES)
+def test_whatever_is_in_a_folder_is_one_reason(tmp_path, file, content, reason):
+    run_json.write(tmp_path, {"host": "ppo", "total_steps": 3000, "finished": True})
+    (tmp_path / "train.csv").write_text(WHOLE)
+    assert not run_json.why_not_whole(tmp_path)
+    (tmp_path / file).unlink()
+    if content is not None:
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert reason in run_json.why_not_whole(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda file: os.symlink("/dev/zero", file)])
+def test_what_is_not_a_file_is_not_opened(tmp_path, make):
+    for name in ("train.csv", "run.json"):
+        make(tmp_path / name)
+    assert run_json.why_not_whole(tmp_path) == "run.json is not a file" and run_json.read(tmp_path) == {}
+    assert run_json.why_not_whole(tmp_path / "train.csv").startswith("has no metrics")
+
+
+def test_the_records_that_came_with_the_repository_are_whole():
+    folders = [file.parent for file in (ROOT / "records").glob("*/*/run.json")]
+    assert len(folders) > 60 and not [folder for folder in folders if run_json.why_not_whole(folder)]
