@@ -2,9 +2,11 @@
 
 import csv
 import math
+import os
 import runpy
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,29 +97,86 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("variant", ["head, LLM techniques", "eapo"])
-def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train, variant):
-    flags = (*VARIANTS[variant], "--csv_path", "train.csv", "--fast")
+def kill(modules):
+    """At step 750, with a checkpoint."""
+
+    def evaluated(self, total_steps, reward):
+        upstreams(self, total_steps, reward)
+        if total_steps == 750:
+            raise Killed
+
+    upstreams = modules.training_run.TrainingRun.evaluated
+    modules.training_run.SECONDS_BETWEEN_CHECKPOINTS = 0
+    modules.training_run.TrainingRun.evaluated = evaluated
+
+
+def kill_an_old_one(modules):
+    """Earlier checkpoints had upstream's objects themselves."""
+    kill(modules)
+    modules.training_run.plain = lambda value: value
+
+
+REWARD_NORM = ("--use_reward_norm", "True", "--use_reward_scaling", "")  # bool("") is False
+
+
+@pytest.mark.parametrize(
+    "variant, end",
+    [
+        (VARIANTS["head, LLM techniques"], kill),
+        (VARIANTS["eapo"], kill),
+        (REWARD_NORM, kill),
+        (VARIANTS["era"], kill_an_old_one),
+    ],
+    ids=["head, LLM techniques", "eapo", "reward norm", "an earlier checkpoint"],
+)
+def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train, variant, end):
+    flags = (*variant, "--csv_path", "train.csv", "--fast")
     whole = train(patched_ppo, *flags, name="whole")
-
-    def kill(modules):
-        def evaluated(self, total_steps, reward):
-            upstreams(self, total_steps, reward)
-            if total_steps == 750:
-                raise Killed
-
-        upstreams = modules.training_run.TrainingRun.evaluated
-        modules.training_run.SECONDS_BETWEEN_CHECKPOINTS = 0
-        modules.training_run.TrainingRun.evaluated = evaluated
-
     with pytest.raises(Killed):
-        train(patched_ppo, *flags, name="cut", change=kill)
+        train(patched_ppo, *flags, name="cut", change=end)
+    if end is kill:
+        assert torch.load("checkpoint.pt", weights_only=True)["total_steps"] > 0
     with open(whole.parent / "cut/train.csv", "a") as file:
-        file.write("900,12")  # as a full disk leaves a line
+        file.write("900,12" + 50 * "\0" + "\n900,")  # as a full disk or a power cut leaves lines
     cut = train(patched_ppo, *flags, name="cut")
     assert rows(cut) == rows(whole)
     assert np.array_equal(returns(cut), returns(whole))
     assert not (cut / "checkpoint.pt").exists()
+
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def cut_in_half():
+    checkpoint = Path("checkpoint.pt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[: checkpoint.stat().st_size // 2])
+
+
+def lose_the_first_row():
+    curves = Path("train.csv")
+    curves.write_text("".join(curves.read_text().splitlines(keepends=True)[::2]))
+
+
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (cut_in_half, "checkpoint.pt is damaged, or holds more than data"),
+        (lambda: torch.save({"agent": Code()}, "checkpoint.pt"), "checkpoint.pt is damaged, or holds more than data"),
+        (lose_the_first_row, "train.csv lacks the row of step 250"),
+    ],
+)
+def test_what_a_run_cannot_go_on_from_is_named_and_is_no_code(patched_ppo, train, damage, said):
+    flags = ("--csv_path", "train.csv", "--fast")
+    with pytest.raises(Killed):
+        train(patched_ppo, *flags, change=kill)
+    damage()
+    with pytest.raises(SystemExit, match=rf"{said} \(.*move checkpoint\.pt away"):
+        train(patched_ppo, *flags)
+    assert not Path("ran").exists()
+    Path("checkpoint.pt").unlink()
+    assert len(rows(train(patched_ppo, *flags))) == 4
 
 
 def test_a_folder_holds_one_run(patched_ppo, train, capsys):

@@ -7,11 +7,13 @@ but its random state. A checkpoint written then, once a minute, lets the run res
 """
 
 import argparse
+import contextlib
 import csv
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import eapo
 import era_ppo
@@ -92,21 +94,36 @@ class TrainingRun:
         if self.args.csv_path is None:
             return total_steps
         if total_steps == 0:
-            if (self.folder / CHECKPOINT).exists():
-                total_steps = self.resume()
-            self.keep_rows(total_steps)
+            try:
+                if (self.folder / CHECKPOINT).exists():
+                    total_steps = self.resume()
+                self.keep_rows(total_steps)
+            except Exception as error:  # of whatever is in the two files
+                ours = isinstance(error, ValueError)
+                reason = error if ours else f"{CHECKPOINT} is damaged, or holds more than data"
+                sys.exit(
+                    f"error: {self.folder}: {reason} ({type(error).__name__}). To start this run "
+                    f"over, move {CHECKPOINT} away."
+                )
             run_json.start(self.folder, self.record)
         if time.time() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self.save(total_steps)
         return total_steps
 
     def keep_rows(self, total_steps: int) -> None:
-        """Drops the rows after this step, which will be written again, and a line cut short."""
-        path, rows = self.args.csv_path, []
+        """Drops the rows after this step, which will be written again, and what is no whole row."""
+        path, rows = self.args.csv_path, {}
         if path.exists():
-            lines = path.read_text().splitlines(keepends=True)[1:]
-            rows = [line for line in lines if line.endswith("\n")]
-        kept = [line for line in rows if int(line.split(",")[0]) <= total_steps]
+            for line in path.read_text(errors="replace").splitlines(keepends=True):
+                with contextlib.suppress(ValueError):
+                    numbers = [float(cell) for cell in line.split(",")]
+                    if len(numbers) == len(COLUMNS) and line.endswith("\n"):
+                        rows[numbers[0]] = line
+        every = int(self.args.evaluate_freq)
+        steps = range(every, total_steps + 1, every)
+        if lost := [step for step in steps if step not in rows]:
+            raise ValueError(f"{path.name} lacks the row of step {lost[0]}")
+        kept = [rows[step] for step in steps]
         new = path.with_suffix(".new")
         new.write_text(",".join(COLUMNS) + "\n" + "".join(kept))
         os.replace(new, path)
@@ -144,7 +161,7 @@ class TrainingRun:
             "started": self.record["started"],
             "agent": {name: getattr(self.agent, name).state_dict() for name in AGENT},
             "variables": {
-                name: self.variables[name] for name in CHANGING if name in self.variables
+                name: plain(self.variables[name]) for name in CHANGING if name in self.variables
             },
             "torch": torch.get_rng_state(),
             "environments": {
@@ -158,15 +175,15 @@ class TrainingRun:
         self.saved = time.time()
 
     def resume(self) -> int:
-        # It holds objects of upstream's classes; this run wrote it into its own folder.
-        checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=False)
+        with torch.serialization.safe_globals(old_classes()):
+            checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=True)
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
-        for name, value in checkpoint["variables"].items():
+        for name, value in plain(checkpoint["variables"]).items():
             if isinstance(value, list):
                 self.variables[name][:] = value
             else:
-                vars(self.variables[name]).update(vars(value))
+                restore(self.variables[name], value)
         for name, state in checkpoint["environments"].items():
             self.variables[name].unwrapped.np_random.bit_generator.state = state
         torch.set_rng_state(checkpoint["torch"])
@@ -174,3 +191,36 @@ class TrainingRun:
         self.began = time.time() - checkpoint["seconds"]
         self.record["started"] = checkpoint["started"]
         return checkpoint["total_steps"]
+
+
+def old_classes() -> list:
+    """Of what the checkpoints before 27 November 2026 consist. Reading these runs no code."""
+    from normalization import Normalization, RewardScaling, RunningMeanStd
+    from replaybuffer import ReplayBuffer
+
+    of_numpy = (np.ndarray, np.dtype, type(np.dtype(float)))
+    makers = (np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0])
+    return [*of_numpy, *makers, ReplayBuffer, Normalization, RewardScaling, RunningMeanStd]
+
+
+def plain(value: Any) -> Any:
+    """A value of CHANGING as tensors, numbers, lists and dictionaries, which are data alone."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return torch.tensor(value)
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if type(value).__module__ in ("normalization", "replaybuffer"):
+        value = vars(value)
+    return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def restore(thing: Any, members: dict[str, Any]) -> None:
+    """Sets the attributes of one of upstream's objects to what `plain` has made of them."""
+    for name, value in members.items():
+        now = getattr(thing, name)
+        if isinstance(value, dict):
+            restore(now, value)
+        else:
+            setattr(thing, name, np.asarray(value) if isinstance(now, np.ndarray) else value)
