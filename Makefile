@@ -8,11 +8,13 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/installed
 
-# The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain.
-GIVEN := PYTHON CHECKOUTS VERL TRL TIMM SEED STEPS TASK FRESH SCRIPTS RAY_DATA_HOME DATA SETS CKPT MODEL_PATH OUT EVAL ARGS \
-	EPOCHS RUNS DATA_DIR OUTPUT H0 TASKS AGENT JOBS FOLDERS FASTTD3 MODEL PARTS
-$(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))), \
-	$(eval override $(name) := $$(value $(name)))$(eval export $(name))))
+# The user's variables reach the recipes through the environment, as "$$NAME": unexpanded, whatever they contain. Those of
+# the command line are all taken so, because make would expand them for the recipes' environment; of the environment's,
+# which make passes on as they are, the ones that this file reads itself.
+GIVEN := HOME CHECKOUTS VERL TRL TIMM FASTTD3 RAY_DATA_HOME DATA RESULTS SEED STEPS
+unexpanded = $(eval override $(1) := $$(value $(1)))$(eval export $(1))
+$(foreach name,$(GIVEN),$(if $(filter environment,$(origin $(name))),$(call unexpanded,$(name))))
+$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(call unexpanded,$(name))))
 VERL ?= 0.4.1
 TRL ?= 1.16.0
 TIMM ?= 1.0.20
@@ -137,7 +139,7 @@ format: $(call ready,cpu)
 # Two test files at a time, in the order of their names, so that long ones do not come last. For each of the two, torch
 # would start as many threads as there are cores, and inductor a pool of compilers.
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
-## test: lint, and the fast tests (five minutes on two cores)
+## test: lint, and the fast tests: five minutes (PYTEST_ADDOPTS=-rs names what is skipped)
 test: lint
 	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
 ## test-all: these, whole trainings and demos (twelve minutes)

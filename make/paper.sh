@@ -23,19 +23,18 @@ runs() {
     esac
 }
 
-# find_file PATH: sets `file` to PATH in verl's checkout.
+# find_file PATH: sets `file` to PATH in verl's checkout, which a dry run needs not have.
 find_file() {
     file=$CHECKOUTS/verl/$1
-    [[ -f "$file" ]] || fail "$file is not there. Run 'make apply' first (python3 apply.py apply verl" \
+    [[ -f "$file" ]] || { is_on "$DRY_RUN" && [[ ! -e "$CHECKOUTS/verl" ]]; } || fail "$file is not there. Run 'make apply' first (python3 apply.py apply verl" \
         "--checkouts $CHECKOUTS, for this one alone)."
 }
 
-# split NAME: splits the variable NAME into the array `added`, with quotes as in the shell.
+# split NAME: splits the variable NAME into the array `added`, with quotes as in the shell. Nothing in it is executed.
 split() {
-    set -f
-    eval "added=(${!1})" 2> /dev/null || fail "$1=${!1} cannot be read as shell words: quote special characters" \
-        "and close every quote."
-    set +f
+    local shlex='import shlex, sys; [print(word, end="\0") for word in shlex.split(sys.argv[1])]'
+    mapfile -d "" -t added < <(python3 -c "$shlex" "${!1}" 2> /dev/null)
+    wait $! || fail "$1=${!1} cannot be read as shell words: close every quote."
 }
 
 # find_python ENVIRONMENT: sets `python` to PYTHON if given; else, for a -gpu ENVIRONMENT, to the active python3 if that

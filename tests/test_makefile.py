@@ -141,6 +141,22 @@ def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
     assert "/my env/python" in training
 
 
+@pytest.mark.parametrize("how", ["environment", "command line"])
+def test_no_value_is_executed(make, tmp_path, how):
+    """Neither by make nor by a shell, whether the makefile reads the variable, a script does, or nothing."""
+    mark = tmp_path / "mark"
+    value = f"$(shell touch {mark})$(touch {mark})`touch {mark}`"
+    others = "AUG CHECKOUTS CHECK_ONLY FASTTD3 FRESH GPUS GPUS_PER_RUN HOME NUM_CLASSES OUTPUT RAY_ADDRESS RESULTS"
+    others = dict.fromkeys([*others.split(), "RUN_INDEX", "SLURM", "TASKS", "TIMM", "TRL", "VERL", "ELSE"], value)
+    for given, target in (({"ARGS": value, "EVAL": value}, "control-ppo"), (others, "vision-cifar10")):
+        words = [target, "llm-eval", "MODEL_PATH=/m", "DRY_RUN=1"]
+        assigned = [f"{name}={value}" for name, value in given.items()] if how == "command line" else []
+        result = make(*words, *assigned, **({} if assigned else given))
+        assert ("recipes.llm.evaluate --model /m" in result.stdout) == ("EVAL" in given) and not mark.exists()
+    make("--dry-run", "clean", **others)
+    assert not mark.exists()
+
+
 def test_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_path):
     merge, evaluation = printed(
         make("llm-merge", "llm-eval", "DRY_RUN=1", "CKPT=/c/global_step_9", "MODEL_PATH=/m y/era")
