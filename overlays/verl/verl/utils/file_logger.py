@@ -31,9 +31,13 @@ class FileLogger:
         default = os.path.join(root, project_name, f"{experiment_name}.jsonl")
         self.path = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or default).expanduser().absolute()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        written = self.path.read_bytes() if self.path.is_file() else b""
+        was_cut = False
+        if self.path.is_file() and self.path.stat().st_size:
+            with self.path.open("rb") as written:
+                written.seek(-1, os.SEEK_END)
+                was_cut = written.read() != b"\n"
         self._file = self.path.open("a")
-        if written and not written.endswith(b"\n"):
+        if was_cut:
             self._file.write("\n")
         print(f"Appending metrics to {self.path}")
 
