@@ -136,19 +136,20 @@ def collect(paper: Paper, options: argparse.Namespace) -> None:
         raise UserError(f"not a folder: {', '.join(missing)}")
     folders = [*results.usual_folders(), *options.folders]
     found = results.collect(paper, folders, ROOT / "records", options.with_modified)
-    for folder in options.folders:
-        if not any(result.folder.is_relative_to(folder) for result in found):
-            print(f"{folder}: no result of the paper's runs is there", file=sys.stderr)
+    said = [
+        (folder, "no result of the paper's runs is there")
+        for folder in options.folders
+        if not any(result.folder.is_relative_to(folder) for result in found)
+    ]
     judged = verdicts.Judged(paper, found)
-    left_out = judged.left_out()
-    for result, why in left_out:
-        print(f"{result.folder}: {why}", file=sys.stderr)
+    for folder, why in [*said, *((result.folder, why) for result, why in judged.left_out())]:
+        print(f"{results.one_line(folder)}: {results.one_line(why)}", file=sys.stderr)
     COLLECTED.parent.mkdir(exist_ok=True)
     with COLLECTED.open("w", newline="") as file:
         csv.writer(file).writerows(judged.states.items())
     counts = Counter(judged.states.values())
     counted = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    print(f"{len(found)} results, {len(found) - len(left_out)} used. Of the paper's entries: {counted}.")
+    print(f"{len(found)} results, {len(judged.counted())} used. Of the paper's entries: {counted}.")
     if options.report:
         print(f"Written: {report.write(judged, REPORT).relative_to(ROOT)} and report.md beside it")
 

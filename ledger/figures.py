@@ -32,17 +32,21 @@ SETTINGS = {
 
 @dataclass
 class Panel:
-    """lines: by label, a table of mean, low and high. Its index is x: numbers, or names where points are drawn."""
+    """lines: by label, a table of mean, low and high. Its index is x: numbers, or names where points are drawn.
+    curves: what these are of, where they are of single entries: folder, metric, and the step at which they end."""
 
     title: str
     x: str
     unit: str
     lines: dict[str, pd.DataFrame]
+    curves: frozenset = frozenset()
 
 
 def panels(judged: Judged, place: Place) -> Iterator[Panel]:
     """The panels of a figure that have data. For curves there is one for each value of the sweep; for points, the
     sweep's last variable is drawn within a panel; an aggregate takes all tasks of the sweep into one panel."""
+    if place.draws == "table":
+        return
     entries, names = judged.paper.at(place), judged.paper.metrics
     swept = max(len(entry.values) for entry in entries)
     apart = {"curves": swept, "points": max(0, swept - 1), "aggregate": 0}[place.draws]
@@ -58,7 +62,10 @@ def panels(judged: Judged, place: Place) -> Iterator[Panel]:
         unit = "normalised return" if place.draws == "aggregate" else unit
         x = "k" if unit.startswith("pass@k") else "share of the training" if place.draws == "aggregate" else "step"
         if lines:
-            yield Panel(", ".join(names.get(part, part) for part in key if part), x, unit, lines)
+            drawn = [(entry, metric) for entry, metric in members if judged.curves(entry, metric)]
+            curves = {(entry.evaluation, entry.folder, metric, entry.at_step) for entry, metric in drawn}
+            title = ", ".join(names.get(part, part) for part in key if part)
+            yield Panel(title, x, unit, lines, frozenset(curves if place.draws == "curves" else ()))
 
 
 def _curves(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:
@@ -73,7 +80,8 @@ def _curves(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) ->
 def _thinned(curve: pd.Series) -> pd.Series:
     """Means of successive points, about 100: more cannot be told apart."""
     size = -(-len(curve) // 100)
-    return curve.rolling(size).mean().iloc[size - 1 :: size]
+    blocks = curve.to_numpy()[: len(curve) // size * size].reshape(-1, size)
+    return pd.Series(blocks.mean(axis=1), index=curve.index[size - 1 :: size])
 
 
 def _aggregate(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:

@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from ledger import figures
 from ledger.paper import CANNOT, NOT_REPRODUCED, NOT_RUN, PARTIAL, REPRODUCED, ROOT, STATES, Entry, Place
+from ledger.results import one_line
 from ledger.verdicts import Judged
 
 HERE = Path(__file__).parent
@@ -34,8 +35,9 @@ def write(judged: Judged, out: Path) -> Path:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.filters["plain"] = plain
-    sections = {place: section(judged, place, out) for place in paper.places.values()}
+    templates.filters |= {"plain": plain, "escaped": escaped}
+    drawn = [(place, panel) for place in paper.places.values() for panel in figures.panels(judged, place)]
+    sections = {place: section(judged, place, drawn, out) for place in paper.places.values()}
     text = templates.get_template("report.md.j2").render(
         paper=paper,
         first=first_sentence(judged),
@@ -44,7 +46,7 @@ def write(judged: Judged, out: Path) -> Path:
         begun=[place for place in sections if _has_begun(judged, place)],
         sections=sections,
         not_run=markdown(not_run(judged)),
-        left_out=judged.left_out(),
+        left_out=list(judged.left_out()),
         symbols=SYMBOLS,
         root=os.path.relpath(ROOT, out),
     )
@@ -70,6 +72,12 @@ def plain(tex: str) -> str:
     return words.replace("\\short", "ERA").replace("\\", "")
 
 
+def escaped(text: object) -> str:
+    """What a record says, as Markdown that shows it: no heading, picture, link or HTML, neither here nor where GitHub
+    shows the page."""
+    return re.sub(r"[^\w\s./,;=()'-]", r"\\\g<0>", one_line(text), flags=re.ASCII).replace("_", r"\_")
+
+
 def markdown(table: pd.DataFrame) -> str:
     rows = [table.columns, ["---"] * len(table.columns), *table.astype(str).to_numpy()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -88,7 +96,7 @@ def first_sentence(judged: Judged) -> str:
         could, others = f"{good + bad} could be judged so far: {good} reproduced, {bad} not reproduced", " others"
     return (
         f"Of the paper's {states.total()} entries, {could}; {begun}{others} have begun, {untouched} were not run, and "
-        f"{cannot} this project cannot run. Of its {claims.total()} claims, {claims[REPRODUCED]} hold, "
+        f"{cannot} this project cannot run. Of its {claims.total()} claims, {claims[REPRODUCED]} hold as a whole, "
         f"{claims[NOT_REPRODUCED]} do not, and {claims[PARTIAL]} could be tested in part."
     )
 
@@ -105,18 +113,27 @@ def counts(judged: Judged) -> pd.DataFrame:
 
 
 def where_from(judged: Judged) -> str:
-    used = {result for results in judged.used.values() for result in results}
-    came = sum(result.from_repository for result in used)
-    return f"{len(used)} runs count, {came} of them from records/, which came with the repository."
+    counted = judged.counted()
+    came = sum(result.from_repository for result in counted)
+    return f"{len(counted)} runs count, {came} of them from records/, which came with the repository."
 
 
 # ------------------------------------------------------------------------------------------------- a table or a figure
 
 
-def section(judged: Judged, place: Place, out: Path) -> dict:
-    """pictures: file and title of each panel; tables: by panel; claims: those that have begun, with state and parts."""
-    pictures = []
-    for count, panel in enumerate(figures.panels(judged, place) if place.draws != "table" else (), 1):
+def section(judged: Judged, place: Place, drawn: Sequence[tuple[Place, figures.Panel]], out: Path) -> dict:
+    """pictures: file and title of each panel; repeated: panels whose curves are all in another picture, which is not
+    drawn again, and where; tables: by panel; claims: those that have begun, with state and parts.
+
+    Args:
+        drawn: all panels of the report."""
+    pictures, repeated = [], []
+    for count, panel in enumerate((panel for at, panel in drawn if at == place), 1):
+        having = [pair for pair in drawn if panel.curves and panel.curves <= pair[1].curves] or [(place, panel)]
+        at, largest = max(having, key=lambda pair: len(pair[1].curves))  # the first of several
+        if largest is not panel:
+            repeated.append((f"{panel.title}, {panel.unit}", f"{at.title} ({at.id}), {largest.title}"))
+            continue
         file = f"figures/{re.sub(r'[^a-z0-9]+', '-', place.id.lower())}-{count}.svg"
         (out / file).write_text(figures.svg(panel), encoding="utf-8")
         pictures.append((file, f"{panel.title}: {panel.unit} of {', '.join(filter(None, panel.lines))}"))
@@ -127,6 +144,7 @@ def section(judged: Judged, place: Place, out: Path) -> dict:
     claims = [(claim, *judged.claims[id]) for id, claim in judged.paper.claims.items() if claim.place == place]
     return {
         "pictures": pictures,
+        "repeated": repeated,
         "tables": {panel: markdown(table(judged, entries)) for panel, entries in panels.items()},
         "claims": [claim for claim in claims if claim[1] != NOT_RUN],
         "claims_not_run": sum(claim[1] == NOT_RUN for claim in claims),
@@ -173,7 +191,7 @@ def with_interval(value: float, half: float) -> str:
     if math.isnan(value):
         return "–"
     size = max(abs(value), 0 if math.isnan(half) else half)
-    decimals = max(0, 3 - math.floor(math.log10(size))) if size else 0
+    decimals = min(max(0, 3 - math.floor(math.log10(size))), 12) if size else 0
     return f"{value:.{decimals}f}" + ("" if math.isnan(half) else f"{PM}{half:.{decimals}f}")
 
 

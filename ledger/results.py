@@ -3,14 +3,16 @@
 """Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
 A folder is found by the file that its metrics are in, and belongs to the entries whose `folder` is its name without
--seed<n>. run.json says how a training was started and whether it is finished (recipes/run_json.py)."""
+-seed<n>. run.json says how a training was started; recipes/run_json.py says whether all of it is there. Anything may be
+in a folder that was copied or damaged: it is one Result, with the reason in `why`."""
 
-import csv
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,19 +20,23 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
+from recipes.run_json import LARGEST_FILE, LARGEST_NUMBER, why_not_whole
 
 APART = ("time", "alpha", "obac")  # folders that are part of their runs' names
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
+KINDS = {"task": str, "agent": str, "seed": int, "added": list, "as_paper": bool, "modified": bool}  # in run.json
+LONGEST_LINE = 400  # characters of what a record says
 
 
 @dataclass(eq=False)
 class Result:
     """What one folder holds: a training with one seed, or the evaluation of one.
 
-    curves: by metric, over steps, epochs (from 1) or k. values: single numbers. intervals: half-widths (95 %) of values
-    from the run's own evaluation, over its problems or images. steps: how many are done; total: how many were asked
-    for. info: run.json. why: the reason for not using the result, or ""."""
+    curves: over steps, epochs (from 1) or k, of the metrics that an entry or claim is about. values: single numbers.
+    intervals: half-widths (95 %) of values from the run's own evaluation, over its problems or images. steps: how many
+    are done; total: how many were asked for. finished: all of it is there. info: run.json. why: the
+    reason for not using the result, or "". without: by metric, why the result is used without it."""
 
     is_evaluation: bool
     name: str
@@ -45,7 +51,28 @@ class Result:
     info: Mapping = field(default_factory=dict)
     digest: str = ""
     why: str = ""
+    without: dict[str, str] = field(default_factory=dict)
     from_repository: bool = False
+
+
+@dataclass
+class Wanted:
+    """What is read of the folders of one name. entry: one of those that they belong to. metrics: of all of them, and
+    of the claims about them. at_step: at which an unfinished run counts for one of them."""
+
+    entry: Entry
+    metrics: set[str] = field(default_factory=set)
+    at_step: int | None = None
+
+
+def wanted_of(paper: Paper) -> dict[tuple[bool, str], Wanted]:
+    """By is_evaluation and name of a Result."""
+    found: dict[tuple[bool, str], Wanted] = {}
+    for entry in paper.entries.values():
+        wanted = found.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
+        wanted.metrics |= {*entry.metrics, *(c.metric for c in paper.claims.values() if entry.row in c.rows)}
+        wanted.at_step = min(filter(None, (wanted.at_step, entry.at_step)), default=None)
+    return found
 
 
 def usual_folders() -> list[Path]:
@@ -66,20 +93,20 @@ def collect(
     Args:
         repository: results that came with this project; the user's own results of a run come before these.
         with_modified: results of modified code are used too."""
-    found = [result for folder in folders for result in read_folder(folder, paper)]
-    for result in read_folder(repository, paper) if repository else ():
+    found = [result for folder in folders for result in read_folder(folder, paper, with_modified)]
+    for result in read_folder(repository, paper, with_modified) if repository else ():
         result.from_repository = True
         found.append(result)
-    for result in found:
-        result.why = result.why or why_not_used(result, with_modified)
     leave_out_other_lengths(found)
     counted: dict[tuple, Result] = {}
     for result in sorted(found, key=lambda result: not result.finished):
+        if result.why:
+            continue
         keys = [(result.is_evaluation, result.name, key) for key in (result.seed, result.digest)]
         others = [counted[key] for key in keys if key in counted]
-        if others and not result.why:
+        if others:
             result.why = f"is the run in {others[0].folder}, which counts, or a copy of it"
-        if not result.why:
+        else:
             counted |= dict.fromkeys(keys, result)
     return found
 
@@ -92,10 +119,69 @@ def leave_out_other_lengths(found: Sequence[Result]) -> None:
             rows.setdefault(result.name, []).append(result)
     for results in rows.values():
         totals = [result.total for result in results if result.from_repository] or [result.total for result in results]
-        usual = max(totals, key=lambda total: (totals.count(total), total))
+        usual = max(Counter(totals).items(), key=lambda pair: (pair[1], pair[0]))[0]
         for result in results:
             if result.total != usual:
                 result.why = f"was asked for {result.total} steps, and other runs of its row for {usual}"
+
+
+# ---------------------------------------------------------------------------------------------- folders and their files
+
+
+def read_folder(root: Path, paper: Paper, with_modified: bool = False) -> Iterator[Result]:
+    """The results below a folder. Runs that are not the paper's, such as a demo's, are passed over."""
+    known = wanted_of(paper)
+    for folder, names, error in folders_below(root):
+        name, seed = re.fullmatch(r"(.+?)(?:-seed([0-9]+))?", folder.absolute().name or "/", re.DOTALL).groups()
+        name = f"{folder.absolute().parent.name}/{name}" if folder.absolute().parent.name in APART else name
+        if error:
+            yield Result(False, name, seed and int(seed), folder, why=error)
+        for filename, reader in READERS.items():
+            is_evaluation = reader is evaluation
+            if filename not in names or (is_evaluation, name) not in known:
+                continue
+            result = Result(is_evaluation, name, seed and int(seed), folder)
+            try:
+                result.why = read(result, folder / filename, reader, known[is_evaluation, name], paper, with_modified)
+            except Exception as fault:  # whatever is in one folder, the others are read
+                result.why = f"cannot be read ({type(fault).__name__}: {fault})"
+            yield result
+
+
+def folders_below(root: Path) -> Iterator[tuple[Path, set[str], str]]:
+    """Each folder, the names in it, and why it cannot be listed, or "". Follows no link. Depth is not limited as it is
+    in os.walk and Path.rglob of Python 3.11, which call themselves."""
+    left = [root]
+    while left:
+        folder = left.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+            left += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            yield folder, {entry.name for entry in entries}, ""
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield folder, set(), f"cannot be listed ({error.strerror})"
+
+
+def read(result: Result, file: Path, reader, wanted: Wanted, paper: Paper, with_modified: bool) -> str:
+    """Reads the folder of a file into the result. Returns why it does not count, or ""."""
+    if os.path.lexists(result.folder / "run.json"):
+        result.info = run_json(result.folder / "run.json")
+    result.total = result.info.get("total_steps")
+    if why := why_not_used(result, with_modified):
+        return why
+    if reader is verl:
+        result.total = paper.runs[wanted.entry.run].steps
+    steps = result.total if reader is verl else None
+    lacks = why_not_whole(result.folder, steps)
+    result.finished = not lacks
+    if lacks and not (wanted.at_step and why_not_whole(result.folder, wanted.at_step) == ""):
+        return lacks
+    text = text_of(file)
+    result.digest = hashlib.sha256(text.encode()).hexdigest()
+    return reader(result, text, wanted, paper)
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:
@@ -105,94 +191,143 @@ def why_not_used(result: Result, with_modified: bool) -> str:
         return "has no run.json, so nothing says how it was trained"
     if None not in (result.seed, info.get("seed")) and result.seed != info["seed"]:
         return f"run.json says seed {info['seed']}, and the folder's name {result.seed}"
+    # verl's task and agent are a model and an experiment. A launcher, which says as_paper, names folders by the agent.
+    name, task, agent = result.name.rpartition("/")[2], info.get("task") or "", info.get("agent") or ""
+    agent = agent if info.get("as_paper") is not None and agent != "baseline" else ""
+    if info.get("host") != "verl" and not (name.startswith(task) and name.endswith(agent)):
+        return f"run.json says task {task} and agent {info.get('agent')}, and the folder's name {name}"
     if info.get("as_paper") is False:
-        return f"was not trained as the recipe says, but with {' '.join(info.get('added') or ()) or 'other settings'}"
+        added = " ".join(map(str, info.get("added") or ())) or "other settings"
+        return f"was not trained as the recipe says, but with {added}"
     if info.get("modified") and not with_modified:
         return "was trained with modified code; --with-modified takes it"
     return ""
 
 
-def read_folder(root: Path, paper: Paper) -> Iterator[Result]:
-    """The results below a folder. Runs that are not the paper's, such as a demo's, are passed over."""
-    entries = {(bool(entry.evaluation), entry.folder): entry for entry in paper.entries.values()}
-    for filename, reader in READERS.items():
-        for file in sorted(root.rglob(filename)):
-            folder = file.parent.absolute()
-            name, seed = re.fullmatch(r"(.+?)(?:-seed(\d+))?", folder.name).groups()
-            name = f"{folder.parent.name}/{name}" if folder.parent.name in APART else name
-            result = Result(reader is evaluation, name, seed and int(seed), file.parent)
-            entry = entries.get((result.is_evaluation, name))
-            if entry is None:
-                continue
-            try:
-                run_json = folder / "run.json"
-                result.info = json.loads(run_json.read_text()) if run_json.exists() else {}
-                result.total, result.finished = result.info.get("total_steps"), result.info.get("finished") is True
-                result.digest = hashlib.sha256(file.read_bytes()).hexdigest()
-                reader(result, file, entry, paper)
-            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                result.why = f"cannot be read ({type(error).__name__}: {error})"
-            yield result
+def run_json(file: Path) -> dict:
+    """Its fields that are read here must be what recipes/run_json.py writes: true is not the seed 1."""
+    info = loads(text_of(file))
+    for name, kind in KINDS.items():
+        if type(info.get(name)) not in (kind, type(None)):
+            raise ValueError(f"{name} in run.json is {info[name]!r}, and not {kind.__name__}")
+    return info
 
 
-def whole_lines(file: Path) -> str:
-    """The text without an unfinished last line, which the run is still writing or left when it was killed."""
-    text = file.read_text(errors="replace")
-    return text[: text.rfind("\n") + 1]
+def loads(text: str) -> dict:
+    """A JSON object that names nothing twice: nobody can say which of the two is meant."""
+
+    def once(pairs: list[tuple]) -> dict:
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice")
+        return dict(pairs)
+
+    found = json.loads(text, object_pairs_hook=once)
+    if not isinstance(found, dict):
+        raise ValueError("is no JSON object")
+    return found
 
 
-def curves_of(rows: Iterable[tuple[int, str, str | float | None]]) -> dict[str, pd.Series]:
-    """rows: step, metric and value, as they were written. Where a resumed training wrote a step again, the last value
-    counts. A metric with any value that is not a finite number is left out, because the run diverged."""
-    written: dict[str, dict] = {}
-    for step, metric, value in rows:
-        written.setdefault(metric, {})[step] = value
-    curves = {
-        metric: pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").astype(float).sort_index()
-        for metric, values in written.items()
-    }
-    return {metric: curve for metric, curve in curves.items() if np.isfinite(curve).all()}
+def text_of(file: Path) -> str:
+    """Of a plain file: opening a FIFO would wait."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
+        raise ValueError(f"{file.name} is not a file, or larger than any run's")
+    return file.read_bytes().decode(errors="replace")
 
 
-def read_csv(file: Path, step: str, first: int = 0) -> dict[str, pd.Series]:
-    """Every column over the column `step` plus `first`. An empty cell is skipped; "nan" is not."""
-    return curves_of(
-        (int(row[step]) + first, metric, value)
-        for row in csv.DictReader(whole_lines(file).splitlines())
-        # timm repeats its header on resuming; DictReader has None for cells that are missing or too many.
-        if row[step].isdecimal() and None not in (*row, *row.values())
-        for metric, value in row.items()
-        if value and metric != step
-    )
+def one_line(text: object) -> str:
+    """What a record says, for the terminal and the pages: on one line, not long, and without what a terminal obeys:
+    control characters, directions of writing, halves of characters."""
+    text = str(text)[: LONGEST_LINE + 1]
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]} ..."
 
 
-# -------------------------------------------------------------------------------------------------------------- readers
+# ------------------------------------------------------------------------------------------------------------ the files
 
 
-def verl(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
+def whole_lines(text: str) -> list[str]:
+    """Without an unfinished last line, which the run is still writing or left when it was killed."""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]], first: int, last: int) -> None:
+    """Makes curves of the values that were written: by metric and step, as text or numbers. A curve is left out if one
+    of its values is not a finite number, because the run diverged, or if it lacks a step.
+
+    Args:
+        first, last: steps of the file, whatever the metric."""
+    for metric, values in written.items():
+        if not values:
+            continue
+        numbers = pd.to_numeric(np.array(list(values.values()), dtype=object), errors="coerce").astype(float)
+        curve = pd.Series(numbers, index=np.fromiter(values, dtype=np.int64, count=len(values)))
+        curve = curve if curve.index.is_monotonic_increasing else curve.sort_index()
+        steps = curve.index.to_numpy()
+        usual = np.median(np.diff(steps)) if len(steps) > 1 else 0
+        gaps = np.diff([first, *steps, last]) > 1.5 * usual
+        bad = steps[~(curve.abs().to_numpy() <= LARGEST_NUMBER)]
+        if len(bad):
+            result.without[metric] = f"{values[bad[0]]} in step {bad[0]} is not a finite number"
+        elif gaps.any():
+            result.without[metric] = f"the next value after step {[first, *steps][np.argmax(gaps)]} is missing"
+        else:
+            result.curves[metric] = curve
+
+
+def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:
+    """The metrics' columns over the column `step` plus `first`. An empty cell is skipped; "nan" is not. Where a resumed
+    training wrote a step again, the last value counts."""
+    header, *lines = whole_lines(text)
+    names = header.split(",")
+    if names[0] != step or len(set(names)) < len(names):
+        raise ValueError("the header is not a run's")
+    # timm repeats its header on resuming; a kill may have cut a row, or written into another one.
+    whole = [line for line in lines if line.count(",") == len(names) - 1 and line[: line.find(",")].isdecimal()]
+    cells = ",".join(whole).split(",")
+    steps = [int(cell) + first for cell in cells[:: len(names)]]
+    result.steps = max(steps)
+    written = {}
+    for metric in metrics & set(names):
+        column = cells[names.index(metric) :: len(names)]
+        written[metric] = {step: cell for step, cell in zip(steps, column) if cell}
+    take(result, written, min(steps), result.steps)
+
+
+def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """A line is {"step": 3, "data": {"actor/entropy": 0.31}}; NaN is null."""
-    rows = []
-    for line in whole_lines(file).splitlines():
+    times = "timing_s/old_log_prob"
+    written: dict[str, dict[int, float | None]] = {}
+    steps = set()
+    for line in whole_lines(text):
         try:
-            written = json.loads(line)
+            row = json.loads(line)
         except ValueError:
             continue  # cut by a kill, before the training was resumed
-        rows += [(written["step"], metric, value) for metric, value in written["data"].items()]
-    result.curves = curves_of(rows)
-    times = result.curves.get("timing_s/old_log_prob")
-    if times is not None and 1 in times.index:
-        result.values["timing_s/old_log_prob, first step"] = float(times[1])
-    result.total, result.steps = paper.runs[entry.run].steps, max(step for step, *_ in rows)
-    result.finished = result.steps >= result.total
-    if result.steps > result.total:
-        result.why = f"has {result.steps} steps, and the paper's run {result.total}"
+        steps.add(row["step"])
+        for metric, value in row["data"].items():
+            if metric in wanted.metrics or metric == times:
+                value = value if type(value) in (int, float) else None
+                written.setdefault(metric, {})[row["step"]] = value
+    result.steps = max(steps)
+    take(result, written, min(steps), result.steps)
+    if times in result.curves and 1 in result.curves[times].index:
+        result.values[f"{times}, first step"] = float(result.curves[times][1])
+    before = paper.runs[wanted.entry.run].after
+    begin = paper.runs[before].steps + 1 if before else 1
+    if begin not in steps:
+        return f"has no metrics of step {begin}, the first"
+    return f"has {result.steps} steps, and the paper's run {result.total}" if result.steps > result.total else ""
 
 
-def evaluation(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
-    """Accuracies in percent, of benchmarks that are whole and sampled as in the paper; pass@k as curves over k."""
-    benchmarks, errors = json.loads(file.read_text())["benchmarks"], {}
+def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
+    """Accuracies in percent, of benchmarks that are sampled as in the paper; pass@k as curves over k."""
+    benchmarks, errors = loads(text)["benchmarks"], {}
     for name, one in benchmarks.items():
-        if not one["complete"] or one.get("as_paper") is False:
+        if not isinstance(one.get("as_paper"), bool | None):
+            raise ValueError(f"as_paper of {name} is {one['as_paper']!r}")
+        if one.get("as_paper") is False:
             continue
         result.values[name] = 100 * one["accuracy"]
         if one["standard_error"] is not None:
@@ -206,38 +341,42 @@ def evaluation(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
     if six <= errors.keys():
         errors["average"] = float(np.hypot.reduce([errors[name] for name in six])) / len(six)
     result.intervals = {name: Z95 * error for name, error in errors.items()}
-    result.steps = sum(one["samples"] for one in benchmarks.values())
-    result.total = sum(one["problems"] * one["samples_per_problem"] for one in benchmarks.values())
-    result.finished = bool(benchmarks) and all(one["complete"] for one in benchmarks.values())
+    result.steps = result.total = sum(one["samples"] for one in benchmarks.values())
+    return ""
 
 
-def timm(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
+def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """A row for each epoch. Runs in the folder time/ are compared by their speed, which log.txt has."""
-    result.curves = read_csv(file, "epoch", first=1)
-    result.steps = int(max(curve.index[-1] for curve in result.curves.values()))
-    for metric in ("top1", "top5"):
-        if f"eval_{metric}" in result.curves:
-            percent = result.values[metric] = float(result.curves[f"eval_{metric}"].iloc[-1])
-            if result.name.startswith("imagenet"):
-                result.intervals[metric] = Z95 * np.sqrt(percent * (100 - percent) / IMAGENET_IMAGES)
+    accuracies = {f"eval_{metric}": metric for metric in wanted.metrics}
+    read_csv(result, text, "epoch", accuracies.keys(), first=1)
+    for column in accuracies.keys() & result.curves.keys():
+        metric = accuracies[column]
+        percent = result.values[metric] = float(result.curves[column].iloc[-1])
+        if result.name.startswith("imagenet"):
+            result.intervals[metric] = Z95 * np.sqrt(percent * (100 - percent) / IMAGENET_IMAGES)
     if result.name.startswith("time/"):
-        log = (file.parent / "log.txt").read_text(errors="replace")
         # "Train: 1 [195/195 (100%)] ... Time: 0.350s,  731.43/s  (0.314s,  815.29/s)": the last line has the mean.
         # In the first epoch cuDNN chooses its kernels.
-        rates = dict(re.findall(r"Train: (\d+) \[.*Time: .*, +(\d+\.\d+)/s\)", log))
-        seconds = [1000 / float(rate) for epoch, rate in rates.items() if epoch != "0"]
+        log = text_of(result.folder / "log.txt")
+        rates = dict(re.findall(r"Train: ([0-9]+) \[.*Time: .*, +([0-9]+\.[0-9]+)/s\)", log))
+        epochs = list(map(str, range(result.steps)))
+        if lacking := [epoch for epoch in epochs if epoch not in rates]:
+            return f"log.txt does not have the speed of epoch {lacking[0]}"
+        seconds = [1000 / float(rates[epoch]) for epoch in epochs[1:]]
         if seconds:
             result.values["seconds of 1,000 images"] = float(np.mean(seconds))
+    return ""
 
 
-def train_csv(result: Result, file: Path, entry: Entry, paper: Paper) -> None:
+def train_csv(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """The file of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
-    result.curves = read_csv(file, "global_step")
-    result.steps = int(max(curve.index[-1] for curve in result.curves.values()))
+    is_timed = result.name.startswith("time/")
+    read_csv(result, text, "global_step", {*wanted.metrics, "seconds"} if is_timed else wanted.metrics)
     seconds = result.curves.get("seconds")
-    if result.name.startswith("time/") and seconds is not None and len(seconds) > 1:
+    if is_timed and seconds is not None and len(seconds) > 1:
         steps = seconds.index[-1] - seconds.index[0]
         result.values["seconds of a step"] = float(seconds.iloc[-1] - seconds.iloc[0]) / steps
+    return ""
 
 
 READERS = {"metrics.jsonl": verl, "summary.json": evaluation, "summary.csv": timm, "train.csv": train_csv}

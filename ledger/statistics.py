@@ -40,19 +40,21 @@ def half_width_of_shares(percent: float, answers: float, runs: int) -> float:
 def behind(curve: pd.Series, share: float) -> pd.Series:
     """The curve after this share of its steps."""
     first, last = curve.index[0], curve.index[-1]
-    return curve.loc[first + share * (last - first) :]
+    return curve.iloc[curve.index.searchsorted(first + share * (last - first)) :]
 
 
 def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
     """mean, low and high (NaN with one curve) over the steps; interpolated where the curves' steps differ."""
-    table = pd.concat(curves, axis=1, join="inner", ignore_index=True)
-    if len(table) < max(map(len, curves)):
+    x = curves[0].index
+    if all(x.equals(curve.index) for curve in curves):
+        table = np.array([curve.to_numpy() for curve in curves])
+    else:
         first, last = max(curve.index[0] for curve in curves), min(curve.index[-1] for curve in curves)
         x = np.linspace(first, max(first, last), points)
-        table = pd.DataFrame([np.interp(x, curve.index, curve) for curve in curves], columns=x).T
-    mean = table.mean(axis=1)
-    half = stats.t.ppf(0.975, len(curves) - 1) * table.sem(axis=1) if len(curves) > 1 else math.nan
-    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half})
+        table = np.array([np.interp(x, curve.index, curve) for curve in curves])
+    mean = table.mean(axis=0)
+    half = stats.t.ppf(0.975, len(curves) - 1) * stats.sem(table) if len(curves) > 1 else math.nan
+    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half}, index=x)
 
 
 def interquartile_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:

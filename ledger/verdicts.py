@@ -64,14 +64,17 @@ class Judged:
             if self.states[id] == COMPLETE:
                 self.states[id] = self._state_by_claims(entry)
 
-    def left_out(self) -> list[tuple[Result, str]]:
-        """Results that no entry counts, with the reason."""
-        used = {result for results in self.used.values() for result in results}
-        return [
-            (result, result.why or f"unfinished, {result.steps} of {result.total or '?'} steps")
-            for result in self.results
-            if result not in used
-        ]
+    def counted(self) -> set[Result]:
+        return {result for results in self.used.values() for result in results}
+
+    def left_out(self) -> Iterator[tuple[Result, str]]:
+        """Results that no entry counts, and those that count without one of their metrics, with the reason."""
+        counted = self.counted()
+        for result in self.results:
+            if result not in counted:
+                yield result, result.why or f"unfinished, {result.steps} of {result.total or '?'} steps"
+            for metric, why in result.without.items() if result in counted else ():
+                yield result, f"counts without {metric}: {why}"
 
     def values(self, entry: Entry, metric: str) -> list[float]:
         """The metric's number of each result that has it."""
@@ -205,7 +208,9 @@ def number(result: Result, metric: str, at_step: int | None = None) -> float | N
         return result.values[metric]
     if metric not in result.curves:
         return None
-    return float(behind(result.curves[metric].loc[:at_step], 1 - LAST).mean())
+    curve = result.curves[metric]
+    curve = curve if at_step is None else curve.loc[:at_step]
+    return float(behind(curve, 1 - LAST).mean()) if len(curve) else None
 
 
 def _is_complete(result: Result, entry: Entry) -> bool:

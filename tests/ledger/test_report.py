@@ -28,7 +28,7 @@ def written(tmp_path_factory):
 def test_the_first_sentence_says_how_much_of_the_paper_was_run(paper):
     assert report.first_sentence(judge(paper, [])) == (
         "Of the paper's 324 entries, none could be judged yet; 0 have begun, 320 were not run, and 4 this "
-        "project cannot run. Of its 38 claims, 0 hold, 0 do not, and 0 could be tested in part."
+        "project cannot run. Of its 38 claims, 0 hold as a whole, 0 do not, and 0 could be tested in part."
     )
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
     assert "32 could be judged so far: 32 reproduced, 0 not reproduced" in report.first_sentence(all_numbers)

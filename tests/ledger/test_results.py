@@ -3,6 +3,7 @@
 """What is read from folders of results, what is left out, and why."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,12 +12,14 @@ import synthetic
 
 from ledger import results
 from ledger.paper import ROOT
+from ledger.verdicts import Judged
 from recipes.control.sac import SAC
 from recipes.llm import evaluate
 
 ERA = "HalfCheetah-v4-ppo_era-seed1"
 CIFAR = "cifar10-era0.6-seed42"
 GRPO = "grpo_qwen2.5_math_7b-seed1"
+AIME = "grpo_qwen2.5_math_7b"
 
 
 def collect(paper, *folders, **more):
@@ -57,10 +60,11 @@ def test_a_longer_run_of_verl_is_not_the_papers(one, tmp_path):
     assert one().why == "has 1110 steps, and the paper's run 1100"
 
 
-def test_verl_stage_2_begins_behind_stage_1(one, tmp_path):
-    synthetic.verl_run(tmp_path / "era_stage2_qwen2.5_math_7b", range(601, 1000))
+@pytest.mark.parametrize("first, why", [(601, ""), (700, "has no metrics of step 601, the first")])
+def test_verl_stage_2_begins_behind_stage_1(one, tmp_path, first, why):
+    synthetic.verl_run(tmp_path / "era_stage2_qwen2.5_math_7b", range(first, 1101))
     result = one()
-    assert result.seed is None and not result.finished and result.curves["actor/entropy"].index[0] == 601
+    assert result.seed is None and result.curves["actor/entropy"].index[0] == first and result.why == why
 
 
 def test_evaluation(one, tmp_path):
@@ -85,12 +89,11 @@ def test_pass_at_k(one, tmp_path):
     assert curve[64] == pytest.approx(100 * summary["aime24"]["pass_at"]["64"])
 
 
-@pytest.mark.parametrize("change", [{"as_paper": False}, {"complete": False}])
-def test_a_benchmark_that_is_not_the_papers_or_not_whole_has_no_number(one, tmp_path, change):
+def test_a_benchmark_that_is_not_the_papers_has_no_number(one, tmp_path):
     folder = synthetic.evaluation(tmp_path / "grpo_qwen2.5_math_7b", ["aime24", "math500"])
     summary = json.loads((folder / "summary.json").read_text())["benchmarks"]
-    synthetic.write_summary(folder, {**summary, "aime24": {**summary["aime24"], **change}})
-    assert set(one().values) == {"math500"}
+    synthetic.write_summary(folder, {**summary, "aime24": {**summary["aime24"], "as_paper": False}})
+    assert set(one().values) == {"math500"} and one().why == ""
 
 
 def test_timm(one, tmp_path):
@@ -116,19 +119,22 @@ def test_time(paper, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- damage
 
 
-@pytest.mark.parametrize("damage", [b"10001,1", b"9,9,9,9,9,9,9,9,9\n", "the header again"])
-def test_a_line_that_was_cut_or_is_no_row_costs_itself_alone(one, tmp_path, damage):
+@pytest.mark.parametrize("damage", [b"9,9,9,9,9,9,9,9,9\n", "the header again"])
+def test_a_line_that_is_no_row_costs_itself_alone(one, tmp_path, damage):
     file = synthetic.control_run(tmp_path / ERA) / "train.csv"
     before = one().curves["eval_avg_return"]
     append(file, file.read_bytes().partition(b"\n")[0] + b"\n" if isinstance(damage, str) else damage)
     assert one().curves["eval_avg_return"].equals(before)
 
 
-@pytest.mark.parametrize("bad", [b"nan", b"inf", b"-inf", b"12..5"])
-def test_a_metric_that_diverged_is_left_out_of_its_run(one, tmp_path, bad):
-    folder = synthetic.control_run(tmp_path / ERA)
-    append(folder / "train.csv", b"10001," + bad + b",1,1,0.5,0.06,0\n")
-    assert "eval_avg_return" not in one().curves and "entropy_per_dim" in one().curves
+@pytest.mark.parametrize("bad, why", [("nan", "nan in step 5000"), ("-inf", "-inf in"), ("", "after step 4500")])
+def test_a_metric_that_diverged_or_has_a_gap_is_left_out_of_its_run_and_named(paper, one, tmp_path, bad, why):
+    file = synthetic.control_run(tmp_path / "HalfCheetah-v4-ppo-seed1") / "train.csv"
+    file.write_text(re.sub("(?m)^5000,[^,]*,", f"5000,{bad},", file.read_text()))
+    result = one()
+    assert list(result.curves) == ["entropy_per_dim"] and not result.why
+    ((_, said),) = Judged(paper, [result]).left_out()
+    assert said.startswith("counts without eval_avg_return: ") and why in said
 
 
 def test_rows_that_a_resumed_training_wrote_again_count_as_written_last(one, tmp_path):
@@ -148,11 +154,11 @@ def test_a_line_of_verls_that_is_cut_is_passed_over(one, tmp_path, line):
 
 @pytest.mark.parametrize("value", [b"null", b"NaN", b"Infinity"])
 def test_verl_writes_null_for_nan(one, tmp_path, value):
-    folder = synthetic.verl_run(tmp_path / GRPO, range(1, 11))
-    line = b'{"step": 11, "data": {"actor/entropy": %s, "timing_s/old_log_prob": 1.0}}\n' % value
+    folder = synthetic.verl_run(tmp_path / GRPO, range(1, 1100))
+    line = b'{"step": 1100, "data": {"actor/entropy": %s, "timing_s/old_log_prob": 1.0}}\n' % value
     append(folder / "metrics.jsonl", line)
     result = one()
-    assert "actor/entropy" not in result.curves and "timing_s/old_log_prob" in result.curves and result.steps == 11
+    assert "actor/entropy" not in result.curves and "timing_s/old_log_prob" in result.curves and result.steps == 1100
 
 
 @pytest.mark.parametrize("text", [b"", b"epoch\n", b"[1, 2]", b'{"benchmarks": {"aime24": 1}}'])
@@ -168,6 +174,67 @@ def test_a_file_with_nothing_in_it_is_named_and_the_others_are_read(paper, tmp_p
     assert [result.folder for result in found if not result.why and result.finished] == [good] and len(found) == 2
 
 
+def cut(file, lines):
+    """Keeps these lines of a file, as an interrupted copy does."""
+    kept = file.read_text().splitlines(keepends=True)[lines]
+    file.write_text("".join(kept))
+
+
+def of_summary(folder, **change):
+    summary = json.loads((folder / "summary.json").read_text())["benchmarks"]
+    synthetic.write_summary(folder, {"aime24": {**summary["aime24"], **change}})
+
+
+HALVES = {
+    "one row": (ERA, lambda at: cut(at / "train.csv", slice(2)), "train.csv has 500 of 10000 steps"),
+    "half of the rows": (ERA, lambda at: cut(at / "train.csv", slice(11)), "train.csv has 5000 of 10000 steps"),
+    "no last row": (ERA, lambda at: cut(at / "train.csv", slice(-1)), "train.csv has 9500 of 10000 steps"),
+    "no first half": (ERA, lambda at: cut(at / "train.csv", slice(0, None, 12)), "no row between"),
+    "a cut row": (ERA, lambda at: append(at / "train.csv", b"10001,1"), "in the middle of a line"),
+    "not finished": (ERA, lambda at: synthetic.write_info(at, finished=False, total_steps=10_000), "finished"),
+    "the last epoch alone": (CIFAR, lambda at: cut(at / "summary.csv", slice(0, None, 200)), "no row between"),
+    "fewer samples": (AIME, lambda at: of_summary(at, samples=96), "96 of 480 samples of aime24"),
+    "incomplete": (AIME, lambda at: of_summary(at, complete=False), "samples of aime24"),
+    "7 of 1 are right": (AIME, lambda at: of_summary(at, accuracy=7.0), "7.0 for accuracy of aime24"),
+    "text": (AIME, lambda at: of_summary(at, accuracy="0.5"), "0.5 for accuracy of aime24"),
+    "verl": (GRPO, lambda at: cut(at / "metrics.jsonl", slice(500)), "has 499 of 1100 steps"),
+}
+
+
+@pytest.mark.parametrize("name, damage, why", HALVES.values(), ids=HALVES)
+def test_half_a_run_neither_counts_nor_displaces_the_repositorys_own(paper, tmp_path, name, damage, why):
+    for place in ("own", "repository"):
+        folder = tmp_path / place / name
+        if name == ERA:
+            synthetic.control_run(folder)
+        elif name == CIFAR:
+            synthetic.timm_run(folder)
+        elif name == GRPO:
+            synthetic.verl_run(folder, range(1, 1101))
+        else:
+            synthetic.evaluation(folder, ["aime24"])
+    damage(tmp_path / "own" / name)
+    own, whole = collect(paper, tmp_path / "own", repository=tmp_path / "repository")
+    assert why in own.why and not own.finished
+    assert whole.finished and not whole.why and whole.from_repository
+
+
+@pytest.mark.parametrize("rows, counts", [(slice(151), True), (slice(101), True), (slice(100), False), (None, False)])
+def test_a_longer_run_counts_at_its_epoch_if_all_before_is_there(paper, one, tmp_path, rows, counts):
+    folder = synthetic.timm_run(tmp_path / "imagenet-era0.9-seed42", epochs=150)
+    lines = (folder / "summary.csv").read_text().splitlines(keepends=True)
+    kept = lines[:50] + lines[60:151] if rows is None else lines[rows]
+    (folder / "summary.csv").write_text("".join(kept))
+    result = one()
+    assert bool(Judged(paper, [result]).counted()) == counts and bool(result.why) != counts
+
+
+def test_the_log_of_a_timed_run_must_have_all_epochs(one, tmp_path):
+    folder = synthetic.timm_run(tmp_path / "time/cifar10-aug-seed42", epochs=3, total=3)
+    cut(folder / "log.txt", slice(4))
+    assert one().why == "log.txt does not have the speed of epoch 2"
+
+
 # ----------------------------------------------------------------------------------------------------- what is left out
 
 
@@ -177,6 +244,11 @@ def test_a_file_with_nothing_in_it_is_named_and_the_others_are_read(paper, tmp_p
         ({"as_paper": False, "added": ["--lr", "0.1"]}, "but with --lr 0.1"),
         ({"modified": True}, "modified code"),
         ({"seed": 7}, "says seed 7"),
+        ({"task": "Hopper-v4"}, "says task Hopper-v4"),
+        ({"task": "HalfCheetah-v4", "agent": "ppo"}, "and agent ppo, and the folder's name HalfCheetah-v4-ppo_era"),
+        ({"agent": "ppo", "as_paper": None}, ""),
+        ({"as_paper": "no"}, "as_paper in run.json is 'no', and not bool"),
+        ({"seed": True}, "seed in run.json is True, and not int"),
         ({"as_paper": None, "modified": None}, ""),
     ],
 )
