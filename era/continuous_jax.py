@@ -38,8 +38,7 @@ def era_log_std(
 ) -> jax.Array:
     """The state-level activation, Eq. continuous_era. (..., D) -> (..., D).
 
-    target_entropy: H0' in nats, the total over the D dimensions. Raises ValueError where D = 1 or
-    H0' is not feasible.
+    target_entropy: H0' in nats, the total over the D dimensions. Raises what era.continuous does.
     """
     dim = pre_std.shape[-1]
     check_state_level(dim)
@@ -67,7 +66,7 @@ def batch_level_log_std(
     log_std_min: float,
     log_std_max: float,
 ) -> jax.Array:
-    """The batch-level activation, Eq. batch_era. (..., D) -> (..., D)."""
+    """The batch-level activation, Eq. batch_era. (..., D) -> (..., D). Without checks, too."""
     k = target_entropy / pre_std.shape[-1] - (ENTROPY_CONSTANT + log_std_max)
     return jnp.maximum(log_std_max + k * jnp.exp(in_float32(pre_std) - log_mean), log_std_min)
 
@@ -96,7 +95,8 @@ class BoundedGaussian:
     sample, log_prob and mode have the signatures of TensorFlow Probability, which sbx calls.
 
     Attributes:
-        loc: location of the Gaussian, (..., D); in [-1, 1] except for TanhGaussian.
+        loc: location of the Gaussian, (..., D); in [-1, 1] except for TanhGaussian, as from_mean
+            gives it (not checked).
         log_std: its ln sigma, (..., D).
     """
 

@@ -7,13 +7,19 @@
 and entropy_coef to 0 in PPO's.
 """
 
-import warnings
-
 import torch
-from rsl_rl.modules.distribution import HeteroscedasticGaussianDistribution
 from torch.distributions import Normal
 
-from era.continuous import check_state_level, check_target, state_level_log_std
+from era.gaussian_head import EraHead
+
+try:
+    from rsl_rl.modules.distribution import HeteroscedasticGaussianDistribution
+except ModuleNotFoundError as error:
+    if error.name != "rsl_rl":
+        raise
+    raise ImportError(
+        "era.rsl_rl is for rsl_rl, which is not installed. pip install 'rsl-rl-lib>=5.5,<5.6'"
+    ) from None
 
 
 class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
@@ -35,32 +41,23 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         log_std_min: float = -8.0,
         log_std_max: float = 0.0,
     ):
-        check_state_level(output_dim)
-        check_target(output_dim * target_entropy, output_dim, log_std_min, log_std_max)
         # "log" starts the head for pre_std with weights of 0 and equal biases: all std are alike.
         super().__init__(output_dim, std_type="log")
-        self.era = (output_dim * target_entropy, log_std_min, log_std_max)
-        self.checked_for_bonus = False
+        self.era = EraHead(
+            output_dim,
+            target_entropy,
+            log_std_min,
+            log_std_max,
+            coefficient="it has no gradient except where an ln sigma is clipped at log_std_min. "
+            "Set entropy_coef to 0; rsl_rl's default is 0.01.",
+        )
 
     def update(self, mlp_output: torch.Tensor) -> None:
         """From mean and pre_std, (..., 2, D)."""
         mean, pre_std = mlp_output.unbind(dim=-2)
-        self._distribution = Normal(mean, state_level_log_std(pre_std, *self.era).exp())
+        self._distribution = Normal(mean, self.era(pre_std).exp())
 
     @property
     def entropy(self) -> torch.Tensor:
         """(...), in nats. The first backward pass through it tells whether the loss rewards it."""
-        entropy = super().entropy
-        if entropy.requires_grad and not self.checked_for_bonus:
-            entropy.register_hook(self.warn_of_bonus)
-        return entropy
-
-    def warn_of_bonus(self, gradient: torch.Tensor) -> None:
-        if not self.checked_for_bonus and bool(gradient.any()):
-            warnings.warn(
-                "The loss has an entropy bonus (entropy_coef is not 0), and ERA fixes the entropy: "
-                "the bonus has no gradient except where an ln sigma is clipped at log_std_min. Set "
-                "entropy_coef to 0.",
-                stacklevel=2,
-            )
-        self.checked_for_bonus = True
+        return self.era.watch(super().entropy)

@@ -9,18 +9,31 @@ in nats per action dimension.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
-from sbx import SAC
-from stable_baselines3.common.type_aliases import PyTorchObs
+try:
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    from sbx import SAC
+    from stable_baselines3.common.type_aliases import PyTorchObs
+except ModuleNotFoundError as error:
+    if error.name not in ("flax", "jax", "sbx", "stable_baselines3"):
+        raise
+    raise ImportError(
+        "era.sbx is for sbx, which is not installed. pip install 'sbx-rl>=0.28,<0.29'"
+    ) from None
 
 from era import stable_baselines3
-from era.continuous import check_state_level, check_target, feasible_targets
+from era.continuous import (
+    check_distribution,
+    check_state_level,
+    check_target,
+    feasible_targets,
+)
 from era.continuous_jax import (
     DISTRIBUTIONS,
     BoundedGaussian,
@@ -56,14 +69,20 @@ class EraActor(nn.Module):
         if self.level not in ("state", "batch"):  # all but "state" would act as "batch"
             raise ValueError(f"level = {self.level!r}: 'state' or 'batch' expected.")
         if self.level == "state":
-            check_state_level(self.action_dim)
+            check_state_level(self.action_dim, "EraSAC(level='batch') in era.sbx")
         target = self.action_dim * self.target_entropy
         check_target(target, self.action_dim, self.log_std_min, self.log_std_max)
+        check_distribution(self.distribution, DISTRIBUTIONS)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> BoundedGaussian:
         """The policy in the states (B, ...)."""
+        if self.is_initializing():
+            # Without numbers, so that nothing trains it. By its name in the tree the optimizer of
+            # sbx's own actor refuses ERA's parameters, and ERA's refuses sbx's. Models saved
+            # without it go on without it.
+            self.param("trained_with_era", nn.initializers.zeros, (0,))
         x = obs.reshape(len(obs), -1)
         for width in self.net_arch:
             x = nn.Dense(width)(x)
@@ -127,8 +146,8 @@ def era_actor(
         layer_norm: LayerNorm in the actor, before each activation. The key layer_norm of
             policy_kwargs is sbx's own, for the critics.
 
-    Constructing the model raises ValueError for an action of one dimension, an infeasible target
-    and gSDE, and KeyError for another distribution.
+    Constructing the model raises ValueError for an action of one dimension, an infeasible target,
+    another distribution and gSDE.
     """
     return {
         "actor_class": partial(
@@ -148,7 +167,32 @@ def is_era(actor_class: Any) -> bool:
 
 
 class EraMetrics(stable_baselines3.EraMetrics):
-    """era.stable_baselines3.EraMetrics for models of sbx with era_actor."""
+    """era.stable_baselines3.EraMetrics for models of sbx with era_actor.
+
+    At the start of training it warns if the loss has an entropy bonus beside ERA. And it takes
+    sbx's ent_coef_loss out of the log where ent_coef is 0, whose logarithm sbx logs.
+    """
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        if self.model.ent_coef_init != 0:
+            warnings.warn(
+                f"ent_coef={self.model.ent_coef_init!r}: the loss has an entropy bonus beside ERA, "
+                "which holds the entropy without one. Set ent_coef=0.0; SAC's default is 'auto'.",
+                stacklevel=1,
+            )
+
+    def _on_step(self) -> bool:
+        if self.model.ent_coef_init == 0:
+            for kept in (self.logger.name_to_value, self.logger.name_to_excluded):
+                kept.pop("train/ent_coef_loss", None)
+        return True
+
+    def coefficient_is_learned(self) -> bool:
+        return isinstance(self.model.ent_coef_init, str)
+
+    def target(self) -> float:
+        return self.model.policy.actor.target_entropy
 
     def has_era(self) -> bool:
         return isinstance(getattr(self.model.policy, "actor", None), EraActor)
@@ -175,7 +219,8 @@ class EraSAC(SAC):
         The others are sbx's. ent_coef must be 0: this loss of the policy has no entropy term.
 
     Raises:
-        ValueError: policy_kwargs without era_actor's, an ent_coef other than 0, an unknown level.
+        ValueError: policy_kwargs without era_actor's, an ent_coef other than 0, an unknown level,
+            a target_entropy outside of policy_kwargs.
     """
 
     def __init__(
@@ -189,6 +234,12 @@ class EraSAC(SAC):
         ent_coef: float = 0.0,
         **kwargs: Any,
     ):
+        if "target_entropy" in kwargs:
+            raise ValueError(
+                f"target_entropy = {kwargs['target_entropy']!r} outside of policy_kwargs would be "
+                "sbx's, for learning ent_coef. Set policy_kwargs=era_actor(target_entropy=...): "
+                "ERA's is per action dimension."
+            )
         if policy_kwargs is not None and is_era(policy_kwargs.get("actor_class")):
             actor = partial(policy_kwargs["actor_class"], learn_delta=learn_delta, level=level)
             policy_kwargs = {**policy_kwargs, "actor_class": actor}

@@ -9,42 +9,46 @@ Targets and metrics are in nats per action dimension.
 """
 
 import contextlib
-import warnings
+import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.distributions import DiagGaussianDistribution
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import get_action_dim
-from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
-from stable_baselines3.sac.policies import Actor, SACPolicy
 from torch import nn
 
-from era.continuous import (
-    DISTRIBUTIONS,
-    ENTROPY_CONSTANT,
-    BoundedGaussian,
-    check_state_level,
-    check_target,
-    state_level_log_std,
-)
+from era.continuous import DISTRIBUTIONS, ENTROPY_CONSTANT, BoundedGaussian
+from era.gaussian_head import EraHead
+
+try:
+    import numpy as np
+    from gymnasium import spaces
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.distributions import DiagGaussianDistribution
+    from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+    from stable_baselines3.common.policies import ActorCriticPolicy
+    from stable_baselines3.common.preprocessing import get_action_dim, is_image_space
+    from stable_baselines3.common.torch_layers import (
+        BaseFeaturesExtractor,
+        CombinedExtractor,
+        FlattenExtractor,
+        NatureCNN,
+    )
+    from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+    from stable_baselines3.sac.policies import Actor, SACPolicy
+except ModuleNotFoundError as error:
+    if error.name not in ("numpy", "gymnasium", "stable_baselines3"):
+        raise
+    raise ImportError(
+        "era.stable_baselines3 is for stable-baselines3, which is not installed. "
+        "pip install 'stable-baselines3>=2.9,<2.10'"
+    ) from None
 
 METRICS_BATCH = 256  # states
 
 
-def check_spaces(
-    action_space: spaces.Space,
-    use_sde: bool,
-    target_entropy: float,
-    log_std_min: float,
-    log_std_max: float,
-) -> None:
-    """Raises ValueError for a policy that cannot have ERA. target_entropy is per dimension."""
+def check_policy(action_space: spaces.Space, use_sde: bool) -> None:
+    """Raises ValueError for a policy that cannot have ERA. What EraHead checks is left to it."""
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
             f"ERA's policies are Gaussian: a Box of actions expected, not {action_space}."
@@ -54,19 +58,21 @@ def check_spaces(
             "ERA needs use_sde=False: with gSDE the noise of an action is a function of the state "
             "and of weights drawn once per rollout, not a sample with the entropy that ERA holds."
         )
-    dim = get_action_dim(action_space)
-    check_state_level(dim)
-    check_target(dim * target_entropy, dim, log_std_min, log_std_max)
+
+
+def features_extractor(observation_space: spaces.Space) -> type[BaseFeaturesExtractor]:
+    """That of stable-baselines3's MultiInputPolicy, CnnPolicy or MlpPolicy, by the observations."""
+    if isinstance(observation_space, spaces.Dict):
+        return CombinedExtractor
+    return NatureCNN if is_image_space(observation_space) else FlattenExtractor
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
     """stable-baselines3's Gaussian with ERA's sigma. One network gives mean and pre_std."""
 
-    def __init__(
-        self, action_dim: int, target_entropy: float, log_std_min: float, log_std_max: float
-    ):
+    def __init__(self, action_dim: int, era: EraHead):
         super().__init__(action_dim)
-        self.era = (action_dim * target_entropy, log_std_min, log_std_max)
+        self.era = era
 
     def proba_distribution_net(
         self, latent_dim: int, log_std_init: float = 0.0
@@ -77,7 +83,7 @@ class EraDiagGaussian(DiagGaussianDistribution):
         self, mean_actions: torch.Tensor, log_std: torch.Tensor
     ) -> "EraDiagGaussian":
         """From the mean and, as log_std, the network's pre_std; both (B, D)."""
-        return super().proba_distribution(mean_actions, state_level_log_std(log_std, *self.era))
+        return super().proba_distribution(mean_actions, self.era(log_std))
 
 
 class EraActorCriticPolicy(ActorCriticPolicy):
@@ -90,6 +96,8 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     Args:
         target_entropy: H0 per action dimension, in nats.
         log_std_min, log_std_max: range of ln sigma.
+        features_extractor_class: by default that of stable-baselines3's MultiInputPolicy for Dict
+            observations, of its CnnPolicy for images and of its MlpPolicy for all others.
         The others are stable-baselines3's.
 
     Raises:
@@ -98,6 +106,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     """
 
     action_dist: EraDiagGaussian
+    era: EraHead
 
     def __init__(
         self,
@@ -111,12 +120,13 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        self.era = {
+        check_policy(action_space, use_sde)
+        self.era_settings = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
             "log_std_max": log_std_max,
         }
-        check_spaces(action_space, use_sde, **self.era)
+        kwargs.setdefault("features_extractor_class", features_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         if self.log_std_init != 0:
             raise ValueError(
@@ -125,7 +135,15 @@ class EraActorCriticPolicy(ActorCriticPolicy):
             )
 
     def _build(self, lr_schedule: Schedule) -> None:
-        self.action_dist = EraDiagGaussian(get_action_dim(self.action_space), **self.era)
+        dim = get_action_dim(self.action_space)
+        self.era = EraHead(
+            dim,
+            **self.era_settings,
+            coefficient="it has no gradient except where an ln sigma is clipped at log_std_min. "
+            "Set ent_coef=0.0.",
+            weights_say_era=True,  # action_net has two outputs for each action
+        )
+        self.action_dist = EraDiagGaussian(dim, self.era)
         super()._build(lr_schedule)
         del self.log_std  # PPO and A2C log the mean of exp(log_std) of all policies that have one
 
@@ -133,13 +151,20 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         mean, pre_std = self.action_net(latent_pi).chunk(2, dim=-1)
         return self.action_dist.proba_distribution(mean, pre_std)
 
+    def evaluate_actions(
+        self, obs: PyTorchObs, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Values, log-probs and entropies of what the loss is made of, as stable-baselines3's."""
+        values, log_prob, entropy = super().evaluate_actions(obs, actions)
+        return values, log_prob, self.era.watch(entropy)
+
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
         """The policy's, which is the Gaussian's here, (B,) in nats; and ln sigma, (B, D)."""
         distribution = self.get_distribution(obs)
         return distribution.entropy(), distribution.distribution.stddev.log()
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), **self.era}
+        return {**super()._get_constructor_parameters(), **self.era_settings}
 
 
 class BoundedDistribution(DiagGaussianDistribution):
@@ -172,6 +197,7 @@ class EraActor(Actor):
     """SAC's actor with ERA at its output. Arguments: EraSACPolicy."""
 
     action_dist: BoundedDistribution
+    era: EraHead
 
     def __init__(
         self,
@@ -184,15 +210,28 @@ class EraActor(Actor):
     ):
         super().__init__(*args, **kwargs)
         dim = get_action_dim(self.action_space)
+        self.era = EraHead(
+            dim,
+            target_entropy,
+            log_std_min,
+            log_std_max,
+            coefficient="it pulls the mean away from the bounds. Set ent_coef=0.0; SAC's default "
+            "is 'auto'.",
+            distribution=distribution,
+        )
         self.action_dist = BoundedDistribution(dim, distribution)
-        self.era = (dim * target_entropy, log_std_min, log_std_max)
 
     def get_action_dist_params(
         self, obs: PyTorchObs
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
         """Mean and ln sigma, (B, D). stable-baselines3's own would clamp ln sigma after ERA."""
         latent = self.latent_pi(self.extract_features(obs, self.features_extractor))
-        return self.mu(latent), state_level_log_std(self.log_std(latent), *self.era), {}
+        return self.mu(latent), self.era(self.log_std(latent)), {}
+
+    def action_log_prob(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sampled actions, (B, D), and their log-probs, (B,), as stable-baselines3's."""
+        action, log_prob = super().action_log_prob(obs)
+        return action, self.era.watch(log_prob)
 
 
 class EraSACPolicy(SACPolicy):
@@ -205,11 +244,11 @@ class EraSACPolicy(SACPolicy):
         target_entropy: H0' per action dimension, in nats.
         log_std_min, log_std_max: range of ln sigma.
         distribution: "truncated", "tanh" or "clipped", how the Gaussian is bounded to [-1, 1].
+        features_extractor_class: as in EraActorCriticPolicy.
         The others are stable-baselines3's.
 
     Raises:
-        ValueError: an action of one dimension, gSDE, an infeasible target.
-        KeyError: an unknown distribution.
+        ValueError: an action of one dimension, gSDE, an infeasible target, another distribution.
     """
 
     def __init__(
@@ -225,18 +264,19 @@ class EraSACPolicy(SACPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        check_spaces(action_space, use_sde, target_entropy, log_std_min, log_std_max)
-        self.era = {
+        check_policy(action_space, use_sde)
+        self.era_settings = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
             "log_std_max": log_std_max,
             "distribution": distribution,
         }
+        kwargs.setdefault("features_extractor_class", features_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def make_actor(self, features_extractor: nn.Module | None = None) -> EraActor:
         kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
-        return EraActor(**kwargs, **self.era).to(self.device)
+        return EraActor(**kwargs, **self.era_settings).to(self.device)
 
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
         """The bounded policy's, (B,) in nats; and ln sigma, (B, D)."""
@@ -244,7 +284,7 @@ class EraSACPolicy(SACPolicy):
         return self.actor.action_dist.proba_distribution(mean, log_std).entropy(), log_std
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), **self.era}
+        return {**super()._get_constructor_parameters(), **self.era_settings}
 
 
 class EraMetrics(BaseCallback):
@@ -256,18 +296,25 @@ class EraMetrics(BaseCallback):
         era/min_entropy_per_dim       the policy's, in the state that has least
         era/gaussian_entropy_per_dim  the Gaussian's before it is bounded, mean over the states
 
-    Training is the same with and without the callback, down to its random numbers. At the start the
-    callback warns if the loss has an entropy bonus beside ERA.
+    The first measurement is at the end of the first rollout (in SAC, of the first one after
+    learning_starts). It is also printed if the algorithm's verbose is at least 1. Each row of the
+    log has the latest.
+
+    Training is the same with and without the callback, down to its random numbers, and so is what
+    other callbacks find in the buffer.
 
     Args:
-        freq: environment steps between two measurements, at least.
+        freq: environment steps between two measurements, at least; 1 or more.
 
     Raises:
-        ValueError: at the start of training, where the policy is not ERA's.
+        ValueError: another freq; at the start of training, a policy that is not ERA's, and a target
+            entropy given to SAC itself.
     """
 
     def __init__(self, freq: int = 1000):
         super().__init__()
+        if not 1 <= freq < math.inf:
+            raise ValueError(f"freq = {freq!r}: a number of environment steps expected, 1 or more.")
         self.freq = freq
 
     def _on_training_start(self) -> None:
@@ -277,39 +324,72 @@ class EraMetrics(BaseCallback):
                 "measures the policies of era.stable_baselines3; for a model of sbx with era_actor "
                 "take era.sbx.EraMetrics."
             )
-        # sbx replaces model.ent_coef.
-        coefficient = getattr(self.model, "ent_coef_init", self.model.ent_coef)
-        if coefficient != 0:
-            warnings.warn(
-                f"ent_coef={coefficient!r}: the loss has an entropy bonus beside ERA, which holds "
-                "the entropy without one. Set ent_coef=0.0; SAC's default is 'auto'.",
-                stacklevel=1,
-            )
+        self.check_own_target()
         self.next = getattr(self.model, "learning_starts", 0) + 1
+        self.measured: dict[str, float] = {}
+
+    def check_own_target(self) -> None:
+        """Raises ValueError if SAC got a target of its own, which only ent_coef="auto" reads."""
+        dim = get_action_dim(self.model.action_space)
+        own = getattr(self.model, "target_entropy", None)
+        if own not in (None, -dim) and not self.coefficient_is_learned():
+            raise ValueError(
+                f"target_entropy = {own:g} was given to {type(self.model).__name__} itself, where "
+                "it does nothing with a constant ent_coef. ERA's belongs into policy_kwargs and is "
+                f"per action dimension: {own:g} in total would be {own / dim:g}."
+            )
+
+    def coefficient_is_learned(self) -> bool:
+        return self.model.ent_coef_optimizer is not None
 
     def has_era(self) -> bool:
         return isinstance(self.model.policy, EraActorCriticPolicy | EraSACPolicy)
+
+    def target(self) -> float:
+        """H0 per action dimension, in nats."""
+        return self.model.policy.era_settings["target_entropy"]
 
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_end(self) -> None:
-        if self.num_timesteps < self.next:
-            return
-        self.next = self.num_timesteps + self.freq
+        if self.num_timesteps >= self.next:
+            self.next = self.num_timesteps + self.freq
+            first, self.measured = not self.measured, self.measure()
+            if first:
+                numbers = ", ".join(f"{name} {x:.4f}" for name, x in self.measured.items())
+                target = f"for a target of {self.target():g}"
+                self.say(f"after {self.num_timesteps} steps, {target}: {numbers}")
+        for name, value in self.measured.items():
+            self.logger.record(f"era/{name}", value)
+
+    def _on_training_end(self) -> None:
+        if not self.measured:
+            self.say(f"measured nothing: {self.num_timesteps} steps are within learning_starts")
+
+    def say(self, line: str) -> None:
+        if self.model.verbose >= 1:
+            print(f"ERA {line}")
+
+    def measure(self) -> dict[str, float]:
+        """The metrics by their names, without era/."""
         with unchanged_random_numbers(self.model.device), torch.no_grad():
             entropy, log_std = (np.asarray(x) for x in self.entropies(self.states()))
         dim = log_std.shape[-1]
-        gaussian = float(log_std.mean()) + ENTROPY_CONSTANT
-        self.logger.record("era/entropy_per_dim", float(entropy.mean()) / dim)
-        self.logger.record("era/min_entropy_per_dim", float(entropy.min()) / dim)
-        self.logger.record("era/gaussian_entropy_per_dim", gaussian)
+        return {
+            "entropy_per_dim": float(entropy.mean()) / dim,
+            "min_entropy_per_dim": float(entropy.min()) / dim,
+            "gaussian_entropy_per_dim": float(log_std.mean()) + ENTROPY_CONSTANT,
+        }
 
     def states(self) -> PyTorchObs:
         """A batch of observations as the policy gets them, normalised by VecNormalize."""
         model = self.model
         if isinstance(model, OnPolicyAlgorithm):
-            return next(model.rollout_buffer.get(METRICS_BATCH)).observations
+            # get() flattens the arrays of its buffer, and other callbacks would find them so.
+            buffer = copy.copy(model.rollout_buffer)
+            buffer.observations = copy.copy(buffer.observations)  # a dictionary, or an array
+            return next(buffer.get(METRICS_BATCH)).observations
         batch = model.replay_buffer.sample(METRICS_BATCH, env=model.get_vec_normalize_env())
         return batch.observations
 

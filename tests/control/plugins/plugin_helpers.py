@@ -38,6 +38,29 @@ class Reach(gymnasium.Env):
         return self.state, -float(np.square(self.state).sum()), False, self.steps == 20, {}
 
 
+class Seen(Reach):
+    """Reach whose observation is a dictionary or an image."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, box = kind, self.observation_space
+        image = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+        self.observation_space = {"dictionary": gymnasium.spaces.Dict({"a": box, "b": box}), "image": image}[kind]
+
+    def seen(self):
+        if self.kind == "dictionary":
+            return {"a": self.state, "b": -self.state}
+        return np.full((36, 36, 3), np.clip(128 + 20 * self.state[0], 0, 255), np.uint8)
+
+    def reset(self, **kwargs):
+        _, info = super().reset(**kwargs)
+        return self.seen(), info
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self.seen(), *rest
+
+
 def gaussian_entropies(log_std):
     """Per state and dimension, from ln sigma (B, D), in fp64."""
     return (np.asarray(log_std, np.float64) + C).mean(-1)

@@ -1,6 +1,8 @@
 # ruff: noqa: E402
 """What would be silent with ERA in stable-baselines3, sbx and rsl_rl is refused, or said once."""
 
+import subprocess
+import sys
 import warnings
 
 import plugin_helpers
@@ -49,12 +51,22 @@ LIBRARIES = ("PPO", "A2C", "SAC", "sbx SAC", "EraSAC", "rsl_rl")
 OF_ALL = (
     ({"settings": {"target_entropy": 1.5}}, "1.5 per action dimension, is not feasible.*-6.5811 and 1.4189"),
     ({"settings": {"log_std_min": 1.0}}, "log_std_min = 1.0"),
-    ({"env": Reach(1)}, "at least two dimensions.*batch-level"),
+    ({"settings": {"target_entropy": float("nan")}}, "nan per action dimension, is not feasible"),
+    (
+        {"settings": {"target_entropy": -0.5 * 20}, "env": Reach(20)},
+        "-10 per action dimension, is not feasible",
+    ),  # the total
+    ({"env": Reach(1)}, "at least two dimensions.*batch-level.*works there: EraSAC"),
 )
 SDE = ({"use_sde": True}, "use_sde=False")
 ONE_LIBRARY = (
     ("PPO", {"env": Box(gymnasium.spaces.MultiDiscrete([3, 3]))}, "MultiDiscrete"),
     ("PPO", {"policy_kwargs": {"log_std_init": -2}}, "log_std_init = -2"),
+    *(
+        (name, {"settings": {"distribution": "round"}}, "'round': one of truncated, tanh")
+        for name in ("SAC", "sbx SAC")
+    ),
+    ("EraSAC", {"target_entropy": -1.5}, "target_entropy = -1.5 outside of policy_kwargs"),
     ("EraSAC", {"level": "states"}, "level = 'states'"),
     ("EraSAC", {"ent_coef": "auto"}, "ent_coef = 'auto'"),
     ("EraSAC", {"policy_kwargs": {"net_arch": [32]}}, "policy_kwargs=era_actor"),
@@ -77,12 +89,13 @@ def test_what_era_cannot_hold_is_refused_at_construction(library, given, said):
 @pytest.mark.parametrize(
     "library, given, said",
     [
-        ("PPO", {"ent_coef": 0.01, "n_steps": 64}, "ent_coef=0.01"),
-        ("SAC", {"ent_coef": "auto"}, "ent_coef='auto'"),
+        ("PPO", {"ent_coef": 0.01, "n_steps": 64}, "Set ent_coef=0.0"),
+        ("A2C", {"ent_coef": 0.01}, "Set ent_coef=0.0"),
+        ("SAC", {"learning_starts": 2}, "SAC's default is 'auto'"),
         ("sbx SAC", {"ent_coef": "auto"}, "ent_coef='auto'"),
         ("rsl_rl", {"entropy_coef": 0.01}, "Set entropy_coef to 0"),
         ("PPO", {"ent_coef": 0.0, "n_steps": 64}, None),
-        ("SAC", {"ent_coef": 0.0}, None),
+        ("SAC", {"learning_starts": 2, "ent_coef": 0.0}, None),
         ("sbx SAC", {"ent_coef": 0.0}, None),
         ("rsl_rl", {"entropy_coef": 0.0}, None),
     ],
@@ -94,7 +107,7 @@ def test_an_entropy_bonus_is_said_once(library, given, said):
         if library == "rsl_rl":
             model.learn(2)
         else:
-            model.learn(5, callback=SbxMetrics() if library == "sbx SAC" else EraMetrics())
+            model.learn(5, callback=SbxMetrics() if library == "sbx SAC" else None)
     found = [str(warning.message) for warning in caught if "_coef" in str(warning.message)]
     assert len(found) == (said is not None) and (not said or said in found[0])
 
@@ -105,3 +118,74 @@ def test_metrics_of_another_policy_are_refused_before_the_training():
         with pytest.raises(ValueError, match="EraMetrics"):
             model.learn(300, callback=metrics)
         assert model.num_timesteps == 0
+
+
+@pytest.mark.parametrize("library", ["SAC", "sbx SAC"])
+def test_a_target_given_to_sac_itself_is_refused_before_the_training(library):
+    metrics = SbxMetrics() if library == "sbx SAC" else EraMetrics()
+    model = make(library, ent_coef=0.0, target_entropy=-1.5)
+    with pytest.raises(ValueError, match="target_entropy = -1.5 was given to SAC itself.*policy_kwargs.*would be -0.5"):
+        model.learn(300, callback=metrics)
+    assert model.num_timesteps == 0
+
+
+def moved(change):
+    """rsl_rl's configuration with ERA's part changed."""
+    made = configuration()
+    change(made, made["actor"]["distribution_cfg"])
+    return lambda: OnPolicyRunner(PointsEnv(3), made, log_dir=None, device="cpu")
+
+
+MISPLACED = {
+    "policy_kwargs of SB3's own policy": (
+        lambda: stable_baselines3.PPO("MlpPolicy", Reach(), policy_kwargs={"target_entropy": -0.3}),
+        TypeError,
+    ),
+    "PPO's arguments": (lambda: make("PPO", target_entropy=-0.3), TypeError),
+    "policy_kwargs of sbx's own policy": (
+        lambda: sbx.SAC("MlpPolicy", Reach(), policy_kwargs={"target_entropy": -0.3}),
+        TypeError,
+    ),
+    "beside distribution_cfg": (moved(lambda made, era: made["actor"].update(target_entropy=-0.3)), TypeError),
+    "algorithm": (moved(lambda made, era: made["algorithm"].update(target_entropy=-0.3)), TypeError),
+    "critic": (moved(lambda made, era: made["critic"].update(distribution_cfg=era)), ValueError),
+    "misspelt": (moved(lambda made, era: era.update(target_entropi=-0.3)), TypeError),
+    "misspelt class": (
+        moved(lambda made, era: era.update(class_name="era.rsl_rl:EraGausianDistribution")),
+        AttributeError,
+    ),
+    "class without its module": (
+        moved(lambda made, era: era.update(class_name="EraGaussianDistribution")),
+        ValueError,
+    ),
+}
+
+
+@pytest.mark.parametrize("where", MISPLACED)
+def test_what_is_misplaced_or_misspelt_makes_no_model(where):
+    make_it, error = MISPLACED[where]
+    with pytest.raises(error, match="target_entrop|EraGau|at least two dimensions"):
+        make_it()
+
+
+def test_rsl_rl_prints_by_what_era_acts(capsys):
+    """Also where target_entropy is left to its default."""
+    moved(lambda made, era: era.pop("target_entropy"))()
+    assert "EraHead(target_entropy=-0.3, log_std_min=-8.0, log_std_max=0.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["stable_baselines3", "sbx", "rsl_rl"])
+def test_without_its_framework(module, project_root):
+    code = f"""
+import sys
+
+class Absent:
+    def find_spec(name, path, target=None):
+        if name.split(".")[0] == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent)
+import era.{module}"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=project_root, capture_output=True, text=True)
+    assert f"ImportError: era.{module} is for " in result.stderr
+    assert "which is not installed. pip install '" in result.stderr and "During handling" not in result.stderr

@@ -8,6 +8,7 @@ import plugin_helpers
 plugin_helpers.require()
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from plugin_helpers import gaussian_entropies
@@ -73,8 +74,10 @@ def test_the_entropy_is_the_target_after_training_and_loading(tmp_path):
     obs = PointsEnv(3).get_observations()
     action = trained.get_inference_policy()(obs)
     torch.testing.assert_close(loaded.get_inference_policy()(obs), action, rtol=0, atol=0)
-    exported = trained.alg.actor.as_jit().eval()
-    torch.testing.assert_close(exported(obs["policy"]), action)
+    trained.export_policy_to_jit(str(tmp_path))
+    torch.testing.assert_close(torch.jit.load(str(tmp_path / "policy.pt"))(obs["policy"]), action)
+    trained.export_policy_to_onnx(str(tmp_path))
+    assert onnx.load(str(tmp_path / "policy.onnx")).graph.output[0].name == "actions"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

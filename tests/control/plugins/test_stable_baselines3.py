@@ -8,9 +8,11 @@ plugin_helpers.require()
 import numpy as np
 import pytest
 import torch
-from plugin_helpers import OBSERVATIONS, Reach, gaussian_entropies
+from plugin_helpers import OBSERVATIONS, Reach, Seen, gaussian_entropies
 from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
@@ -110,6 +112,19 @@ def test_vec_normalize(tmp_path):
         assert np.isfinite(evaluate_policy(model, env, n_eval_episodes=2)[0])
 
 
+@pytest.mark.parametrize("case", ["PPO", "SAC, truncated"])
+@pytest.mark.parametrize("kind, extractor", [("dictionary", CombinedExtractor), ("image", NatureCNN)])
+def test_other_observations(case, kind, extractor, tmp_path):
+    """By default they get the features extractor of stable-baselines3's policy for them."""
+    model = make(case, env=lambda: Seen(kind), **({"buffer_size": 200} if "SAC" in case else {}))
+    assert isinstance((model.actor if "SAC" in case else model.policy).features_extractor, extractor)
+    model.learn(140, callback=EraMetrics(), log_interval=1000)
+    found = model.logger.name_to_value["era/gaussian_entropy_per_dim"]
+    assert found == pytest.approx(CASES[case][2]["target_entropy"], abs=1e-5)
+    model.policy.save(tmp_path / "policy")
+    type(model.policy).load(tmp_path / "policy")
+
+
 # Metrics
 
 
@@ -147,6 +162,54 @@ def test_metrics_are_the_policys_and_change_no_training(case):
             assert entropy < gaussian
         else:
             assert entropy == pytest.approx(gaussian, abs=1e-5)
+
+
+class Shaping(BaseCallback):
+    """Changes rewards at the end of a rollout and computes the advantages again, as callbacks of users do."""
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        buffer = self.model.rollout_buffer
+        observations = buffer.observations
+        seen = observations["a"] if isinstance(observations, dict) else observations
+        self.shapes = seen.shape, buffer.advantages.shape
+        buffer.rewards[:] = buffer.rewards - 0.1
+        buffer.compute_returns_and_advantage(torch.zeros(buffer.n_envs), np.ones(buffer.n_envs))
+
+
+@pytest.mark.parametrize("n_envs, env", [(1, Reach), (4, Reach), (4, lambda: Seen("dictionary"))])
+def test_metrics_leave_the_rollout_to_other_callbacks(n_envs, env):
+    alone, beside = Shaping(), Shaping()
+    without = make("PPO", n_envs, env).learn(64 * n_envs, callback=alone)
+    model = make("PPO", n_envs, env).learn(64 * n_envs, callback=[EraMetrics(freq=1), beside])
+    assert beside.shapes == alone.shapes == ((64, n_envs, 4), (64, n_envs))
+    assert same_parameters(model.policy, without.policy)
+
+
+@pytest.mark.parametrize("case", ["PPO", "A2C", "SAC, truncated"])
+def test_a_short_run_shows_the_metrics(case, capsys):
+    """With EraMetrics as it is: one line after the first rollout, and numbers in each row of the log."""
+    make(case, verbose=1).learn(400, callback=EraMetrics(), log_interval=1 if case == "PPO" else 10)
+    printed = capsys.readouterr().out
+    target = CASES[case][2]["target_entropy"]
+    assert printed.count("ERA after") == 1 and f"for a target of {target}: entropy_per_dim " in printed
+    rows = printed.count("total_timesteps ")
+    assert rows > 1 and printed.count("|    gaussian_entropy_per_dim | ") == rows
+    make(case).learn(100, callback=EraMetrics())
+    assert "ERA" not in capsys.readouterr().out  # verbose=0
+
+
+def test_a_run_within_learning_starts_says_so(capsys):
+    make("SAC, truncated", verbose=1).learn(20, callback=EraMetrics())
+    assert "ERA measured nothing: 20 steps are within learning_starts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("freq", [0, -1000, float("nan"), float("inf")])
+def test_other_frequencies_are_refused(freq):
+    with pytest.raises(ValueError, match="freq = .* 1 or more"):
+        EraMetrics(freq=freq)
 
 
 def test_entropy_has_no_gradient_unless_clipped():
