@@ -4,7 +4,9 @@
 
 A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
 The same command again recovers from everything, a kill -9 included: it skips finished runs, resumes those that have a
-checkpoint, and starts the others over, after moving their files into interrupted-<n>/ of the folder.
+checkpoint, and starts the others over, after moving their files into interrupted-<n>/ of the folder. So does a run that
+run.json calls finished, and that is not whole. What is wrong with one run's folder is that run's line, and the others
+are trained.
 
 What trains is a Host, in recipes/vision and recipes/control.
 """
@@ -26,12 +28,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from recipes import run_json
 
 PROJECT = Path(__file__).resolve().parent.parent
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
+OWN = os.O_NOFOLLOW | os.O_NONBLOCK  # how they are opened
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
 
@@ -132,7 +135,11 @@ class Host(abc.ABC):
         return None
 
     def is_finished(self, run: Run) -> bool:
-        return run_json.read(run.folder).get("finished") is True
+        return says_finished(run) and not self.why_not_whole(run)
+
+    def why_not_whole(self, run: Run) -> str:
+        """What a run that has come to its end lacks."""
+        return run_json.why_not_whole(run.folder)
 
     def record(self, run: Run) -> dict[str, Any] | None:
         """The run.json of a run that starts now, for a script that writes none."""
@@ -171,29 +178,45 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
         Why it did not finish, or an empty string.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    with (run.folder / LOCK).open("w") as lock:
+    with own_file(run, LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return "is being trained by another launch, or by what a killed one has left running"
         if not host.is_finished(run):
-            if not (run.folder / COMMAND).exists() or not host.checkpoint(run):
+            if says_finished(run) or not (run.folder / COMMAND).exists() or not host.checkpoint(run):
                 set_aside(run.folder)
             code = run_script(host, run, lock.fileno(), stop, devices)
             if not host.is_finished(run):
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
-                return f"ended with exit code {code}.\n  The end of {run.folder / LOG}:{tail}"
+                lacks = f" and {host.why_not_whole(run)}" if code == 0 else ""
+                again = (
+                    f"\n  To train it from its start, move {run.folder} away." if lacks and host.checkpoint(run) else ""
+                )
+                return f"ended with exit code {code}{lacks}.{again}\n  The end of {run.folder / LOG}:{tail}"
         host.complete_record(run)
         return ""
 
 
+def says_finished(run: Run) -> bool:
+    return run_json.read(run.folder).get("finished") is True
+
+
+def own_file(run: Run, name: str) -> TextIO:
+    """A file of the launcher's, to append to: it is not opened through a link, and a FIFO is not waited for."""
+    return open(run.folder / name, "a", opener=lambda file, flags: os.open(file, flags | OWN, 0o666))
+
+
 def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, devices: str | None) -> int:
-    (run.folder / COMMAND).write_text(shlex.join(run.command) + "\n")
+    new = run.folder / f"{COMMAND}.new"
+    new.unlink(missing_ok=True)  # nothing is written through a link
+    new.write_text(shlex.join(run.command) + "\n")
+    new.replace(run.folder / COMMAND)
     if record := host.record(run):
         run_json.start(run.folder, record)
     given = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-    with (run.folder / LOG).open("a") as log:
+    with own_file(run, LOG) as log:
         # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
         process = subprocess.Popen(
             host.argv(run),
@@ -231,7 +254,8 @@ def set_aside(folder: Path) -> None:
     """Moves what an interrupted run has left into interrupted-<n>/."""
     left = [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith("interrupted-")]
     if left:
-        aside = folder / f"interrupted-{1 + len(list(folder.glob('interrupted-*')))}"
+        numbers = [int(path.name[12:]) for path in folder.glob("interrupted-*") if path.name[12:].isdecimal()]
+        aside = folder / f"interrupted-{1 + max(numbers, default=0)}"
         aside.mkdir()
         for path in left:
             path.rename(aside / path.name)
@@ -271,8 +295,10 @@ def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
         try:
             for count, ended in enumerate(as_completed(training), 1):
                 run = training[ended]
-                reason = str(ended.exception() or ended.result())
-                said = reason.partition("\n")[0] or f"finished{host.last_result(run)}"
+                reason = outcome(ended.result)
+                said = reason.partition("\n")[0] or "finished"
+                with suppress(Exception):
+                    said += "" if reason else host.last_result(run)
                 print(f"{time.strftime('%H:%M:%S')} {count} of {len(runs)}: {run.name} {said}", flush=True)
                 failed += [f"{run.name} {reason}"] if reason else []
         except KeyboardInterrupt:
@@ -325,7 +351,8 @@ def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[
 
 
 def slurm_script(host: Host) -> str:
-    left = [str(index) for index, run in enumerate(host.runs) if not host.is_finished(run)]
+    usable, _ = sort_out(host, host.runs)
+    left = [str(index) for index, run in enumerate(host.runs) if run in usable and not host.is_finished(run)]
     package = f"recipes.{Path(sys.argv[0]).parent.name}"
     lines = [
         "#!/bin/bash",
@@ -355,6 +382,38 @@ def submit(script: str, file: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- the launcher
 
 
+def outcome(function: Callable[..., str | None], *arguments: Any) -> str:
+    """What the function returns; for an error, as whatever is in a run's folder may cause it, its name and text."""
+    try:
+        return function(*arguments) or ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def sort_out(host: Host, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """The runs whose folders can be used, and a line on each of the others."""
+    reasons = {run: outcome(unusable, host, run) for run in runs}
+    lines = [
+        f"{run.name} is left alone: {reason}. Repair {run.folder}, or move it away: then the run starts anew."
+        for run, reason in reasons.items()
+        if reason
+    ]
+    return [run for run in runs if not reasons[run]], lines
+
+
+def unusable(host: Host, run: Run) -> str:
+    """Why neither this launcher nor a script should read the run's folder; an empty string if they can."""
+    if not os.path.lexists(run.folder):
+        return ""
+    for path in run.folder.iterdir():
+        if path.is_symlink() and path.name in (LOCK, COMMAND, LOG):
+            return f"{path} is a link, and the launcher writes there"
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return f"{path} is neither a file nor a folder"
+    host.checkpoint(run), folder_problems(host, run)  # what they raise is the reason
+    return ""
+
+
 def problems(host: Host, runs: Sequence[Run]) -> list[str]:
     """What would go wrong silently, or would stop all runs, or some of them only after hours."""
     found = []
@@ -372,7 +431,7 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
     for run in runs:
         found += folder_problems(host, run)
     left = sum(not host.is_finished(run) for run in runs)
-    parent = runs[0].folder.parent
+    parent = host.runs[0].folder.parent
     free = shutil.disk_usage(next(path for path in (parent, *parent.parents) if path.is_dir())).free
     if free < left * host.space:
         needed = f"{left} runs may take {left * host.space / 2**30:.1f}"
@@ -385,8 +444,11 @@ def folder_problems(host: Host, run: Run) -> list[str]:
     file = run.folder / COMMAND
     if not (host.is_finished(run) or host.checkpoint(run)):
         return []
-    words = shlex.split(file.read_text()) if file.is_file() else run.command
-    before, now = (shlex.join(host.comparable(list(each))) for each in (words, run.command))
+    try:
+        words = shlex.split(file.read_text()) if file.is_file() else run.command
+        before, now = (shlex.join(host.comparable(list(each))) for each in (words, run.command))
+    except ValueError as error:
+        raise ValueError(f"{file} is not a command of this experiment ({error})") from None
     if before == now:
         return []
     return [
@@ -396,9 +458,12 @@ def folder_problems(host: Host, run: Run) -> list[str]:
 
 
 def print_commands(host: Host, runs: Sequence[Run]) -> None:
-    finished = sum(map(host.is_finished, runs))
+    usable, lines = sort_out(host, runs)
+    finished = sum(map(host.is_finished, usable))
     print(f"{len(runs)} runs, {finished} of them finished:", file=sys.stderr)
-    for run in runs:
+    for line in (*lines, *broken_promises(host, usable)):
+        print(f"# {line}")
+    for run in usable:
         if host.is_finished(run):
             print(f"# {run.name} is finished")
             continue
@@ -406,6 +471,16 @@ def print_commands(host: Host, runs: Sequence[Run]) -> None:
         begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
         given = " ".join(f"{name}={quoted(value)}" for name, value in host.variables(run).items())
         print(f"{begin} && {given} {shlex.join(host.argv(run))}")
+
+
+def broken_promises(host: Host, runs: Sequence[Run]) -> list[str]:
+    """A line on each run that run.json calls finished, and that is not whole."""
+    return [
+        f"{run.name} says that it is finished, but {host.why_not_whole(run)}. It starts over; its files move into "
+        "interrupted-<n>/ of its folder."
+        for run in runs
+        if says_finished(run) and not host.is_finished(run)
+    ]
 
 
 def quoted(value: str) -> str:
@@ -430,25 +505,33 @@ def launch(host: Host) -> None:
         print(slurm_script(host), end="") if is_on("SLURM") else print_commands(host, runs)
         return
     in_python_that_trains(host.python)
-    if found := list(dict.fromkeys(problems(host, runs))):
+    usable, failed = sort_out(host, runs)
+    if found := list(dict.fromkeys(problems(host, usable))):
         raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in found))
-    left = [run for run in runs if not host.is_finished(run)]
+    left = [run for run in usable if not host.is_finished(run)]
+    for line in (*failed, *broken_promises(host, left)):
+        print(line, flush=True)
     if is_on("CHECK_ONLY"):
         print(f"Nothing is missing; {len(left)} of {len(runs)} runs would start.")
+        if failed:
+            raise Refused(f"Runs whose folders cannot be used: {len(failed)}, which are named above.")
         return
-    for run in runs:
-        if host.is_finished(run):
-            host.complete_record(run)
+    for run in usable:
+        if run not in left and (reason := outcome(host.complete_record, run)):
+            failed.append(f"{run.name} is finished, but its {run_json.FILE} cannot be completed: {reason}")
     if left:
         host.prepare()
     if left and is_on("SLURM"):
         submit(slurm_script(host), runs[0].folder.parent / f"{host.name}.sbatch")
-        return
-    print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
-    failed = train_all(host, left, bool(os.environ.get("RAY_ADDRESS")) and index is None) if left else []
+    else:
+        print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
+        by_ray = bool(os.environ.get("RAY_ADDRESS")) and index is None
+        failed += train_all(host, left, by_ray) if left else []
     if failed:
         again = "The same command again skips finished runs, and resumes or starts over these."
         raise Refused(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
+    if left and is_on("SLURM"):
+        return
     print("All are finished. A table of them: python -m recipes.results " + shlex.quote(str(runs[0].folder.parent)))
 
 

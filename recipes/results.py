@@ -2,8 +2,9 @@
 # Copyright 2026 The ERA overlays authors
 """python -m recipes.results [FOLDER...]: a table of the runs of vision and control in these folders.
 
-The last evaluation of the finished runs: mean and sample standard deviation over the seeds. Without a FOLDER, in those
-where the recipes write by default. `make report` compares them with the paper's.
+The last evaluation of the finished runs: mean and sample standard deviation over the seeds. A run that is not finished,
+or not whole, is named. Without a FOLDER, in those where the recipes write by default. `make report` compares them with
+the paper's.
 """
 
 import csv
@@ -42,11 +43,12 @@ def lines(output: Path) -> list[str]:
     groups, unfinished = {}, []
     for file in sorted([*output.glob(f"*/{run_json.FILE}"), *output.glob(f"*/*/{run_json.FILE}")]):
         run, record = file.parent, run_json.read(file.parent)
-        if record.get("finished"):
-            group = f"{run.relative_to(output)}".rpartition("-seed")[0]
-            groups.setdefault(group, []).append(last_values(run))
+        name = f"{run.relative_to(output)}"
+        reason = run_json.why_not_whole(run)
+        if not reason:
+            groups.setdefault(name.rpartition("-seed")[0], []).append(last_values(run))
         elif not run.name.startswith("interrupted-"):
-            unfinished.append(f"not finished: {run.relative_to(output)}")
+            unfinished.append(f"not whole: {name}: {reason}" if record.get("finished") else f"not finished: {name}")
     found = []
     for group, runs in groups.items():
         cells = []

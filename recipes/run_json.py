@@ -105,6 +105,7 @@ def finish(folder: Path, record: dict[str, Any], cpu_seconds: float | None = Non
 def write(folder: Path, record: dict[str, Any]) -> None:
     """Replaces run.json as a whole: a kill or a full disk leaves the earlier one."""
     new = folder / f"{FILE}.new"
+    new.unlink(missing_ok=True)  # nothing is written through a link
     new.write_text(json.dumps(record, indent=2) + "\n")
     os.replace(new, folder / FILE)
 
@@ -172,9 +173,10 @@ def _check(folder: Path, steps: int | None) -> None:
         _check_evaluation(_json(folder / EVALUATION))
     if found == [EVALUATION]:
         return
-    if not os.path.lexists(folder / FILE):
+    has_record = os.path.lexists(folder / FILE)
+    if not has_record and steps is None:
         raise _Fault(f"has no {FILE}, so nothing says how it was trained")
-    record = _json(folder / FILE)
+    record = _json(folder / FILE) if has_record else {}
     total = record.get("total_steps") if steps is None else steps
     if type(total) is not int or not 0 < total < 10**12:
         raise _Fault(f"{FILE} does not say how many steps were asked for: total_steps is {_short(total)}")
@@ -199,7 +201,7 @@ def _check_curves(file: Path, total: int, record: dict[str, Any]) -> None:
         raise _Fault(f"{name} ends in the middle of a line")
     # A resumed timm repeats the header, and a kill may have cut a row that was written again afterwards.
     width = len(header)
-    rows = [line for line in lines[1:] if line.count(",") == width - 1 and line[: line.find(",")].isdecimal()]
+    rows = [line for line in lines[1:] if line.count(",") == width - 1 and line.partition(",")[0].isdecimal()]
     cells = ",".join(rows).split(",") if rows else []
     try:
         values = [float(cell or "nan") for cell in cells] if "" in cells else list(map(float, cells))
@@ -267,19 +269,24 @@ def _check_evaluation(summary: dict[str, Any]) -> None:
     if not isinstance(benchmarks, dict) or not benchmarks:
         raise _Fault(f"{EVALUATION} has no benchmark")
     for name, one in benchmarks.items():
-        name, protocol = _short(name), one.get("protocol") or {}
-        counts = [one.get(key) for key in ("problems", "samples_per_problem", "samples")]
-        if any(type(count) is not int or not 0 < count < 10**12 for count in counts):
-            raise _Fault(f"{EVALUATION} does not say how many samples of {name} there are")
-        problems, each, samples = counts
-        asked = protocol.get("problems", problems) * protocol.get("samples", each)
-        if samples != asked or problems * each != asked or one.get("complete") is not True:
-            raise _Fault(f"{EVALUATION} has {samples} of {_short(asked)} samples of {name}")
-        shares = {"accuracy": one.get("accuracy"), **{f"pass@{k}": v for k, v in (one.get("pass_at") or {}).items()}}
-        shares |= {"standard_error": one["standard_error"]} if one.get("standard_error") is not None else {}
-        for key, value in shares.items():
-            if type(value) not in (int, float) or not 0 <= value <= 1:
-                raise _Fault(f"{EVALUATION} has {_short(value)} for {_short(key)} of {name}, which is from 0 to 1")
+        check_benchmark(name, one)
+
+
+def check_benchmark(name: str, one: dict[str, Any]) -> None:
+    """Raises a ValueError if the summary of a benchmark, by recipes/llm/evaluate.py, is not of all its samples."""
+    name, protocol = _short(name), one.get("protocol") or {}
+    counts = [one.get(key) for key in ("problems", "samples_per_problem", "samples")]
+    if any(type(count) is not int or not 0 < count < 10**12 for count in counts):
+        raise _Fault(f"{EVALUATION} does not say how many samples of {name} there are")
+    problems, each, samples = counts
+    asked = protocol.get("problems", problems) * protocol.get("samples", each)
+    if samples != asked or problems * each != asked or one.get("complete") is not True:
+        raise _Fault(f"{EVALUATION} has {samples} of {_short(asked)} samples of {name}")
+    shares = {"accuracy": one.get("accuracy"), **{f"pass@{k}": v for k, v in (one.get("pass_at") or {}).items()}}
+    shares |= {"standard_error": one["standard_error"]} if one.get("standard_error") is not None else {}
+    for key, value in shares.items():
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise _Fault(f"{EVALUATION} has {_short(value)} for {_short(key)} of {name}, which is from 0 to 1")
 
 
 def _text(file: Path) -> str:

@@ -18,14 +18,17 @@ agent, path = sys.argv[1], Path("count")
 subprocess.Popen(["sleep", "900"])  # as FastTD3's environments, which may outlive it
 count = int(path.read_text()) if path.exists() else 0
 print("from", count, flush=True)
+steps = Path("steps.csv").open("a")
+print("" if steps.tell() else "step\\n", end="", file=steps)
 while count < 40:
     time.sleep(0.05)
     count += 1
+    print(count, file=steps, flush=True)
     Path("new").write_text(str(count))
     os.replace("new", path)
     if agent == "fails":
         sys.exit("no such thing")
-Path("run.json").write_text(json.dumps({"finished": True}))
+Path("run.json").write_text(json.dumps({"finished": True, "total_steps": 40}))
 """
 
 

@@ -46,7 +46,7 @@ def kill_all(mark: Path) -> None:
         for process in found:
             process.kill()
         time.sleep(0.1)
-    for lock in mark.rglob(grid.LOCK):
+    for lock in filter(Path.is_file, mark.rglob(grid.LOCK)):
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)
 

@@ -3,6 +3,7 @@
 """recipes/grid.py: runs that fail, are killed and go on, on cores, as Ray tasks and in a Slurm array."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -46,7 +47,14 @@ def test_the_same_command_goes_on_after_kill_9(tmp_path, given):
     assert again.returncode == 0 and again.stdout.count("finished\n") == 2, again.stdout + again.stderr
     for folder, before in zip(folders(tmp_path), done):
         assert (folder / "log.txt").read_text().splitlines() == ["from 0", f"from {before}"]
-        assert {path.name for path in folder.iterdir()} == {".lock", "command.txt", "log.txt", "count", "run.json"}
+        assert {path.name for path in folder.iterdir()} == {
+            ".lock",
+            "command.txt",
+            "log.txt",
+            "count",
+            "run.json",
+            "steps.csv",
+        }
     third = launch(*command, **variables)
     assert third.returncode == 0 and "0 of 2 runs to train" in third.stdout
 
@@ -71,6 +79,92 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert "not finished: 1\nx-fails-seed1 ended with exit code 1." in result.stderr
     assert "    no such thing\n" in result.stderr and "2 of 2: x-one-seed1 finished" in result.stdout
+
+
+def half_a_curve(folder):
+    file = folder / "steps.csv"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:20]))
+
+
+def test_a_run_that_says_finished_and_is_not_whole_starts_over(tmp_path):
+    command, given = (tmp_path, COUNTING, "counts"), {"OUTPUT": str(tmp_path), "AGENT": "one"}
+    assert launch(*command, **given).returncode == 0
+    (folder,) = folders(tmp_path, "one")
+    half_a_curve(folder)
+    said = "x-one-seed1 says that it is finished, but steps.csv has 19 of 40 steps. It starts over"
+    assert said in launch(*command, **given, DRY_RUN="1").stdout
+    again = launch(*command, **given)
+    assert again.returncode == 0 and said in again.stdout and "1 of 1: x-one-seed1 finished" in again.stdout
+    assert (folder / "log.txt").read_text() == "from 0\n" and (folder / "interrupted-1/run.json").exists()
+
+
+def test_one_that_its_checkpoint_cannot_make_whole_says_what_to_do(tmp_path):
+    (folder,) = folders(tmp_path, "one")
+    folder.mkdir()
+    for name, text in {"command.txt": "count one", "count": "39", "steps.csv": "step\n1\n"}.items():
+        (folder / name).write_text(text)
+    result = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    assert "ended with exit code 0 and steps.csv has no row between the steps 1 and 40." in result.stderr
+    assert f"To train it from its start, move {folder} away." in result.stderr
+
+
+def test_set_aside_takes_a_free_number(tmp_path):
+    for name in ("interrupted-2", "interrupted-10", "interrupted-of-mine"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    grid.set_aside(tmp_path)
+    assert [path.parent.name for path in tmp_path.rglob("run.json")] == ["interrupted-11"]
+
+
+def link_to(name):
+    def make(folder):
+        (folder.parent / "mine").write_text("mine")
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(folder.parent / "mine")
+
+    return make
+
+
+def no_folder(folder):
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
+ODD = {
+    "a lock that is a link": (link_to(".lock"), ".lock is a link, and the launcher writes there"),
+    "a log that is a link": (link_to("log.txt"), "log.txt is a link, and the launcher writes there"),
+    "a lock that is a FIFO": (lambda folder: os.mkfifo(folder / ".lock"), ".lock is neither a file nor a folder"),
+    "a curve that is a FIFO": (lambda folder: os.mkfifo(folder / "steps.csv"), "steps.csv is neither a file nor"),
+    "an open quote": (lambda folder: (folder / "command.txt").write_text("count 'one"), "No closing quotation"),
+    "bytes": (lambda folder: (folder / "command.txt").write_bytes(b"\xff\0"), "command.txt is not a command"),
+    "a folder for a file": (no_folder, "NotADirectoryError"),
+}
+
+
+@pytest.mark.parametrize("damage, reason", ODD.values(), ids=ODD)
+def test_what_is_wrong_with_one_folder_is_its_line_and_the_others_are_trained(tmp_path, damage, reason):
+    command, given = (tmp_path, COUNTING, "counts"), {"OUTPUT": str(tmp_path), "AGENT": "one two"}
+    folder, _ = folders(tmp_path)
+    folder.mkdir()
+    (folder / "count").write_text("3")
+    damage(folder)
+    for variable in ("DRY_RUN", "CHECK_ONLY"):
+        said = launch(*command, **given, **{variable: "1"})
+        assert f"{folder.name} is left alone: " in said.stdout and reason in said.stdout
+    result = launch(*command, **given)
+    assert (
+        result.returncode == 1 and "1 of 1: x-two-seed1 finished" in result.stdout and "Traceback" not in result.stderr
+    )
+    assert "not finished: 1\nx-one-seed1 is left alone: " in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_deep_run_json_is_no_record(tmp_path):
+    (folder,) = folders(tmp_path, "one")
+    folder.mkdir()
+    (folder / "run.json").write_text("[" * 100_000)
+    result = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
+    assert result.returncode == 0 and (folder / "interrupted-1/run.json").exists(), result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -79,7 +79,17 @@ class FastTD3(Host):
 
     def is_finished(self, run: Run) -> bool:
         """train.py writes the final model last."""
-        return any(map(zipfile.is_zipfile, run.folder.glob("models/*_final.pt")))
+        models = run.folder.glob("models/*_final.pt")
+        return any(map(zipfile.is_zipfile, models)) and not self.why_not_whole(run)
+
+    def why_not_whole(self, run: Run) -> str:
+        return run_json.why_not_whole(run.folder, run_json.read(run.folder).get("total_steps") or self.steps(run))
+
+    def steps(self, run: Run) -> int | None:
+        """That were asked for: train.py prints its settings at its start."""
+        log = run.folder / LOG
+        found = re.findall(r"\btotal_timesteps=(\d+)", log.read_text(errors="replace")) if log.is_file() else []
+        return int(found[-1]) if found else None
 
     def record(self, run: Run) -> dict:
         packages = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")
@@ -88,8 +98,6 @@ class FastTD3(Host):
         )
 
     def complete_record(self, run: Run) -> None:
-        """The steps are in the settings that train.py prints at its start."""
         record = run_json.read(run.folder)
-        if record and not record["finished"]:
-            steps = int(re.findall(r"\btotal_timesteps=(\d+)", (run.folder / LOG).read_text(errors="replace"))[-1])
-            run_json.finish(run.folder, {**record, "total_steps": steps})
+        if record and not record.get("finished"):
+            run_json.finish(run.folder, {**record, "total_steps": self.steps(run)})

@@ -120,7 +120,7 @@ class Host(grid.Host):
 
     def last_result(self, run: grid.Run) -> str:
         with (run.folder / CURVES).open(newline="") as stream:
-            returns = [row["eval_avg_return"] for row in csv.DictReader(stream) if row["eval_avg_return"]]
+            returns = [row["eval_avg_return"] for row in csv.DictReader(stream) if row.get("eval_avg_return")]
         return f", return {float(returns[-1]):.2f}" if returns else ""
 
 

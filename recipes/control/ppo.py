@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with PPO and PPO-ERA in the code it names, DRL-code-pytorch, and control arms it lacks."""
 
+import zipfile
 from pathlib import Path
 
 from recipes.control.host import CURVES, Agent, Host, Part
@@ -70,6 +71,9 @@ class PPO(Host):
         return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast", *agent.flags)
 
     def checkpoint(self, run: Run) -> Path | None:
-        """The script finds its checkpoint by itself, and writes the first one a minute after its start."""
+        """The script finds its checkpoint by itself, and writes the first one a minute after its start.
+
+        One that was cut short is set aside with the rest of the run.
+        """
         file = run.folder / "checkpoint.pt"
-        return file if file.exists() else None
+        return file if zipfile.is_zipfile(file) else None

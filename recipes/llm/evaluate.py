@@ -4,8 +4,8 @@
 
     python -m recipes.llm.evaluate --model DIR --data FILE_OR_DIR ... --out DIR [--engine vllm|transformers]
 
-The same command again samples only the benchmarks that are not finished. ERA acts only in training: the responses are
-drawn from the original policy, the model as it is stored.
+The same command again samples only the benchmarks that are not finished, or not whole. ERA acts only in training: the
+responses are drawn from the original policy, the model as it is stored.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from recipes import run_json
 from recipes.llm import grading, preflight
 from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
 
@@ -280,11 +281,34 @@ def read_summary(out: Path, model: Path) -> dict:
     weights = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     new = {"policy": "original (ERA acts in training alone)", "model": str(model.absolute()), "weights": weights}
     file = out / "summary.json"
-    summary = json.loads(file.read_text()) if file.exists() else {**new, "benchmarks": {}}
+    try:
+        summary = json.loads(file.read_text()) if file.exists() else {**new, "benchmarks": {}}
+        benchmarks = dict(summary["benchmarks"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SystemExit(f"error: {file} is no summary ({type(error).__name__}). Give another --out.") from None
     for key in ("model", "weights"):
         if summary.get(key) != new[key]:
             raise SystemExit(f"error: {out} is of the {key} {summary.get(key)}, not {new[key]}. Give another --out.")
+    for name, one in benchmarks.items():
+        try:
+            run_json.check_benchmark(name, one)
+        except (ValueError, TypeError, AttributeError) as fault:
+            print(f"note: {out}: {fault}: this benchmark counts as not finished.", file=sys.stderr)
+            del summary["benchmarks"][name]
     return summary
+
+
+def finished_summary(file: Path, protocol: dict, pass_at: Iterable[int]) -> dict | None:
+    """The summary of the samples that an earlier call has written; None if they are not all there."""
+    try:
+        samples = [json.loads(line) for line in file.read_text().splitlines()]
+        drawn = Counter(sample["index"] for sample in samples)
+        if len(drawn) == protocol["problems"] and {*drawn.values()} == {protocol["samples"]}:
+            return summarize(samples, pass_at)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass  # cut short, or damaged
+    print(f"note: {file} does not hold all samples of the summary: they are drawn again.", file=sys.stderr)
+    return None
 
 
 def write_summary(out: Path, summary: dict, name: str, one: dict) -> None:
@@ -326,16 +350,16 @@ def run(args: argparse.Namespace) -> None:
     engine = None
     for name, rows in benchmarks.items():
         file, protocol = args.out / f"{name}.samples.jsonl", protocols[name]
-        if name in summary["benchmarks"]:
-            samples = [json.loads(line) for line in file.read_text().splitlines()]
-        else:
+        n = protocol["samples"]
+        pass_at = args.pass_at or [2**i for i in range(n.bit_length()) if n > 1]
+        found = finished_summary(file, protocol, pass_at) if name in summary["benchmarks"] else None
+        if found is None:
             load = vllm_engine if args.engine == "vllm" else transformers_engine
             engine = engine or load(args, context_length)
             samples = evaluate(name, rows, prompts[name], protocol, engine, args.grader_seconds)
             file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-        n = protocol["samples"]
-        pass_at = args.pass_at or [2**i for i in range(n.bit_length()) if n > 1]
-        one = {"protocol": protocol, "as_paper": is_as_paper(name, protocol), **summarize(samples, pass_at)}
+            found = summarize(samples, pass_at)
+        one = {"protocol": protocol, "as_paper": is_as_paper(name, protocol), **found}
         write_summary(args.out, summary, name, one)
     print(f"{table(summary)}\n\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
 

@@ -131,7 +131,7 @@ class Timm(Host):
     def checkpoint(self, run: Run) -> Path | None:
         """timm removes last.pth.tar before it renames tmp.pth.tar to it: after a kill in between, another is newest."""
         last = run.folder / CHECKPOINT
-        if last.exists():
+        if zipfile.is_zipfile(last):
             return last
         # recovery-* is from the middle of an epoch: resuming there, timm would leave out the rest of that epoch.
         others = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
@@ -143,7 +143,11 @@ class Timm(Host):
         return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
 
     def is_finished(self, run: Run) -> bool:
-        return epochs_done(run.folder) >= (run.steps or self.epochs(run))
+        return not self.why_not_whole(run)
+
+    def why_not_whole(self, run: Run) -> str:
+        """Of the epochs of this launch, which may be fewer than the run's."""
+        return run_json.why_not_whole(run.folder, run.steps or self.epochs(run))
 
     def record(self, run: Run) -> dict[str, Any]:
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
@@ -154,7 +158,8 @@ class Timm(Host):
 
     def complete_record(self, run: Run) -> None:
         record = run_json.read(run.folder)
-        if record and not record["finished"] and epochs_done(run.folder) >= record["total_steps"]:
+        steps = record.get("total_steps")
+        if steps and not record.get("finished") and not run_json.why_not_whole(run.folder, steps):
             run_json.finish(run.folder, record)
 
     def last_result(self, run: Run) -> str:
@@ -187,11 +192,6 @@ def summary(folder: Path) -> list[dict[str, str]]:
     whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line short
     rows = {int(row["epoch"]): row for row in csv.DictReader(whole) if row["epoch"].isdecimal()}
     return [rows[epoch] for epoch in sorted(rows)]
-
-
-def epochs_done(folder: Path) -> int:
-    rows = summary(folder)
-    return int(rows[-1]["epoch"]) + 1 if rows else 0
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:
