@@ -47,15 +47,15 @@ def training(folder, code):
         folder=folder,
         command=[sys.executable, "-c", code],
         environment=dict(os.environ),
-        rows=lambda: csv_rows(folder / "rows.csv"),
+        rows=lambda: csv_rows(folder / "steps.csv"),
         length=2,
         show=lambda rows: f"loss {rows['loss'].iloc[-1]}",
-        record={"host": "verl 0.4.1", "commit": "0123456789", "modified": True},
+        record={"host": "trl", "commit": "0123456789", "modified": True, "total_steps": 2},
     )
 
 
 def test_trainings_leave_their_folders_finished_and_are_reused(tmp_path, capsys):
-    code = "open('rows.csv', 'w').write('step,loss\\n1,0.5\\n2,0.25\\n')"
+    code = "open('steps.csv', 'w').write('step,loss\\n1,0.5\\n2,0.25\\n')"
 
     def both(fresh):
         train([training(tmp_path / name, code) for name in ("one", "other")], fresh)
@@ -70,6 +70,12 @@ def test_trainings_leave_their_folders_finished_and_are_reused(tmp_path, capsys)
     assert not any("reused" in line for line in both(fresh=True))
     run_json.write(tmp_path / "one", {**record, "host": "verl 0.9.1"})
     assert len([line for line in both(fresh=False) if "reused" in line]) == 1
+    (tmp_path / "other/steps.csv").write_text("step,loss\n1,0.5\n")  # as an interrupted copy leaves it
+    said = both(fresh=False)
+    lacks = "trained again, because the finished run in"
+    assert f"other: {lacks} {tmp_path / 'other'} steps.csv has 1 of 2 steps" in said
+    assert len([line for line in said if "reused" in line]) == 1
+    assert len([line for line in both(fresh=False) if "reused" in line]) == 2
 
 
 @pytest.mark.parametrize("code", ["raise ImportError('broken')", "print('broken'); raise SystemExit"])

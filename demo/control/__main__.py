@@ -39,8 +39,8 @@ def prepare(run: Run, checkout: Path, out: Path):
         environment=environment(scripts, ROOT, TORCHINDUCTOR_COMPILE_THREADS="1"),
         rows=lambda: csv_rows(folder / CURVES_FILE),
         length=run.rows,
-        show=lambda rows: f"return {rows['eval_avg_return'].ffill().iloc[-1]:.0f}",
-        record=begin("fasttd3", TASK, run.arm, run.seed, run.steps, checkout),
+        show=lambda rows: f"return {rows['eval_avg_return'].ffill().iloc[-1]:.0f} in the newest evaluation",
+        record=begin("fasttd3", TASK, run.arm, run.seed, run.steps + 1, checkout),
     )
 
 

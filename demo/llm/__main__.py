@@ -24,12 +24,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def warm_up(settings: Settings, checkout: Path, out: Path, fresh: bool = False) -> Path:
     """The folder of the model that both runs start from."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     from demo.llm import warmup
     from demo.runner.training import begin, empty, is_reused, run_json
 
     folder = out / f"warmup-{settings.task}-seed{settings.seed}"
     host = "transformers"
-    if is_reused(folder, "warm-up", host, fresh):
+
+    def why_not_whole() -> str:
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        return "" if model.config.vocab_size == len(tokenizer) else "has another tokenizer's model"
+
+    if is_reused(folder, "warm-up", host, fresh, why_not_whole):
         return folder
     record = begin(host, settings.task, "warm-up", settings.seed, warmup.MAX_UPDATES, checkout)
     accuracy = warmup.write_model(empty(folder), chain.TASKS[settings.task], settings.seed)

@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The settings of the demo, and the hydra overrides they turn into."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,8 +110,9 @@ def _in_0_9(settings: Settings, run: Path) -> dict:
 
 
 def quoted(value) -> str:
-    """Paths may have characters that mean something to hydra, such as spaces, commas and equals signs."""
+    """A path as hydra's grammar takes it with any characters, as launch.sh of verl's recipes writes it: backslashes are
+    doubled before a quote, the closing one included, and a quote gets one more."""
     if not isinstance(value, Path):
         return str(value)
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    text = re.sub(r"(\\+)(?='|$)", r"\1\1", str(value)).replace("'", "\\'")
     return f"'{text}'"

@@ -67,3 +67,17 @@ def validations(run: Path, task: str) -> pandas.DataFrame:
             }
         )
     return pandas.DataFrame(rows)
+
+
+def why_not_whole(run: Path, steps: int) -> str:
+    """What a finished run lacks of verl's dumps, whose lines are the answers; "" if nothing."""
+    validations = list((run / "validation").glob("*.jsonl"))
+    wanted = {run / "rollouts" / f"{step}.jsonl": config.PROMPTS * config.ANSWERS for step in range(1, steps + 1)}
+    wanted |= dict.fromkeys(validations, len(chain.VALIDATION_STARTS) * config.VALIDATION_ANSWERS)
+    if not validations:
+        return "has no validation"
+    for dump, answers in wanted.items():
+        found = complete_lines(dump).count("\n")
+        if found != answers:
+            return f"has {found} of {answers} answers in {dump.relative_to(run)}"
+    return ""

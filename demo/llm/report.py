@@ -37,10 +37,12 @@ def measures(steps: pandas.DataFrame, validations: pandas.DataFrame, seconds: fl
     }
 
 
-def held(omega_low: float, ends: dict[str, float]) -> str:
-    """Whether the bound held. ends: the response entropies at the end."""
-    verb = "held" if ends["ERA"] >= omega_low else "did not hold"
-    return f"ERA {verb} omega_low = {omega_low}: response entropy {ends['ERA']:.3f} at the end, GRPO {ends['GRPO']:.3f}"
+def held(omega_low: float, ends: dict[str, float], scaled: float) -> str:
+    """Whether the bound held. ends: the response entropies at the end. scaled: the share of tokens that ERA scaled."""
+    numbers = f"response entropy {ends['ERA']:.3f} at the end, GRPO {ends['GRPO']:.3f}"
+    if not scaled > 0:
+        return f"ERA scaled no token in this run, so nothing shows whether it holds omega_low = {omega_low}: {numbers}"
+    return f"ERA {'held' if ends['ERA'] >= omega_low else 'did not hold'} omega_low = {omega_low}: {numbers}"
 
 
 def end(settings: config.Settings, folder: Path) -> None:
@@ -60,5 +62,6 @@ def end(settings: config.Settings, folder: Path) -> None:
     both = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
     note = f"task {settings.task}, seed {settings.seed}"
     tables.entropy_picture(both, STYLES, config.ANSWERS, settings.omega_low, window, note, folder / "entropy.png")
-    ends = {name: one["response_entropy"].tail(LAST).mean() for name, one in steps.items()}
-    tables.print_end(table, held(settings.omega_low, ends), folder / "entropy.png", folder / "runs.csv")
+    ends = {name: one["response_entropy"].tail(LAST).mean(skipna=False) for name, one in steps.items()}
+    line = held(settings.omega_low, ends, steps["ERA"]["scaled_token_fraction"].mean())
+    tables.print_end(table, line, folder / "entropy.png", folder / "runs.csv")

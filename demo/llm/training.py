@@ -11,6 +11,8 @@ from demo.llm import config, curves
 from demo.runner import child
 from demo.runner.training import Training, begin, train
 
+SHOWN = ["step", "reward", "response_entropy"]
+
 
 def train_arm(
     settings: config.Settings,
@@ -36,8 +38,9 @@ def train_arm(
             environment=environment(checkout, ray, run / curves.METRICS_FILE),
             rows=lambda: curves.metrics(run),
             length=settings.steps,
-            show=lambda rows: "reward {:.2f}, entropy {:.2f}".format(*rows[["reward", "response_entropy"]].iloc[-1]),
+            show=lambda rows: "step {:.0f}: reward {:.2f}, entropy {:.2f}".format(*rows[SHOWN].iloc[-1]),
             record=begin(f"verl {settings.verl}", settings.task, arm, settings.seed, settings.steps, checkout),
+            why_not_whole=lambda: curves.why_not_whole(run, settings.steps),
         )
         train([training], fresh)
 

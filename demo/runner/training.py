@@ -34,6 +34,7 @@ class Training:
     show: what the progress says, from these rows.
     record: for its run.json, see `begin`.
     resumes: whether the process goes on from what an interrupted one left in the folder, which is then not emptied.
+    why_not_whole: what a finished run lacks, beside rows.
     """
 
     label: str
@@ -45,6 +46,7 @@ class Training:
     show: Callable[[pandas.DataFrame], str]
     record: dict
     resumes: bool = False
+    why_not_whole: Callable[[], str] = str
 
 
 def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, *checkout: Path) -> dict:
@@ -53,13 +55,20 @@ def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, 
     return run_json.begin(host, task, seed, total_steps, PACKAGES, agent=agent, command=sys.orig_argv[1:], **code)
 
 
-def is_reused(folder: Path, label: str, host: str, fresh: bool) -> bool:
-    """Whether the folder has a finished run of the host, which is then reused; prints a line that says so."""
+def is_reused(folder: Path, label: str, host: str, fresh: bool, why_not_whole: Callable[[], str]) -> bool:
+    """Whether the folder has a finished run of the host that is whole, which is then reused; prints a line on it."""
     record = run_json.read(folder)
-    if fresh or not record.get("finished") or record["host"] != host:
+    if fresh or not record.get("finished") or record.get("host") != host:
         return False
-    commit, day = (record["commit"] or "unknown")[:7], record["ended"][:10]
-    changes = " with changes" if record["modified"] else ""
+    try:
+        reason = why_not_whole()
+    except Exception as error:  # of whatever is in the folder
+        reason = f"cannot be read ({type(error).__name__}: {error})"
+    if reason:
+        print(f"{label}: trained again, because the finished run in {folder} {reason}", flush=True)
+        return False
+    commit, day = str(record.get("commit") or "unknown")[:7], str(record.get("ended"))[:10]
+    changes = " with changes" if record.get("modified") else ""
     print(f"{label}: reused, trained on {day} at commit {commit}{changes}", flush=True)
     return True
 
@@ -73,7 +82,14 @@ def empty(folder: Path) -> Path:
 
 def train(trainings: list[Training], fresh: bool = False) -> None:
     """Runs the unfinished trainings side by side. One that fails ends the others; finished ones are kept."""
-    waiting = [run for run in trainings if not is_reused(run.folder, run.label, run.record["host"], fresh)]
+
+    def reused(run: Training) -> bool:
+        def reason() -> str:
+            return run_json.why_not_whole(run.folder) or run.why_not_whole()
+
+        return is_reused(run.folder, run.label, run.record["host"], fresh, reason)
+
+    waiting = [run for run in trainings if not reused(run)]
     with contextlib.ExitStack() as stack:
         running = [
             stack.enter_context(contextlib.closing(_follow(training, position, fresh)))
@@ -86,7 +102,7 @@ def train(trainings: list[Training], fresh: bool = False) -> None:
 def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
     """Runs one training: each next() checks on it once and gives True until it has ended. position: of its bar."""
     folder, began, has_ended = training.folder, time.monotonic(), False
-    if not training.resumes or fresh:
+    if not training.resumes or fresh or run_json.read(folder).get("finished"):
         empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (

@@ -3,11 +3,12 @@
 """python -m demo.trl [--task pairs] [--seed 1] [--steps 20]: GRPO, ERA and TRL's own bonus on a pretrained model."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, run, seed_number
-from demo.trl.settings import ARMS, BOUNDS, STEPS_FILE, TRAINED_LAYERS, Settings
+from demo.trl.settings import ARMS, BOUNDS, STEPS_FILE, TRAINED_LAYERS, VALIDATED, VALIDATION_FILE, Settings
 from demo.trl.tasks import TASKS
 
 
@@ -21,7 +22,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def prepare(settings: Settings, label: str, folder: Path, length: int, show, *words, resumes: bool = False):
-    """The Training whose process is `python -m demo.trl.training WORDS`."""
+    """The Training whose process is `python -m demo.trl.training WORDS`. resumes: it is an arm, not the warm-up."""
     from demo.runner.child import ROOT, environment
     from demo.runner.training import Training, begin, csv_rows
 
@@ -36,7 +37,14 @@ def prepare(settings: Settings, label: str, folder: Path, length: int, show, *wo
         show=show,
         record=begin("trl", settings.task_name, label, settings.seed, length),
         resumes=resumes,
+        why_not_whole=lambda: lacks(folder / VALIDATION_FILE) if resumes else "",
     )
+
+
+def lacks(validation: Path) -> str:
+    """ "" if this file of a finished run has what the report shows."""
+    found = json.loads(validation.read_text())
+    return "" if all(isinstance(found[name], float) for name in VALIDATED) else f"has no numbers in {validation.name}"
 
 
 def demo(arguments: argparse.Namespace) -> None:
@@ -58,7 +66,8 @@ def demo(arguments: argparse.Namespace) -> None:
         return f"loss {rows['loss'].iloc[-1]:.2f}"
 
     def measures(rows):
-        return "reward {:.2f}, H_resp {:.2f}".format(*rows[["reward", "response_entropy"]].iloc[-1])
+        newest = rows[["step", "reward", "response_entropy"]].iloc[-1]
+        return "step {:.0f}: reward {:.2f}, H_resp {:.2f}".format(*newest)
 
     train([prepare(settings, "warm-up", start, updates, loss, "warm-up", 0, *words, 0)], arguments.fresh)
     runs = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 
 from demo.runner import tables
-from demo.trl.settings import ANSWERS, ARMS, BOUNDS, STEPS_FILE, VALIDATION_FILE, Settings
+from demo.trl.settings import ANSWERS, ARMS, BOUNDS, STEPS_FILE, VALIDATED, VALIDATION_FILE, Settings
 
 # The measures on the screen, with their decimals.
 SHOWN = {"reward": 2, "pass@8": 2, "distinct right of 8": 2, "H_resp": 2, "scaled by ERA": 2, "s a step": 1}
@@ -23,7 +23,7 @@ LAST = 4  # steps whose mean H_resp the table has
 def measures(steps: pandas.DataFrame, validation: dict[str, float]) -> dict[str, float]:
     """The measures of a finished run."""
     found = (
-        *(validation[name] for name in ("reward", "pass_at_8", "distinct_right")),
+        *(validation[name] for name in VALIDATED),
         steps["response_entropy"].tail(LAST).mean(),
         steps["scaled_token_fraction"].mean(),
         steps["step_seconds"].median(),

@@ -11,6 +11,7 @@ ANSWERS = 8  # sampled for each prompt, in training and at the end of the demo; 
 TRAINED_LAYERS = 10  # of 30
 SAVE_STEPS = 50  # a checkpoint has 0.8 GB: all weights, and the optimizer's state for the trained ones
 STEPS_FILE, VALIDATION_FILE = "steps.csv", "validation.json"
+VALIDATED = ("reward", "pass_at_8", "distinct_right")  # of the table
 ARMS = {"grpo": "GRPO", "era": "ERA", "adaptive": "TRL's bonus"}
 # The demo's values of ERA's omega_low and of the bonus's target, in nats: two thirds to three quarters of H_resp and of
 # the tokens' mean entropy after the warm-up. They are high because few steps must reach them.

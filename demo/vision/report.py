@@ -36,11 +36,14 @@ def evaluations(epochs: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def held(epochs: pandas.DataFrame, floor: float) -> str:
-    """Whether the floor held in training and validation. epochs: the rows of all runs."""
-    smallest = epochs.groupby(["name", "seed"])[[SMALLEST, f"train {SMALLEST}"]].min().min(axis=1)
-    era, kept = smallest[ON], (smallest[ON] >= floor - ROUNDING).sum()
-    held_in = f"{kept} of {len(era)} runs: smallest H {era.min():.4f}, baseline {smallest[BASELINE].min():.4f}"
-    return f"ERA's floor of {floor:.4f} held in {held_in}"
+    """Whether the floor held in training and validation. epochs: the rows of all runs. NaN did not hold."""
+    smallest = epochs[[SMALLEST, f"train {SMALLEST}"]].min(axis=1, skipna=False)
+    smallest = smallest.groupby([epochs["name"], epochs["seed"]]).agg(lambda one: one.min(skipna=False))
+    era, baseline = smallest[ON], smallest[BASELINE].min(skipna=False)
+    kept = (era >= floor - ROUNDING).sum()
+    held_in = f"{kept} of {len(era)} runs: smallest H {era.min(skipna=False):.4f}, baseline {baseline:.4f}"
+    unseen = "" if baseline < floor else ". The baseline stayed above it too, so these epochs do not show what ERA does"
+    return f"ERA's floor of {floor:.4f} held in {held_in}{unseen}"
 
 
 def end(runs: list[Run], era, out: Path) -> None:

@@ -48,8 +48,13 @@ def test_measures_by_hand_and_a_guarantee_that_did_not_hold():
     assert report.measures(agent).round(3).tolist() == [20, -4.9, -4.85, 0.4, 2]
     deterministic = report.measures(agent.assign(**dict.fromkeys(agent.columns[1:], math.nan)))
     assert deterministic["return"] == 20 and deterministic[1:].isna().all()
-    line = report.held(pandas.DataFrame({"margin": [math.nan, -9e-5, -0.01]}))
+    names = ["FastTD3", "ERA", "ERA+delta"]
+    line = report.held(pandas.DataFrame({"name": names, "margin": [math.nan, -9e-5, -0.01]}))
     assert "held in 1 of 2 ERA runs" in line and "-1e-02 nats" in line
+    diverged = report.held(pandas.DataFrame({"name": names, "margin": [math.nan, 0.0, math.nan]}))
+    assert "held in 1 of 2 ERA runs: margin nan nats" in diverged
+    agent.loc[3, "gaussian_entropy"] = math.nan
+    assert math.isnan(report.measures(agent)["margin"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

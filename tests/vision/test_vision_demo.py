@@ -80,7 +80,12 @@ def test_a_floor_that_held_and_one_that_did_not():
     epochs["smallest entropy, nats"] = [0.5, 1.2, 0.9825 - 5e-7]  # rounding
     epochs["train smallest entropy, nats"] = [0.25, 0.97, 1.1]
     line = report.held(epochs, 0.9825)
-    assert "held in 1 of 2 runs" in line and "0.9700" in line and "0.2500" in line
+    assert "held in 1 of 2 runs" in line and "0.9700" in line and line.endswith("baseline 0.2500")
+    epochs.loc[0, "train smallest entropy, nats"] = 1.1
+    epochs.loc[0, "smallest entropy, nats"] = 1.2
+    assert report.held(epochs, 0.9825).endswith("so these epochs do not show what ERA does")
+    epochs.loc[2, "smallest entropy, nats"] = math.nan
+    assert "held in 0 of 2 runs: smallest H nan" in report.held(epochs, 0.9825)
 
 
 def test_images_are_the_digits_split_by_class(tmp_path):
