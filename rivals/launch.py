@@ -82,6 +82,9 @@ class Stages(grid.Host):
     def variables(self, run: grid.Run) -> dict[str, str]:
         return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "CHECKOUTS": str(self.checkouts)}
 
+    def why_not_whole(self, run: grid.Run) -> str:
+        return records.why_not_whole(run.folder)
+
     def checkpoint(self, run: grid.Run) -> Path | None:
         """Of trl's runs, which find it by themselves."""
         return next(run.folder.glob("checkpoint-*"), None)
@@ -95,17 +98,21 @@ def start(domain: str, added: list[str]) -> None:
         raise grid.Refused(f"{host.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
     for stage in STAGES[domain](host.output):
         host.runs = [grid.Run(host.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
-        left = [run for run in host.runs if not host.is_finished(run)]
-        if left and grid.is_on("DRY_RUN"):
+        usable, failed = grid.sort_out(host, host.runs)
+        left = [run for run in usable if not host.is_finished(run)]
+        if (left or failed) and grid.is_on("DRY_RUN"):
             grid.print_commands(host, host.runs)
             print("note: the runs of a next stage need these.", file=sys.stderr)
             return
+        for line in (*failed, *grid.broken_promises(host, left)):
+            print(line, flush=True)
         if left and grid.is_on("CHECK_ONLY"):
             print(f"Nothing is missing; {len(left)} of the {len(host.runs)} runs of the next stage would start.")
             return
         if left:
             print(f"{len(left)} of {len(stage)} runs to train, in {host.output}; each writes {grid.LOG}", flush=True)
-        if left and (failed := grid.train_all(host, left, by_ray=False)):
+            failed += grid.train_all(host, left, by_ray=False)
+        if failed:
             raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
     print(f"All runs of docs/rivals/{domain}.md are finished, in {host.output}.")
 

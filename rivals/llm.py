@@ -22,6 +22,7 @@ START = {
     "chain-single": (1.039, 0.368),
 }
 CURVES, SAMPLES = "train.csv", "samples.csv"
+TEMPERATURES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 2.0, 3.0, 4.0)  # at which answers are sampled
 STEPS = dict.fromkeys(START, 150) | {"chain-goal": 300}
 # The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
 PARTS = (

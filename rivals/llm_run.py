@@ -22,11 +22,10 @@ from demo.llm.models import EOS
 from era.language import response_entropy
 from recipes import run_json
 from rivals import llm
-from rivals.llm import CURVES, SAMPLES, STEPS
+from rivals.llm import CURVES, SAMPLES, STEPS, TEMPERATURES
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
-TEMPERATURES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 2.0, 3.0, 4.0)
 ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
 # A policy that has given up some starts has given them up entirely, so a share of 16 would be coarse.
 STARTS = dict.fromkeys(llm.START, chain.VALIDATION_STARTS) | {"chain-goal": range(10, 90, 2)}

@@ -87,12 +87,33 @@ def about(run: dict) -> dict:
     }
 
 
+def why_not_whole(folder: Path) -> str:
+    """Why the folder of a finished run does not hold all that the run measured; "" if it does."""
+    run = run_json.read(folder)
+    host, is_vision = run.get("host"), run.get("host") == "rivals-vision"
+    reason = "" if is_vision else run_json.why_not_whole(folder)  # vision's has no curve
+    if reason or host not in HOSTS:
+        return reason
+    try:
+        about({**run, **{key: run[key] for key in KEY}})
+        name, rows = ("llm/samples", len(llm.TEMPERATURES)) if host == "verl" else ("trl/samples", 1)
+        if is_vision:
+            name, rows = "vision/measures", len(vision.VARIANTS[run["method"]]) * (2 + len(vision.SHIFTS))
+        found = len(HOSTS[host](folder)[name])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"cannot be read ({type(error).__name__}: {error})"
+    return "" if found == rows else f"has {found} of {rows} rows of {name}"
+
+
 def gather(output: Path) -> dict[str, pd.DataFrame]:
     """Tables, as far as there are any, of the finished runs in `output`."""
     found = {}
     for folder in sorted(file.parent for file in output.glob(f"*/{run_json.FILE}")):
         run = run_json.read(folder)
         if not run.get("finished") or run.get("host") not in HOSTS:
+            continue
+        if reason := why_not_whole(folder):
+            print(f"note: {folder} is left out: {reason}.", file=sys.stderr)
             continue
         for name, table in HOSTS[run["host"]](folder).items():
             columns = {key: run[key] for key in KEY} | (about(run) if name.endswith("/runs") else {})

@@ -39,7 +39,8 @@ def main() -> None:
     known = {"method": given.method, "setting": given.setting, **run_json.code(PROJECT)}
     is_warm_up = given.method in trl.WARM_UP
     host = "trl-warm-up" if is_warm_up else "trl"  # rivals.records gathers the others alone
-    record = run_json.begin(host, given.task, given.seed, given.steps, PACKAGES, **known)
+    steps = settings.task.warm_up_updates if is_warm_up else given.steps
+    record = run_json.begin(host, given.task, given.seed, steps, PACKAGES, **known)
     run_json.start(Path(), record)
     if is_warm_up:
         training.warm_up(settings)

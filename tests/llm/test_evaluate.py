@@ -437,6 +437,27 @@ def test_finished_benchmarks_are_not_sampled_again(run, finished, data, tmp_path
     assert (out / "aime24.samples.jsonl").stat().st_mtime_ns == before
 
 
+def test_half_of_a_benchmark_counts_as_none(run, finished, data, tmp_path, capsys):
+    """As an interrupted copy leaves it, with the summary or without."""
+    out = shutil.copytree(finished[0], tmp_path / "out")
+    file, whole = out / "aime24.samples.jsonl", json.loads((out / "summary.json").read_text())
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:40]))
+    whole["benchmarks"]["arc_c"]["samples"] = 1
+    (out / "summary.json").write_text(json.dumps(whole))
+    summary = run(data=[data / "aime24.parquet"])
+    assert lines(out, "aime24") == lines(finished[0], "aime24") and list(summary["benchmarks"]) == ["aime24", "math500"]
+    said = capsys.readouterr().err
+    assert f"{file} does not hold all samples" in said and "summary.json has 1 of 3 samples of arc_c" in said
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[1]", "{}"])
+def test_a_summary_that_is_none_is_named(run, data, tmp_path, text):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/summary.json").write_text(text)
+    with pytest.raises(SystemExit, match=r"summary\.json is no summary .*Give another --out"):
+        run(data=[data / "aime24.parquet"])
+
+
 @pytest.mark.parametrize("more", [("--seed", 3), ("--limit", 2), ("--temperature", 1)])
 def test_other_settings_need_another_folder(run, data, finished, tmp_path, more):
     out = shutil.copytree(finished[0], tmp_path / "out")

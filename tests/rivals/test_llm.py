@@ -38,16 +38,31 @@ def finish(folder: Path, words: list[str], **known) -> None:
     task, method, setting, seed = (given[f"--{name}"] for name in records.KEY)
     folder.mkdir()
     record = {"host": "verl", "task": task, "method": method, "setting": setting, "seed": int(seed), "finished": True}
+    record["total_steps"] = 12
     record |= {"started": "2026-11-20T08:00:01+00:00", "ended": "2026-11-20T08:09:01+00:00", "commit": "c" * 40}
     record |= {"versions": {"torch": "2.6.0"}, "hardware": {"cpu": "AMD EPYC", "cores": 2}}
     (folder / "run.json").write_text(json.dumps(record | known))
     distinct = 20 if setting == llm.METHODS[method].settings[2] else 10
     sampled = dict.fromkeys(("pass_at_1", "pass_at_32", "reward"), 0.96) | {"distinct_32": distinct, "distinct_all": 9}
-    sampled |= {"temperature": 1.0, "response_entropy": 2 / 3, "answer_entropy": 3}
-    hotter = {**sampled, "temperature": 2.0, "response_entropy": None, "answer_entropy": None}
-    pd.DataFrame([sampled, hotter]).to_csv(folder / llm.SAMPLES, index=False)
+    samples = pd.DataFrame([{**sampled, "temperature": temperature} for temperature in llm.TEMPERATURES])
+    samples.loc[samples.temperature == 1, ["response_entropy", "answer_entropy"]] = 2 / 3, 3
+    samples.to_csv(folder / llm.SAMPLES, index=False)
     steps = pd.DataFrame({"global_step": range(1, 13), "seconds": 0.5, **dict.fromkeys(records.CURVES, 0.25)})
     steps.assign(response_entropy=steps.global_step / 10).to_csv(folder / llm.CURVES, index=False)
+
+
+def test_a_finished_run_counts_with_all_that_it_measured(tmp_path, capsys):
+    words = next(iter(launch.llm_runs("chain", {"era": ["0.3"]}, [1]).values()))
+    folder = tmp_path / "run"
+    finish(folder, words)
+    assert records.why_not_whole(folder) == "" and len(records.gather(tmp_path)) == 3
+    for name, said in ((llm.SAMPLES, "has 6 of 13 rows of llm/samples"), (llm.CURVES, "train.csv has 6 of 12 steps")):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:7]))
+        assert records.why_not_whole(folder) == said and records.gather(tmp_path) == {}
+        assert f"note: {folder} is left out: {said}." in capsys.readouterr().err
+    (folder / "run.json").write_text('{"finished": true, "host": "verl"}')
+    assert records.why_not_whole(folder).startswith("run.json does not say how many steps")
 
 
 @pytest.mark.slow
