@@ -75,7 +75,7 @@ def update(script: str, **settings) -> None:
 
     Path("settings.json").write_text(json.dumps([{**BASE, "remove_padding": True, "era": ERA, **settings}]))
     run(ROOT / "tests/llm" / script, "settings.json", "results.pt")
-    (result,) = torch.load("results.pt", weights_only=False)
+    (result,) = torch.load("results.pt", weights_only=True)
     assert "error" not in result, result["error"]
     (metrics,) = result["metrics"]
     assert any(name.startswith("era/") for name in metrics), f"no era/ among the metrics: {', '.join(metrics)}"
