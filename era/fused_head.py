@@ -7,12 +7,16 @@ ERA in turn replaces the forward of the model itself, by one that calls the func
 era/log_probs_fused.py.
 """
 
+import re
 from typing import Any, Callable
 
 import torch
 
-# Keys of transformers' configurations by which some models multiply or cap their logits otherwise.
-_OTHER_HEADS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "logits_soft_cap")
+# Keys of transformers' configurations by which some models multiply or cap their logits otherwise:
+# logit_scale, logits_scaling, logits_soft_cap, output_logit_soft_cap, lm_head_multiplier,
+# output_multiplier, logits_mup_width_multiplier, ... verl has replaced the forward that would tell.
+_OTHER_HEADS = re.compile(r"(logits?|lm_head|output)_.*(scal|cap|multipl)")
+_OF_OTHER_LOGITS = re.compile(r"attn|attention|router|final_logit_softcapping|_init_value")
 
 
 class FusedHead:
@@ -46,8 +50,12 @@ class FusedHead:
             )
         self._model, config = model, model.config.get_text_config()
         head, self.softcap = model.lm_head, getattr(config, "final_logit_softcapping", None)
-        others = {name: getattr(config, name, None) for name in _OTHER_HEADS}
-        found = [f"config.{name} is {v}" for name, v in others.items() if v not in (None, 1)]
+        found = [
+            f"config.{name} is {value}"
+            for name, value in vars(config).items()
+            if _OTHER_HEADS.search(name) and not _OF_OTHER_LOGITS.search(name)
+            if value not in (None, 1)
+        ]
         if not isinstance(head, torch.nn.Linear):
             found.append(f"lm_head is a {type(head).__name__}")
         elif use_kl_loss:

@@ -7,13 +7,16 @@ exist as one tensor.
 """
 
 import importlib
-from typing import NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 import torch
 
 # log_probs.py, beside this file; in a patched checkout both names begin with era_.
 _log_probs = importlib.import_module(__name__.removesuffix("_fused"))
-Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
+if TYPE_CHECKING:  # which cannot see a class behind importlib
+    from era.log_probs import Branches, PolicyTerms
+else:
+    Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
 
 # Logits made at a time, enough rows for a matrix product; and rows of the weight that the backward
 # pass takes at a time.

@@ -239,6 +239,8 @@ HEADS = [  # model, its configuration, the actor's; what is refused
     ("Granite", {"logits_scaling": 8.0}, {}, "logits_scaling"),
     ("Cohere", {}, {}, "logit_scale"),
     ("RecurrentGemma", {}, {}, "logits_soft_cap"),
+    ("Qwen2", {"output_logit_soft_cap": 30.0}, {}, "output_logit_soft_cap"),  # xLSTM's key
+    ("Qwen2", {"attn_logit_softcapping": 50.0, "logits_scaling": 1.0}, {}, None),
 ]
 
 
