@@ -68,8 +68,8 @@ def record_ref(label: str, base: str, tip: str) -> str:
 
 def find(name: str, path: Path) -> Checkout:
     """The checkout with its record, as far as git tells without reading files."""
-    found, git = Checkout(name, path), Git(path)
-    if not (path / ".git").exists() or git.run("rev-parse", "--git-dir", ok=None).returncode:
+    found, git = Checkout(name, path), Git.at(path) if (path / ".git").exists() else None
+    if not git:
         return found
     found.git, found.head, found.era = git, git.commit("HEAD"), git.commit(BRANCH)
     found.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
@@ -77,10 +77,10 @@ def find(name: str, path: Path) -> Checkout:
     on_era, records = found.branch == BRANCH, []
     for label, base, tip in (ref.split("/")[3:] for ref in git.refs(RECORDS)):
         above = git.is_ancestor(tip, found.head) or (on_era and git.is_ancestor(base, found.head))
-        records.append((tip != found.head, not above, label, base, tip))
+        records.append((tip != found.head, not above, base != found.head, label, base, tip))
     found.tips = tuple(record[-1] for record in records)
-    if records:  # the best: HEAD is its tip, or else above it
-        _, elsewhere, found.label, found.base, found.tip = min(records)
+    if records:  # the best: HEAD is its tip, or else above it, or else the upstream below it
+        _, elsewhere, _, found.label, found.base, found.tip = min(records)
         found.applied = not elsewhere and (on_era or found.tip != found.base)
         package = re.search("^sha256: (.*)$", git("cat-file", "commit", found.base), re.M)
         found.sha256 = package[1] if package else ""
@@ -92,10 +92,8 @@ def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Gi
     part = place.with_name(f".{place.name}.new")
     shutil.rmtree(part, ignore_errors=True)
     temporary.callback(shutil.rmtree, part, ignore_errors=True)
-    git = Git.init(part, bare=False)
-    git("config", "remote.origin.url", up.git)
-    git("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
-    return git
+    origin = {"remote.origin.url": up.git, "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*"}
+    return Git.init(part, bare=False, **origin)
 
 
 # --- the state ---

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from engine.export import verb_export
@@ -138,6 +139,7 @@ def refuse_unfit(run: Run) -> None:
 
 def perform(argv: list[str]) -> int:
     with contextlib.ExitStack() as held:
+        SESSION.scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="era-"))
         run, verb = read_arguments(argv, held)
         code = VERBS[verb][0](run)
     if SESSION.json:

@@ -80,8 +80,7 @@ def refuse_uncommitted(paths: list[str]) -> None:
     """Only what git has committed is overwritten: `git checkout` brings it back."""
     if not paths:
         return
-    git = Git(ROOT)
-    git.env.clear()  # git finds the repository that this project is in
+    git = Git(ROOT, bare=False, env={})  # git finds the repository that this project is in
     done = git.run("status", "--porcelain", "--ignored", "--untracked-files=all", "--", *paths, ok=None)
     if done.returncode:
         advice = "export overwrites only what git has committed: `git init`, `git add -A` and `git commit` make it so"

@@ -15,22 +15,12 @@ from pathlib import Path
 
 from engine.session import LOCAL, SESSION, USAGE, Stop
 
-# Whatever a repository's configuration says, git must not run programs for it or change the bytes that we make.
+# git reads no configuration but these (see Git.at), except in a fetch, where it reads the user's own, and where export
+# asks for the state of this project.
 SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
-    "core.splitIndex": "false",  # the shared part would stay in .git, even for a scratch index
-    "core.attributesFile": os.devnull,
-    "core.autocrlf": "false",
-    "core.eol": "lf",
-    "core.bigFileThreshold": "512m",  # a larger file is binary to `git diff`
     "apply.whitespace": "nowarn",
-    "apply.ignoreWhitespace": "no",
-    "am.threeWay": "true",
-    "commit.gpgSign": "false",
-    "diff.suppressBlankEmpty": "false",
-    "i18n.commitEncoding": "UTF-8",
-    "submodule.recurse": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "transfer.fsckObjects": "true",
@@ -40,7 +30,7 @@ PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
 # The user's and the system's configuration count only in fetching: mirrors, proxies, certificates (`url.insteadOf`).
 # git before 2.32 does not know GIT_CONFIG_GLOBAL but reads HOME, so HOME is hidden too.
 ISOLATED = {name: os.devnull for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "HOME", "XDG_CONFIG_HOME")}
-ISOLATED.update(GIT_CONFIG_NOSYSTEM="1", GIT_ATTR_NOSYSTEM="1", GIT_NO_LAZY_FETCH="1")
+ISOLATED.update(GIT_CONFIG_NOSYSTEM="1", GIT_ATTR_NOSYSTEM="1", GIT_ALLOW_PROTOCOL="none")  # and no transport at all
 FOR_NETWORK = ("CONFIG", "SSH", "SSL", "PROXY", "HTTP", "ASKPASS", "ALLOW_PROTOCOL", "EXEC_PATH")
 
 AUTHOR, EMAIL = "ERA overlays", "era-overlays@users.noreply.github.com"
@@ -56,10 +46,18 @@ PLAIN_MODES = ("100644", "100755")  # of a file, without and with the exec bit
 DIFF = ["diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"]
 PATCH = [*DIFF, "--patch", "--text", "--no-color", "--full-index", "--no-renames", "--diff-algorithm=myers"]
 PATCH += ["--unified=3", "--inter-hunk-context=0", "--indent-heuristic"]
+# What a repository keeps of its own while git works in it: not its configuration, hooks and attributes (Git.at).
+LINKED = ("objects", "refs", "logs", "packed-refs", "shallow", "info/exclude")
+FILE_SYSTEM = "^core[.](filemode|symlinks|ignorecase|precomposeunicode)$"  # what `git init` found out about the disk
 # For info/attributes, which git reads first: files keep their bytes, whatever .gitattributes and configurations say.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !eol\n"
 EXCLUDES = "__pycache__/\n*.py[cod]\n*.egg-info/\n.DS_Store\n*~\n.*.sw?\n"
 Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO_ID where there is nothing
+
+
+def places(folder: Path, bare: bool) -> dict[str, str]:
+    """They are always named, so git never searches the folders above, and core.worktree has no effect."""
+    return {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
 
 
 class GitFailed(Stop):
@@ -67,18 +65,42 @@ class GitFailed(Stop):
 
     def __init__(self, command: str, stderr: bytes):
         lines = os.fsdecode(stderr).strip().splitlines() or ["nothing"]
-        reasons = [line for line in lines if line.startswith(("fatal:", "error:", "\t"))] or lines
+        reasons = [line for line in lines if not line.startswith(("hint:", "warning:"))] or lines
         super().__init__(LOCAL, f"git {command} failed", *(f"git said: {line}" for line in reasons[-6:]))
 
 
 class Git:
-    """One repository: `folder` is the top of a work tree, or a bare repository."""
+    """One repository: `folder` is the top of a work tree or a bare repository, `env` says where git finds its parts."""
 
-    def __init__(self, folder: Path, bare: bool = False, env: dict[str, str] | None = None):
-        self.folder, self.bare = folder, bare
-        # The places are always named, so git never searches the folders above, and core.worktree has no effect.
-        places = {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
-        self.env = {**places, **(env or {})}
+    def __init__(self, folder: Path, bare: bool, env: dict[str, str]):
+        self.folder, self.bare, self.env = folder, bare, env
+
+    @classmethod
+    def at(cls, folder: Path) -> Git | None:
+        """The repository of a folder, or None if git finds none there.
+
+        Whatever it says in its configuration, hooks and attributes, git must not run programs, use a transport or
+        change bytes for it. So git is shown a folder of ours in their place, as the GIT_COMMON_DIR, where objects and
+        refs are links to the repository's. `rev-parse` and `config --file` alone see the real one; they run nothing.
+        """
+        bare = not os.path.lexists(folder / ".git")
+        git = cls(folder, bare, places(folder, bare))
+        found = git.run("rev-parse", "--git-common-dir", ok=None)
+        if found.returncode:
+            return None
+        real = folder / os.fsdecode(found.stdout).rstrip("\n")
+        rows = git("config", "--file", str(real / "config"), "--type=bool", "--get-regexp", FILE_SYSTEM, ok=(0, 1))
+        lines = [f"bare = {bare}", *(row.removeprefix("core.").replace(" ", " = ") for row in rows.splitlines())]
+        shown = Path(tempfile.mkdtemp(dir=SESSION.scratch))
+        (shown / "config").write_text("\n\t".join(["[core]", *lines, ""]))
+        (shown / "HEAD").write_text("ref: refs/heads/none\n")  # a fetch takes it for a repository of its own
+        (shown / "info").mkdir()
+        (shown / "info/attributes").write_text(ATTRIBUTES)
+        for name in LINKED:  # also where there is no such file yet: git writes through the link
+            if name not in ("logs", "info/exclude") or (real / name).exists():
+                (shown / name).symlink_to(real / name)
+        git.env["GIT_COMMON_DIR"] = str(shown)
+        return git
 
     def run(self, *args: str, data: bytes = b"", ok: tuple | None = (0,), network=False) -> subprocess.CompletedProcess:
         """Run a command. `ok` are the exit codes that do not mean a failure; None stands for all of them."""
@@ -87,7 +109,8 @@ class Git:
         kept = FOR_NETWORK if network else ("EXEC_PATH",)
         env = {key: value for key, value in os.environ.items() if key[:4] != "GIT_" or key[4:].startswith(kept)}
         env.update(LC_ALL="C", GIT_TERMINAL_PROMPT="0", GIT_NO_REPLACE_OBJECTS="1", GIT_OPTIONAL_LOCKS="0")
-        env.update(GIT_LITERAL_PATHSPECS="1", **IDENTITY, **({} if network else ISOLATED), **self.env)
+        env.update(GIT_LITERAL_PATHSPECS="1", GIT_NO_LAZY_FETCH="1", GIT_DEFAULT_REF_FORMAT="files")
+        env.update(**IDENTITY, **({} if network else ISOLATED), **self.env)
         settings = {**SETTINGS, **(PATIENCE if network else {})}
         command = ["git", *(word for key, value in settings.items() for word in ("-c", f"{key}={value}"))]
         # A download may leave a helper behind (git's credential-cache), which must not hold our locks.
@@ -97,31 +120,38 @@ class Git:
         except FileNotFoundError:
             raise Stop(USAGE, "git was not found on the PATH", "install git 2.30 or newer") from None
         if ok and done.returncode not in ok:
-            raise GitFailed(args[0], done.stderr)
+            shown, real = (os.fsencode(self.env.get(name, "\n")) for name in ("GIT_COMMON_DIR", "GIT_DIR"))
+            raise GitFailed(args[0], done.stderr.replace(shown, real))
         return done
 
     def __call__(self, *args: str, data: str = "", ok: tuple | None = (0,)) -> str:
         return os.fsdecode(self.run(*args, data=os.fsencode(data), ok=ok).stdout).rstrip("\n")
 
     @classmethod
-    def init(cls, folder: Path, bare: bool) -> Git:
+    def init(cls, folder: Path, bare: bool, **config: str) -> Git:
+        """A new repository. Its configuration is for the user's own git."""
         folder.mkdir(parents=True, exist_ok=True)
-        git = cls(folder, bare)
+        git = cls(folder, bare, places(folder, bare))
         git("init", "--quiet", "--template=", "--object-format=sha1", *(["--bare"] if bare else []))
-        git("config", "core.autocrlf", "false")
-        info = folder / ("info" if bare else ".git/info")
-        info.mkdir(exist_ok=True)
-        (info / "attributes").write_text(ATTRIBUTES)
-        (info / "exclude").write_text(EXCLUDES)
-        return git
+        for key, value in {"core.autocrlf": "false", **config}.items():
+            git("config", key, value)
+        own = Path(git.env["GIT_DIR"])
+        for name in ("info", "logs"):
+            (own / name).mkdir(exist_ok=True)
+        (own / "info/attributes").write_text(ATTRIBUTES)
+        (own / "info/exclude").write_text(EXCLUDES)
+        return cls.at(folder)
 
     # --- the same repository, without touching what is in it ---
+
+    def with_env(self, **more: str) -> Git:
+        return Git(self.folder, self.bare, {**self.env, **more})
 
     @contextlib.contextmanager
     def scratch_index(self, tree: str):
         """The same repository with a new index that holds `tree`, without timestamps, so that git reads each file."""
         with tempfile.TemporaryDirectory(prefix="era-") as folder:
-            git = Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
+            git = self.with_env(GIT_INDEX_FILE=f"{folder}/index")
             git("read-tree", tree)
             yield git
 
@@ -130,7 +160,7 @@ class Git:
         """The same repository with a copy of its index."""
         with tempfile.TemporaryDirectory(prefix="era-") as folder:
             shutil.copyfile(self("rev-parse", "--git-path", "index"), f"{folder}/index")
-            yield Git(self.folder, self.bare, {**self.env, "GIT_INDEX_FILE": f"{folder}/index"})
+            yield self.with_env(GIT_INDEX_FILE=f"{folder}/index")
 
     @contextlib.contextmanager
     def scratch_objects(self):
@@ -138,8 +168,7 @@ class Git:
         with tempfile.TemporaryDirectory(prefix="era-") as folder:
             own = self("rev-parse", "--git-path", "objects")
             quoted = '"' + own.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            more = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted}
-            yield Git(self.folder, self.bare, {**self.env, **more})
+            yield self.with_env(GIT_OBJECT_DIRECTORY=folder, GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
 
     # --- questions ---
 

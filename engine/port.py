@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import tempfile
 from pathlib import Path
 
 from engine.checkout import make_fresh, record_ref
-from engine.git import Git, GitFailed
+from engine.git import Git, GitFailed, places
 from engine.overlay import build, commit_files
 from engine.project import LABEL, ROOT, Patch, Upstream, read_overlay
 from engine.run import Run
 from engine.session import CONFLICT, LOCAL, OK, SOURCE, Stop, hint, locked, say, shell_git, some, uninterrupted
-from engine.source import FETCH, Source, bring, fetch, requested
+from engine.source import Source, bring, copy, fetch, requested
 from engine.switch import fill
 
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 AM = ("am", "--3way", "--keep-cr", "--quiet")
 BAD = ("conflict", "gone")
 
@@ -66,12 +68,7 @@ def find_target(run: Run, up: Upstream, git: Git) -> str:
     """Bring the commit that --onto names, or the clone's HEAD. Only a pinned version is verified."""
     onto, cache = run.onto(up), run.cache
     if run.clone:
-        commit = Git(run.clone).commit(onto or "HEAD") if run.clone.is_dir() else ""
-        if not commit:
-            advice = f"{shell_git(run.clone, 'fetch', up.git, onto)} may bring it" if onto else "expected a git clone"
-            raise Stop(SOURCE, f"{run.clone} has no commit {onto or 'HEAD'}", advice)
-        git.run(*FETCH, "--", str(run.clone), commit, network=True)
-        return commit
+        return from_clone(run.clone, onto, up, git)
     if onto in up.versions:
         source = cache.find(up, up.version(onto), run.options.source)
         bring(git, cache.repository(up.name), source)
@@ -88,6 +85,26 @@ def find_target(run: Run, up: Upstream, git: Git) -> str:
         return commit
     where = "the cache (--offline)" if cache.offline else place
     raise Stop(SOURCE, f"{up.name}: there is no version, tag, branch or commit {onto} in {where}")
+
+
+def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
+    """Copy a commit of a clone of the user's, which is only read."""
+    clone = Git.at(place) if place.is_dir() else None
+    if clone and clone.bare:
+        advice = f"clone it (`{shlex.join(['git', 'clone', str(place), f'{place}-files'])}`) and name that clone"
+        raise Stop(SOURCE, f"{place} is a bare repository: it has no files that ERA could be pulled into", advice)
+    commit = Git(place, False, places(place, False)).commit(onto or "HEAD") if clone else ""  # also of a reftable
+    if not commit:
+        fetch_it = f"{shell_git(place, 'fetch', up.git, onto)} may bring it"
+        advice = fetch_it if onto else "expected the top folder of a git clone"
+        raise Stop(SOURCE, f"{place} has no commit {onto or 'HEAD'}", advice)
+    try:
+        copy(clone, git, commit)
+    except GitFailed as failed:
+        problem = f"{place} does not give all files of {commit[:12]}"
+        advice = f"{shell_git(place, 'diff', '--shortstat', EMPTY_TREE, commit)} brings what a partial clone lacks"
+        raise Stop(SOURCE, problem, *failed.lines[1:], advice) from None
+    return commit
 
 
 def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
@@ -161,7 +178,7 @@ def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: 
     with uninterrupted(f"remove {place} and run the same command again"):
         git.folder.rename(place)
         folder = ROOT / "patches" / up.name / label
-        am = Git(place).run(*AM, *(str(folder / patch.file) for patch in patches), ok=None) if patches else None
+        am = Git.at(place).run(*AM, *(str(folder / patch.file) for patch in patches), ok=None) if patches else None
         if am and am.returncode and not conflict:
             raise GitFailed("am", am.stderr)
 

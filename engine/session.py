@@ -34,6 +34,7 @@ class Session:
     verbose: bool = False
     places: list[str] = dataclasses.field(default_factory=list)  # the folder options; hints repeat them
     locks: list[int] = dataclasses.field(default_factory=list)  # file handles; each local git inherits them
+    scratch: str = ""  # a temporary folder of this call
     begun: str = ""  # while a change is half-made: what to do if the run ends right now
 
 

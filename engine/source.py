@@ -6,8 +6,8 @@
     refs/pins/sdist-SHA256    a source package as a commit
     refs/onto/NAME            a revision that `port --onto NAME` asked for, which nothing verifies
 
-Nothing in the cache is taken on trust. A package is hashed and imported again at each use. A commit is fetched from
-the cache into a checkout (`bring`), where git computes the id of each object again.
+Nothing in the cache is taken on trust. A package is hashed and imported again at each use. A commit is copied from the
+cache into a checkout (`bring`), where git computes the id of each object again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git
+from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git, GitFailed
 from engine.project import Sdist, Upstream, Version
 from engine.session import SESSION, SOURCE, WRONG_BASE, Stop, hint, locked, say
 
 REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow|couldn't find remote ref", re.I)
-FETCH = ("fetch", "--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--depth=1")
+FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1")
 
 
 @dataclasses.dataclass
@@ -53,16 +53,19 @@ class Cache:
             self.held.enter_context(locked(self.root))
             self.locked = True
         path = self.root / "git" / f"{name}.git"
-        if not (path / "info/exclude").exists():  # the last thing that init writes
+        whole = (path / "info/exclude").exists()  # the last thing that init writes
+        git = Git.at(path) if whole else None
+        if not git:
             shutil.rmtree(path, ignore_errors=True)
-            Git.init(path, bare=True)
+            git = Git.init(path, bare=True)
         for lock in [*path.glob("*.lock"), *path.glob("refs/**/*.lock")]:  # left by a git that was killed
             lock.unlink()
-        return Git(path, bare=True)
+        return git
 
     def repair(self, name: str) -> None:
         git = self.repository(name)
-        if git.run("fsck", "--no-dangling", "--no-progress", ok=None).returncode:
+        refs_alone = 8  # for git 2.50, our links to them are an error; a pin is looked at by its commit
+        if git.run("fsck", "--no-dangling", "--no-progress", ok=None).returncode & ~refs_alone:
             say(f"{name}: the cache {git.folder} is damaged and is thrown away")
             shutil.rmtree(git.folder)
 
@@ -127,25 +130,58 @@ def requested(request: str | None) -> tuple[str, Path | None]:
 
 
 def bring(git: Git, cache: Git, source: Source) -> None:
-    """Copy a commit without its history from the cache into a checkout, where git computes each id again."""
+    """Copy a commit without its history from the cache into a checkout, unless it is there."""
     if git.has(source.base):
         return
-    done = git.run(*FETCH, str(cache.folder), source.ref, ok=None)
+    said = [f"git said: the objects are not those of {source.base}"]
+    try:
+        copy(cache, git, source.base)
+    except GitFailed as failed:
+        said = failed.lines[1:]
     if not git.has(source.base):
-        said = os.fsdecode(done.stderr).strip() or f"{source.ref} is not {source.base}"
-        repair = hint("fetch", cache.folder.stem)
-        problem = f"{git.folder}: git could not fetch {source.base[:12]} from the cache {cache.folder}: {said}"
-        raise Stop(WRONG_BASE, problem, f"if the cache is damaged, {repair} repairs it")
+        problem = f"{git.folder}: {source.base[:12]} cannot be copied from the cache {cache.folder}"
+        repair = f"if the cache is damaged, {hint('fetch', cache.folder.stem)} repairs it"
+        raise Stop(WRONG_BASE, problem, *said, repair)
+
+
+def copy(source: Git, target: Git, commit: str) -> None:
+    """Copy a commit without its history from one repository to another, where git computes each id again.
+
+    No transport is involved, so no configuration can lead git elsewhere.
+    """
+    listed = source.run("rev-list", "--objects", "--no-walk", commit).stdout
+    pack = source.run("pack-objects", "--stdout", "--quiet", data=listed).stdout
+    if b"\nparent " in source.run("cat-file", "commit", commit).stdout.partition(b"\n\n")[0]:
+        place = Path(os.path.realpath(target("rev-parse", "--git-path", "shallow")))
+        known = place.read_text().splitlines() if place.exists() else []
+        with open(place.with_name("shallow.lock"), "x") as lock:  # as git does it
+            lock.write("".join(f"{each}\n" for each in sorted({*known, commit})))
+        os.rename(lock.name, place)
+    target.run("index-pack", "--stdin", "--strict", data=pack)
 
 
 # --- repositories ---
 
 
-def fetch(git: Git, url: str, wanted: str, into: str) -> str:
-    """Fetch one revision. Returns an empty string, or what git said if the repository does not give it."""
-    done = git.run(*FETCH, "--", url, f"{wanted}:{into}", ok=None, network=True)
-    if not done.returncode:
-        return ""
+def fetch(cache: Git, url: str, wanted: str, into: str) -> str:
+    """Fetch one revision. Returns an empty string, or what git said if the repository does not give it.
+
+    How, the user's own configuration says: mirrors, proxies, certificates. The cache's has no part in it, as git
+    fetches into a new repository, from which the revision is copied. Nor has the configuration of a folder on this
+    machine: git is shown a folder of ours in its place (`Git.at`).
+    """
+    local = Git.at(Path(url)) if os.path.isdir(url) else None
+    place = local.env["GIT_COMMON_DIR"] if local else url
+    with tempfile.TemporaryDirectory(dir=SESSION.scratch) as folder:
+        new = Git.init(Path(folder), bare=True)
+        done = new.run(*FETCH, "--", place, f"{wanted}:{into}", ok=None, network=True)
+        commit = new.commit(into)
+        if commit:
+            copy(new, cache, commit)
+            cache("update-ref", into, commit)
+            return ""
+        if not done.returncode:
+            return f"{wanted} is not a commit"
     said = "".join(char if char.isprintable() else " " for char in os.fsdecode(done.stderr).strip())[-300:]
     if not REFUSES_IDS.search(said):
         raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")

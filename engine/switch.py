@@ -4,17 +4,19 @@
 
 plan       decides whether an edit is in the way; changes nothing
 carry_out  writes record and mark (`era-next`), index, files, branch and HEAD; then removes old records and the mark
-recover    after a kill: saves what is neither old nor new on a branch, then goes back to what HEAD says
+recover    after a kill: saves what is neither old nor new on a branch, goes back to what HEAD says, and removes the
+           record and the branch era that the killed run had no time to remove
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.checkout import BRANCH, NEXT, RECORDS, Checkout
+from engine.checkout import BRANCH, NEXT, RECORDS, Checkout, record_ref
 from engine.git import NO_ID, Git, GitFailed
 from engine.session import LOCAL, Stop, hint, say, shell_git, some
 
@@ -101,7 +103,7 @@ def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
     With `to_branch` HEAD is the branch era afterwards, otherwise it is detached and the branch era is removed.
     """
     checkout, git, new = switch.checkout, switch.checkout.git, switch.new
-    git.update_refs(*refs, f"update {NEXT} {new}")
+    git.update_refs(f"update {NEXT} {new}", *refs)  # in this order, so that a kill leaves no ref without the mark
     change_files(git, switch)
     outdated = []
     if to_branch:
@@ -119,25 +121,42 @@ def recover(checkout: Checkout) -> None:
     """After a kill: back to what HEAD says, as if the switch had not begun.
 
     A file that is neither old nor new is half-written or somebody's work, so it is first committed on a branch. If HEAD
-    had moved already, only marks are left to be removed.
+    had moved already, only refs are left to be removed.
     """
     git, there, head = checkout.git, checkout.unfinished, checkout.head
-    clear_locks(git, (*OWN_REFS, "shallow"))  # `bring` fetches into a checkout
+    clear_locks(git, (*OWN_REFS, "shallow"))  # `copy` writes it
     if not there:
+        remove_left_refs(checkout)  # of a run of an earlier apply.py
         return
     clear_locks(git, ("index", "HEAD", "packed-refs", BRANCH))
     switch = plan(checkout, head, git.changes(head, there), saved=True)
     if edits_in_the_way(git, switch.paths, head, there, switch.seen):
         save(checkout, switch.seen, "what a switch that was cut short had left")
     change_files(git, switch)
+    remove_left_refs(checkout)
     git("update-ref", "-d", NEXT)
     say(f"{checkout.name}: a switch had been cut short; {checkout.path} is back at {head[:12]}")
+
+
+def remove_left_refs(checkout: Checkout) -> None:
+    """Remove the records that HEAD does not need, and a branch era that a killed run moved or did not remove.
+
+    The last record always stays: it says what HEAD is made from, also after a revert.
+    """
+    git, there, era, known = checkout.git, checkout.unfinished, checkout.era, {*checkout.tips}
+    left = era == there or checkout.head == there if there else era in known - {checkout.tip}
+    lost = ("rev-list", era, "--not", *known, checkout.head, "--exclude=era", "--branches")
+    if era and left and checkout.branch != BRANCH and not git(*lost):
+        git.update_refs(f"delete {BRANCH} {era}")
+    if len(checkout.tips) > 1:
+        valid = record_ref(checkout.label, checkout.base, checkout.tip)
+        git.update_refs(*(f"delete {ref} {tip}" for ref, tip in git.refs(RECORDS).items() if ref != valid))
 
 
 def clear_locks(git: Git, names: tuple[str, ...]) -> None:
     """Remove the lock files of a git that was killed. We hold the lock that it held, so it does not run any more."""
     for place in git("rev-parse", *(word for name in names for word in ("--git-path", name))).splitlines():
-        path = Path(place)
+        path = Path(os.path.realpath(place))
         for lock in [path.with_name(f"{path.name}.lock"), *path.glob("**/*.lock")]:
             if lock.exists():
                 lock.unlink()

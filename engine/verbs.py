@@ -147,6 +147,7 @@ def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callabl
     if not checkout.applied:
         say(f"{name}: nothing to revert, no overlay is applied in {checkout.path}")
         return []
+    checkout.git("rev-list", "--objects", "--no-walk", checkout.base)  # ends here if there is a file that git lacks
     mine = [*checkout.edited, *(f"commit {oid[:12]}" for oid in checkout.commits)]
     if mine and not run.options.keep_edits:
         advice = f"{hint('revert', name, '--keep-edits')} puts them on a branch first"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -87,6 +88,37 @@ def test_what_somebody_wrote_since_is_saved_on_a_branch(project, monkeypatch):
     saved = git(checkout, "for-each-ref", "--format=%(refname)", "refs/heads/era-saved").split()
     assert "ERA = mine" in [git(checkout, "show", f"{name}:src/era.py") for name in saved]
     assert project.state() == "clean" and (checkout / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("second", ["apply", "revert"])
+@pytest.mark.parametrize("first", ["apply", "revert"])
+def test_the_next_run_leaves_no_record_and_no_branch_of_one_that_was_cut_short(project, monkeypatch, first, second):
+    """Whatever the next run is, and before whichever of its refs the first one ended."""
+    project.run("apply", "alpha")
+    if first == "apply":
+        project.run("revert", "alpha")
+    project.set_era("ERA = 2\n")
+    shutil.copytree(project.checkouts, project.root / "kept")
+    engine, checkout = project.engine, project.checkout()
+    for number in range(5):
+        orders = itertools.count()
+
+        def run(git, *words, real=engine.git.Git.run, orders=orders, last=number, **more):
+            order = engine.session.SESSION.begun and words[0] in ("update-ref", "symbolic-ref")
+            if order and next(orders) == last:
+                raise OSError(28, "No space left on device")
+            return real(git, *words, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.git.Git, "run", run)
+            project.run(first, "alpha", code=None)
+        project.run(second, "alpha")
+        assert len(git(checkout, "for-each-ref", "refs/worktree").splitlines()) == 1
+        branches = git(checkout, "for-each-ref", "--format=%(refname)", "refs/heads").splitlines()
+        assert branches == (["refs/heads/era"] if second == "apply" else [])
+        assert project.state() == ("applied" if second == "apply" else "clean")
+        shutil.rmtree(project.checkouts)
+        shutil.copytree(project.root / "kept", project.checkouts)
 
 
 # --- somebody else ---

@@ -132,4 +132,7 @@ def test_nothing_is_lost_and_the_same_command_completes(project):
             assert project.state(name) in ("applied", "clean", "modified"), (kind, moment, alone, name)
             reverted = git(project.checkout(name), "rev-parse", "HEAD") == project.ids[{"alpha": "v1"}.get(name, name)]
             assert reverted == (COMMANDS[kind][0] == "revert"), (kind, moment, alone, name)
+            records = git(project.checkout(name), "for-each-ref", "refs/worktree").splitlines()
+            era = git(project.checkout(name), "for-each-ref", "refs/heads/era")
+            assert (len(records), bool(era)) == (1, not reverted), (kind, moment, alone, name)
     print(KILLS, "kills:", dict(seen))
