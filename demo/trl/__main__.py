@@ -37,14 +37,22 @@ def prepare(settings: Settings, label: str, folder: Path, length: int, show, *wo
         show=show,
         record=begin("trl", settings.task_name, label, settings.seed, length),
         resumes=resumes,
-        why_not_whole=lambda: lacks(folder / VALIDATION_FILE) if resumes else "",
+        why_not_whole=lambda: no_validation(folder / VALIDATION_FILE) if resumes else no_weights(folder),
     )
 
 
-def lacks(validation: Path) -> str:
-    """ "" if this file of a finished run has what the report shows."""
-    found = json.loads(validation.read_text())
-    return "" if all(isinstance(found[name], float) for name in VALIDATED) else f"has no numbers in {validation.name}"
+def no_validation(file: Path) -> str:
+    """ "" if this file of an arm has what the report shows."""
+    found = json.loads(file.read_text())
+    return "" if all(isinstance(found[name], float) for name in VALIDATED) else f"has no numbers in {file.name}"
+
+
+def no_weights(folder: Path) -> str:
+    """ "" if the warm-up's folder has all of its weights: a file that was cut short raises an error."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt"):
+        return ""
 
 
 def demo(arguments: argparse.Namespace) -> None:

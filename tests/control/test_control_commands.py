@@ -5,11 +5,12 @@
 import json
 import math
 import shlex
+import zipfile
 from collections import Counter
 
 import pytest
 
-from recipes import grid
+from recipes import grid, run_json
 from recipes.control import HOSTS
 from recipes.control.sac import SAC
 
@@ -218,3 +219,34 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
     checkout, environment, gpus = grid.problems(launch, launch.runs)
     assert "apply.py apply tdmpc2" in checkout and "lacks no_such_package" in environment
     assert "a run wants 1, and this machine has 0" in gpus
+
+
+def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeypatch, tmp_path):
+    """run.json gets the steps from the log only once the run has come to its end."""
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    launch = host("humanoidbench")
+    run = launch.runs[0]
+    (run.folder / "models").mkdir(parents=True)
+    with zipfile.ZipFile(run.folder / "models/x_final.pt", "w"):
+        pass
+    run_json.write(run.folder, {"host": "fasttd3", "total_steps": None, "finished": False})
+    (run.folder / "log.txt").write_text("Args(total_timesteps=400, seed=1)")
+    rows = "global_step,seconds\n100,1\n200,2\n300,3\n"
+    for curve, finished in ((rows, True), (rows[:-6], False), (rows.replace("200,2\n", ""), False)):
+        (run.folder / "train.csv").write_text(curve)
+        assert launch.is_finished(run) == finished
+    (run.folder / "train.csv").write_text(rows)
+    launch.complete_record(run)
+    assert run_json.why_not_whole(run.folder) == "" and run_json.read(run.folder)["total_steps"] == 400
+
+
+def test_a_checkpoint_of_ppo_that_was_cut_short_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    launch = host("ppo")
+    run = launch.runs[0]
+    run.folder.mkdir()
+    with zipfile.ZipFile(run.folder / "checkpoint.pt", "w") as file:
+        file.writestr("data.pkl", 1000 * "x")
+    assert launch.checkpoint(run) == run.folder / "checkpoint.pt"
+    (run.folder / "checkpoint.pt").write_bytes((run.folder / "checkpoint.pt").read_bytes()[:500])
+    assert launch.checkpoint(run) is None

@@ -209,3 +209,19 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_its_data_may_have_mo
     assert host.argv(run)[-2:] == ["--resume", str(folder / "tmp.pth.tar")]
     checkpoint(folder, "last.pth.tar")
     assert host.checkpoint(run).name == "last.pth.tar"
+
+
+def test_a_run_is_finished_with_all_epochs_of_its_launch(monkeypatch, tmp_path):
+    """EPOCHS ends a run before its schedule does."""
+    monkeypatch.setenv("OUTPUT", str(tmp_path))
+    whole, (run, *_) = Timm("cifar10"), Timm("cifar10").runs
+    run.folder.mkdir()
+    rows = ["epoch,train_loss,eval_top1\n", *(f"{epoch},2.0,50.0\n" for epoch in range(200))]
+    (run.folder / "summary.csv").write_text("".join(rows))
+    assert whole.is_finished(run)
+    (run.folder / "summary.csv").write_text(rows[0] + rows[-1])
+    assert not whole.is_finished(run) and "no row between" in whole.why_not_whole(run)
+    (run.folder / "summary.csv").write_text("".join(rows[:4]))
+    monkeypatch.setenv("EPOCHS", "3")
+    early = Timm("cifar10")
+    assert early.is_finished(early.runs[0]) and not whole.is_finished(run)

@@ -70,12 +70,16 @@ def run(script: Path, *arguments: str) -> None:
 
 def update(script: str, **settings) -> None:
     """A policy update in fp64 by a script of the tests."""
+    import numpy as np
     import torch
     from update_cases import BASE, ERA
 
     Path("settings.json").write_text(json.dumps([{**BASE, "remove_padding": True, "era": ERA, **settings}]))
     run(ROOT / "tests/llm" / script, "settings.json", "results.pt")
-    (result,) = torch.load("results.pt", weights_only=True)
+    # Metrics of verl 0.9 are NumPy's numbers.
+    of_numpy = [np.float64(0).__reduce__()[0], np.dtype, *(type(np.dtype(kind)) for kind in "dfqib")]
+    with torch.serialization.safe_globals(of_numpy):
+        (result,) = torch.load("results.pt", weights_only=True)
     assert "error" not in result, result["error"]
     (metrics,) = result["metrics"]
     assert any(name.startswith("era/") for name in metrics), f"no era/ among the metrics: {', '.join(metrics)}"

@@ -130,7 +130,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(start, tmp_path, monkeyp
 def test_the_demo_from_the_warm_up_to_its_reuse(start, tmp_path, capsys):
     settings, out = Settings(steps=1), tmp_path / "out"
     shutil.copytree(start, folder := out / f"warm-up-{settings.task_name}-seed{settings.seed}")
-    run_json.finish(folder, run_json.begin("trl", "pairs", 1, None, ()))
+    run_json.finish(folder, run_json.begin("trl", "pairs", 1, 1, ()))
+    (folder / "steps.csv").write_text("step,loss\n1,2.5\n")
     cli.demo(arguments := cli.parse(["--out", str(out), "--steps", "1"]))
     printed = capsys.readouterr().out
     assert f"ERA's bound is {BOUNDS['pairs']['era']:.2f}" in printed
