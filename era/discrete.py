@@ -22,9 +22,15 @@ n = 1e9 from tau = 2e7 on. The largest probability is always reached at a one-ho
 with h.
 """
 
+import argparse
 import contextlib
+import functools
 import math
 import numbers
+import os
+import pickle
+import re
+import zipfile
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 import torch
@@ -36,10 +42,13 @@ __all__ = [
     "calibrate_min_entropy",
     "find_era",
     "raw_logits",
+    "saved_setting",
 ]
 
 INVERSES = ("approx", "exact")
 SETTING = ("min_entropy", "tau", "inverse")  # create_model's keywords have era_ before these
+# What `saved_setting` finds where a file does not say whether its model had ERA.
+UNKNOWN: Dict[str, Any] = {}
 
 # Newton steps of the exact inverse. They start within 1.3e-3 of ln q; after 1 and 2 steps the
 # relative error is at most 3e-8 and 3e-16, plus rounding.
@@ -129,10 +138,16 @@ class EntropyRegularizingActivation(nn.Module):
     # torch.jit.script calls this before it compiles anything.
     def __prepare_scriptable__(self) -> NoReturn:
         raise TypeError(
-            "ERA: torch.jit.script cannot compile a model with ERA because of its forward hook. "
-            "Use torch.jit.trace, torch.compile or torch.export with strict=False. "
-            "The model was not changed."
+            "ERA: torch.jit.script cannot compile the forward of a model with ERA. Use "
+            "torch.jit.trace, torch.compile or torch.export. The model was not changed."
         )
+
+    # In the metadata, which torch.save keeps and load_state_dict asks for nothing.
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            setting = {name: getattr(self, name) for name in SETTING}
+            destination._metadata[prefix[:-1]].update(setting)
 
     # A copy or pickle made inside raw_logits() is not bypassed.
     def __getstate__(self) -> Dict[str, Any]:
@@ -176,17 +191,19 @@ def attach_era(
 ) -> nn.Module:
     """Make ERA the output activation of a classifier, in training and evaluation.
 
-    The activation becomes the parameter-free child `era`, which a forward hook applies to the
-    model's output: state_dict() keeps its keys, and copies, pickles, traces and compiled versions
-    of the model have ERA too. The number of classes is `model.num_classes`; the first forward after
-    `reset_classifier` picks up the new one. With 0 classes (features) the hook does nothing.
-    Attaching again replaces the setting. The setting is also written into a timm model's
-    `pretrained_cfg`, which timm's save_for_hf saves. A create_model that knows ERA reads it from
-    there; timm's own create_model refuses such a file.
+    The activation becomes the parameter-free child `era`, and the model's class a subclass of the
+    same name, whose forward ends with it. So state_dict() keeps its keys, and every way to call the
+    model has ERA, `model.forward(x)`, copies, pickles, traces (torch.fx, torch.export) and compiled
+    versions included. The number of classes is `model.num_classes`; the first forward after
+    `reset_classifier` picks up the new one. With 0 classes (features) ERA does nothing. Attaching
+    again replaces the setting. The setting is also written into a timm model's `pretrained_cfg`,
+    which timm's save_for_hf saves. A create_model that knows ERA reads it from there; timm's own
+    create_model refuses such a file.
 
     Args:
         model: a classifier with a whole number as num_classes (as timm's have) that returns one
-            tensor of logits (..., num_classes); not yet wrapped by DDP or torch.compile.
+            tensor of logits (..., num_classes); not yet wrapped by DDP or torch.compile, nor made
+            by torch.jit or torch.fx.
         min_entropy, tau, inverse: as for `EntropyRegularizingActivation`.
 
     Returns:
@@ -194,15 +211,21 @@ def attach_era(
 
     Raises:
         ValueError: not feasible for the model's number of classes.
-        TypeError: the model has no `num_classes`, is wrapped, or has a part with ERA. Its forward
-            raises TypeError where the output is not one tensor, and ValueError where the output's
-            shape is not (..., num_classes).
+        TypeError: the model has no `num_classes`, is wrapped, has a part with ERA, or a forward of
+            its own. Its forward raises TypeError where the output is not one tensor, and ValueError
+            where the output's shape is not (..., num_classes).
     """
     name = type(model).__name__
-    if hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
+    made = isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule))
+    if made or hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
         raise TypeError(
-            "ERA comes before torch.compile and DistributedDataParallel, but this "
-            f"{name} wraps a model. Nothing was attached."
+            "ERA comes before torch.compile, torch.jit, torch.fx and DistributedDataParallel, but "
+            f"this {name} is what one of them made of a model. Nothing was attached."
+        )
+    if "forward" in vars(model):
+        raise TypeError(
+            f"Somebody set the attribute `forward` of this {name}, so a call would not reach ERA. "
+            "Attach ERA before that. Nothing was attached."
         )
     if not isinstance(getattr(model, "num_classes", None), numbers.Integral):
         raise TypeError(
@@ -216,8 +239,8 @@ def attach_era(
             f"Build the {name} from a model without ERA. Nothing was attached."
         )
     model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
-    if attached is None:
-        model.register_forward_hook(_apply_era)
+    if not hasattr(type(model), "without_era"):
+        model.__class__ = _with_era(type(model))
     saved = getattr(model, "pretrained_cfg", None)
     if isinstance(saved, dict):
         saved.update({f"era_{name}": getattr(model.era, name) for name in SETTING})
@@ -276,6 +299,10 @@ def pop_era_kwargs(
         class for it accepts only its own.
     """
     keys = [f"era_{name}" for name in SETTING]
+    if wrong := [key for key in kwargs if key.lower().startswith("era_") and key not in keys]:
+        raise ValueError(
+            f"create_model: no keyword {', '.join(wrong)}; ERA's are {', '.join(keys)}"
+        )
     era = {key: kwargs.pop(key) for key in keys if key in kwargs}
     if isinstance(pretrained_cfg, dict):
         classes = kwargs.get("num_classes", pretrained_cfg.get("num_classes"))
@@ -289,18 +316,77 @@ def pop_era_kwargs(
     return {key[len("era_") :]: value for key, value in era.items()}, pretrained_cfg
 
 
-def _apply_era(model: nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
-    era = getattr(model, "era", None)  # gone after carry_era()
-    if era is None or model.num_classes == 0:
-        return output
-    if era.num_classes != model.num_classes:  # in place: raw_logits() has handed it out
-        era._set(model.num_classes, era.min_entropy, era.tau, era.inverse)
+def saved_setting(path: str) -> Optional[Dict[str, Any]]:
+    """The ERA setting of a checkpoint: of train.py of a patched timm, or of torch.save(state_dict).
+
+    Returns:
+        A dict with min_entropy, tau and inverse at least; None where train.py trained without ERA;
+        UNKNOWN where the file does not say: safetensors, NumPy's, weights that another program
+        wrote, or those of a model without ERA.
+
+    Raises:
+        ValueError: reading the file would run code that is in it.
+    """
+    if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
+        return UNKNOWN
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):  # train.py's arguments
+            saved = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise ValueError(
+            f"{path} holds {found[1] if found else 'objects'} beside weights, numbers and text, so "
+            "its ERA setting cannot be read without running code from it."
+        ) from None
+    if not isinstance(saved, dict):
+        return UNKNOWN
+    if args := saved.get("args"):
+        return (args if isinstance(args, dict) else vars(args)).get("era")
+    for name, metadata in getattr(saved.get("state_dict", saved), "_metadata", {}).items():
+        if name.split(".")[-1] == "era" and "min_entropy" in metadata:
+            return {key: metadata[key] for key in SETTING}
+    return UNKNOWN
+
+
+@functools.cache
+def _with_era(cls: type) -> type:
+    """The subclass of a classifier's class whose forward ends with ERA; its name is the class's."""
+
+    @functools.wraps(cls, updated=())
+    class WithEra(cls):
+        without_era = cls
+
+        @functools.wraps(cls.forward)  # torch.fx reads the names of its arguments
+        def forward(self, *args, **kwargs):
+            output = cls.forward(self, *args, **kwargs)
+            era = getattr(self, "era", None)  # gone after carry_era()
+            if era is None or self.num_classes == 0:
+                return output
+            if era.num_classes != self.num_classes:  # in place: raw_logits() has handed it out
+                era._set(self.num_classes, era.min_entropy, era.tau, era.inverse)
+            return _apply_era(era, output)
+
+        # copy and pickle would look for this class under its name, where they find `cls`.
+        def __reduce_ex__(self, protocol):
+            return _new_with_era, (cls,), super().__reduce_ex__(2)[2]
+
+    return WithEra
+
+
+def _new_with_era(cls: type) -> nn.Module:
+    return cls.__new__(_with_era(cls))
+
+
+@torch.fx.wrap  # a node of its own in a graph, since what is checked here are values
+def _apply_era(era: EntropyRegularizingActivation, output: Any) -> Any:
     if era.bypassed:
         return output
     if not isinstance(output, torch.Tensor):
         raise TypeError(
-            f"ERA needs a model that returns one tensor of logits (..., {model.num_classes}); "
-            f"{type(model).__name__} returned a {type(output).__name__}"
+            f"ERA needs a model that returns one tensor of logits (..., {era.num_classes}); "
+            f"this one returned a {type(output).__name__}"
         )
     return era(output)  # which checks the shape
 
@@ -322,7 +408,11 @@ def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[f
 def _check_inside(name: str, value: float, bounds: Tuple[float, float], given: str) -> None:
     """Raises ValueError unless value, in nats, is strictly between the bounds."""
     low, high = bounds
-    if not low < value < high:  # also false for nan
+    try:
+        inside = low < value < high and not isinstance(value, bool)  # also false for nan
+    except TypeError:  # a text, or None
+        inside = False
+    if not inside:
         raise ValueError(
             f"ERA: {name}={value} is not feasible for {given}: it must lie strictly between "
             f"{low:.4f} and {high:.4f} nats"

@@ -14,8 +14,8 @@ from typing import Any, Dict, Tuple
 
 import torch.nn as nn
 
+from era.discrete import SETTING, carry_era, pop_era_kwargs, saved_setting
 from era.discrete import attach_era as attach
-from era.discrete import carry_era, pop_era_kwargs
 
 INSTALL = "pip install 'timm>=1.0.20,<1.0.32'"
 OLDEST, NEWEST = "1.0.20", "1.0.31"  # of those that `make test-timm` runs
@@ -53,7 +53,8 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
     Args:
         model_name: as timm's, `local-dir:` and `hf-hub:` included. A model with ERA that timm's
             save_for_hf or push_to_hf_hub saved has ERA again, with the same setting.
-        pretrained, kwargs: as timm's, with these keywords in addition:
+        pretrained, kwargs: as timm's, with these keywords in addition. A checkpoint_path that says
+            that its model had ERA (`era.discrete.saved_setting`) gives it again too.
         era_min_entropy: the paper's H0 in nats, which switches ERA on; see era.discrete.
         era_tau, era_inverse: ERA's other settings.
 
@@ -61,7 +62,8 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
         The model; without any of these keywords, and without a saved setting, timm's own.
 
     Raises:
-        ValueError: ERA's setting is not feasible for the number of classes.
+        ValueError: ERA's setting is not feasible for the number of classes; or the file at
+            checkpoint_path does not say without running code from it whether its model had ERA.
         TypeError: ERA was asked for, and what timm made is not a classifier (features_only=True).
     """
     kwargs = {name: value for name, value in kwargs.items() if value is not None}  # as timm does
@@ -73,6 +75,9 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
         kwargs = {**saved, **kwargs}
     era, pretrained_cfg = pop_era_kwargs(kwargs, kwargs.pop("pretrained_cfg", None))
     model = timm.create_model(model_name, pretrained, pretrained_cfg, **kwargs)
+    if not era and kwargs.get("checkpoint_path"):
+        saved = saved_setting(kwargs["checkpoint_path"]) or {}
+        era = {name: saved[name] for name in SETTING if name in saved}
     return attach(model, **era) if era else model
 
 

@@ -160,7 +160,8 @@ def test_without_a_keyword_it_is_timms_own(door, timm):
     expected = timm.create_model("test_resnet", num_classes=10)
     torch.manual_seed(0)
     found = door.create_model("test_resnet", num_classes=10, era_min_entropy=None)  # timm drops None
-    assert door.find_era(found) is None and not found._forward_hooks and found.pretrained_cfg == expected.pretrained_cfg
+    assert type(found) is type(expected) and found.pretrained_cfg == expected.pretrained_cfg
+    assert door.find_era(found) is None
     for one, other in zip(found.state_dict().items(), expected.state_dict().items(), strict=True):
         assert one[0] == other[0] and torch.equal(one[1], other[1])
 
@@ -184,6 +185,18 @@ def test_copies_pickles_and_moving_averages(door, timm, pair, images):
             torch.testing.assert_close(copied(images), plain(images))
         copied.reset_classifier(7)
         assert copied(images).shape == (4, 7) and model(images).shape == (4, 10)
+
+
+def test_calls_that_run_no_hooks_have_era(door, timm, resnet, images):
+    """forward itself, and what torch.fx traces of the model alone or within another one."""
+    with door.raw_logits(resnet):
+        logits = resnet(images)
+    traced, within = torch.fx.symbolic_trace(resnet), torch.fx.symbolic_trace(torch.nn.Sequential(resnet))
+    for call in (resnet.forward, traced, within, copy.deepcopy(traced)):
+        assert_era(call(images), logits, 0.5, 5.0, "exact")
+    with door.raw_logits(traced):
+        assert torch.equal(traced(images), logits)
+    assert isinstance(resnet, timm.models.ResNet) and type(resnet).__name__ == "ResNet"
 
 
 @pytest.mark.parametrize("conversion", ["convert_splitbn_model", "convert_sync_batchnorm"])
@@ -240,13 +253,13 @@ def test_inductor(door):
 
 
 def test_traced_exported_and_onnx(pair, images, tmp_path):
-    """torch.export only with strict=False: otherwise torch 2.6 takes a forward hook for a second graph."""
     model, plain = pair
     model.reset_classifier(7)  # and no forward before the trace
     plain.reset_classifier(7)
     plain.load_state_dict(model.state_dict())
     assert_era(torch.jit.trace(model, images)(images[:3]), plain(images[:3]))
-    assert_era(torch.export.export(model, (images,), strict=False).module()(images), plain(images))
+    for strict in (False, True):
+        assert_era(torch.export.export(model, (images,), strict=strict).module()(images), plain(images))
     exported = onnx_model(model, images, tmp_path / "model.onnx")
     for batch in (images, images[:1]):
         assert_era(exported(batch), plain(batch), tolerance=1e-4)
@@ -342,7 +355,7 @@ def test_time_pooling_keeps_era(door, timm, resnet):
     plain = timm.create_model("test_resnet", num_classes=10).eval()
     plain.load_state_dict(resnet.state_dict())
     same, applied = door.apply_test_time_pool(resnet, {"input_size": (3, 64, 64)})
-    assert not applied and same is resnet and len(resnet._forward_hooks) == 1
+    assert not applied and same is resnet
     config, images = {"input_size": (3, 256, 256)}, torch.randn(1, 3, 256, 256)
     (pooled, applied), (expected, _) = (
         pool(m, config) for pool, m in ((door.apply_test_time_pool, resnet), (timm.layers.apply_test_time_pool, plain))
@@ -399,10 +412,13 @@ def test_other_models_are_refused(door, timm, resnet):
     with pytest.raises(TypeError, match="A part of this Other already has ERA"):
         door.attach_era(Other(part=resnet), H0)
     wrapped = [torch.compile(resnet), torch.nn.DataParallel(resnet), timm.utils.ModelEmaV3(resnet)]
-    for model in (*wrapped, torch.nn.Linear(3, 10)):
+    traced, patched = torch.fx.symbolic_trace(resnet), timm.create_model("test_resnet", num_classes=10)
+    traced.num_classes, patched.forward = 10, lambda images: images
+    for model in (*wrapped, traced, patched, torch.nn.Linear(3, 10)):
+        cls = type(model)
         with pytest.raises(TypeError, match="Nothing was attached"):
             door.attach_era(model, H0)
-        assert not model._forward_hooks
+        assert type(model) is cls
     for name in MODELS:
         with pytest.raises(TypeError, match="ERA needs a classifier"):
             door.create_model(name, features_only=True, era_min_entropy=H0)
@@ -415,12 +431,18 @@ def test_refused_values_leave_the_model_as_it_was(door, pair, images):
             with pytest.raises((ValueError, TypeError)):
                 door.attach_era(m, value)
         assert torch.equal(m(images), expected)
-    assert door.find_era(plain) is None and not plain._forward_hooks and model.era.min_entropy == H0
+    assert door.find_era(plain) is None and model.era.min_entropy == H0
     door.attach_era(model, 1.2).reset_classifier(2)
     with pytest.raises(ValueError, match="min_entropy=1.2 is not feasible for 2 classes"):
         model(images)
     model.reset_classifier(20)
     assert model(images).shape == (4, 20) and model.era.num_classes == 20
+
+
+@pytest.mark.parametrize("keyword", ["era_floor", "era_min_entropi", "ERA_min_entropy", "min_entropy", "era"])
+def test_keywords_that_are_not_eras_are_refused(door, keyword):
+    with pytest.raises((ValueError, TypeError), match=f"no keyword {keyword};|unexpected keyword argument '{keyword}'"):
+        door.create_model("test_resnet", **{keyword: 0.6})
 
 
 def test_settings_without_the_switch_are_refused(door):

@@ -1,5 +1,6 @@
 """era.timm with the models of an installed timm: the tests of ../test_models.py, and what only the plug-in promises."""
 
+import argparse
 import importlib.util
 import re
 
@@ -53,6 +54,25 @@ def test_a_folder_without_era_gives_what_timm_gives(name, tmp_path):
         assert getattr(found, attribute, None) == getattr(expected, attribute, None)
     for one, other in zip(found.state_dict().items(), expected.state_dict().items(), strict=True):
         assert one[0] == other[0] and torch.equal(one[1], other[1])
+
+
+def test_a_checkpoint_that_says_era_gives_it_again(resnet, images, tmp_path):
+    """Weights say it in their metadata; checkpoints of the patched train.py in their arguments."""
+    file, state = tmp_path / "weights.pth", resnet.state_dict()
+    arguments = argparse.Namespace(era={name.removeprefix("era_"): value for name, value in SETTING.items()})
+
+    def create(checkpoint, **given):
+        torch.save(checkpoint, file)
+        return era.timm.create_model("test_resnet", num_classes=10, checkpoint_path=str(file), **given).eval()
+
+    for checkpoint in (state, {"state_dict": dict(state), "args": arguments}):
+        assert torch.equal(create(checkpoint)(images), resnet(images))
+        assert create(checkpoint, era_min_entropy=0.7).era.min_entropy == 0.7
+    for without in (dict(state), {"state_dict": state, "args": argparse.Namespace(era=None)}):
+        assert era.discrete.find_era(create(without)) is None
+    plain = installed_timm.create_model("test_resnet", num_classes=10)
+    plain.load_state_dict(state)  # it has no key of ERA's
+    assert era.discrete.find_era(create(plain.state_dict())) is None
 
 
 def test_from_the_hub(resnet, images, tmp_path, monkeypatch):

@@ -3,36 +3,34 @@
 """ERA in train.py, validate.py, inference.py and onnx_export.py: flags, saved settings, entropies.
 
 A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor,
-max_probability}, saved in a checkpoint as `args.era`. ERA adds nothing to a state_dict, so this is
-all that distinguishes an ERA checkpoint from another.
+max_probability}, saved in a checkpoint as `args.era`. ERA adds no key to a state_dict, so a file
+without arguments says it only where torch.save kept the state_dict's metadata.
 """
 
 import argparse
-import contextlib
-import inspect
 import logging
 import math
 import os
+import re
 import sys
-import zipfile
 from typing import Any, Dict, NoReturn, Optional, Tuple
 
 import torch
 import torch.nn as nn
 
-from timm.layers.era import INVERSES, attach_era, calibrate_min_entropy, find_era
-from timm.models._helpers import load_checkpoint
+from timm.layers.era import (
+    INVERSES,
+    UNKNOWN,
+    attach_era,
+    calibrate_min_entropy,
+    find_era,
+    saved_setting,
+)
 from timm.utils.log import setup_default_logging
 
 _logger = logging.getLogger("era")
 
-# What timm itself does with checkpoints: False in v1.0.20, True in v1.0.28.
-_WEIGHTS_ONLY = inspect.signature(load_checkpoint).parameters["weights_only"].default
-
 SETTING = ("num_classes", "min_entropy", "tau", "inverse", "floor", "max_probability")
-# The saved setting is a dict, None for training without ERA, or UNKNOWN where the file holds no
-# arguments (bare weights, or not made by train.py).
-UNKNOWN: Dict[str, Any] = {}
 
 
 def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> None:
@@ -59,7 +57,9 @@ def setup(model: nn.Module, args: argparse.Namespace) -> None:
     A checkpoint given by --resume must have been trained with the same setting.
     """
     args.era = _attach(model, args)
-    saved = saved_setting(args.resume) if args.resume and os.path.isfile(args.resume) else UNKNOWN
+    saved = UNKNOWN
+    if args.resume and os.path.isfile(args.resume):
+        saved = _read(args.resume, "Resume from a checkpoint of train.py alone.")
     if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era):
         _fail(
             f"--resume {args.resume} was trained with {_as_flags(saved)}, and this run has "
@@ -72,7 +72,12 @@ def restore(model: nn.Module, args: argparse.Namespace) -> None:
     """Scripts that read a checkpoint: attach ERA as in its training, unless flags override it."""
     if not logging.root.handlers:  # onnx_export.py
         setup_default_logging()
-    saved = saved_setting(args.checkpoint) if args.checkpoint else UNKNOWN
+    saved = UNKNOWN
+    if args.checkpoint:
+        by_flags = args.no_era or args.era_min_entropy is not None or args.era_floor is not None
+        saved = _read(
+            args.checkpoint, "Say how it was trained: --era-min-entropy, --no-era.", by_flags
+        )
     chosen = _attach(model, args, saved)
     if saved == UNKNOWN and args.checkpoint and chosen is None and not args.no_era:
         _logger.info(
@@ -84,24 +89,6 @@ def restore(model: nn.Module, args: argparse.Namespace) -> None:
             f"{args.checkpoint} was trained with {_as_flags(saved)}, and is used with "
             f"{_as_flags(chosen)}."
         )
-
-
-def saved_setting(path: str) -> Optional[Dict[str, Any]]:
-    """The ERA setting of a checkpoint of train.py; None without ERA, UNKNOWN if it does not say."""
-    if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
-        return UNKNOWN
-    allowed = contextlib.nullcontext()
-    if _WEIGHTS_ONLY and hasattr(torch.serialization, "safe_globals"):
-        # As timm allows it: the arguments are a pickled Namespace.
-        allowed = torch.serialization.safe_globals([argparse.Namespace])
-    with allowed:
-        checkpoint = torch.load(
-            path, map_location="cpu", weights_only=_WEIGHTS_ONLY, mmap=zipfile.is_zipfile(path)
-        )
-    args = checkpoint.get("args") if isinstance(checkpoint, dict) else None
-    if args is None:
-        return UNKNOWN
-    return (args if isinstance(args, dict) else vars(args)).get("era")
 
 
 def topk(
@@ -188,6 +175,14 @@ def entropy_log(loss_fn: nn.Module) -> str:
     return loss_fn.log() if isinstance(loss_fn, EntropyMeter) else ""
 
 
+def _read(path: str, advice: str, optional: bool = False) -> Optional[Dict[str, Any]]:
+    """saved_setting(path); where that cannot be read, UNKNOWN if it is optional, else the end."""
+    try:
+        return saved_setting(path)
+    except ValueError as error:
+        return UNKNOWN if optional else _fail(f"{error} {advice}")
+
+
 def _attach(
     model: nn.Module, args: argparse.Namespace, saved: Optional[Dict[str, Any]] = None
 ) -> Optional[Dict[str, Any]]:
@@ -195,6 +190,10 @@ def _attach(
 
     With neither, the model may still have the setting that create_model attached.
     """
+    alike = {name for name in vars(args) if "era" in re.split(r"[^a-z0-9]", name.lower())}
+    if wrong := alike - {"era_min_entropy", "era_floor", "era_tau", "era_inverse", "no_era"}:
+        # timm ignores what its --config sets and no flag is called.
+        _fail(f"--config sets {', '.join(sorted(wrong))}, which no flag of ERA is called")
     min_entropy, floor = args.era_min_entropy, args.era_floor
     given = {"tau": args.era_tau, "inverse": args.era_inverse}
     given = {name: value for name, value in given.items() if value is not None}
