@@ -11,11 +11,16 @@ OmegaConf is not needed.
 import dataclasses
 import logging
 import math
-from typing import Any, Callable, Iterable, Mapping, Optional
+import re
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
 FORKING_KEY = f"{ACTOR}.policy_loss.forking_fraction"
+BONUS_KEY = f"{ACTOR}.adaptive_entropy"
+# What a key for ERA is called, wherever a user puts it: era, ERA, use_era, era_low, omega_low; but
+# not temperature, iteration or generation.
+_LOOKS_LIKE_ERA = re.compile(r"(?<![a-z0-9])era(?![a-z0-9])|omega_?(low|high)", re.IGNORECASE)
 
 # verl's policy losses that select tokens by the covariance of log-probs and advantages.
 COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
@@ -27,7 +32,7 @@ SCALED_COVARIANCES = (
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
     ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
-    ("low", lambda c: -math.inf < c.low <= c.high, "finite (0 for no bound), at most high"),
+    ("low", lambda c: math.isfinite(c.low) and c.low <= c.high, "finite (0 for no bound), <= high"),
     ("high", lambda c: not math.isnan(c.high), "a number, inf for no bound"),
     ("top_fraction", lambda c: 0 < c.top_fraction <= 1, "a fraction in (0, 1]"),
     (
@@ -83,7 +88,7 @@ class EraConfig:
         wrong = [
             f"{prefix}{name} is {getattr(self, name)!r}; expected {expected}."
             for name, holds, expected in _RANGES
-            if not self._fulfils(holds)
+            if not self._fulfils(name, holds)
         ]
         if wrong:
             raise ValueError("\n".join(wrong))
@@ -111,15 +116,45 @@ class EraConfig:
             key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
             raise ValueError(f"{key}: {str(error).splitlines()[0]}") from None
 
-    def _fulfils(self, holds: Callable[["EraConfig"], bool]) -> bool:
+    def _fulfils(self, name: str, holds: Callable[["EraConfig"], bool]) -> bool:
+        value, is_switch = getattr(self, name), isinstance(getattr(EraConfig, name), bool)
         try:
-            return holds(self)
+            return isinstance(value, bool) == is_switch and holds(self)  # True is 1 to a comparison
         except TypeError:  # a comparison with a string or None, which OmegaConf would have refused
             return False
 
     @property
     def changes_training(self) -> bool:
         return self.enable and self.k != 1
+
+
+def refuse_elsewhere(config: Mapping[str, Any]) -> None:
+    """Refuse keys that look like ERA's, and its fields, outside of their place.
+
+    verl ignores a key that it does not know, so the training would go on without ERA.
+
+    Args:
+        config: verl's whole trainer configuration, of plain dicts.
+
+    Raises:
+        ValueError: naming each such key and its place.
+    """
+    places = {key.rpartition(".")[2]: key for key in (CONFIG_KEY, FORKING_KEY, BONUS_KEY)}
+    fields = [field.name for field in dataclasses.fields(EraConfig)]
+
+    def search(group: Mapping[str, Any], path: str) -> Iterator[str]:
+        for name, value in group.items():
+            key, place = f"{path}{name}", places.get(str(name), CONFIG_KEY)
+            beside = path in (f"{ACTOR}.", "actor_rollout_ref.") and name in fields
+            if key == place:
+                continue
+            if name in places or beside or _LOOKS_LIKE_ERA.search(str(name)):
+                yield f"{key} would be ignored: its place is {place}."
+            elif isinstance(value, Mapping):
+                yield from search(value, f"{key}.")
+
+    if found := list(search(config, "")):
+        raise ValueError("\n".join([*found, "Nothing was started."]))
 
 
 def refuse(config: Mapping[str, Any], rules: Iterable[tuple[Any, str, str]]) -> None:
@@ -152,17 +187,19 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         ERA's configuration.
 
     Raises:
-        ValueError: bad values in ERA's group; or settings that are silently wrong, all of them.
+        ValueError: keys of ERA's elsewhere; bad values in ERA's group; or settings that are
+            silently wrong, all of them.
     """
     from omegaconf import OmegaConf
 
     config = OmegaConf.create(config)
+    refuse_elsewhere(OmegaConf.to_container(config))
 
     def value(key, default=None):
         return OmegaConf.select(config, key, default=default)
 
     era = EraConfig.from_mapping(value(CONFIG_KEY))
-    loss_key, bonus_key = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.adaptive_entropy"
+    loss_key, bonus_key = f"{ACTOR}.policy_loss.loss_mode", BONUS_KEY
     loss_mode, fraction = value(loss_key), value(FORKING_KEY, 1)
     forking, covariance = fraction != 1, loss_mode in COVARIANCE_LOSSES
     megatron = value(f"{ACTOR}.strategy") == "megatron"
@@ -177,7 +214,11 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         (megatron and era.enable, f"{CONFIG_KEY}.enable", fsdp),
         (megatron and forking, FORKING_KEY, fsdp),
         (megatron and loss_mode == "gspo", loss_key, fsdp),
-        (not 0 < fraction <= 1, FORKING_KEY, "expected a number in (0, 1], 1 for all tokens"),
+        (
+            not isinstance(fraction, (int, float)) or not 0 < fraction <= 1,
+            FORKING_KEY,
+            "expected a number in (0, 1], 1 for all tokens; a text is none",
+        ),
         (
             forking and covariance,
             loss_key,

@@ -3,13 +3,21 @@
 """The actor's configurations with the group `era`, and what ERA does not go together with."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 from verl.workers import config as verl_config
 
-from era.language_config import ACTOR, CONFIG_KEY, COVARIANCE_LOSSES, SCALED_COVARIANCES, EraConfig, refuse
+from era.language_config import (
+    ACTOR,
+    CONFIG_KEY,
+    COVARIANCE_LOSSES,
+    SCALED_COVARIANCES,
+    EraConfig,
+    refuse,
+    refuse_elsewhere,
+)
 
 TRAINER_MODE = "era"
 
@@ -83,11 +91,10 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; a group `era` elsewhere; or settings that ERA does not go together with,
+        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that ERA does not go together with,
             all of them.
     """
-    if elsewhere := [key for key in _groups_called_era(OmegaConf.to_container(config)) if key != CONFIG_KEY]:
-        raise ValueError(f"{', '.join(elsewhere)}: ERA is set by {CONFIG_KEY} alone. Nothing was started.")
+    refuse_elsewhere(OmegaConf.to_container(config))
     actor = config.actor_rollout_ref.actor
     era = EraConfig.from_mapping(actor.get("era"))
     if era.enable:
@@ -98,14 +105,6 @@ def prepare(config: Any) -> EraConfig:
         with open_dict(actor):
             actor.pop("era", None)
     return era
-
-
-def _groups_called_era(config: dict, path: str = "") -> Iterator[str]:
-    for key, value in config.items():
-        if key == "era":
-            yield path + key
-        elif isinstance(value, dict):
-            yield from _groups_called_era(value, f"{path}{key}.")
 
 
 def check(config: Mapping[str, Any], era: EraConfig) -> None:

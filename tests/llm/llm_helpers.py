@@ -14,6 +14,22 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTOR_STEP = Path(__file__).with_name("actor_step.py")
+# Overrides of somebody who forgot or misplaced a part of the key, with hydra's plus; and the key that is named.
+ELSEWHERE = {
+    "actor_rollout_ref.era.enable=True": "actor_rollout_ref.era",
+    "actor_rollout_ref.rollout.era.enable=True": "actor_rollout_ref.rollout.era",
+    "trainer.era.k=2": "trainer.era",
+    "era.enable=True": "era",
+    "actor_rollout_ref.actor.era_enable=True": "actor_rollout_ref.actor.era_enable",
+    "actor_rollout_ref.actor.era-low=0.3": "actor_rollout_ref.actor.era-low",
+    "actor_rollout_ref.actor.ERA.enable=True": "actor_rollout_ref.actor.ERA",
+    "actor_rollout_ref.actor.use_era=True": "actor_rollout_ref.actor.use_era",
+    "actor_rollout_ref.actor.policy_loss.omega_low=0.3": "actor_rollout_ref.actor.policy_loss.omega_low",
+    "actor_rollout_ref.actor.low=0.3": "actor_rollout_ref.actor.low",
+    "actor_rollout_ref.top_fraction=0.1": "actor_rollout_ref.top_fraction",
+    "actor_rollout_ref.actor.forking_fraction=0.2": "actor_rollout_ref.actor.forking_fraction",
+    "actor_rollout_ref.adaptive_entropy.target=0.5": "actor_rollout_ref.adaptive_entropy",
+}
 
 
 def load(path, name):
@@ -39,3 +55,20 @@ def take_steps(tree, settings, processes=1, script=ACTOR_STEP, python=sys.execut
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stdout + result.stderr
         return torch.load(files[1], weights_only=False)
+
+
+def keys_taken_for_era(tree, folders):
+    """What refuse_elsewhere says of the configurations that upstream has in these folders of a tree."""
+    from omegaconf import OmegaConf
+
+    from era.language_config import refuse_elsewhere
+
+    files = [file for folder in folders for file in sorted((tree / folder).rglob("*.yaml"))]
+    assert len(files) > 3
+    said = []
+    for file in files:
+        try:
+            refuse_elsewhere(OmegaConf.to_container(OmegaConf.load(file)))
+        except ValueError as error:
+            said.append(f"{file}: {error}")
+    return said

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
+from llm_helpers import ELSEWHERE, keys_taken_for_era
 
-from era.language_config import EraConfig, check_trainer_config
+from era.language_config import EraConfig, check_trainer_config, refuse_elsewhere
 
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
@@ -36,6 +37,22 @@ def test_bad_values_are_refused_with_the_full_key(name):
             EraConfig.from_mapping({name: value})
     with pytest.raises(ValueError):
         EraConfig.from_mapping(True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"low": math.inf, "high": math.inf}, {"low": -math.inf}, {"enable": 1}, {"compile": "yes"}]
+    + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage")],
+    ids=str,
+)
+def test_bad_values_in_python(fields):
+    with pytest.raises(ValueError, match=rf"^{next(iter(fields))} is .*; expected"):
+        EraConfig(**fields, prefix="")
+
+
+def test_values_as_text_act():
+    text = {"enable": "true", "low": "0.3", "high": "inf", "top_k": "20"}
+    assert EraConfig.from_mapping(text) == EraConfig(enable=True, low=0.3, high=math.inf, top_k=20)
 
 
 def test_good_values():
@@ -112,6 +129,20 @@ ALWAYS = [
 BAD_BONUS = [BONUS, [*ON, *BONUS], [*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"]]
 REFUSED = [(overrides, overrides[-1]) for overrides in (*([*ON, *each] for each in ONLY_WITH_ERA), *ALWAYS)]
 REFUSED += [(overrides, f"{ACTOR}.adaptive_entropy") for overrides in BAD_BONUS]
+REFUSED += [([f"{LOSS}.forking_fraction='0.2'"], f"{FORKING}: expected a number")]  # a text
+
+
+@pytest.mark.parametrize("override", ELSEWHERE)
+def test_keys_of_era_elsewhere_are_refused(start, override):
+    named = re.escape(ELSEWHERE[override])
+    with pytest.raises(ValueError, match=rf"^{named} would be ignored: its place is actor_rollout_ref\.actor\."):
+        start(f"+{override}")
+
+
+def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl, patched_verl):
+    assert keys_taken_for_era(upstream_verl, ["verl"]) + keys_taken_for_era(patched_verl, ["recipe"]) == []
+    words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
+    refuse_elsewhere({"trainer": dict.fromkeys(words)})
 
 
 @pytest.mark.parametrize("overrides, named", REFUSED)

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import environment
+import llm_helpers
 import pytest
 
 environment.require()
@@ -25,7 +26,6 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ERA}k=0.5", f"{ERA}low=9"], ["era.k is 0.5", "era.low is 9"]),
     ([f"+{ERA}lwo=0.3"], ["lwo"]),
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
-    (["+trainer.era.k=2"], ["trainer.era: ERA is set by actor_rollout_ref.actor.era alone"]),
     (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
     (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
     ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
@@ -64,6 +64,20 @@ def test_what_would_be_silently_wrong_is_refused(compose, overrides, words):
         prepare(compose(ON, *overrides))
     for word in words or (item for item in overrides if item not in (*MEGATRON, *VEOMNI)):
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("override", llm_helpers.ELSEWHERE)
+def test_keys_of_era_elsewhere_are_refused(compose, override):
+    from era.verl.launch import prepare
+
+    with pytest.raises(ValueError) as error:
+        prepare(compose(f"+{override}"))
+    assert str(error.value).startswith(f"{llm_helpers.ELSEWHERE[override]} would be ignored: its place is {ACTOR}")
+
+
+@pytest.mark.parametrize("version", environment.VERSIONS)
+def test_verls_own_keys_are_not_taken_for_eras(version):
+    assert llm_helpers.keys_taken_for_era(environment.tree_of(version), ["verl/trainer/config"]) == []
 
 
 @pytest.mark.parametrize("overrides, target", ACCEPTED)
