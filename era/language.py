@@ -10,15 +10,24 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-All entropies are in nats. This file needs only torch and the standard library. The configuration is
-in era/language_config.py; what moves these quantities through verl is in era/verl/worker.py, and in
-verl/utils/era_fsdp.py of a patched checkout.
+All entropies are in nats. This file needs only torch, the standard library and language_config.py
+beside it, which has the configuration and the ranges of its values. What moves these quantities
+through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patched checkout.
 """
 
+import importlib
 import math
 from fractions import Fraction
 
 import torch
+
+# language_config.py, beside this file; era_config.py in a patched checkout, where this is era.py.
+_EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
+
+
+def _check(**fields: float) -> None:
+    """Raises ValueError where one of them is not what EraConfig promises for the field."""
+    _EraConfig(**fields, prefix="")
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
@@ -26,9 +35,20 @@ def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
 
     The product is exact: in floating point 0.29 x 100 is 28.999..., whose floor is one too low.
     top_fraction stands for the nearest fraction with a denominator of up to 1e9: 0.29 is 29 / 100.
+
+    Args:
+        length: whole numbers, any shape and dtype that holds them.
+        top_fraction: in (0, 1].
+
+    Returns:
+        int64, the shape of length.
+
+    Raises:
+        ValueError: top_fraction is out of range.
     """
-    exact = Fraction(top_fraction).limit_denominator(10**9)
-    count = length.long() * exact.numerator // exact.denominator
+    _check(top_fraction=top_fraction)
+    length, exact = length.long(), Fraction(top_fraction).limit_denominator(10**9)
+    count = length * exact.numerator // exact.denominator
     return count.clamp(min=1).minimum(length)
 
 
@@ -38,16 +58,20 @@ def split_entropy(
     """Mean entropy of each response's forking tokens and of its other tokens.
 
     Args:
-        entropy: (bsz, response_length) token entropies in nats; values outside the mask are
-            ignored, NaN included.
+        entropy: (bsz, response_length) token entropies in nats, any floating dtype; values outside
+            the mask are ignored, NaN included.
         response_mask: (bsz, response_length), bool or 0/1.
-        top_fraction: share of the tokens, those of highest entropy, that count as forking; at least
-            one of them.
+        top_fraction: share of the tokens in (0, 1], those of highest entropy, that count as
+            forking; at least one of them.
 
     Returns:
-        Two tensors (bsz,) of entropy's dtype: the mean over the max(1, floor(top_fraction x
+        Two tensors (bsz,), fp32 (fp64 for fp64): the mean over the max(1, floor(top_fraction x
         length)) largest entropies, and the mean over the rest; NaN where there is no such token.
+
+    Raises:
+        ValueError: top_fraction is out of range.
     """
+    entropy = entropy.to(torch.promote_types(entropy.dtype, torch.float32))  # fp16 sums overflow
     mask = response_mask.bool()
     length = mask.sum(-1, keepdim=True)
     top_count = forking_count(length, top_fraction)
@@ -65,7 +89,7 @@ def response_entropy(
 ) -> torch.Tensor:
     """H_resp: mean of each response's max(1, floor(top_fraction x length)) largest token entropies.
 
-    Args and dtypes as `split_entropy`.
+    Args, dtypes and errors as `split_entropy`.
 
     Returns:
         (bsz,) in nats; NaN for an empty response.
@@ -91,13 +115,17 @@ def logit_scale(
         response_entropy: (bsz,) H_resp in nats; NaN scales nothing.
         advantages: (bsz, response_length).
         response_mask: (bsz, response_length), bool or 0/1.
-        low, high: omega_low <= omega_high in nats.
-        k: the factor, >= 1.
-        min_advantage: only tokens with a larger advantage are scaled.
+        low, high: omega_low <= omega_high in nats; low is finite, high may be inf.
+        k: the factor, >= 1 and finite.
+        min_advantage: only tokens with a larger advantage are scaled; finite and >= 0.
 
     Returns:
         (bsz, response_length), fp32 (fp64 for fp64 advantages): k, 1/k or 1.
+
+    Raises:
+        ValueError: low, high, k or min_advantage is out of range.
     """
+    _check(low=low, high=high, k=k, min_advantage=min_advantage)
     eligible = response_mask.bool() & (advantages > min_advantage)
     entropy = response_entropy.unsqueeze(-1)
     scale = torch.ones_like(advantages, dtype=torch.promote_types(advantages.dtype, torch.float32))
@@ -120,14 +148,18 @@ def metric_sums(
 
     Args:
         entropy, rest: as `split_entropy` returns them, (bsz,) in nats.
-        mask: response tokens, (bsz, T).
+        mask: response tokens, (bsz, T), bool or 0/1.
         scale: as `logit_scale` returns it, (bsz, T).
         low, high, top_fraction: those of `logit_scale` and `split_entropy`.
 
     Returns:
         Sums and counts, (10,) in fp64.
+
+    Raises:
+        ValueError: low, high or top_fraction is out of range.
     """
-    length = mask.sum(-1)
+    _check(low=low, high=high)
+    length = mask.bool().sum(-1)  # a mask in bf16 would count 601 tokens as 600
     top_count = forking_count(length, top_fraction)
     rest_count = length - top_count
     known = ~entropy.isnan()

@@ -38,6 +38,7 @@ import importlib
 import importlib.util
 import logging
 import math
+import numbers
 from typing import Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
@@ -112,8 +113,9 @@ def policy_terms(
     Args:
         logits: (..., vocabulary), any floating dtype; computed in fp32 (fp64 for fp64).
         labels: (...) int64; outside the mask any value is allowed.
-        scale: (...) positive factors, constants for the gradient; None for 1.
-        temperature: a positive number, or (...) of them, constants for the gradient.
+        scale: (...) positive, finite factors, constants for the gradient; None for 1.
+        temperature: a positive, finite number, or (...) of them, constants for the gradient. Where
+            `mask` is 0 neither matters.
         top_k: normalise the scaled log-probs over this many largest logits. None, or a number not
             below the size of the vocabulary, takes all of them.
         original, entropy: also return these.
@@ -129,8 +131,10 @@ def policy_terms(
         without a gradient.
 
     Raises:
-        ValueError: a shape that does not fit the logits; top_k < 1; inplace_backward with logits
-            that are a leaf of the graph.
+        ValueError: a shape that does not fit the logits; logits of whole numbers; scale or
+            temperature out of range, where it is a number or a tensor on the CPU (a GPU's values
+            are not waited for); top_k < 1; inplace_backward with logits that are a leaf of the
+            graph.
         RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
     owner = logits if logits._base is None else logits._base
@@ -159,14 +163,14 @@ def branch_log_probs(
     """Log-probs of the labels under every scale that Eq. llm can choose, and the entropy.
 
     Args:
-        k: the factor of Eq. llm, >= 1; k = 2 takes one exponential instead of three.
+        k: the factor of Eq. llm, >= 1 and finite; k = 2 takes one exponential instead of three.
         The others are as for `policy_terms`.
 
     Raises:
-        ValueError: as `policy_terms`; k < 1.
+        ValueError: as `policy_terms`; k is out of range.
     """
-    if not k >= 1:
-        raise ValueError(f"k is {k}; expected a number >= 1, the factor on the logits of Eq. llm.")
+    if not 1 <= k < math.inf:
+        raise ValueError(f"k is {k}; expected a finite number >= 1, the factor of Eq. llm.")
     matrix, rows = as_rows(logits, labels, None, temperature, mask)
     top_k = checked_top_k(top_k, logits.size(-1))
     scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
@@ -489,6 +493,8 @@ def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Rows]:
     """The logits as a matrix, and the others as its Rows."""
+    if not logits.is_floating_point():
+        raise ValueError(f"logits are {logits.dtype}; expected a floating dtype.")
     shape = logits.shape[:-1]
     if labels.shape != shape:
         raise ValueError(
@@ -505,17 +511,29 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
         values = torch.as_tensor(values, dtype=torch.double, device=logits.device)
         return values.expand(shape).reshape(-1, 1)
 
+    def positive(name, values):
+        result = column(name, values)
+        # Only values that need not be waited for, and that a compiler does not trace.
+        number = not isinstance(values, torch.Tensor)
+        if (number or result.device.type == "cpu") and not torch.compiler.is_compiling():
+            given = torch.tensor(values, dtype=torch.double) if number else result[active]
+            wrong = given[~((given > 0) & (given < math.inf))]
+            if len(wrong):
+                raise ValueError(f"{name} is {wrong[0].item()}; expected positive, finite numbers.")
+        return result
+
     active = column("mask", 1 if mask is None else mask) != 0
-    scale = column("logit_scale", 1 if scale is None else scale)
+    scale = positive("logit_scale", 1 if scale is None else scale)
     # Outside the mask labels may be padding, such as -100, which is not an index.
     labels = torch.where(active, labels.reshape(-1, 1), 0)
-    rows = Rows(labels, scale, column("temperature", temperature), active)
+    rows = Rows(labels, scale, positive("temperature", temperature), active)
     return logits.reshape(-1, logits.size(-1)), rows
 
 
 def checked_top_k(top_k: Optional[int], vocabulary: int) -> Optional[int]:
-    """top_k, or None where that means all logits. Raises ValueError below 1."""
-    if top_k is not None and top_k < 1:
+    """top_k, or None where that means all logits. Raises ValueError for no whole number >= 1."""
+    whole = isinstance(top_k, numbers.Integral) and not isinstance(top_k, bool)
+    if top_k is not None and not (whole and top_k >= 1):
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
     return None if top_k is None or top_k >= vocabulary else top_k
 

@@ -64,6 +64,41 @@ def test_the_count_of_forking_tokens_for_every_length(era):
         assert era.forking_count(length, float(exact)).tolist() == expected
 
 
+@pytest.mark.parametrize("dtype, length", [(torch.bfloat16, 601), (torch.float16, 16383)])
+def test_half_precision_counts_and_averages_exactly(era, dtype, length):
+    """16,383 entropies of 5 nats have a sum beyond fp16."""
+    mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
+    for fraction in (0.2, 1.0):
+        top, rest = era.split_entropy(entropy, mask, fraction)
+        sums = era.metric_sums(top, rest, mask, mask + 1, low=0.45, high=3.0, top_fraction=fraction).tolist()
+        count = math.floor(Fraction(str(fraction)) * length)
+        counts = [10, 0, 2, 2, 2 * length, 2 * length, 10 * count, 2 * count]
+        assert top.dtype == torch.float32 and sums == [*counts, 10 * (length - count), 2 * (length - count)]
+
+
+SCALE, SUMS = {"low": 0.45, "high": 3.0, "k": 2.0}, {"low": 0.45, "high": 3.0, "top_fraction": 0.2}
+OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
+    *(("logit_scale", SCALE | {"k": k}) for k in (0.5, 0.0, -2.0, math.inf, math.nan)),
+    *(("logit_scale", SCALE | {"low": low}) for low in (4.0, math.nan, math.inf, -math.inf)),
+    *(("logit_scale", SCALE | {"high": high}) for high in (0.1, math.nan)),
+    *(("logit_scale", SCALE | {"min_advantage": bound}) for bound in (-0.1, math.nan, math.inf)),
+    *(("metric_sums", SUMS | wrong) for wrong in ({"low": 4.0}, {"high": math.nan}, {"top_fraction": 0.0})),
+    *(
+        (name, {"top_fraction": fraction})
+        for name in ("split_entropy", "response_entropy", "forking_count")
+        for fraction in (0.0, -0.2, 1.1, math.nan)
+    ),
+]
+
+
+@pytest.mark.parametrize("name, arguments", OUT_OF_RANGE, ids=str)
+def test_ranges_are_held(era, name, arguments):
+    h, tokens = torch.ones(2), torch.ones(2, 3)
+    tensors = {"logit_scale": (h, tokens, tokens), "metric_sums": (h, h, tokens, tokens), "forking_count": (h,)}
+    with pytest.raises(ValueError, match=r"^(low|high|k|min_advantage|top_fraction) is .*; expected"):
+        getattr(era, name)(*tensors.get(name, (tokens, tokens)), **arguments)
+
+
 def test_top_and_rest_partition_the_response(era):
     torch.manual_seed(0)
     entropy, mask = torch.rand(50, 37, dtype=torch.double), torch.rand(50, 37) < 0.7

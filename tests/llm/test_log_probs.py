@@ -354,11 +354,33 @@ def test_wrong_arguments_are_named():
         "logit_scale has": lambda: logprobs(logits, labels, torch.ones(3)),
         "temperature has": lambda: policy_terms(logits, labels, temperature=torch.ones(2)),
         "mask has": lambda: branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2)),
-        "k is 0.5": lambda: branch_log_probs(logits, labels, 0.5),
-        "top_k is 0": lambda: fused_policy_terms(logits, torch.zeros(5, 4), labels, top_k=0),
+        "logits are torch.int64": lambda: policy_terms(logits.long(), labels),
     }.items():
         with pytest.raises(ValueError, match=word):
             use()
+    for k in (0.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"k is {k}; expected"):
+            branch_log_probs(logits, labels, k)
+    for top_k in (0, 2.0, True):
+        with pytest.raises(ValueError, match=f"top_k is {top_k}; expected"):
+            fused_policy_terms(logits, torch.zeros(5, 4), labels, top_k=top_k)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_scales_and_temperatures_are_positive_and_finite_inside_the_mask(wrong):
+    logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
+    values, mask = torch.ones(2, 3), torch.ones(2, 3)
+    values[1, 2] = wrong
+    for use in (
+        lambda value, **more: policy_terms(logits, labels, temperature=value, **more),
+        lambda value, **more: branch_log_probs(logits, labels, 2.0, value, **more),
+        lambda value, **more: fused_policy_terms(logits, torch.zeros(5, 4), labels, temperature=value, **more),
+        lambda value, **more: policy_terms(logits, labels, scale=value, **more),
+    ):
+        for value in (wrong, values):
+            with pytest.raises(ValueError, match=f"(temperature|logit_scale) is {wrong}; expected"):
+                use(value, mask=mask)
+        use(values, mask=mask * (values == 1))
 
 
 def test_sharpening_raises_the_entropy_of_a_sampled_update():
