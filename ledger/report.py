@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -161,7 +161,7 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
         seeds = "" if entry.gain else f"{numbers.seeds.min()} of {max(numbers.seeds.min(), entry.seeds)}"
         end = {"seeds": seeds, "state": f"{SYMBOLS[state]} {state}"} if state != NOT_RUN else {}
         end = {name: text.replace(" ", NO_BREAK) for name, text in end.items()}
-        for kind, cells in _cells(numbers):
+        for kind, cells in _cells(numbers) or [("ours", ["–"] * len(numbers))]:
             metrics = {names.get(metric, metric): cell for metric, cell in zip(numbers.index, cells)}
             lines.append({**begin, "": kind, **metrics, **end})
             begin, end = {"row": ""}, {}
@@ -169,15 +169,19 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
     return table if any(entry.paper for entry in entries) else table.drop(columns="")
 
 
-def _cells(numbers: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+def _cells(numbers: pd.DataFrame) -> list[tuple[str, list[str]]]:
     """The paper's numbers as it prints them, ours, and the difference, as far as there are any."""
     lines, over = list(numbers.itertuples()), ", ".join(filter(None, numbers.over.unique()))
+    found = []
     if numbers.paper.notna().any():
-        yield "paper", [f"{line.paper}" + ("" if math.isnan(line.error) else f"{PM}{line.error}") for line in lines]
+        papers = [f"{line.paper}" + ("" if math.isnan(line.error) else f"{PM}{line.error}") for line in lines]
+        found.append(("paper", papers))
     if numbers.ours.notna().any():
-        yield f"ours, ± over {over}" if over else "ours", [with_interval(line.ours, line.half) for line in lines]
+        ours = [with_interval(line.ours, line.half) for line in lines]
+        found.append((f"ours, ± over {over}" if over else "ours", ours))
     if numbers.difference.notna().any():
-        yield "difference", [_difference(line) for line in lines]
+        found.append(("difference", [_difference(line) for line in lines]))
+    return found
 
 
 def _difference(line) -> str:

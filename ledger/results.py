@@ -70,7 +70,8 @@ def wanted_of(paper: Paper) -> dict[tuple[bool, str], Wanted]:
     found: dict[tuple[bool, str], Wanted] = {}
     for entry in paper.entries.values():
         wanted = found.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
-        wanted.metrics |= {*entry.metrics, *(c.metric for c in paper.claims.values() if entry.row in c.rows)}
+        of_claims = {claim.metric for claim in paper.claims.values() if entry.row in claim.rows}
+        wanted.metrics |= {*entry.metrics, *of_claims} - {""}
         wanted.at_step = min(filter(None, (wanted.at_step, entry.at_step)), default=None)
     return found
 
@@ -332,9 +333,16 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
         result.values[name] = 100 * one["accuracy"]
         if one["standard_error"] is not None:
             errors[name] = 100 * one["standard_error"]
-        if one["pass_at"]:
+        metric = f"pass@k/{name}"
+        if one["pass_at"] and metric in wanted.metrics:
             shares = {int(k): 100 * share for k, share in one["pass_at"].items()}
-            result.curves[f"pass@k/{name}"] = pd.Series(shares, dtype=float).sort_index()
+            curve = pd.Series(shares, dtype=float).sort_index()
+            if list(curve.index) != [2**i for i in range(one["samples_per_problem"].bit_length())]:
+                result.without[metric] = "k is not 1, 2, 4 and so on, up to the samples of a problem"
+            elif not curve.is_monotonic_increasing:
+                result.without[metric] = "it falls with k"
+            else:
+                result.curves[metric] = curve
     six = paper.tolerances["answers"]["answers"].keys()
     if six <= result.values.keys():
         result.values["average"] = float(np.mean([result.values[name] for name in six]))
