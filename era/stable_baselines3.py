@@ -27,12 +27,11 @@ try:
     from stable_baselines3.common.distributions import DiagGaussianDistribution
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.policies import ActorCriticPolicy
-    from stable_baselines3.common.preprocessing import get_action_dim, is_image_space
+    from stable_baselines3.common.preprocessing import get_action_dim
     from stable_baselines3.common.torch_layers import (
         BaseFeaturesExtractor,
         CombinedExtractor,
         FlattenExtractor,
-        NatureCNN,
     )
     from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
     from stable_baselines3.sac.policies import Actor, SACPolicy
@@ -61,10 +60,8 @@ def check_policy(action_space: spaces.Space, use_sde: bool) -> None:
 
 
 def features_extractor(observation_space: spaces.Space) -> type[BaseFeaturesExtractor]:
-    """That of stable-baselines3's MultiInputPolicy, CnnPolicy or MlpPolicy, by the observations."""
-    if isinstance(observation_space, spaces.Dict):
-        return CombinedExtractor
-    return NatureCNN if is_image_space(observation_space) else FlattenExtractor
+    """That of stable-baselines3's MultiInputPolicy for dictionaries, of its MlpPolicy otherwise."""
+    return CombinedExtractor if isinstance(observation_space, spaces.Dict) else FlattenExtractor
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
@@ -97,7 +94,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         target_entropy: H0 per action dimension, in nats.
         log_std_min, log_std_max: range of ln sigma.
         features_extractor_class: by default that of stable-baselines3's MultiInputPolicy for Dict
-            observations, of its CnnPolicy for images and of its MlpPolicy for all others.
+            observations and of its MlpPolicy for all others. For images take NatureCNN.
         The others are stable-baselines3's.
 
     Raises:
