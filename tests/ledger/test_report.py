@@ -9,6 +9,7 @@ import pytest
 import synthetic
 from test_verdicts import curves_of, judge, of_paper, with_numbers
 
+import reproduce
 from ledger import figures, report, results
 from ledger.verdicts import Judged
 
@@ -49,10 +50,12 @@ def test_the_papers_numbers_stand_beside_ours(paper, written):
 class Reader(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.stack, self.links = [], []
+        self.stack, self.links, self.sources, self.headings = [], [], [], 0
 
     def handle_starttag(self, tag, attributes):
         self.links += [value for name, value in attributes if name == "href"]
+        self.sources += [value for name, value in attributes if name == "src" and not value.startswith("data:")]
+        self.headings += tag in ("h1", "h2", "h3")
         if tag not in ("img", "meta", "br", "hr"):
             self.stack.append(tag)
 
@@ -83,6 +86,56 @@ def test_everything_that_was_run_is_on_the_page_once_and_its_links_lead_somewher
     assert reader.stack == [] and len(reader.links) >= 8
     for link in reader.links:
         assert not link.startswith(("http", "/")) and (out / link).resolve().exists(), link
+
+
+HOSTILE = (
+    *("![x](http://a.example/x.png)", "<img src=http://a.example/x.png>", "[x](javascript:alert)", "http://a.example"),
+    *("\n# heading", "a\n\n<script>", "\x1b[2J\x1b]0;title\x07", "| a | b |", "`code` *all* $x$", "\u202edesrever"),
+    *("\udcff\ud800", "&lt;b&gt;", "x" * 100_000),
+)
+
+
+@pytest.mark.parametrize("place", ["record", "folder"])
+def test_what_a_record_says_is_shown_and_not_obeyed(paper, places, tmp_path, capsys, place):
+    """On the terminal, in Markdown and in HTML."""
+    for number, text in enumerate(HOSTILE):
+        folder = places / f"results/control/{number}/HalfCheetah-v4-ppo_era-seed{number}"
+        if place == "folder":
+            folder = folder.parent / re.sub("[/\ud800]", "", text)[:200] / folder.name
+        synthetic.control_run(folder, as_paper=False, added=[text if place == "record" else "--lr"])
+    assert reproduce.main(["report"]) == 0
+    page = (places / "results/report/index.html").read_text()
+    text = (places / "results/report/report.md").read_text().replace(report.NO_BREAK, " ")
+    errors = capsys.readouterr().err
+    for shown in (text, errors):
+        assert all(c.isprintable() or c == "\n" for c in shown) and max(map(len, shown.splitlines())) < 4000
+    assert len(errors.splitlines()) == text.count("was not trained as the recipe says") == len(HOSTILE)
+    reader = Reader()
+    reader.feed(page)
+    assert reader.stack == [] and not reader.sources and not [link for link in reader.links if "a.example" in link]
+    assert reader.headings == len(re.findall("^#+ ", text, re.MULTILINE)) and "desrever" in page
+
+
+def test_curves_that_another_picture_has_are_not_drawn_again(paper, written):
+    """PPO's are in two figures, and twice in one of them, until other rows of these were run."""
+    judged = judge(paper, curves_of(paper, "ppo", "eval_avg_return", 100, seeds=2))
+    text, _, _ = written(judged)
+    places = {place.id: list(figures.panels(judged, place)) for place in paper.places.values()}
+    assert [len(places[id]) for id in ("fig:ablation_llm_tricks", "fig:gym_ppo")] == [2, 4]
+    assert len(re.findall(r"^!\[.*HalfCheetah-v4: return of PPO ", text, re.MULTILINE)) == 0
+    assert len(re.findall(r"^!\[[^\n]*return of PPO \(2 of 10 seeds\)\]", text, re.MULTILINE)) == 1
+    assert "- HalfCheetah-v4, return: what was run of it is drawn in LLM techniques in PPO" in text
+    both = judge(paper, [item for row in ("ppo", "ppo-era") for item in curves_of(paper, row, "eval_avg_return", 9, 2)])
+    text, _, _ = written(both)
+    assert (
+        len(re.findall(r"^!\[[^\n]*HalfCheetah-v4: return of PPO \(2 of 5 seeds\), PPO-ERA", text, re.MULTILINE)) == 1
+    )
+    assert "selective high-entropy training, return: what was run of it is drawn in PPO and PPO-ERA" in text
+
+
+def test_a_row_whose_runs_all_lack_the_metric_is_in_the_table(paper, written):
+    text, _, _ = written(judge(paper, curves_of(paper, "obac", "other", 1.0, seeds=1)))
+    assert "| OBAC, h1-walk-v0 | – | 0 of 10 |" in text.replace(report.NO_BREAK, " ")
 
 
 def test_a_figure_says_how_many_seeds_and_its_bands_are_students(paper):
