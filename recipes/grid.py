@@ -191,10 +191,9 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
                 lacks = f" and {host.why_not_whole(run)}" if code == 0 else ""
-                again = (
-                    f"\n  To train it from its start, move {run.folder} away." if lacks and host.checkpoint(run) else ""
-                )
-                return f"ended with exit code {code}{lacks}.{again}\n  The end of {run.folder / LOG}:{tail}"
+                if lacks and host.checkpoint(run):
+                    lacks += f".\n  To train it from its start, move {run.folder} away"
+                return f"ended with exit code {code}{lacks}.\n  The end of {run.folder / LOG}:{tail}"
         host.complete_record(run)
         return ""
 
@@ -398,6 +397,8 @@ def sort_out(host: Host, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         for run, reason in reasons.items()
         if reason
     ]
+    # Names of files may have line breaks, which DRY_RUN's output would give to a shell.
+    lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
     return [run for run in runs if not reasons[run]], lines
 
 

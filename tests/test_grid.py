@@ -134,7 +134,7 @@ ODD = {
     "a lock that is a link": (link_to(".lock"), ".lock is a link, and the launcher writes there"),
     "a log that is a link": (link_to("log.txt"), "log.txt is a link, and the launcher writes there"),
     "a lock that is a FIFO": (lambda folder: os.mkfifo(folder / ".lock"), ".lock is neither a file nor a folder"),
-    "a curve that is a FIFO": (lambda folder: os.mkfifo(folder / "steps.csv"), "steps.csv is neither a file nor"),
+    "a FIFO with a line break": (lambda folder: os.mkfifo(folder / "steps\n.csv"), "steps .csv is neither a file nor"),
     "an open quote": (lambda folder: (folder / "command.txt").write_text("count 'one"), "No closing quotation"),
     "bytes": (lambda folder: (folder / "command.txt").write_bytes(b"\xff\0"), "command.txt is not a command"),
     "a folder for a file": (no_folder, "NotADirectoryError"),

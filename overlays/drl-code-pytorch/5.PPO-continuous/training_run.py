@@ -77,6 +77,11 @@ class TrainingRun:
                 "to resume it, or name a file in another folder."
             )
         if before.get("finished") is True:
+            if reason := run_json.why_not_whole(self.folder):
+                sys.exit(
+                    f"error: {self.folder} says that it holds this run, finished, but {reason}. "
+                    "Move it away to train the run again."
+                )
             print(f"{self.folder} holds this run, finished")
             sys.exit()
         self.cpu_before = 0.0
