@@ -16,6 +16,7 @@ the mixin gives it those of the policy that ERA has transformed (era/language.py
 import copy
 import dataclasses
 import functools
+import inspect
 import math
 import re
 import types
@@ -37,6 +38,7 @@ OLDEST, NEWEST = "1.10.0", "1.16.0"  # of those that tests ran with: docs/llm/tr
 try:
     import trl
     from accelerate.utils import is_peft_model
+    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 except ModuleNotFoundError as error:
     if error.name != "trl":
@@ -53,6 +55,10 @@ OVERRIDDEN = (
 )
 
 
+def _is_of_trl(method: Callable) -> bool:
+    return method.__module__.partition(".")[0] == "trl"
+
+
 def check_trl(installed: str, trainer: type) -> None:
     """Check that ERA's methods fit this TRL. Warns of a release newer than NEWEST.
 
@@ -62,7 +68,7 @@ def check_trl(installed: str, trainer: type) -> None:
 
     Raises:
         ImportError: a release older than OLDEST, whose methods return something else, or one
-            without a method that ERA overrides.
+            without a method that ERA overrides, or whose methods another package has replaced.
     """
     version, oldest, newest = (
         tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
@@ -74,6 +80,12 @@ def check_trl(installed: str, trainer: type) -> None:
             f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
             f"ERA. {INSTALL}"
         )
+    methods = [getattr(trainer, name) for name in OVERRIDDEN]
+    if others := sorted({one.__module__ for one in methods if not _is_of_trl(one)}):
+        raise ImportError(
+            f"{', '.join(others)} has replaced methods of TRL's GRPOTrainer by its own, in which "
+            "ERA cannot act (Unsloth does that). Import era.trl before it"
+        )
     if version > newest:
         warnings.warn(
             f"era.trl was tested with TRL {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
@@ -82,6 +94,11 @@ def check_trl(installed: str, trainer: type) -> None:
 
 
 check_trl(trl.__version__, GRPOTrainer)
+
+# Of a batch, (B, T): what ERA decided, and what it was decided for.
+_TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale")
+# Methods of a trainer through which an update reaches ERA.
+_ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
 
 
 def _field(name: str, text: str) -> Any:
@@ -93,7 +110,8 @@ class EraGRPOConfig(GRPOConfig):
     """TRL's GRPOConfig with the fields of `era.language_config.EraConfig`, prefixed with era_.
 
     Raises:
-        ValueError: on construction, for fields out of range, all of them, by name.
+        ValueError: on construction, for fields out of range, all of them, by name, and for fields
+            that differ from their defaults without era_enable=True.
         TypeError: a trainer without ERA takes this configuration with era_enable=True.
     """
 
@@ -113,9 +131,9 @@ class EraGRPOConfig(GRPOConfig):
         fields = [one for one in dataclasses.fields(self) if one.name.startswith("era_")]
         set_ = [one.name for one in fields if getattr(self, one.name) != one.default]
         if set_ and not self.era_enable:
-            warnings.warn(
-                f"{', '.join(set_)} without era_enable=True: this trains without ERA.",
-                stacklevel=3,
+            raise ValueError(
+                f"{', '.join(set_)} without era_enable=True, so that this would train without ERA. "
+                "Set era_enable=True, or leave ERA's other fields out."
             )
 
     def era_config(self) -> EraConfig:
@@ -157,10 +175,22 @@ class EraMixin:
     then come from one more product with the head, without a second pass through the model.
 
     Raises:
-        TypeError: on construction, arguments that are not an EraGRPOConfig, or a trainer that is
+        TypeError: when a class puts the mixin behind GRPOTrainer. On construction, arguments that
+            are not an EraGRPOConfig or have unknown attributes named era..., or a trainer that is
             not a GRPOTrainer.
         ValueError: on construction, what ERA does not go together with, all of it.
+        RuntimeError: in a step, where a class between this one and TRL's, or one derived from it,
+            keeps ERA from acting, or parts what ERA decided from the rows for which it did.
     """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if GRPOTrainer in order and order.index(GRPOTrainer) < order.index(EraMixin):
+            raise TypeError(
+                f"{cls.__name__}: GRPOTrainer precedes EraMixin, so that ERA would not act. Put "
+                "EraMixin first among the bases."
+            )
 
     def __init__(self, *args, **kwargs):
         if not isinstance(self, GRPOTrainer):
@@ -172,13 +202,22 @@ class EraMixin:
                 "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
                 "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
             )
+        known = [field.name for field in dataclasses.fields(config)]
+        if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
+            raise TypeError(
+                f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
+                f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
+            )
         marked = config._in_era_trainer()
         args = [marked if one is config else one for one in args]
         kwargs = {name: marked if one is config else one for name, one in kwargs.items()}
         super().__init__(*args, **kwargs)
         self.era = self.args.era_config()
         self._era_update = None  # the micro-batch of an update, while its loss is computed
-        self._era_sampled = None  # Branches, while a batch is generated and scored
+        self._era_sampled = None  # ids and Branches, while a batch is generated and scored
+        self._era_acted = False  # since the last step of the optimizer
+        if self.era.enable:
+            self.add_callback(_EachStep(self))
         if self.era.changes_training:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
@@ -190,25 +229,56 @@ class EraMixin:
         self._era_sampled = []
         try:
             output = super()._generate_and_score_completions(inputs)
-            # By identity: with PEFT the reference policy is this model too, without its adapter.
-            old = output.get("old_per_token_logps")
-            branches = next((b for b in self._era_sampled if b["original"] is old), None)
+            sampled = self._era_sampled
         finally:
             self._era_sampled = None
-        if old is not None and branches is None:
+        old = output.get("old_per_token_logps")
+        if old is None:
+            return output
+        ids, mask = output["completion_ids"], _loss_mask(output)
+        # With PEFT the reference policy is this model too, without its adapter.
+        for branches in sampled:
+            of_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
+            if of_rows and not (mask > branches["mask"]).any():
+                break
+        else:
             raise self._era_moved(
-                "_generate_and_score_completions gave old log-probs that ERA did not make"
+                "_generate_and_score_completions gave answers with old log-probs that ERA did not "
+                "make, as where rows are replaced, replayed or reordered"
             )
-        if branches is not None:
-            mask = _loss_mask(output)
-            scale = self._era_decide(branches["entropy"], output, mask)
-            index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
-            # TRL shuffles and splits these with the rest of the batch. A token outside the mask, a
-            # tool's say, has no ratio: its old log-prob is 0, as its new one is.
-            output["era_scale"], output["era_old"] = scale, old
-            scaled = branches["scaled"].gather(-1, index).squeeze(-1)
-            output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
+        scale = self._era_decide(branches["entropy"], output, mask)
+        index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
+        # TRL shuffles and splits these with the rest of the batch. A token outside the mask, a
+        # tool's say, has no ratio: its old log-prob is 0, as its new one is.
+        output["era_scale"], output["era_old"] = scale, old
+        scaled = branches["scaled"].gather(-1, index).squeeze(-1)
+        output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
+        output["era_rows"] = self._era_rows(output)
         return output
+
+    def _era_rows(self, inputs):
+        """(B, T, 6), fp32: what belongs together in a row, to be compared when it is used. None
+        where something is missing or has another shape."""
+        mask = _loss_mask(inputs)
+        parts = [mask, (_of_tokens(inputs["advantages"], mask) > self.era.min_advantage) * mask]
+        parts += [inputs.get(name) for name in _TRAVELS]
+        if any(one is None or one.shape != mask.shape for one in parts):
+            return None
+        return torch.stack([one.float() for one in parts], -1)
+
+    def _era_check_rows(self, update, ids):
+        """Raises RuntimeError where the rows of an update are not those that ERA decided about."""
+        decided, old = update.get("era_rows"), update.get("old_per_token_logps")
+        if decided is None and old is None and "era_scale" not in update:
+            return  # on-policy: the update decides
+        found, taken = self._era_rows({**update, "completion_ids": ids}), _loss_mask(update) != 0
+        if not _same(found, decided, taken):
+            raise RuntimeError(
+                f"{type(self).__name__}: an update has answers without the scales and old "
+                "log-probs that ERA decided for them. A class then edited, reordered or replaced a "
+                "part of the batch, or made the batch without calling super(). Treat all tensors "
+                "of a batch alike, those named era_ too, or edit them in a base behind EraMixin."
+            )
 
     def _compute_loss(self, model, inputs):
         if not (self.era.enable and self.model.training):
@@ -264,7 +334,10 @@ class EraMixin:
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others
             )
             if update is not None:  # k is 1, which only logs
+                if found[1] is None:
+                    raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
                 self._era_decide(found[1].detach(), update, _loss_mask(update))
+                self._era_acted = True
             return found
         wants_entropy = others.pop("compute_entropy", False)
         given = [name for name, value in others.items() if not (value is None or value is False)]
@@ -277,11 +350,19 @@ class EraMixin:
                 for ids, attention in zip(input_ids.split(size), attention_mask.split(size))
             ]
             branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            sampled.append(branches)
-            return branches["original"], branches["entropy"] if wants_entropy else None, None
+            answers = {
+                "ids": input_ids,
+                "mask": attention_mask,
+            }  # clones, as some class may edit them
+            answers = {name: one[:, -logits_to_keep:].clone() for name, one in answers.items()}
+            sampled.append({**branches, **answers})  # what TRL gets are clones: a class may edit it
+            entropy = branches["entropy"].clone() if wants_entropy else None
+            return branches["original"].clone(), entropy, None
         if "era_entropy" in update:  # the second time, for the KL loss
             return update["era_original"], update["era_entropy"], None
         mask = _loss_mask(update)
+        self._era_check_rows(update, input_ids[:, -logits_to_keep:])
+        self._era_acted = True
         terms = self._era_forward(model, input_ids, attention_mask, mask, "terms")
         new, old = terms["scaled"], update.get("old_per_token_logps")
         if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
@@ -354,6 +435,33 @@ class EraGRPOTrainer(EraMixin, GRPOTrainer):
     """TRL's GRPOTrainer with ERA. With era_enable=False every method that runs is TRL's own."""
 
 
+class _EachStep(TrainerCallback):
+    """Ends a training in which ERA does not act, or not as its arguments say.
+
+    A callback, because a class derived from the trainer can replace any method.
+    """
+
+    def __init__(self, trainer: EraMixin):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if self.trainer.args.era_config() != self.trainer.era:
+            raise ValueError(
+                "ERA's fields were changed after the trainer was made, which has checked and taken "
+                "the former ones. Set them before. Nothing was trained."
+            )
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if not self.trainer._era_acted:
+            above = type(self.trainer).__mro__[: type(self.trainer).__mro__.index(EraMixin)]
+            own = [f"{one.__name__}.{name}" for one in above for name in _ACTS if name in vars(one)]
+            raise self.trainer._era_moved(
+                "training_step made an update in which ERA did not act"
+                + (f"; {', '.join(own)} may lack a call of super()" if own else "")
+            )
+        self.trainer._era_acted = False
+
+
 class _Ask:
     """What the keyword `era` of a forward holds. DDP and FSDP would move and cast the tensors in a
     tuple, a dict or a dataclass.
@@ -376,13 +484,20 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
     FSDP2 shards the head apart from the model, that is where its weights are, and where its
     gradient becomes the mean over the ranks.
     """
-    forward, head = model.forward, model.get_output_embeddings()
-    head_forward, softcap = head.forward, _softcap(model)
+    head, softcap = model.get_output_embeddings(), _softcap(model)
+    # What was there before is kept on the instances: copy.deepcopy binds a method there to the
+    # copy. In a closure it would go on to compute with the original's weights, as what TRL keeps in
+    # one does. An earlier trainer of the same model has set these, and this forward replaces its.
+    vars(model).setdefault("_era_plain", _inside_trls(model.forward))
+    vars(head).setdefault("_era_plain", head.forward)
+    model._era_fused = model.forward
 
     @functools.wraps(type(model).forward)  # generate() looks at the signature
-    def with_era(self, *positional, era: Optional[_Ask] = None, **kwargs):
+    def with_era(self, *positional, era: Optional[_Ask] = None, fused_lm_head=False, **kwargs):
+        if era is None and fused_lm_head:
+            return self._era_fused(*positional, fused_lm_head=True, **kwargs)
         if era is None:
-            return forward(*positional, **kwargs)
+            return self._era_plain(*positional, **kwargs)
         hidden = self.base_model(*positional, **kwargs, use_cache=False).last_hidden_state
         hidden = hidden[:, -era.labels.size(1) - 1 : -1]
         context = nullcontext()
@@ -393,7 +508,7 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
 
     def head_with_era(self, hidden, era: Optional[_Ask] = None):
         if era is None:
-            return head_forward(hidden)
+            return self._era_plain(hidden)
         weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
         found = era.compute({"hidden": hidden, "labels": era.labels, **weights})
         # Clones: writing into a view of FSDP2's output would lose its hook, and with it a gradient.
@@ -403,30 +518,68 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
     head.forward = types.MethodType(head_with_era, head)
 
 
+def _inside_trls(forward: Callable) -> Callable:
+    """The model's own forward; TRL 1.15 and newer put theirs around it, once for each trainer."""
+    while inspect.isfunction(function := getattr(forward, "__func__", None)):
+        inner = inspect.getclosurevars(function).nonlocals.get("original_forward")
+        if inner is None:
+            break
+        forward = inner
+    return forward
+
+
 def _softcap(model: torch.nn.Module) -> Optional[float]:
     return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
 @torch.no_grad()
 def _makes_the_logits(model: torch.nn.Module) -> bool:
-    """Whether the head makes the model's logits from its last hidden state, tried on four tokens.
+    """Whether the model hands its last hidden state to its head and takes its logits from there.
 
-    Some models multiply or cap their logits otherwise. A difference by rounding is allowed.
+    Some models multiply, cap or cut their logits. A small model, or a young one, has logits that a
+    cap leaves as they are, so the head is made to return some as large as a training makes them:
+    up to 1, 10, 100 and 1000 for four tokens. A difference by rounding is allowed.
     """
     head = model.get_output_embeddings()
     if head.weight.is_meta:  # FSDP's other ranks have loaded nothing yet; the first one looks
         return True
-    was_training = model.training
+    taken, planted = [], []
+
+    def plant(_, inputs, output):
+        size = torch.logspace(3, 0, output[..., 0].numel(), device=output.device)
+        made = size.unsqueeze(-1) * torch.linspace(-1, 1, output.size(-1), device=output.device)
+        taken.append(inputs[0])
+        planted.append(made.view(output.shape).to(output.dtype))
+        return planted[-1]
+
+    was_training, hook = model.training, head.register_forward_hook(plant)
     model.eval()
     try:
         ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
-        logits = model(input_ids=ids).logits.float()
-        ours = head(model.base_model(input_ids=ids).last_hidden_state.to(head.weight.dtype)).float()
+        logits = model(input_ids=ids).logits
+        hidden = getattr(model.base_model(input_ids=ids), "last_hidden_state", None)
     finally:
+        hook.remove()
         model.train(was_training)
+    if len(taken) != 1 or hidden is None:
+        return False
+    wanted = planted[0].float()
     if softcap := _softcap(model):
-        ours = softcap * torch.tanh(ours / softcap)
-    return bool((ours - logits).abs().max() <= 0.02 * logits.abs().max())
+        wanted = softcap * torch.tanh(wanted / softcap)
+    return all(
+        one.shape == other.shape
+        and bool(((one - other).abs().amax(-1) <= 0.01 * other.abs().amax(-1)).all())
+        for one, other in ((taken[0].float(), hidden.float()), (logits.float(), wanted))
+    )
+
+
+def _same(one, other, where=True) -> bool:
+    """Whether two tensors are equal; where: (B, T), the tokens that count."""
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    if where is not True:
+        one, other = one[where], other[where]
+    return torch.allclose(one.float(), other.float(), rtol=0, atol=0, equal_nan=True)
 
 
 def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
@@ -485,8 +638,8 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         )
     elif not problems and not _makes_the_logits(model):
         problems.append(
-            f"{type(model).__name__}, whose logits are not those of its head: it scales or caps "
-            "them in a way that era.trl does not know"
+            f"{type(model).__name__}, whose logits are not those of its head: it scales, caps or "
+            "cuts them in a way that era.trl does not know"
         )
     if problems:
         raise ValueError(
@@ -496,20 +649,17 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         )
 
 
-def _is_of_trl(method: Callable) -> bool:
-    return method.__module__.partition(".")[0] == "trl"
-
-
 def main() -> None:
     """TRL's own command line for GRPO, with ERA's fields and trainer."""
     trl.GRPOConfig, trl.GRPOTrainer = EraGRPOConfig, EraGRPOTrainer
+    import yaml  # TRL's own
     from trl.scripts import grpo  # takes these two from trl when it is called
 
     # Unlike TRL it refuses an argument that nobody knows, such as a misspelt --era_low.
     parser = grpo.make_parser(prog="python -m era.trl")
     try:
         parsed = parser.parse_args_and_config()
-    except ValueError as error:  # fields out of range
+    except (ValueError, OSError, yaml.YAMLError) as error:  # fields out of range, the config file
         parser.error(str(error))
     grpo.main(*parsed)
 

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from dataclasses import make_dataclass
 
 import pytest
 import tiny_grpo
@@ -86,9 +87,26 @@ def test_arguments_of_a_trainer_with_era_are_none_for_one_without():
     assert given["args"].to_sanitized_dict()["era_enable"] is True
 
 
-def test_fields_of_era_without_era_are_said():
-    with pytest.warns(UserWarning, match="era_low without era_enable=True: this trains without ERA"):
+def test_what_was_forgotten_or_misplaced_ends_with_the_reason():
+    with pytest.raises(ValueError, match="era_low without era_enable=True, so that this would train without ERA"):
         EraGRPOConfig(output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, era_low=1.0)
+    given = arguments(EraGRPOConfig, **ERA)
+    first = [given.pop(name) for name in ("model", "reward_funcs", "args")]
+    assert EraGRPOTrainer(*first, **given).era.enable
+    with pytest.raises(TypeError, match="Take era.trl.EraGRPOTrainer"):
+        trl.GRPOTrainer(*first, **given)
+    for trainer_class in (trl.GRPOTrainer, EraGRPOTrainer):
+        with pytest.raises(TypeError, match="era_enable"):
+            trainer_class(*first, **given, era_enable=True)
+    with pytest.raises(TypeError, match="GRPOTrainer precedes EraMixin.*Put EraMixin first"):
+        type("Mine", (MoreLoss, EraMixin), {})
+    first[-1].era_lwo = 0.5
+    with pytest.raises(TypeError, match="EraGRPOConfig has no era_lwo, which was set on it"):
+        EraGRPOTrainer(*first, **given)
+    trainer, _ = build(Era, model(), **ERA)
+    trainer.args.era_k = 3.0
+    with pytest.raises(ValueError, match="changed after the trainer was made"):
+        trainer.train()
 
 
 class MoreLoss(trl.GRPOTrainer):
@@ -128,8 +146,42 @@ def test_a_trl_that_does_not_fit_is_named():
     with pytest.raises(ImportError, match=r"TRL 1.30.0: GRPOTrainer has no _compute_loss, in which"):
         moved = type("GRPOTrainer", (), {name: None for name in era.trl.OVERRIDDEN if name != "_compute_loss"})
         era.trl.check_trl("1.30.0", moved)
+    with pytest.raises(
+        ImportError, match=f"{__name__} has replaced methods of TRL's GRPOTrainer.* Import era.trl before"
+    ):
+        era.trl.check_trl("1.16.0", MoreLoss)  # as Unsloth replaces them
     with pytest.warns(UserWarning, match=f"{era.trl.NEWEST}, found 1.30.0"):
         era.trl.check_trl("1.30.0", trl.GRPOTrainer)
+
+
+def step_of_its_own(trainer, model, inputs, *_):
+    loss = trl.GRPOTrainer._compute_loss(trainer, model, trainer._prepare_inputs(inputs))
+    loss.backward()
+    return loss.detach()
+
+
+TRLS = {"training_step": step_of_its_own}  # the others are GRPOTrainer's own methods
+WITHOUT_SUPER = [
+    *(
+        (name, era_k, f"an update in which ERA did not act; Mine.{name}.* may lack")
+        for name in ("_compute_loss", "training_step")
+        for era_k in (1.0, 2.0)
+    ),
+    ("_get_per_token_logps_and_entropies", 1.0, "an update in which ERA did not act"),
+    ("_get_per_token_logps_and_entropies", 2.0, "old log-probs that ERA did not make"),
+    ("_generate_and_score_completions", 2.0, "an update has answers without the scales and old log-probs"),
+]
+
+
+@pytest.mark.parametrize("name, era_k, said", WITHOUT_SUPER)
+def test_an_override_without_super_ends_in_the_first_step(name, era_k, said):
+    """Of a class derived from the trainer with ERA: what it does is TRL's, without ERA."""
+    trls = TRLS.get(name) or getattr(trl.GRPOTrainer, name)
+    mine = type("Mine", (Era,), {name: lambda self, *args, **kwargs: trls(self, *args, **kwargs)})
+    trainer, start = build(mine, model(), **{**ERA, "era_k": era_k}, **OFF_POLICY)
+    with pytest.raises(RuntimeError, match=said):
+        trainer.train()
+    assert same(weights(trainer), start.state_dict())
 
 
 class WithoutLogProbs(trl.GRPOTrainer):
@@ -137,26 +189,125 @@ class WithoutLogProbs(trl.GRPOTrainer):
         return sum(parameter.sum() for parameter in model.parameters())
 
 
+class WithoutEntropies(trl.GRPOTrainer):
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        log_probs, *_ = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        return log_probs, None, None
+
+
 class OwnOldLogProbs(trl.GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        return {**output, "old_per_token_logps": output["old_per_token_logps"].clone()}
+        return {**output, "old_per_token_logps": output["old_per_token_logps"] - 1}
 
 
 @pytest.mark.parametrize(
-    "base, said",
-    [(WithoutLogProbs, "did not ask for the log-probs"), (OwnOldLogProbs, "old log-probs that ERA did not make")],
+    "base, settings, said",
+    [
+        (WithoutLogProbs, {}, "did not ask for the log-probs"),
+        (WithoutLogProbs, {"era_k": 1.0}, "an update in which ERA did not act"),
+        (OwnOldLogProbs, {}, "old log-probs that ERA did not make"),
+        (WithoutEntropies, {"era_k": 1.0}, "gave no entropies"),
+    ],
 )
-def test_a_trainer_in_which_something_moved_ends_in_the_first_step(base, said):
+def test_a_trainer_in_which_something_moved_ends_in_the_first_step(base, settings, said):
     mine = type("Mine", (EraMixin, base), {})
-    trainer = mine(**arguments(EraGRPOConfig, **ERA, num_iterations=2))
+    trainer = mine(**arguments(EraGRPOConfig, **{**ERA, **settings}, num_iterations=2))
     with pytest.raises(RuntimeError, match=said):
         trainer.train()
+
+
+def swap(batch):
+    """The first answer and the last change places, in TRL's tensors alone."""
+    for tensor in without_eras(batch).values():
+        if torch.is_tensor(tensor) and tensor.dim():
+            tensor[[0, -1]] = tensor[[-1, 0]]
+    return batch
+
+
+def without_eras(batch):
+    return {name: value for name, value in batch.items() if not name.startswith("era_")}
+
+
+def with_more_tokens(batch):
+    return {**batch, "completion_mask": torch.ones_like(batch["completion_mask"])}
+
+
+def with_other_signs(batch):
+    return {**batch, "advantages": -batch["advantages"]}
+
+
+def with_a_longer_answer(batch):
+    """As where a replayed answer is longer than those of the batch."""
+    longer = ("completion_ids", "completion_mask", "old_per_token_logps")
+    return {**batch, **{name: torch.nn.functional.pad(batch[name], (0, 1)) for name in longer}}
+
+
+def editing(base, edit):
+    def edited(self, inputs):
+        return edit(base._generate_and_score_completions(self, inputs))
+
+    return type("Mine", (base,), {"_generate_and_score_completions": edited})
+
+
+@pytest.mark.parametrize("edit", [swap, without_eras, with_more_tokens, with_other_signs, with_a_longer_answer])
+def test_what_era_decided_cannot_be_parted_from_its_rows(edit):
+    """By a class that is derived from the trainer with ERA, and so gets the batch after ERA has decided."""
+    trainer, start = build(editing(Era, edit), model(), **ERA, **OFF_POLICY)
+    with pytest.raises(RuntimeError, match="Mine: an update has answers without the scales and old log-probs that ERA"):
+        trainer.train()
+    assert same(weights(trainer), start.state_dict())
+
+
+@pytest.mark.parametrize("edit", [swap, with_a_longer_answer, with_more_tokens])
+def test_rows_whose_log_probs_era_did_not_make_end_the_training(edit):
+    """In a class behind EraMixin, in place and in new tensors: ERA gets the batch last."""
+    mine = type("Mine", (EraMixin, editing(trl.GRPOTrainer, edit)), {})
+    trainer = mine(**arguments(EraGRPOConfig, **ERA, num_iterations=2))
+    with pytest.raises(RuntimeError, match="gave answers with old log-probs that ERA did not make, as where rows"):
+        trainer.train()
+
+
+def test_an_update_in_which_rows_change_places():
+    class Base(trl.GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return super()._compute_loss(model, {**inputs, "completion_ids": inputs["completion_ids"].flip(0)})
+
+    trainer = type("Mine", (EraMixin, Base), {})(**arguments(EraGRPOConfig, **ERA, num_iterations=2))
+    with pytest.raises(RuntimeError, match="Mine: an update has answers without the scales"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_the_replay_buffer_of_trl(iterations):
+    """TRL 1.10 to 1.13. On-policy the update decides; otherwise ERA does not know the answers of earlier steps."""
+    replay = pytest.importorskip("trl.experimental.grpo_with_replay_buffer", reason="this TRL has no replay buffer")
+    config_class = make_dataclass("Config", [], bases=(replay.GRPOWithReplayBufferConfig, EraGRPOConfig))
+    given = arguments(config_class, **ERA, num_iterations=iterations, replay_buffer_size=8)
+
+    def reward(completions, trainer_state, **_):  # nothing to learn after the first step, so answers are replayed
+        return tiny_grpo.reward(completions) if trainer_state.global_step == 0 else [0.0] * len(completions)
+
+    trainer = type("Mine", (EraMixin, replay.GRPOWithReplayBufferTrainer), {})(**{**given, "reward_funcs": reward})
+    if iterations == 1:
+        trainer.train()
+        assert trainer.state.global_step == 3
+    else:
+        with pytest.raises(RuntimeError, match="gave answers with old log-probs that ERA did not make, as where rows"):
+            trainer.train()
 
 
 LORA = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
 REFUSED = [  # of the model, of the settings; what is said
     ({"kind": "Granite", "logits_scaling": 4.0}, {}, "GraniteForCausalLM, whose logits are not those of its head"),
+    *(
+        (cut, {}, f"{name}ForCausalLM, whose logits are not those of its head")
+        for name, cut in {
+            "RecurrentGemma": {"kind": "RecurrentGemma", "num_hidden_layers": 3, "lru_width": 32, "sharpness": 1},
+            "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
+            "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
+        }.items()
+    ),
     ({"kind": "Mixtral", "num_local_experts": 2}, {}, "the auxiliary loss of a mixture of experts"),
     ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k and off_policy_mask_threshold"),
     ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),
@@ -188,6 +339,28 @@ def test_a_constant_reward_scales_nothing_and_is_logged():
     log = trainer.state.log_history[0]
     assert log["era/scaled_token_fraction"] == 0 < log["era/low_fraction"] + log["era/high_fraction"]
     assert same(weights(trainer), start.state_dict())
+
+
+@pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"peft_config": "lora"}], ids=["fp32", "bf16", "lora"])
+def test_a_deep_copy_computes_with_its_own_weights(settings):
+    if "peft_config" in settings:
+        settings = {"peft_config": LoraConfig(**LORA, init_lora_weights="gaussian")}
+    trainer, _ = train(Era, model(torch.float32), **ERA, **settings, max_steps=1)
+    ids = torch.arange(*tiny_grpo.LETTERS).view(3, -1)
+    mask = torch.ones_like(ids)
+
+    def computed(model):
+        with torch.no_grad():
+            ours = trainer._era_forward(model.eval(), ids, mask, mask[:, -6:], "branches")["original"]
+            return model(input_ids=ids).logits, ours
+
+    kept = copy.deepcopy(trainer.model)
+    before = computed(trainer.model)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.mul_(1.5)
+    assert all(map(torch.equal, computed(kept), before))
+    assert not any(map(torch.equal, computed(trainer.model), before))
 
 
 def test_responses_of_length_0():
@@ -257,6 +430,30 @@ def test_command_line(command):
     assert result.returncode != 0 and "--era_lwo" in result.stderr
     result = command("--era_enable", "--era_k", "0.5")
     assert result.returncode == 2 and "era_k is 0.5" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "written, said",
+    [
+        ("era_enabled: true", "Unknown arguments from config file: ['--era_enabled', 'True']"),
+        ("era: {enable: true}", "Unknown arguments from config file: ['--era'"),
+        ("era_low: 0.3", "era_low without era_enable=True"),
+        ("era_enable: true\nera_low: half", "invalid float value: 'half'"),
+        ("era_enable: true\nera_k: 0.5", "era_k is 0.5"),
+        ("era_enable: {true", "run.yaml"),
+        (None, "run.yaml"),
+    ],
+)
+def test_a_config_file_that_does_not_switch_era_on_is_refused(written, said, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.yaml"
+    if written:
+        path.write_text(f"output_dir: {tmp_path}\nuse_cpu: true\nbf16: false\n{written}")
+    for name in ("GRPOConfig", "GRPOTrainer"):  # which main replaces
+        monkeypatch.setattr(trl, name, getattr(trl, name))
+    monkeypatch.setattr(sys, "argv", ["era.trl", "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        era.trl.main()
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_accelerate_launches_it_on_two_processes(command):

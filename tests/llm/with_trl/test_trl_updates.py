@@ -17,6 +17,7 @@ from peft import LoraConfig
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
 
 from era.language_config import EraConfig
+from era.trl import EraMixin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -159,6 +160,34 @@ def test_updates_of_other_heads(architecture, settings):
 def test_updates_of_trls_gmpo(settings):
     """A trainer of TRL that inherits from GRPOTrainer and has a loss of its own."""
     check(settings, trainer_class=tiny_grpo.EraGMPO)
+
+
+class Sorted(Era):
+    """Sorts the answers of a batch by length after ERA has decided, and leaves the longest out of the loss."""
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        order = batch["completion_mask"].sum(1).argsort()
+        batch = {
+            name: value[order] if torch.is_tensor(value) and value.dim() else value for name, value in batch.items()
+        }
+        batch["completion_mask"][-1] = 0
+        return batch
+
+
+class Turned(trl.GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        return {**batch, "advantages": -batch["advantages"]}
+
+
+class EraTurned(tiny_grpo.Recording, EraMixin, Turned):
+    """Its advantages are of another sign before ERA decides."""
+
+
+@pytest.mark.parametrize("trainer_class", [Sorted, EraTurned])
+def test_updates_of_a_class_that_edits_the_batch(trainer_class):
+    check(OFF_POLICY, trainer_class=trainer_class)
 
 
 def test_updates_with_a_tokenizer_without_a_pad_token():

@@ -95,15 +95,14 @@ def write(folder, dtype, kind="Qwen2", tie=False, sharpness=16, **more):
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_dropout": 0.0}
     config = getattr(transformers, f"{kind}Config")(
-        vocab_size=LETTERS[1],
         max_position_embeddings=128,
         tie_word_embeddings=tie,
         bos_token_id=None,
         eos_token_id=models.EOS,
         pad_token_id=models.PAD,
-        **{**shape, **heads, **more},
+        **{"vocab_size": LETTERS[1], **shape, **heads, **more},
     )
-    made = getattr(transformers, f"{kind}ForCausalLM")(config)
+    made = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         made.get_output_embeddings().weight.mul_(sharpness)
     made.to(dtype).save_pretrained(folder)
