@@ -43,8 +43,8 @@ class Run:
         path = self.clone or self.checkouts / name
         found = find(name, path)
         if repair and found.git:
-            switch.recover(found)
-            found = find(name, path)
+            if switch.recover(found):
+                found = find(name, path)
             refuse_unfinished(found)
         return examine(self.upstreams[name], found, self.label(self.upstreams[name]))
 

@@ -46,28 +46,26 @@ class Cache:
     """The sources that were fetched before. `held` keeps the cache's lock, which is taken at the first use."""
 
     def __init__(self, root: Path, offline: bool, held: contextlib.ExitStack):
-        self.root, self.offline, self.held, self.locked = root, offline, held, False
+        self.root, self.offline, self.held, self.open = root, offline, held, {}
 
     def repository(self, name: str) -> Git:
-        if not self.locked:
+        if name in self.open:
+            return self.open[name]
+        if not self.open:
             self.held.enter_context(locked(self.root))
-            self.locked = True
         path = self.root / "git" / f"{name}.git"
-        whole = (path / "info/exclude").exists()  # the last thing that init writes
-        git = Git.at(path) if whole else None
-        if not git:
-            shutil.rmtree(path, ignore_errors=True)
-            git = Git.init(path, bare=True)
+        git = Git.at(path) if is_whole(path) else None
+        git = git or make_anew(path)
         for lock in [*path.glob("*.lock"), *path.glob("refs/**/*.lock")]:  # left by a git that was killed
             lock.unlink()
+        self.open[name] = git
         return git
 
     def repair(self, name: str) -> None:
         git = self.repository(name)
         refs_alone = 8  # for git 2.50, our links to them are an error; a pin is looked at by its commit
         if git.run("fsck", "--no-dangling", "--no-progress", ok=None).returncode & ~refs_alone:
-            say(f"{name}: the cache {git.folder} is damaged and is thrown away")
-            shutil.rmtree(git.folder)
+            self.open[name] = make_anew(git.folder)
 
     def find(self, up: Upstream, version: Version, request: str | None, recorded: str = "") -> Source:
         """A pinned version, fetched if need be.
@@ -117,6 +115,17 @@ class Cache:
                 part.replace(kept)
         git.run("fast-import", "--quiet", "--force", "--done", data=import_stream(kept, sdist, ref))
         return Source("pypi", git.commit(ref), ref)
+
+
+def is_whole(path: Path) -> bool:
+    return (path / "info/exclude").exists()  # the last thing that init writes
+
+
+def make_anew(path: Path) -> Git:
+    if is_whole(path):
+        say(f"{path.stem}: the cache {path} is damaged and is thrown away")
+    shutil.rmtree(path, ignore_errors=True)
+    return Git.init(path, bare=True)
 
 
 def requested(request: str | None) -> tuple[str, Path | None]:

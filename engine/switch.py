@@ -117,8 +117,8 @@ def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
     git("update-ref", "-d", NEXT)
 
 
-def recover(checkout: Checkout) -> None:
-    """After a kill: back to what HEAD says, as if the switch had not begun.
+def recover(checkout: Checkout) -> bool:
+    """After a kill: back to what HEAD says, as if the switch had not begun. Returns whether there was anything to do.
 
     A file that is neither old nor new is half-written or somebody's work, so it is first committed on a branch. If HEAD
     had moved already, only refs are left to be removed.
@@ -127,7 +127,7 @@ def recover(checkout: Checkout) -> None:
     clear_locks(git, (*OWN_REFS, "shallow"))  # `copy` writes it
     if not there:
         remove_left_refs(checkout)  # of a run of an earlier apply.py
-        return
+        return len(checkout.tips) > 1
     clear_locks(git, ("index", "HEAD", "packed-refs", BRANCH))
     switch = plan(checkout, head, git.changes(head, there), saved=True)
     if edits_in_the_way(git, switch.paths, head, there, switch.seen):
@@ -136,6 +136,7 @@ def recover(checkout: Checkout) -> None:
     remove_left_refs(checkout)
     git("update-ref", "-d", NEXT)
     say(f"{checkout.name}: a switch had been cut short; {checkout.path} is back at {head[:12]}")
+    return True
 
 
 def remove_left_refs(checkout: Checkout) -> None:

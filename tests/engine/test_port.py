@@ -163,9 +163,24 @@ def test_a_fork_with_a_conflict(project, clone):
     assert f"git -C {clone} pull {clone}-era era" in out
 
 
+def test_a_partial_and_sparse_clone(project, tmp_path):
+    """It is refused with git's reason and with the command that brings the files. After that it works."""
+    git(project.up / "alpha", "config", "uploadpack.allowFilter", "true")
+    url, part = f"file://{project.up}/alpha", tmp_path / "part"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", url, str(part))
+    git(part, "checkout", "-q", project.ids["v1"])
+    error = project.run("port", "alpha", "--checkout", str(part), code=6).err
+    assert "git said: fatal: missing blob object" in error
+    follow(error)
+    assert "clean " in project.run("port", "alpha", "--checkout", str(part)).out
+
+
 def test_what_is_no_clone(project, tmp_path):
     write_tree(tmp_path / "plain", {"x": "x"})
     for folder in (tmp_path / "plain", tmp_path / "nowhere"):
         assert "no commit HEAD" in project.run("port", "alpha", "--checkout", str(folder), "--write", code=6).err
+    git(tmp_path, "clone", "-q", "--bare", str(project.up / "alpha"), "bare")
+    error = project.run("port", "alpha", "--checkout", str(tmp_path / "bare"), code=6).err
+    assert "is a bare repository" in error and f"git clone {tmp_path}/bare " in error
     other = str(project.up / "beta")
     assert "none of the files that the patches change" in project.run("port", "alpha", "--checkout", other, code=6).err
