@@ -68,10 +68,18 @@ def test_metrics_are_the_policys_and_change_no_training():
     assert tree_equal(model.policy.actor_state.params, without.policy.actor_state.params)
     logged = model.logger.name_to_value
     assert logged["era/gaussian_entropy_per_dim"] == pytest.approx(TARGET, abs=1e-5)
-    assert "train/critic_loss" in logged and "train/ent_coef_loss" not in logged  # sbx's is -inf where ent_coef is 0
     assert logged["era/min_entropy_per_dim"] <= logged["era/entropy_per_dim"] < TARGET
     obs = metrics.states()
     np.testing.assert_allclose(metrics.entropies(obs)[0], policy_of(model, obs.numpy()).entropy(), atol=1e-5)
+
+
+def test_a_short_run_shows_the_metrics_and_no_infinite_loss(capsys):
+    """sbx logs the logarithm of ent_coef as its loss, -inf or inf where it is 0."""
+    make(verbose=1).learn(120, callback=EraMetrics(), log_interval=4)
+    printed = capsys.readouterr().out
+    assert printed.count("ERA after") == 1 and f"for a target of {TARGET}: entropy_per_dim " in printed
+    assert "|    gaussian_entropy_per_dim | " in printed and "|    critic_loss " in printed
+    assert "ent_coef_loss" not in printed and "inf" not in printed
 
 
 def test_observations_in_a_dictionary():
