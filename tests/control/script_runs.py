@@ -44,11 +44,11 @@ class Run:
         return path
 
     def checkpoint(self, step="final") -> dict:
-        return torch.load(self.checkpoint_path(step), weights_only=True)
+        return torch.load(self.checkpoint_path(step), weights_only=False)
 
     def witness(self, name: str = "witness.pt") -> dict:
         """What a training script does not save."""
-        return torch.load(self.folder / name, weights_only=True)
+        return torch.load(self.folder / name, weights_only=False)
 
     def rows(self) -> list:
         """The rows of the curves, without their empty cells."""
