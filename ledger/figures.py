@@ -71,9 +71,11 @@ def panels(judged: Judged, place: Place) -> Iterator[Panel]:
 def _curves(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:
     lines = {}
     for entry, metric in members:
-        curves = [_thinned(curve) for curve in judged.curves(entry, metric)]
+        curves, key = judged.curves(entry, metric), (entry.evaluation, entry.folder, metric, entry.at_step)
+        if curves and key not in judged.means:
+            judged.means[key] = mean_curve([_thinned(curve) for curve in curves])
         if curves:
-            lines[f"{entry.label} ({len(curves)} of {max(len(curves), entry.seeds)} seeds)"] = mean_curve(curves)
+            lines[f"{entry.label} ({len(curves)} of {max(len(curves), entry.seeds)} seeds)"] = judged.means[key]
     return lines
 
 

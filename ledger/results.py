@@ -263,18 +263,21 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
         if not values:
             continue
         numbers = pd.to_numeric(np.array(list(values.values()), dtype=object), errors="coerce").astype(float)
-        curve = pd.Series(numbers, index=np.fromiter(values, dtype=np.int64, count=len(values)))
-        curve = curve if curve.index.is_monotonic_increasing else curve.sort_index()
-        steps = curve.index.to_numpy()
-        usual = np.median(np.diff(steps)) if len(steps) > 1 else 0
-        gaps = np.diff([first, *steps, last]) > 1.5 * usual
-        bad = steps[~(curve.abs().to_numpy() <= LARGEST_NUMBER)]
+        steps = np.fromiter(values, dtype=np.int64, count=len(values))
+        between = np.diff(steps)
+        if (between < 0).any():
+            order = np.argsort(steps)
+            steps, numbers = steps[order], numbers[order]
+            between = np.diff(steps)
+        usual = np.median(between) if len(between) else 0
+        gaps = np.diff(steps, prepend=first, append=last) > 1.5 * usual
+        bad = steps[~(np.abs(numbers) <= LARGEST_NUMBER)]
         if len(bad):
             result.without[metric] = f"{values[bad[0]]} in step {bad[0]} is not a finite number"
         elif gaps.any():
             result.without[metric] = f"the next value after step {[first, *steps][np.argmax(gaps)]} is missing"
         else:
-            result.curves[metric] = curve
+            result.curves[metric] = pd.Series(numbers, index=steps)
 
 
 def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy import stats
 
 RESAMPLES = 2000
+FEWEST_RESAMPLES, MOST_NUMBERS, MOST_AT_ONCE = 200, 10**8, 2**22  # drawn in a bootstrap, of thousands of runs
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -73,7 +74,9 @@ def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndar
     middle = statistic(*tasks)
     if min(task.shape[-1] for task in tasks) < 2:
         return middle, middle * math.nan, middle * math.nan
-    drawn = {"n_resamples": RESAMPLES, "batch": 200, "rng": np.random.default_rng(0)}
+    size = sum(task.size for task in tasks)
+    resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_NUMBERS // size))
+    drawn = {"n_resamples": resamples, "batch": min(200, 1 + MOST_AT_ONCE // size), "rng": np.random.default_rng(0)}
     found = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
     return middle, found.confidence_interval.low, found.confidence_interval.high
 

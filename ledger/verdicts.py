@@ -46,6 +46,8 @@ class Judged:
 
     def __init__(self, paper: Paper, results: Sequence[Result]):
         self.paper, self.results = paper, results
+        self.means: dict[tuple, pd.DataFrame] = {}  # of curves, as figures.py draws them: an entry may be in several
+        self._known: dict[tuple, float | None] = {}
         found: dict[tuple, list[Result]] = {}
         for result in results:
             found.setdefault((result.is_evaluation, result.name), []).append(result)
@@ -78,8 +80,9 @@ class Judged:
 
     def values(self, entry: Entry, metric: str) -> list[float]:
         """The metric's number of each result that has it."""
-        found = [number(result, metric, entry.at_step) for result in self.used[entry.id]]
-        return [value for value in found if value is not None]
+        keys = [(result, metric, entry.at_step) for result in self.used[entry.id]]
+        self._known |= {key: number(*key) for key in keys if key not in self._known}
+        return [self._known[key] for key in keys if self._known[key] is not None]
 
     def curves(self, entry: Entry, metric: str) -> list[pd.Series]:
         return [result.curves[metric] for result in self.used[entry.id] if metric in result.curves]

@@ -19,28 +19,28 @@ sys.path.insert(0, str(ROOT))
 from ledger.paper import load  # noqa: E402
 
 RECORDS = sorted(ROOT.glob("records/control-ppo/HalfCheetah-v4-ppo*-seed*"))
-TWO = ("HalfCheetah-v4-ppo", "HalfCheetah-v4-ppo_era")
+TWO = {"HalfCheetah-v4-ppo": "HalfCheetah-v4", "HalfCheetah-v4-ppo_era": "HalfCheetah-v4"}
 
 
-def all_rows() -> list[str]:
+def all_rows() -> dict[str, str]:
+    """Name of the folder and task, of every row of control."""
     entries = [entry for entry in load().entries.values() if entry.place.domain == "control" and entry.folder]
-    return sorted({entry.folder for entry in entries if "/" not in entry.folder})
+    return {entry.folder: entry.values.get("TASKS", "") for entry in entries if "/" not in entry.folder}
 
 
-def make(out: Path, count: int, names: list[str]) -> None:
+def make(out: Path, count: int, names: dict[str, str]) -> None:
     draw = random.Random(0)
     curves = [(folder / "train.csv").read_text().splitlines(keepends=True) for folder in RECORDS]
     info = json.loads((RECORDS[0] / "run.json").read_text())
     for number in range(count):
-        name, seed = names[number % len(names)], number // len(names) + 1
+        name, seed = list(names)[number % len(names)], number // len(names) + 1
         folder = out / f"{name}-seed{seed}"
         folder.mkdir(parents=True)
         lines = list(draw.choice(curves))
-        cells = lines[-1].split(",")
-        lines[-1] = ",".join([cells[0], f"{float(cells[1]) + number / 100:.6g}", *cells[2:]])
+        step, value, *others = lines[-1].split(",")
+        lines[-1] = ",".join([step, f"{float(value) + number / 100:.6g}", *others])
         (folder / "train.csv").write_text("".join(lines))
-        task = next(task for task in (name[:at] for at in range(len(name), 0, -1)) if name.startswith(f"{task}-"))
-        (folder / "run.json").write_text(json.dumps({**info, "task": task, "agent": None, "seed": seed}))
+        (folder / "run.json").write_text(json.dumps({**info, "task": names[name], "seed": seed}))
 
 
 def measure(folder: Path) -> tuple[float, float]:
