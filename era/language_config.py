@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import math
 import re
+import sys
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 ACTOR = "actor_rollout_ref.actor"
@@ -266,4 +267,11 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         ),
     )
     refuse(config, rules)
+    announce(era)
     return era
+
+
+def announce(era: EraConfig) -> None:
+    """Says on stderr whether ERA is on, and its fields, unless all of them have their defaults."""
+    if era != EraConfig():
+        print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)

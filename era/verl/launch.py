@@ -3,7 +3,6 @@
 """verl's launcher with ERA, imported only after era.verl.compatibility has accepted the installed verl."""
 
 import dataclasses
-import sys
 
 import hydra
 import ray
@@ -13,7 +12,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
-from era.language_config import EraConfig
+from era.language_config import EraConfig, announce
 from era.verl.config import prepare
 
 # A primary configuration like verl's own; the defaults of the group are those of EraConfig.
@@ -42,8 +41,7 @@ def main(config):
         era = prepare(config)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    if era != EraConfig():
-        print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)
+    announce(era)
     if not era.enable:
         return verl_main.main.__wrapped__(config)
     auto_set_device(config)

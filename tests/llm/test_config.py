@@ -62,6 +62,12 @@ def test_good_values():
     assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
 
 
+def test_whether_era_is_on_is_said_once_something_of_it_is_set(capsys):
+    for era, said in (({}, ""), ({"enable": True}, "ERA is on: EraConfig(enable=True"), ({"k": 3}, "ERA is off: ")):
+        check_trainer_config({"actor_rollout_ref": {"actor": {"era": era}}})
+        assert capsys.readouterr().err.startswith(said) if said else not capsys.readouterr().err
+
+
 @pytest.fixture
 def config_of(patched_verl, monkeypatch):
     monkeypatch.chdir(patched_verl)  # verl's recipes find its configuration relative to the checkout
