@@ -283,13 +283,15 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
 def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:
     """The metrics' columns over the column `step` plus `first`. An empty cell is skipped; "nan" is not. Where a resumed
     training wrote a step again, the last value counts."""
-    header, *lines = whole_lines(text)
-    names = header.split(",")
+    header, _, body = text[: text.rfind("\n") + 1].partition("\n")
+    names = header.rstrip().split(",")
     if names[0] != step or len(set(names)) < len(names):
         raise ValueError("the header is not a run's")
-    # timm repeats its header on resuming; a kill may have cut a row, or written into another one.
-    whole = [line for line in lines if line.count(",") == len(names) - 1 and line[: line.find(",")].isdecimal()]
-    cells = ",".join(whole).split(",")
+    cells = body.replace("\n", ",").split(",")[:-1]
+    if len(cells) % len(names) or not all(map(str.isdecimal, cells[:: len(names)])):
+        # timm repeats its header on resuming; a kill may have cut a row, or written into another one.
+        rows = [line.split(",") for line in body.splitlines()]
+        cells = [cell for row in rows if len(row) == len(names) and row[0].isdecimal() for cell in row]
     steps = [int(cell) + first for cell in cells[:: len(names)]]
     result.steps = max(steps)
     written = {}
