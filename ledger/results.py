@@ -283,8 +283,9 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
 def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:
     """The metrics' columns over the column `step` plus `first`. An empty cell is skipped; "nan" is not. Where a resumed
     training wrote a step again, the last value counts."""
+    text = text.replace("\r\n", "\n")  # as FastTD3 ends its lines
     header, _, body = text[: text.rfind("\n") + 1].partition("\n")
-    names = header.rstrip().split(",")
+    names = header.split(",")
     if names[0] != step or len(set(names)) < len(names):
         raise ValueError("the header is not a run's")
     cells = body.replace("\n", ",").split(",")[:-1]

@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """What is read from folders of results, what is left out, and why."""
 
+import csv
 import json
 import re
 import shutil
@@ -104,6 +105,15 @@ def test_timm(one, tmp_path):
     assert result.finished and result.seed == 42
     share = result.values["top1"] / 100
     assert result.intervals["top1"] == pytest.approx(196 * np.sqrt(share * (1 - share) / 50_000)), "over its images"
+
+
+def test_fasttd3_evaluates_in_some_rows_and_ends_lines_as_csv_does(one, tmp_path):
+    folder = synthetic.fasttd3_run(tmp_path / "h1hand-walk-v0-fasttd3-seed1")
+    with (folder / "train.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["eval_avg_return"]]
+    returns = {int(row["global_step"]): float(row["eval_avg_return"]) for row in rows}
+    assert one().curves["eval_avg_return"].to_dict() == returns and len(returns) == 19
+    assert b"\r\n" in (folder / "train.csv").read_bytes()
 
 
 def test_time(paper, tmp_path):
