@@ -138,7 +138,8 @@ format: $(call ready,cpu)
 	@$(RUFF) check --fix .; status=$$?; $(RUFF) format . && exit $$status
 # Two test files at a time, in the order of their names, so that long ones do not come last. For each of the two, torch
 # would start as many threads as there are cores, and inductor a pool of compilers.
-TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder
+TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder \
+	--disable-warnings
 ## test: lint, and the fast tests: five minutes (PYTEST_ADDOPTS=-rs names what is skipped)
 test: lint
 	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"

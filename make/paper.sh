@@ -32,6 +32,8 @@ find_file() {
 
 # split NAME: splits the variable NAME into the array `added`, with quotes as in the shell. Nothing in it is executed.
 split() {
+    added=()
+    [[ -n "${!1}" ]] || return 0
     local shlex='import shlex, sys; [print(word, end="\0") for word in shlex.split(sys.argv[1])]'
     mapfile -d "" -t added < <(python3 -c "$shlex" "${!1}" 2> /dev/null)
     wait $! || fail "$1=${!1} cannot be read as shell words: close every quote."
