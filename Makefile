@@ -23,6 +23,9 @@ CHECKOUTS ?= checkouts
 RAY_DATA_HOME ?= $(HOME)/verl
 DATA ?= $(RAY_DATA_HOME)/data
 ENVIRONMENTS := .venv
+# It stands in shell commands and in names of targets.
+$(if $(strip $(foreach odd,$$ ` ; & | < > " ' \ *,$(findstring $(odd),$(ENVIRONMENTS))) $(filter-out 1,$(words \
+	$(ENVIRONMENTS)))),$(error ENVIRONMENTS must be a folder without spaces, quotes and other signs of the shell))
 export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 
 # What the user's shell adds to Python's path is not part of these environments.
@@ -41,15 +44,15 @@ ready = $(ENVIRONMENTS)/$(1)/installed
 
 # What each version needs, and the folder of its checkout. A folder of checkouts holds only one timm and one FastTD3, so
 # other versions than the default ones have a folder of their own.
-VERL_0.4.1 := patched-verl
-VERL_0.9.1 := $(call ready,verl-0.9-cpu) $(VERL_SOURCES)/installed
-TIMM_1.0.20 := "$$CHECKOUTS"
-TIMM_1.0.28 := "$$CHECKOUTS/v1.0.28"
-FASTTD3_2d83b6a := "$$CHECKOUTS"
-FASTTD3_229ed59 := "$$CHECKOUTS/229ed59"
-READY_VERL := $(or $(VERL_$(VERL)),unknown-VERL)
-READY_TIMM := $(if $(TIMM_$(TIMM)),patched-timm,unknown-TIMM)
-READY_FASTTD3 := $(if $(FASTTD3_$(FASTTD3)),patched-fasttd3,unknown-FASTTD3)
+override VERL_0.4.1 := patched-verl
+override VERL_0.9.1 := $(call ready,verl-0.9-cpu) $(VERL_SOURCES)/installed
+override TIMM_1.0.20 := "$$CHECKOUTS"
+override TIMM_1.0.28 := "$$CHECKOUTS/v1.0.28"
+override FASTTD3_2d83b6a := "$$CHECKOUTS"
+override FASTTD3_229ed59 := "$$CHECKOUTS/229ed59"
+READY_VERL := $(if $(filter 0.4.1 0.9.1,$(VERL)),$(VERL_$(VERL)),unknown-VERL)
+READY_TIMM := $(if $(filter 1.0.20 1.0.28,$(TIMM)),patched-timm,unknown-TIMM)
+READY_FASTTD3 := $(if $(filter 2d83b6a 229ed59,$(FASTTD3)),patched-fasttd3,unknown-FASTTD3)
 TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 

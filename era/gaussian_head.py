@@ -13,6 +13,7 @@ from era.continuous import (
     check_state_level,
     check_target,
     state_level_log_std,
+    total_target,
 )
 
 BATCH_LEVEL = "EraSAC(level='batch') in era.sbx; the other plug-ins have only the form per state"
@@ -52,10 +53,11 @@ class EraHead(torch.nn.Module):
     ):
         super().__init__()
         check_state_level(dim, BATCH_LEVEL)
-        check_target(dim * target_entropy, dim, log_std_min, log_std_max)
+        target = total_target(target_entropy, dim)
+        check_target(target, dim, log_std_min, log_std_max)
         if distribution is not None:
             check_distribution(distribution)
-        self.arguments = (dim * target_entropy, log_std_min, log_std_max)
+        self.arguments = (target, log_std_min, log_std_max)
         self.coefficient, self.weights_say_era = coefficient, weights_say_era
         self.checked_for_bonus = False
         kind = -1 if distribution is None else list(DISTRIBUTIONS).index(distribution)

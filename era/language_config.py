@@ -19,9 +19,10 @@ ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
 FORKING_KEY = f"{ACTOR}.policy_loss.forking_fraction"
 BONUS_KEY = f"{ACTOR}.adaptive_entropy"
-# What a key for ERA is called, wherever a user puts it: era, ERA, use_era, era_low, omega_low; but
+# What a key for ERA is called, wherever a user puts it: era, ERA, use_era, useEra, omega_low; but
 # not temperature, iteration or generation.
 _LOOKS_LIKE_ERA = re.compile(r"(?<![a-z0-9])era(?![a-z0-9])|omega_?(low|high)", re.IGNORECASE)
+_WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 # verl's policy losses that select tokens by the covariance of log-probs and advantages.
 COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
@@ -149,10 +150,12 @@ def refuse_elsewhere(config: Mapping[str, Any]) -> None:
             beside = path in (f"{ACTOR}.", "actor_rollout_ref.") and name in fields
             if key == place:
                 continue
-            if name in places or beside or _LOOKS_LIKE_ERA.search(str(name)):
+            words = _WITHIN_CAMEL_CASE.sub("_", str(name))
+            if name in places or beside or _LOOKS_LIKE_ERA.search(words):
                 yield f"{key} would be ignored: its place is {place}."
-            elif isinstance(value, Mapping):
-                yield from search(value, f"{key}.")
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, Mapping):
+                    yield from search(one, f"{key}.")
 
     if found := list(search(config, "")):
         raise ValueError("\n".join([*found, "Nothing was started."]))
@@ -210,13 +213,16 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     ulysses = value(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
     multi_turn = value("actor_rollout_ref.rollout.multi_turn.enable")
     bonus = value(bonus_key)
+    numbers = [bonus.get(name) for name in ("target", "delta")] if OmegaConf.is_dict(bonus) else []
+    no_bonus = bonus and not (numbers and all(type(one) in (int, float) for one in numbers))
+    refuse(config, [(no_bonus, bonus_key, "expected a group with two numbers, target and delta")])
     fsdp = "needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron"
     rules = (
         (megatron and era.enable, f"{CONFIG_KEY}.enable", fsdp),
         (megatron and forking, FORKING_KEY, fsdp),
         (megatron and loss_mode == "gspo", loss_key, fsdp),
         (
-            not isinstance(fraction, (int, float)) or not 0 < fraction <= 1,
+            type(fraction) not in (int, float) or not 0 < fraction <= 1,
             FORKING_KEY,
             "expected a number in (0, 1], 1 for all tokens; a text is none",
         ),

@@ -33,6 +33,7 @@ from era.continuous import (
     check_state_level,
     check_target,
     feasible_targets,
+    total_target,
 )
 from era.continuous_jax import (
     DISTRIBUTIONS,
@@ -70,7 +71,7 @@ class EraActor(nn.Module):
             raise ValueError(f"level = {self.level!r}: 'state' or 'batch' expected.")
         if self.level == "state":
             check_state_level(self.action_dim, "EraSAC(level='batch') in era.sbx")
-        target = self.action_dim * self.target_entropy
+        target = total_target(self.target_entropy, self.action_dim)
         check_target(target, self.action_dim, self.log_std_min, self.log_std_max)
         check_distribution(self.distribution, DISTRIBUTIONS)
         super().__post_init__()

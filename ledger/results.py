@@ -100,7 +100,7 @@ def collect(
         found.append(result)
     leave_out_other_lengths(found)
     counted: dict[tuple, Result] = {}
-    for result in sorted(found, key=lambda result: not result.finished):
+    for result in sorted(found, key=lambda result: (not result.finished, -len(result.curves))):
         if result.why:
             continue
         keys = [(result.is_evaluation, result.name, key) for key in (result.seed, result.digest)]
@@ -182,7 +182,11 @@ def read(result: Result, file: Path, reader, wanted: Wanted, paper: Paper, with_
         return lacks
     text = text_of(file)
     result.digest = hashlib.sha256(text.encode()).hexdigest()
-    return reader(result, text, wanted, paper)
+    why = reader(result, text, wanted, paper)
+    if not (why or result.curves or result.values or result.without):
+        result.finished = False
+        return f"has no values of {', '.join(sorted(wanted.metrics))}"
+    return why
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:

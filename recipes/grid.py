@@ -404,6 +404,8 @@ def sort_out(host: Host, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 def unusable(host: Host, run: Run) -> str:
     """Why neither this launcher nor a script should read the run's folder; an empty string if they can."""
+    if run.folder.is_symlink():
+        return f"{run.folder} is a link, and what is in the folder behind it may not be a run's"
     if not os.path.lexists(run.folder):
         return ""
     for path in run.folder.iterdir():
@@ -426,7 +428,7 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
     if lacks:
         found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
     elsewhere = is_on("SLURM") or os.environ.get("RAY_ADDRESS")
-    if host.gpus and not elsewhere and not slots(host):
+    if not elsewhere and not slots(host):
         has = f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}."
         found.append(f"{has} GPUS or GPUS_PER_RUN choose; RAY_ADDRESS or SLURM=1 train elsewhere.")
     for run in runs:

@@ -130,6 +130,11 @@ def no_folder(folder):
     folder.write_text("a file")
 
 
+def link_elsewhere(folder):
+    mine = folder.rename(folder.parent / "mine of the user")
+    folder.symlink_to(mine)
+
+
 ODD = {
     "a lock that is a link": (link_to(".lock"), ".lock is a link, and the launcher writes there"),
     "a log that is a link": (link_to("log.txt"), "log.txt is a link, and the launcher writes there"),
@@ -138,6 +143,7 @@ ODD = {
     "an open quote": (lambda folder: (folder / "command.txt").write_text("count 'one"), "No closing quotation"),
     "bytes": (lambda folder: (folder / "command.txt").write_bytes(b"\xff\0"), "command.txt is not a command"),
     "a folder for a file": (no_folder, "NotADirectoryError"),
+    "a link to a folder of the user's": (link_elsewhere, "is a link, and what is in the folder behind it"),
 }
 
 
@@ -157,6 +163,7 @@ def test_what_is_wrong_with_one_folder_is_its_line_and_the_others_are_trained(tm
     )
     assert "not finished: 1\nx-one-seed1 is left alone: " in result.stderr and "Traceback" not in result.stderr
     assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
+    assert not folder.is_symlink() or os.listdir(folder) == ["count"]
 
 
 def test_a_deep_run_json_is_no_record(tmp_path):

@@ -142,7 +142,7 @@ def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
 
 
 @pytest.mark.parametrize("how", ["environment", "command line"])
-def test_no_value_is_executed(make, tmp_path, how):
+def test_no_value_is_executed(make, project_root, tmp_path, how):
     """Neither by make nor by a shell, whether the makefile reads the variable, a script does, or nothing."""
     mark = tmp_path / "mark"
     value = f"$(shell touch {mark})$(touch {mark})`touch {mark}`"
@@ -154,6 +154,10 @@ def test_no_value_is_executed(make, tmp_path, how):
         result = make(*words, *assigned, **({} if assigned else given))
         assert ("recipes.llm.evaluate --model /m" in result.stdout) == ("EVAL" in given) and not mark.exists()
     make("--dry-run", "clean", **others)
+    make("--dry-run", "demo-vision", "TIMM=x", f"TIMM_x={value}")
+    command = ["make", "-C", project_root, "help", f"ENVIRONMENTS={value}"]  # `make` would give another one
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert "ENVIRONMENTS must be a folder without spaces" in result.stderr
     assert not mark.exists()
 
 

@@ -195,6 +195,12 @@ def of_summary(folder, **change):
     synthetic.write_summary(folder, {"aime24": {**summary["aime24"], **change}})
 
 
+def without_returns(at):
+    text = (at / "train.csv").read_text().splitlines(keepends=True)
+    rows = [",".join([row.split(",")[0], "", *row.split(",")[2:]]) for row in text[1:]]
+    (at / "train.csv").write_text("".join([text[0], *rows]))
+
+
 HALVES = {
     "one row": (ERA, lambda at: cut(at / "train.csv", slice(2)), "train.csv has 500 of 10000 steps"),
     "half of the rows": (ERA, lambda at: cut(at / "train.csv", slice(11)), "train.csv has 5000 of 10000 steps"),
@@ -207,6 +213,7 @@ HALVES = {
     "incomplete": (AIME, lambda at: of_summary(at, complete=False), "samples of aime24"),
     "7 of 1 are right": (AIME, lambda at: of_summary(at, accuracy=7.0), "7.0 for accuracy of aime24"),
     "text": (AIME, lambda at: of_summary(at, accuracy="0.5"), "0.5 for accuracy of aime24"),
+    "no value of the metric": (ERA, without_returns, "has no values of eval_avg_return"),
     "verl": (GRPO, lambda at: cut(at / "metrics.jsonl", slice(500)), "has 499 of 1100 steps"),
 }
 

@@ -132,7 +132,13 @@ ALWAYS = [
     [f"{ACTOR}.strategy=megatron", f"{KEY}.k=1", *ON],
     [*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"],
 ]
-BAD_BONUS = [BONUS, [*ON, *BONUS], [*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"]]
+BAD_BONUS = [
+    [f"+{ACTOR}.adaptive_entropy=0.1"],
+    BONUS[:1],
+    BONUS,
+    [*ON, *BONUS],
+    [*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"],
+]
 REFUSED = [(overrides, overrides[-1]) for overrides in (*([*ON, *each] for each in ONLY_WITH_ERA), *ALWAYS)]
 REFUSED += [(overrides, f"{ACTOR}.adaptive_entropy") for overrides in BAD_BONUS]
 REFUSED += [([f"{LOSS}.forking_fraction='0.2'"], f"{FORKING}: expected a number")]  # a text

@@ -51,6 +51,7 @@ LIBRARIES = ("PPO", "A2C", "SAC", "sbx SAC", "EraSAC", "rsl_rl")
 OF_ALL = (
     ({"settings": {"target_entropy": 1.5}}, "1.5 per action dimension, is not feasible.*-6.5811 and 1.4189"),
     ({"settings": {"log_std_min": 1.0}}, "log_std_min = 1.0"),
+    *(({"settings": {"target_entropy": wrong}}, "a number of nats per action") for wrong in ("auto", None, True)),
     ({"settings": {"target_entropy": float("nan")}}, "nan per action dimension, is not feasible"),
     (
         {"settings": {"target_entropy": -0.5 * 20}, "env": Reach(20)},
