@@ -395,9 +395,9 @@ def _feasible_min_entropy(num_classes: int, tau: float, inverse: str) -> Tuple[f
     """The open interval of feasible H0: h lies within (0, kappa] and increases with p."""
     if not isinstance(num_classes, numbers.Integral) or num_classes < 2:
         raise ValueError(f"ERA: num_classes={num_classes!r}: an integer of at least 2 is needed")
-    if not math.e <= tau < math.inf:
+    if not (isinstance(tau, numbers.Real) and math.e <= tau < math.inf):
         raise ValueError(
-            f"ERA: tau={tau} is not feasible: it must be finite and at least e = {math.e:.4f}"
+            f"ERA: tau={tau!r} is not feasible: it must be finite and at least e = {math.e:.4f}"
         )
     if inverse not in INVERSES:
         raise ValueError(f"ERA: inverse={inverse!r}: expected 'approx' or 'exact'")
@@ -414,7 +414,7 @@ def _check_inside(name: str, value: float, bounds: Tuple[float, float], given: s
         inside = False
     if not inside:
         raise ValueError(
-            f"ERA: {name}={value} is not feasible for {given}: it must lie strictly between "
+            f"ERA: {name}={value!r} is not feasible for {given}: it must lie strictly between "
             f"{low:.4f} and {high:.4f} nats"
         )
 
