@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import LARGEST_FILE, LARGEST_NUMBER, why_not_whole
+from recipes.run_json import LARGEST_NUMBER, text_of, why_not_whole
 
 APART = ("time", "alpha", "obac")  # folders that are part of their runs' names
 IMAGENET_IMAGES = 50_000  # of its validation
@@ -233,14 +232,6 @@ def loads(text: str) -> dict:
     return found
 
 
-def text_of(file: Path) -> str:
-    """Of a plain file: opening a FIFO would wait."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
-        raise ValueError(f"{file.name} is not a file, or larger than any run's")
-    return file.read_bytes().decode(errors="replace")
-
-
 def one_line(text: object) -> str:
     """What a record says, for the terminal and the pages: on one line, not long, and without what a terminal obeys:
     control characters, directions of writing, halves of characters."""
@@ -266,7 +257,10 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
     for metric, values in written.items():
         if not values:
             continue
-        numbers = pd.to_numeric(np.array(list(values.values()), dtype=object), errors="coerce").astype(float)
+        try:
+            numbers = np.array([*values.values()], dtype=float)
+        except ValueError:  # a text; pandas takes ten times as long
+            numbers = pd.to_numeric(pd.Series([*values.values()], dtype=object), errors="coerce").to_numpy(float)
         steps = np.fromiter(values, dtype=np.int64, count=len(values))
         between = np.diff(steps)
         if (between < 0).any():
