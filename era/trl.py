@@ -55,8 +55,8 @@ OVERRIDDEN = (
 )
 
 
-def _is_of_trl(method: Callable) -> bool:
-    return method.__module__.partition(".")[0] == "trl"
+def _is_of_trl(one: Callable) -> bool:
+    return one.__module__.partition(".")[0] == "trl"
 
 
 def check_trl(installed: str, trainer: type) -> None:
@@ -68,23 +68,25 @@ def check_trl(installed: str, trainer: type) -> None:
 
     Raises:
         ImportError: a release older than OLDEST, whose methods return something else, or one
-            without a method that ERA overrides, or whose methods another package has replaced.
+            without a method that ERA overrides, or that another package has replaced.
     """
     version, oldest, newest = (
         tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
     )
     if version < oldest:
         raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
+    found = [trainer, *(getattr(trainer, n) for n in OVERRIDDEN if hasattr(trainer, n))]
+    if others := sorted({one.__module__ for one in found if not _is_of_trl(one)}):
+        by = ", ".join(others)  # Unsloth's is a module that it has written: UnslothGRPOTrainer
+        before = "unsloth" if "unsloth" in by.lower() else "what imports that"
+        raise ImportError(
+            f"{by} has replaced trl.GRPOTrainer by its own, in which ERA cannot act. "
+            f"Import era.trl before {before}."
+        )
     if moved := [name for name in OVERRIDDEN if not hasattr(trainer, name)]:
         raise ImportError(
             f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
             f"ERA. {INSTALL}"
-        )
-    methods = [getattr(trainer, name) for name in OVERRIDDEN]
-    if others := sorted({one.__module__ for one in methods if not _is_of_trl(one)}):
-        raise ImportError(
-            f"{', '.join(others)} has replaced methods of TRL's GRPOTrainer by its own, in which "
-            "ERA cannot act (Unsloth does that). Import era.trl before it"
         )
     if version > newest:
         warnings.warn(
@@ -97,6 +99,13 @@ check_trl(trl.__version__, GRPOTrainer)
 
 # Of a batch, (B, T): what ERA decided, and what it was decided for.
 _TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale")
+# TRL's other trainers of the family, and why ERA does not fit them.
+_NOT_OF_THIS_KIND = {
+    "RLOOTrainer": "it takes ratios of whole responses, from old log-probs that it has summed, "
+    "without the scales of their tokens",
+    "AsyncGRPOTrainer": "its old log-probs are vLLM's, under no scale, and the entropies of the "
+    "policy that sampled, by which ERA decides, are not known to it",
+}
 # Methods of a trainer through which an update reaches ERA.
 _ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
 
@@ -194,7 +203,12 @@ class EraMixin:
 
     def __init__(self, *args, **kwargs):
         if not isinstance(self, GRPOTrainer):
-            raise TypeError(f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer alone.")
+            names = [one.__name__ for one in type(self).__mro__]
+            why = [f" {n}: {_NOT_OF_THIS_KIND[n]}." for n in names if n in _NOT_OF_THIS_KIND]
+            raise TypeError(
+                f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer and classes derived "
+                f"from it.{''.join(why)} Nothing was trained."
+            )
         config = next((a for a in (*args, *kwargs.values()) if isinstance(a, GRPOConfig)), None)
         if not isinstance(config, EraGRPOConfig):
             raise TypeError(
@@ -217,6 +231,12 @@ class EraMixin:
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         if self.era.enable:
+            method = super()._get_per_token_logps_and_entropies.__func__
+            if not _is_of_trl(method):  # whose log-probs and entropies ERA does not know
+                raise ValueError(
+                    f"era_enable=True does not go together with {method.__qualname__}, which ERA "
+                    "would not call. Nothing was trained."
+                )
             self.add_callback(_EachStep(self))
         if self.era.changes_training:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
@@ -618,9 +638,6 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "policy. Leave one of them out"
         )
     takes_the_loss_of = super(EraMixin, trainer)._compute_loss.__func__
-    takes_log_probs_of = super(EraMixin, trainer)._get_per_token_logps_and_entropies.__func__
-    if not _is_of_trl(takes_log_probs_of):
-        problems.append(f"{takes_log_probs_of.__qualname__}, which ERA would not call")
     if args.beta and not _is_of_trl(takes_the_loss_of):
         problems.append(
             f"beta above 0 and {takes_the_loss_of.__qualname__}: ERA calls it a second time for "

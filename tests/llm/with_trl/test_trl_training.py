@@ -127,31 +127,55 @@ class OwnLogProbs(trl.GRPOTrainer):
     ],
 )
 def test_what_a_subclass_replaces_is_refused(base, settings, said):
-    with pytest.raises(ValueError, match=said):
-        type("Mine", (EraMixin, base), {})(**arguments(EraGRPOConfig, **ERA, **settings))
+    for era_k in (1.0, 2.0) if base is OwnLogProbs else (2.0,):
+        with pytest.raises(ValueError, match=said):
+            type("Mine", (EraMixin, base), {})(**arguments(EraGRPOConfig, **ERA, **settings, era_k=era_k))
     type("Mine", (EraMixin, MoreLoss), {})(**arguments(EraGRPOConfig, **ERA))  # without beta it is called once
 
 
-def test_a_trainer_that_is_no_grpo_trainer_is_refused():
-    class EraRLOO(EraMixin, trl.RLOOTrainer):
-        pass
-
-    with pytest.raises(TypeError, match="EraRLOO: EraMixin is for TRL's GRPOTrainer alone"):
-        EraRLOO(model=model(), reward_funcs=tiny_grpo.reward)
+@pytest.mark.parametrize(
+    "module, name, reason",
+    [
+        ("trl", "RLOOTrainer", "takes ratios of whole responses, from old log-probs that it has summed"),
+        ("trl.experimental.async_grpo", "AsyncGRPOTrainer", "its old log-probs are vLLM's, under no scale"),
+        ("transformers", "Trainer", "Nothing was trained"),
+    ],
+)
+def test_a_trainer_that_is_no_grpo_trainer_is_refused(module, name, reason):
+    base = getattr(pytest.importorskip(module), name)
+    with pytest.raises(TypeError, match=f"Mine: EraMixin is for TRL's GRPOTrainer and classes derived.*{reason}"):
+        type("Mine", (EraMixin, base), {})(model=model())
 
 
 def test_a_trl_that_does_not_fit_is_named():
     with pytest.raises(ImportError, match="era.trl is for TRL 1.10.0 or newer, found 1.9.2"):
         era.trl.check_trl("1.9.2", trl.GRPOTrainer)
     with pytest.raises(ImportError, match=r"TRL 1.30.0: GRPOTrainer has no _compute_loss, in which"):
-        moved = type("GRPOTrainer", (), {name: None for name in era.trl.OVERRIDDEN if name != "_compute_loss"})
+        kept = {name: getattr(trl.GRPOTrainer, name) for name in era.trl.OVERRIDDEN if name != "_compute_loss"}
+        moved = type("GRPOTrainer", (), {**kept, "__module__": "trl"})
         era.trl.check_trl("1.30.0", moved)
-    with pytest.raises(
-        ImportError, match=f"{__name__} has replaced methods of TRL's GRPOTrainer.* Import era.trl before"
-    ):
-        era.trl.check_trl("1.16.0", MoreLoss)  # as Unsloth replaces them
     with pytest.warns(UserWarning, match=f"{era.trl.NEWEST}, found 1.30.0"):
         era.trl.check_trl("1.30.0", trl.GRPOTrainer)
+
+
+@pytest.mark.parametrize("module, before", [("UnslothGRPOTrainer", "unsloth"), ("others", "what imports that")])
+def test_a_trl_whose_trainer_another_package_has_replaced_is_refused_at_import(module, before):
+    """As Unsloth does it, by a module that it writes, whose trainer need not have all of TRL's methods."""
+    methods = "_generate_and_score_completions = _compute_loss = lambda *_: None"
+    replaced = f"""
+import sys, trl, types
+other = types.ModuleType({module!r})
+exec("import trl\\nclass GRPOTrainer(trl.RLOOTrainer): {methods}", vars(other))
+trl.GRPOTrainer = other.GRPOTrainer
+"""
+    said = f"ImportError: {module} has replaced trl.GRPOTrainer by its own, in which ERA cannot act. Import era.trl "
+    for first, second in ((replaced, "import era.trl"), ("import era.trl", replaced)):
+        result = subprocess.run(
+            [sys.executable, "-c", f"{first}\n{second}\nfrom era.trl import EraGRPOTrainer"],
+            **{"env": tiny_grpo.ENVIRONMENT, "capture_output": True, "text": True, "timeout": 600},
+        )
+        assert (result.returncode != 0) == (first is replaced), result.stderr
+        assert (f"{said}before {before}." in result.stderr) == (first is replaced)
 
 
 def step_of_its_own(trainer, model, inputs, *_):
@@ -193,6 +217,8 @@ class WithoutEntropies(trl.GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         log_probs, *_ = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         return log_probs, None, None
+
+    _get_per_token_logps_and_entropies.__module__ = "trl.newer"
 
 
 class OwnOldLogProbs(trl.GRPOTrainer):
