@@ -338,11 +338,13 @@ class EraMixin:
             update["old_per_token_logps"] = update["era_old"]
         metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
         bonus, self._entropy_bonus_enabled = self._entropy_bonus_enabled, False
+        experts, self.aux_loss_enabled = self.aux_loss_enabled, False
         try:
             return super()._compute_loss(model, update)
         finally:
             metrics["train"]["kl"] += self._metrics["train"]["kl"]
             self._metrics, self._entropy_bonus_enabled = metrics, bonus
+            self.aux_loss_enabled = experts
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **others
@@ -360,6 +362,7 @@ class EraMixin:
                 self._era_acted = True
             return found
         wants_entropy = others.pop("compute_entropy", False)
+        wants_aux_loss = others.pop("compute_aux_loss", False)
         given = [name for name, value in others.items() if not (value is None or value is False)]
         if given:
             raise ValueError(f"ERA's forward pass is for text; TRL gave it {', '.join(given)} too.")
@@ -383,7 +386,8 @@ class EraMixin:
         mask = _loss_mask(update)
         self._era_check_rows(update, input_ids[:, -logits_to_keep:])
         self._era_acted = True
-        terms = self._era_forward(model, input_ids, attention_mask, mask, "terms")
+        more = {"output_router_logits": True} if wants_aux_loss else {}
+        terms = self._era_forward(model, input_ids, attention_mask, mask, "terms", **more)
         new, old = terms["scaled"], update.get("old_per_token_logps")
         if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
             removed = new == OUTSIDE_TOP_K_LOG_PROB
@@ -394,14 +398,14 @@ class EraMixin:
         update["era_original"], update["era_entropy"] = terms["original"], terms["entropy"].detach()
         if self.era.scale_advantages:
             update["advantages"] = _of_tokens(update["advantages"], mask) / terms["scale"]
-        return new, terms["entropy"], None
+        return new, terms["entropy"], terms.get("aux_loss")
 
-    def _era_forward(self, model, input_ids, attention_mask, mask, kind):
+    def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
         """The model's forward, in which the head calls _era_branches or _era_terms."""
         compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
         ask = _Ask(compute, input_ids[:, -mask.size(1) :])
         with self.accelerator.autocast():
-            return model(input_ids=input_ids, attention_mask=attention_mask, era=ask)
+            return model(input_ids=input_ids, attention_mask=attention_mask, era=ask, **more)
 
     def _era_branches(self, head, mask):
         common = {"temperature": self.temperature, "mask": mask, "compile": self.era.compile}
@@ -518,13 +522,16 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
             return self._era_fused(*positional, fused_lm_head=True, **kwargs)
         if era is None:
             return self._era_plain(*positional, **kwargs)
-        hidden = self.base_model(*positional, **kwargs, use_cache=False).last_hidden_state
-        hidden = hidden[:, -era.labels.size(1) - 1 : -1]
+        states = self.base_model(*positional, **kwargs, use_cache=False)
+        hidden = states.last_hidden_state[:, -era.labels.size(1) - 1 : -1]
         context = nullcontext()
         if args.cast_lm_head_to_fp32:
             hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
         with context:
-            return self.get_output_embeddings()(hidden, era=era)
+            found = self.get_output_embeddings()(hidden, era=era)
+        if kwargs.get("output_router_logits"):
+            found["aux_loss"] = _aux_loss(self, states, kwargs["attention_mask"])
+        return found
 
     def head_with_era(self, hidden, era: Optional[_Ask] = None):
         if era is None:
@@ -546,6 +553,37 @@ def _inside_trls(forward: Callable) -> Callable:
             break
         forward = inner
     return forward
+
+
+def _aux_loss(model, states, attention_mask) -> torch.Tensor:
+    """The loss by which a mixture balances its experts, of the outputs of the model's backbone."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config = model.config.get_text_config()
+    count = getattr(config, "num_experts", None) or config.num_local_experts
+    return load_balancing_loss_func(
+        states.router_logits, count, config.num_experts_per_tok, attention_mask
+    )
+
+
+@torch.no_grad()
+def _makes_the_aux_loss(model: torch.nn.Module) -> bool:
+    """Whether `_aux_loss` is the model's own. Some mixtures have another one, or none."""
+    device = model.get_output_embeddings().weight.device
+    if device.type == "meta":  # as in _makes_the_logits
+        return True
+    ids = torch.arange(4, device=device).unsqueeze(0)
+    inputs = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)}
+    was_training = model.training
+    model.eval()
+    try:
+        own = model(**inputs, output_router_logits=True).aux_loss
+        states = model.base_model(**inputs, output_router_logits=True)
+        return torch.allclose(_aux_loss(model, states, inputs["attention_mask"]), own, rtol=0.01)
+    except (AttributeError, TypeError):  # what one of them needs is not there
+        return False
+    finally:
+        model.train(was_training)
 
 
 def _softcap(model: torch.nn.Module) -> Optional[float]:
@@ -624,10 +662,6 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         )
     if getattr(trainer, "_is_vlm", False):
         problems.append("a multi-modal model: never tried")
-    if trainer.aux_loss_enabled:
-        problems.append(
-            "the auxiliary loss of a mixture of experts: never tried. Set router_aux_loss_coef=0.0"
-        )
     if trainer.is_deepspeed_enabled:
         problems.append("DeepSpeed: never tried")
     if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
@@ -657,6 +691,11 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         problems.append(
             f"{type(model).__name__}, whose logits are not those of its head: it scales, caps or "
             "cuts them in a way that era.trl does not know"
+        )
+    elif not problems and trainer.aux_loss_enabled and not _makes_the_aux_loss(model):
+        problems.append(
+            f"{type(model).__name__}, whose auxiliary loss of experts is not the one that era.trl "
+            "knows, Mixtral's. Set router_aux_loss_coef=0.0"
         )
     if problems:
         raise ValueError(

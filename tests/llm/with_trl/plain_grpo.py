@@ -174,7 +174,28 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     if args.entropy_coef:
         bonus = (entropy * forking_mask).sum() / forking_mask.sum().clamp(min=1)
         total = total - args.entropy_coef * bonus / args.gradient_accumulation_steps / ranks
+    if args.router_aux_loss_coef:
+        total = total + args.router_aux_loss_coef * balance(model, batch) / args.gradient_accumulation_steps / ranks
     return total, scale
+
+
+def balance(model, batch):
+    """Switch's loss of a mixture (arXiv:2101.03961, eq. 4), over all layers, with several experts for a token: experts
+    times the sum over them of the share of tokens that took one and its mean probability."""
+    tokens = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1).flatten().bool()
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    seen = []
+    hooks = [m.register_forward_pre_hook(lambda m, x: seen.append((m, x[0]))) for m in model.modules() if is_router(m)]
+    model(input_ids=ids, attention_mask=tokens.view(ids.shape).long())
+    for hook in hooks:
+        hook.remove()
+    p = torch.cat([(x.reshape(len(tokens), -1) @ m.weight.T).softmax(-1)[tokens] for m, x in seen])
+    taken = torch.zeros_like(p).scatter(1, p.topk(model.config.num_experts_per_tok).indices, 1.0)
+    return p.size(1) * (taken.mean(0) * p.mean(0)).sum()
+
+
+def is_router(module):
+    return type(module).__name__.endswith("Router")
 
 
 def trained(start, batches, args, era):

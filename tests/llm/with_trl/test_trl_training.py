@@ -15,6 +15,7 @@ from dataclasses import make_dataclass
 import pytest
 import tiny_grpo
 import torch
+import transformers
 import trl
 from datasets import Dataset
 from peft import LoraConfig, PromptTuningConfig
@@ -334,7 +335,11 @@ REFUSED = [  # of the model, of the settings; what is said
             "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
         }.items()
     ),
-    ({"kind": "Mixtral", "num_local_experts": 2}, {}, "the auxiliary loss of a mixture of experts"),
+    (
+        {"kind": "Doge", "is_moe": True, "num_experts": 16, "num_experts_per_tok": 2},
+        {},
+        "DogeForCausalLM, whose auxiliary loss of experts is not",
+    ),
     ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k and off_policy_mask_threshold"),
     ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),
     ({}, {"peft_config": PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")}, "prompt learning of PEFT"),
@@ -348,6 +353,15 @@ def test_what_would_be_silently_wrong_is_refused(architecture, settings, said):
     build(Era, model(torch.float32, **architecture), **ERA, **settings, era_k=1.0)  # which only logs
 
 
+def test_a_mixture_with_an_auxiliary_loss_of_its_own_is_refused(monkeypatch):
+    own = transformers.models.qwen2_moe.modeling_qwen2_moe
+    mixture = {"kind": "Qwen2Moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    monkeypatch.setattr(own, "load_balancing_loss_func", lambda *_: torch.tensor(1.9))
+    with pytest.raises(ValueError, match="Qwen2MoeForCausalLM, whose auxiliary loss of experts is not the one"):
+        build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.1)
+    build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.0)
+
+
 def test_advantages_of_tokens_are_refused_with_another_loss():
     with pytest.raises(ValueError, match="GMPOTrainer._compute_loss may need one advantage for a response"):
         build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True)
@@ -356,8 +370,11 @@ def test_advantages_of_tokens_are_refused_with_another_loss():
 # -------------------------------------------------------------------------------------------------- odd inputs
 
 
-def test_experts_without_their_loss_train():
-    train(Era, model(torch.float32, kind="Mixtral", num_local_experts=2), **ERA, router_aux_loss_coef=0.0, max_steps=1)
+@pytest.mark.parametrize("coefficient", [0.0, 0.1])
+def test_a_mixtral_trains(coefficient):
+    mixtral = model(torch.float32, kind="Mixtral", num_local_experts=2)
+    trainer, _ = train(Era, mixtral, **ERA, router_aux_loss_coef=coefficient, max_steps=1)
+    assert ("aux_loss" in trainer.state.log_history[0]) == bool(coefficient)
 
 
 def test_a_constant_reward_scales_nothing_and_is_logged():

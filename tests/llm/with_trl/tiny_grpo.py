@@ -74,6 +74,8 @@ OFF_POLICY = {
     "epsilon": 0.002,
 }
 
+IN_FP64 = {"experts_implementation": "eager"}  # the grouped product of a mixture is for 32 bits and fewer
+
 
 def tokenizer():
     made = models.character_tokenizer(list(ALPHABET))
@@ -87,7 +89,7 @@ def model(dtype=torch.double, kind="Qwen2", tie=False, sharpness=16, **more):
 
 
 def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **IN_FP64)
 
 
 def write(folder, dtype, kind="Qwen2", tie=False, sharpness=16, **more):
