@@ -3,6 +3,7 @@
 """Check the installed verl without importing it."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 TESTED = ("0.9.0", "0.9.1")
@@ -19,17 +20,41 @@ OVERRIDDEN = {
 
 def problems() -> list[str]:
     """What is wrong with the verl that `import verl` would find, a line each; empty if nothing is."""
-    spec = importlib.util.find_spec("verl")
-    if spec is None:
+    verl, version = _installed()
+    if verl is None:
         return [f"verl is not installed. {INSTALL}"]
-    verl = Path(spec.submodule_search_locations[0])
-    file = verl / "version" / "version"
-    version = file.read_text().strip() if file.is_file() else "of unknown version"
-    if version not in TESTED:
-        return [f"verl {version} in {verl}: era.verl is made for {' and '.join(TESTED)}. {INSTALL}"]
+    if _order(version) < _order(TESTED[0]):
+        return [f"verl {version} in {verl}: era.verl needs {TESTED[0]} or newer. {INSTALL}"]
     return [
         f"{verl / name} has no method {method}, in which era.verl applies ERA. {INSTALL}"
         for name, methods in OVERRIDDEN.items()
         for method in methods
-        if f"def {method}(self" not in (verl / name).read_text()
+        if not (verl / name).is_file() or f"def {method}(self" not in (verl / name).read_text()
     ]
+
+
+def warning() -> str:
+    """What is said of a verl without problems that was not tested; empty for one that was."""
+    verl, version = _installed()
+    if version in TESTED:
+        return ""
+    return (
+        f"verl {version} in {verl}: era.verl was tested with {' and '.join(TESTED)}. All methods in which it applies "
+        f"ERA are there; what they do was not tried. {INSTALL}"
+    )
+
+
+def _installed() -> tuple[Path | None, str]:
+    """The package's folder, None without verl, and its version as written."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None:
+        return None, ""
+    verl = Path(spec.submodule_search_locations[0])
+    file = verl / "version" / "version"
+    return verl, file.read_text().strip() if file.is_file() else "of unknown version"
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """0.9.1 is (0, 9, 1, 0), before it 0.9.1.dev and 0.9.1rc1: (0, 9, 1, -1). Text without three numbers is ()."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)\.?(dev|a|b|rc)?", version)
+    return (*map(int, found.groups()[:3]), -bool(found[4])) if found else ()

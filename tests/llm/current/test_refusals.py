@@ -108,8 +108,23 @@ def test_another_verl_is_named(tmp_path, monkeypatch):
     file = copy / "workers/engine_workers.py"
     file.write_text(file.read_text().replace("def train_mini_batch", "def train_batch"))
     assert "has no method train_mini_batch" in compatibility.problems()[0]
-    (copy / "version/version").write_text("0.9.2")
-    assert "verl 0.9.2" in compatibility.problems()[0]
+    assert compatibility.warning() == "", "0.9.1 is tested"
+    (copy / "workers/engine/fsdp/transformer_impl.py").unlink()
+    assert "has no method prepare_model_inputs" in compatibility.problems()[1]
+    for older in ("0.8.0", "0.9.0.dev", "0.9.0rc1", "main"):
+        (copy / "version/version").write_text(older)
+        assert f"verl {older} in" in compatibility.problems()[0]
+
+
+@pytest.mark.parametrize("version", ["0.9.2", "0.10.0.dev"])
+def test_a_newer_verl_is_warned_of_and_starts(tmp_path, version):
+    """It goes on to the check of its configuration."""
+    copy = shutil.copytree(environment.tree_of("0.9.1") / "verl", tmp_path / "verl")
+    (copy / "version/version").write_text(version)
+    command = ["-m", "era.verl.main_ppo", "trainer.use_v1=False", ON, f"hydra.run.dir={tmp_path}"]
+    result = environment.run(command, verl=tmp_path)
+    assert f"warning: verl {version} in {copy}: era.verl was tested with 0.9.0 and 0.9.1." in result.stderr
+    assert result.returncode == 1 and "trainer.use_v1=False: the legacy" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)
