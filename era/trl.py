@@ -22,7 +22,7 @@ import re
 import types
 import warnings
 from collections import defaultdict
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Optional
 
 import torch
@@ -566,7 +566,38 @@ def _aux_loss(model, states, attention_mask) -> torch.Tensor:
     )
 
 
-@torch.no_grad()
+@contextmanager
+def _tried(model: torch.nn.Module):
+    """The model as it evaluates. Weights that ZeRO-3 has split at load are gathered module by
+    module, as in training; DeepSpeed's own hooks come with its engine, later."""
+    split, handles, open_ = hasattr(model.get_output_embeddings().weight, "ds_id"), [], {}
+
+    def gather(module, _):
+        weights = list(module.parameters(recurse=False))
+        open_[module] = deepspeed.zero.GatheredParameters(weights)
+        open_[module].__enter__()
+
+    def release(module, *_):
+        open_.pop(module).__exit__(None, None, None)
+
+    if split:
+        import deepspeed
+
+        for module in model.modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                handles.append(module.register_forward_pre_hook(gather))
+                handles.append(module.register_forward_hook(release, always_call=True))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+
+
 def _makes_the_aux_loss(model: torch.nn.Module) -> bool:
     """Whether `_aux_loss` is the model's own. Some mixtures have another one, or none."""
     device = model.get_output_embeddings().weight.device
@@ -574,23 +605,19 @@ def _makes_the_aux_loss(model: torch.nn.Module) -> bool:
         return True
     ids = torch.arange(4, device=device).unsqueeze(0)
     inputs = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)}
-    was_training = model.training
-    model.eval()
     try:
-        own = model(**inputs, output_router_logits=True).aux_loss
-        states = model.base_model(**inputs, output_router_logits=True)
+        with _tried(model):
+            own = model(**inputs, output_router_logits=True).aux_loss
+            states = model.base_model(**inputs, output_router_logits=True)
         return torch.allclose(_aux_loss(model, states, inputs["attention_mask"]), own, rtol=0.01)
     except (AttributeError, TypeError):  # what one of them needs is not there
         return False
-    finally:
-        model.train(was_training)
 
 
 def _softcap(model: torch.nn.Module) -> Optional[float]:
     return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
-@torch.no_grad()
 def _makes_the_logits(model: torch.nn.Module) -> bool:
     """Whether the model hands its last hidden state to its head and takes its logits from there.
 
@@ -610,15 +637,14 @@ def _makes_the_logits(model: torch.nn.Module) -> bool:
         planted.append(made.view(output.shape).to(output.dtype))
         return planted[-1]
 
-    was_training, hook = model.training, head.register_forward_hook(plant)
-    model.eval()
+    hook = head.register_forward_hook(plant)
     try:
-        ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
-        logits = model(input_ids=ids).logits
-        hidden = getattr(model.base_model(input_ids=ids), "last_hidden_state", None)
+        with _tried(model):
+            ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
+            logits = model(input_ids=ids).logits
+            hidden = getattr(model.base_model(input_ids=ids), "last_hidden_state", None)
     finally:
         hook.remove()
-        model.train(was_training)
     if len(taken) != 1 or hidden is None:
         return False
     wanted = planted[0].float()
@@ -662,8 +688,6 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         )
     if getattr(trainer, "_is_vlm", False):
         problems.append("a multi-modal model: never tried")
-    if trainer.is_deepspeed_enabled:
-        problems.append("DeepSpeed: never tried")
     if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
         problems.append("prompt learning of PEFT, which adds positions. Take LoRA")
     if args.era_top_k and args.off_policy_mask_threshold is not None:

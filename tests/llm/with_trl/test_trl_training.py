@@ -335,11 +335,6 @@ REFUSED = [  # of the model, of the settings; what is said
             "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
         }.items()
     ),
-    (
-        {"kind": "Doge", "is_moe": True, "num_experts": 16, "num_experts_per_tok": 2},
-        {},
-        "DogeForCausalLM, whose auxiliary loss of experts is not",
-    ),
     ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k and off_policy_mask_threshold"),
     ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),
     ({}, {"peft_config": PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")}, "prompt learning of PEFT"),

@@ -297,15 +297,32 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_pat
     assert resumed.state.global_step == 2 * at and same(weights(resumed), weights(whole))
 
 
+def on_two_processes(script, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    result = subprocess.run(
+        [*command, Path(__file__).with_name(script), *arguments],
+        env={**tiny_grpo.ENVIRONMENT, "DS_ACCELERATOR": "cpu"},
+        **{"capture_output": True, "text": True, "timeout": 600},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])
+
+
 def test_two_processes(tmp_path):
     """DDP and FSDP2 with gloo, each rank with samples of its own."""
-    tiny_grpo.write(tmp_path, torch.double)
-    script = Path(__file__).with_name("two_processes.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, tmp_path]
-    result = subprocess.run(command, env=tiny_grpo.ENVIRONMENT, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stdout + result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
+    found = on_two_processes("two_processes.py", tiny_grpo.write(tmp_path, torch.double))
     assert found.keys() == {"on-policy", "KL", "tools", "FSDP2", "FSDP2, head apart"}
     for case in found.values():
         assert case["error"] < 2e-6 and case["samples differ"] and 0 < case["scaled"] < 1
         assert case["scaled"] == pytest.approx(case["logged"], abs=1e-6)
+
+
+@pytest.mark.parametrize("stage", ["none", "1", "2", "3", "3 at load"])
+def test_zero_of_deepspeed(stage, tmp_path):
+    """Each rank with samples of its own, off-policy with a KL loss. DeepSpeed makes a model in fp64 one in fp32."""
+    pytest.importorskip("deepspeed", reason="docs/llm/trl.md says how to install it")
+    case = on_two_processes("under_deepspeed.py", tiny_grpo.write(tmp_path, torch.float32), stage)
+    assert case["error"] < 1e-4 and case["samples differ"] and 0.1 < case["scaled"] < 0.9
+    assert case["scaled"] == pytest.approx(case["logged"], abs=1e-6)
+    assert ("ZeroOptimizer" in case["optimizer"], "Stage3" in case["optimizer"]) == (stage != "none", stage[0] == "3")
+    assert (case["split"], case["split at load"]) == (stage[0] == "3", stage == "3 at load")
