@@ -36,6 +36,23 @@ _RANGES = (
     ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
     ("low", lambda c: math.isfinite(c.low) and c.low <= c.high, "finite (0 for no bound), <= high"),
     ("high", lambda c: not math.isnan(c.high), "a number, inf for no bound"),
+    (
+        "low_end",
+        lambda c: c.low_end is None or (math.isfinite(c.low_end) and c.low_end <= c._last_high),
+        "null, or finite and <= the last high",
+    ),
+    (
+        "high_end",
+        lambda c: c.high_end is None
+        or (math.isfinite(c.high_end + c.high) and c.high_end >= c._last_low),
+        "null, or finite beside a finite high and >= the last low",
+    ),
+    (
+        "schedule_steps",
+        lambda c: (c.schedule_steps is None) == (c.low_end is None and c.high_end is None)
+        and (c.schedule_steps is None or (type(c.schedule_steps) is int and c.schedule_steps >= 1)),
+        "a whole number >= 1 with low_end or high_end, and null without both",
+    ),
     ("top_fraction", lambda c: 0 < c.top_fraction <= 1, "a fraction in (0, 1]"),
     (
         "top_k",
@@ -59,6 +76,9 @@ class EraConfig:
         enable: False leaves the trainer as it is upstream.
         low: omega_low in nats; a response below it is sharpened.
         high: omega_high in nats, `inf` for none; a response above it is flattened.
+        low_end, high_end: what low and high become over the first `schedule_steps` updates, linearly,
+            and stay; None leaves them as they are. A schedule is no part of the paper.
+        schedule_steps: whole number >= 1; None without a schedule.
         k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
             era/ metrics.
         top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
@@ -78,6 +98,9 @@ class EraConfig:
     enable: bool = False
     low: float = 0.45
     high: float = 3.0
+    low_end: Optional[float] = None
+    high_end: Optional[float] = None
+    schedule_steps: Optional[int] = None
     k: float = 2.0
     top_fraction: float = 0.2
     top_k: Optional[int] = None
@@ -124,6 +147,51 @@ class EraConfig:
             return isinstance(value, bool) == is_switch and holds(self)  # True is 1 to a comparison
         except TypeError:  # a comparison with a string or None, which OmegaConf would have refused
             return False
+
+    @property
+    def _last_low(self) -> float:
+        return self.low if self.low_end is None else self.low_end
+
+    @property
+    def _last_high(self) -> float:
+        return self.high if self.high_end is None else self.high_end
+
+    def at(self, step: int) -> "EraConfig":
+        """The configuration of one update, its low and high where the schedule has them then.
+
+        Args:
+            step: how many updates the training has made before, >= 0, those before it was resumed
+                included. Without a schedule it does not matter.
+        """
+        if self.schedule_steps is None:
+            return self
+        share = min(step / self.schedule_steps, 1.0)
+
+        def between(start: float, end: Optional[float]) -> float:
+            # Exactly `end` at the end; a start of inf has no end.
+            return start if end is None else (1 - share) * start + share * end
+
+        low, high = between(self.low, self.low_end), between(self.high, self.high_end)
+        return dataclasses.replace(self, low=low, high=high)
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """For the log: era/low and era/high, those of them that a schedule moves."""
+        ends = {"low": self.low_end, "high": self.high_end}
+        return {f"era/{name}": getattr(self, name) for name, end in ends.items() if end is not None}
+
+    def schedule_exceeds(self, steps: int) -> str:
+        """A warning where a training ends before its schedule does, else "".
+
+        Args:
+            steps: updates of the whole training; below 0 where the trainer does not know them.
+        """
+        if not self.enable or self.schedule_steps is None or not 0 <= steps < self.schedule_steps:
+            return ""
+        return (
+            f"ERA: schedule_steps is {self.schedule_steps}, but this training has {steps} updates, "
+            f"so low and high will not reach low_end={self.low_end} and high_end={self.high_end}."
+        )
 
     @property
     def changes_training(self) -> bool:

@@ -127,6 +127,9 @@ class EraGRPOConfig(GRPOConfig):
     era_enable: bool = _field("enable", "switch it on.")
     era_low: float = _field("low", "omega_low in nats; a response below it is sharpened.")
     era_high: float = _field("high", "omega_high in nats; one above it is flattened; inf: none.")
+    era_low_end: Optional[float] = _field("low_end", "omega_low after era_schedule_steps updates.")
+    era_high_end: Optional[float] = _field("high_end", "omega_high after era_schedule_steps.")
+    era_schedule_steps: Optional[int] = _field("schedule_steps", "updates until era_..._end.")
     era_k: float = _field("k", "factor of the logits, > 1; 1 only logs the era/ metrics.")
     era_top_fraction: float = _field("top_fraction", "share of the tokens that H_resp averages.")
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
@@ -439,7 +442,7 @@ class EraMixin:
 
     def _era_decide(self, entropy, inputs, mask):
         """(B, T): the scale of each token. Logs ERA's metrics, which are means over all ranks."""
-        era = self.era
+        era = self.era.at(self.state.global_step)
         thresholds = {"low": era.low, "high": era.high}
         top, rest = split_entropy(entropy.float(), mask, era.top_fraction)
         advantages = _of_tokens(inputs["advantages"], mask)
@@ -449,7 +452,8 @@ class EraMixin:
         sums = metric_sums(
             top, rest, mask.bool(), scale, top_fraction=era.top_fraction, **thresholds
         )
-        for name, value in update_metrics(self.accelerator.reduce(sums, reduction="sum")).items():
+        found = update_metrics(self.accelerator.reduce(sums, reduction="sum"))
+        for name, value in {**found, **era.scheduled}.items():
             if not math.isnan(value):  # TRL averages over the micro-batches of a logging step
                 self._metrics["train"][name].append(value)
         return scale
@@ -474,6 +478,10 @@ class _EachStep(TrainerCallback):
                 "ERA's fields were changed after the trainer was made, which has checked and taken "
                 "the former ones. Set them before. Nothing was trained."
             )
+        if state.is_world_process_zero and (
+            warning := self.trainer.era.schedule_exceeds(state.max_steps)
+        ):
+            warnings.warn(warning, stacklevel=2)
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:

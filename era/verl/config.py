@@ -20,6 +20,8 @@ from era.language_config import (
 )
 
 TRAINER_MODE = "era"
+# What ERA's trainer tells its workers with an update: how many updates of the actor were before it.
+UPDATES_BEFORE = "era_updates_before"
 
 # In a configuration with ERA, the engine's name ends in this text. verl does not know such an engine, and only ERA's
 # worker removes the text, so a run that asked for ERA and has a plain worker ends when the worker is built, showing it.

@@ -7,7 +7,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 
 from era.language_config import CONFIG_KEY, EraConfig
-from era.verl.config import TRAINER_MODE, check
+from era.verl.config import TRAINER_MODE, UPDATES_BEFORE, check
 
 
 @register_trainer(TRAINER_MODE)
@@ -34,6 +34,8 @@ class EraTrainer(PPOTrainerSync):
             self.role_worker_mapping[role] = ray.remote(EraActorRolloutRefWorker)
 
     def _update_actor(self, batch, metrics):
+        # verl's steps count from 1, and the actor has its first update in step critic_warmup.
+        batch.extra_info[UPDATES_BEFORE] = self.global_steps - max(1, self.config.trainer.critic_warmup)
         batch = super()._update_actor(batch, metrics)
         for name in [name for name in metrics if name.startswith("actor/era/")]:  # verl puts "actor/" before all names
             metrics[name.removeprefix("actor/")] = metrics.pop(name)

@@ -23,7 +23,7 @@ from era.fused_head import FusedHead
 from era.language import logit_scale, metric_sums, split_entropy, update_metrics
 from era.language_config import CONFIG_KEY, EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
-from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES
+from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES, UPDATES_BEFORE
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
 # Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
@@ -77,6 +77,9 @@ class EraTrainingWorker(TrainingWorker):
                 print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
             if self.era.enable and self.engine_config.use_fused_kernels:
                 self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
+        warning = self.era.schedule_exceeds(self.optimizer_config.total_training_steps)
+        if warning and self.engine.get_data_parallel_rank() == 0:
+            print(warning, file=sys.stderr)
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
 
     def train_mini_batch(self, data):
@@ -98,7 +101,7 @@ class EraTrainingWorker(TrainingWorker):
         return output
 
     def _decide(self, data) -> dict[str, float]:
-        era = self.era
+        era = self._era_of_update(data)
         mask = data["response_mask"].to_padded_tensor(0).bool()
         advantages = data["advantages"].to_padded_tensor(0.0)
         top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
@@ -117,7 +120,19 @@ class EraTrainingWorker(TrainingWorker):
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
         sums = metric_sums(top, rest, mask, scale, **thresholds).to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
-        return update_metrics(sums)
+        return update_metrics(sums) | era.scheduled
+
+    def _era_of_update(self, data) -> EraConfig:
+        if self.era.schedule_steps is None:
+            return self.era
+        updates_before = tu.get_non_tensor_data(data, UPDATES_BEFORE, None)
+        if updates_before is None:
+            raise ValueError(
+                f"{CONFIG_KEY}.schedule_steps={self.era.schedule_steps}, but the trainer does not say how many updates "
+                f"were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into the extra_info of "
+                "your trainer's _update_actor. This step's update was not begun; checkpoints are as they were."
+            )
+        return self.era.at(updates_before)
 
     def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
         """By a forward pass under the decided scales; empty on Megatron's pipeline stages that compute no loss.

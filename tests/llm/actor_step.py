@@ -105,6 +105,10 @@ def take_steps(settings):
     actor = dp_actor.DataParallelPPOActor(actor_config(settings), module, optimizer)
     # autocast("cuda") switches itself off where there is none: no bf16
     actor.device_name = "cpu" if settings.get("autocast") else "cuda"
+    if "updates_before" in settings:  # as fsdp_workers.py does, whose checkpoints resume the count
+        saved = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0).state_dict()
+        actor.era.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        actor.era.lr_scheduler.load_state_dict({**saved, "last_epoch": settings["updates_before"]})
 
     if settings.get("reference"):
         return {"start": start, "ref_log_prob": lora_reference_pass(actor, settings)}

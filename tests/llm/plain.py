@@ -32,6 +32,8 @@ def decide(entropy, batch, settings):
         response_mask(batch, settings),
         batch["advantages"],
     )
+    share = min(1, settings.get("updates_before", 0) / (era.get("schedule_steps") or 1))
+    low, high = (era[name] + share * (era.get(f"{name}_end", era[name]) - era[name]) for name in ("low", "high"))
     scale, h_resp = torch.ones_like(advantages), []
     for b in range(len(mask)):
         tokens = entropy[b][mask[b]].tolist()
@@ -39,7 +41,7 @@ def decide(entropy, batch, settings):
         h_resp.append(sum(top) / len(top) if tokens else math.nan)
         for t in range(mask.size(1)):
             if mask[b, t] and advantages[b, t] > era.get("min_advantage", 0):
-                scale[b, t] = era["k"] if h_resp[b] < era["low"] else 1 / era["k"] if h_resp[b] > era["high"] else 1
+                scale[b, t] = era["k"] if h_resp[b] < low else 1 / era["k"] if h_resp[b] > high else 1
     return scale, h_resp
 
 

@@ -26,6 +26,9 @@ BAD = {  # key of the group; values that are refused with the full key
     "top_k": (0, -20, 2.5, 20.0, True),
     "min_advantage": (-0.1, math.inf, math.nan, None),
     "enable": ("perhaps", None),
+    "low_end": (3.5, math.inf, "low"),
+    "high_end": (math.inf, math.nan, 0.4),
+    "schedule_steps": (0, -5, 2.5, 10, True),
     "omega_low": (0.45,),
 }
 
@@ -48,6 +51,27 @@ def test_bad_values_are_refused_with_the_full_key(name):
 def test_bad_values_in_python(fields):
     with pytest.raises(ValueError, match=rf"^{next(iter(fields))} is .*; expected"):
         EraConfig(**fields, prefix="")
+
+
+def test_a_schedule_is_linear_and_stays_at_its_end():
+    era = EraConfig(enable=True, low=0.6, low_end=0.2, high=3.0, high_end=1.0, schedule_steps=40)
+    for step, low, high in ((0, 0.6, 3.0), (1, 0.59, 2.95), (30, 0.3, 1.5), (40, 0.2, 1.0), (99, 0.2, 1.0)):
+        now = era.at(step)
+        assert (now.low, now.high) == pytest.approx((low, high), rel=1e-12)
+        assert now.scheduled == {"era/low": now.low, "era/high": now.high} and now.k == era.k
+    assert (era.at(40).low, era.at(0).high) == (0.2, 3.0)
+    rising = EraConfig(low=0.1, low_end=0.5, high=math.inf, schedule_steps=2).at(1)
+    assert (rising.low, rising.high, rising.scheduled) == (pytest.approx(0.3), math.inf, {"era/low": rising.low})
+    assert EraConfig().at(7) == EraConfig() and EraConfig().scheduled == {}
+
+
+def test_half_a_schedule_is_refused_and_one_longer_than_the_training_is_named():
+    for fields in ({"low_end": 0.2}, {"high_end": 1.0}, {"high": math.inf, "high_end": 1.0, "schedule_steps": 5}):
+        with pytest.raises(ValueError, match="(schedule_steps|high_end) is .*; expected"):
+            EraConfig(**fields, prefix="")
+    era = EraConfig(enable=True, low_end=0.2, schedule_steps=40)
+    assert "this training has 30 updates" in era.schedule_exceeds(30)
+    assert not era.schedule_exceeds(40) and not era.schedule_exceeds(-1)
 
 
 def test_values_as_text_act():

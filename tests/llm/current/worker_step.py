@@ -201,6 +201,7 @@ def take_steps(settings):
             mini_batch_size=mini_batch,
             epochs=settings.get("epochs", 1),
             dataloader_kwargs={"shuffle": False},
+            **({era_config.UPDATES_BEFORE: settings["updates_before"]} if "updates_before" in settings else {}),
             **common,
         )
         output = worker.train_mini_batch(data)

@@ -288,7 +288,11 @@ def test_metrics_are_those_of_their_definitions(policy, era_k):
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("settings, at", [(KL, 2), (OFF_POLICY, 4)], ids=["on-policy", "off-policy"])
+SCHEDULE = {"era_low_end": 2.95, "era_high_end": 2.95, "era_schedule_steps": 3}
+POLICIES = {"on-policy": (KL, 2), "off-policy": (OFF_POLICY, 4), "schedule": ({**KL, **SCHEDULE}, 2)}
+
+
+@pytest.mark.parametrize("settings, at", POLICIES.values(), ids=POLICIES)
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_path):
     settings = {**ERA, **settings, "max_steps": 2 * at}
     whole, _ = train(Era, model(), **settings)
@@ -306,6 +310,15 @@ def on_two_processes(script, *arguments):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])
+
+
+def test_a_schedule_acts_and_is_logged():
+    schedule = {"era_low": 0.0, "era_low_end": 12.0, "era_high": 13.0, "era_high_end": 12.1, "era_schedule_steps": 3}
+    with pytest.warns(UserWarning, match="schedule_steps is 3, but this training has 2 updates"):
+        trainer, _ = train(Era, model(), **{**ERA, **schedule, "max_steps": 2})
+    names = ("era/low", "era/high", "era/low_fraction", "era/high_fraction")
+    logged = [[one[name] for name in names] for one in trainer.state.log_history[:2]]
+    assert logged == [pytest.approx([0.0, 13.0, 0.0, 0.0]), pytest.approx([4.0, 12.7, 1.0, 0.0])]
 
 
 def test_two_processes(tmp_path):

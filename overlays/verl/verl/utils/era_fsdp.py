@@ -73,6 +73,7 @@ class ActorHooks:
     Attributes:
         is_reference_pass: set by the worker: whether the pass is the reference policy's, which with
             LoRA is this actor without its adapters.
+        lr_scheduler: set by the worker: the learning rate's, which makes a step after each update.
 
     Raises:
         ValueError: a bad value in the configuration; an actor with an update of its own
@@ -82,7 +83,7 @@ class ActorHooks:
 
     def __init__(self, actor: Any):
         self.config = EraConfig.from_mapping(actor.config.get("era"))
-        self.is_reference_pass = False
+        self.is_reference_pass, self.lr_scheduler = False, None
         self._actor = actor
         self._rows, self._entropy = None, None
         if read_fraction(actor.config) != 1:
@@ -95,6 +96,9 @@ class ActorHooks:
                 f"ERA: {backend(get_device_name(), self.config.compile)} reads the logits",
                 file=sys.stderr,
             )
+        updates = (actor.config.get("optim") or {}).get("total_training_steps", -1)
+        if warning := self.config.schedule_exceeds(updates):
+            print(warning, file=sys.stderr)
         self._mini_batch_size = actor.config.ppo_mini_batch_size
         self._epochs = actor.config.ppo_epochs
         self._dynamic = actor.config.use_dynamic_bsz
@@ -176,6 +180,8 @@ class ActorHooks:
         era, batch = self.config, data.batch
         if not era.enable:
             return {}
+        if era.schedule_steps is not None:
+            era = era.at(self._steps_before())
         if era.changes_training and self._dynamic and "multi_modal_inputs" in data.non_tensor_batch:
             raise ValueError(
                 f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and "
@@ -208,7 +214,18 @@ class ActorHooks:
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
-        return update_metrics(sums)
+        return update_metrics(sums) | era.scheduled
+
+    def _steps_before(self) -> int:
+        """Updates before this one, from the learning rate's schedule, which checkpoints resume."""
+        if self.lr_scheduler is None:
+            raise ValueError(
+                f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did not set "
+                "actor.era.lr_scheduler, by which ERA counts updates. Set it as verl's "
+                "fsdp_workers.py does, or schedule_steps, low_end and high_end to null. This step's "
+                "update was not begun; checkpoints are as they were."
+            )
+        return self.lr_scheduler.last_epoch
 
     def module(
         self,
