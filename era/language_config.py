@@ -76,8 +76,8 @@ class EraConfig:
         enable: False leaves the trainer as it is upstream.
         low: omega_low in nats; a response below it is sharpened.
         high: omega_high in nats, `inf` for none; a response above it is flattened.
-        low_end, high_end: what low and high become over the first `schedule_steps` updates, linearly,
-            and stay; None leaves them as they are. A schedule is no part of the paper.
+        low_end, high_end: what low and high become, linearly over the first `schedule_steps`
+            updates, and then stay; None leaves them as they are. The paper has no schedule.
         schedule_steps: whole number >= 1; None without a schedule.
         k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
             era/ metrics.

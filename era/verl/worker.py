@@ -129,7 +129,7 @@ class EraTrainingWorker(TrainingWorker):
         if updates_before is None:
             raise ValueError(
                 f"{CONFIG_KEY}.schedule_steps={self.era.schedule_steps}, but the trainer does not say how many updates "
-                f"were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into the extra_info of "
+                f"were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into extra_info in "
                 "your trainer's _update_actor. This step's update was not begun; checkpoints are as they were."
             )
         return self.era.at(updates_before)

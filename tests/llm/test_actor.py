@@ -130,6 +130,12 @@ def test_the_cases_exercise_every_branch_and_metrics_equal_their_definitions(upd
     check_metrics(updates[case], CASES[case])
 
 
+def test_a_schedule_without_a_count_of_updates_is_refused(patched_verl):
+    case = {**BASE, **with_era(low_end=2.7, schedule_steps=4)}
+    (result,) = take_steps(patched_verl, [case])
+    assert "not set actor.era.lr_scheduler" in result["error"]
+
+
 @pytest.mark.slow
 def test_two_processes(patched_verl):
     nan = {**TWO_FORKING["FSDP, forking tokens"], "nan_on_rank": 1}

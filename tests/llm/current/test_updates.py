@@ -68,6 +68,12 @@ def version(request):
     return request.param
 
 
+def test_a_schedule_without_a_count_of_updates_is_refused():
+    case = {**BASE, **with_era(low_end=2.7, schedule_steps=4)}
+    (result,) = environment.take_steps(environment.VERSIONS[-1], [case])
+    assert "the trainer does not say how many updates" in result["error"]
+
+
 @pytest.fixture(scope="module")
 def updates(version):
     return dict(zip(CASES, environment.take_steps(version, list(CASES.values()))))

@@ -220,10 +220,10 @@ class ActorHooks:
         """Updates before this one, from the learning rate's schedule, which checkpoints resume."""
         if self.lr_scheduler is None:
             raise ValueError(
-                f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did not set "
-                "actor.era.lr_scheduler, by which ERA counts updates. Set it as verl's "
-                "fsdp_workers.py does, or schedule_steps, low_end and high_end to null. This step's "
-                "update was not begun; checkpoints are as they were."
+                f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did "
+                "not set actor.era.lr_scheduler, by which ERA counts updates. Set it as "
+                "verl/workers/fsdp_workers.py does, or schedule_steps, low_end and high_end to "
+                "null. This step's update was not begun; checkpoints are as they were."
             )
         return self.lr_scheduler.last_epoch
 
