@@ -35,6 +35,8 @@ NEEDS_ERA_WORKER = (
 # tokens of a response must have one scale. Any other strategy has ERA's FSDP engine, with a scale for each token.
 SCALES_RESPONSES = {"megatron": "MegatronEngineWithLMHead", "veomni": "VeOmniEngineWithLMHead"}
 
+FSDP_TURBO = "fsdp_turbo"  # since verl 0.9.1
+
 # Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens one advantage.
 RESPONSE_ADVANTAGES = (
     *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo", "gpg"),
@@ -75,7 +77,7 @@ class VeOmniActorConfig(_WithEra, verl_config.VeOmniActorConfig):
 
 # By class of configuration, the engines that it is for.
 STRATEGIES = {
-    "FSDPActorConfig": ("fsdp", "fsdp2"),
+    "FSDPActorConfig": ("fsdp", "fsdp2", FSDP_TURBO),
     "McoreActorConfig": ("megatron",),
     "VeOmniActorConfig": ("veomni",),
 }
@@ -153,6 +155,11 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             known_target and strategy not in engines,
             f"{ACTOR}.strategy",
             f"not an engine of {target}; set model_engine to dp, megatron or veomni, and not the strategy",
+        ),
+        (
+            strategy == FSDP_TURBO and config["actor_rollout_ref"]["model"]["use_fused_kernels"],
+            "actor_rollout_ref.model.use_fused_kernels",
+            f"ERA replaces the model's forward for them, and {FSDP_TURBO} rewrites it; set it to False",
         ),
         (era.changes_training and loss_mode in COVARIANCE_LOSSES, f"{ACTOR}.policy_loss.loss_mode", SCALED_COVARIANCES),
         (

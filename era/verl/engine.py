@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.utils.ulysses import ulysses_pad_and_slice_inputs
+from verl.workers import engine as verl_engine
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import pad_packed_inputs
 
 from era.fused_head import FusedHead
 from era.log_probs import policy_terms
 from era.log_probs_fused import fused_policy_terms
+from era.verl.config import FSDP_TURBO
 
 # Nested (bsz, prompt + response), fp32: the scale of the token that each position predicts.
 LOGIT_SCALE = "era_logit_scale"
@@ -122,6 +124,13 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         )
         terms = {"log_probs": log_probs, ORIGINAL_LOG_PROBS: original, "entropy": entropy}
         return {name: term for name, term in terms.items() if term is not None}
+
+
+if hasattr(verl_engine, "FSDPTurboEngineWithLMHead"):
+
+    @EngineRegistry.register(model_type="language_model", backend=FSDP_TURBO, device=["cuda", "npu"], vendor="era")
+    class EraFSDPTurboEngine(EraFSDPEngine, verl_engine.FSDPTurboEngineWithLMHead):
+        """EraFSDPEngine on verl's FSDP-Turbo engine, which derives from FSDP's and leaves the logits to it."""
 
 
 def _is_packed(micro_batch) -> bool:

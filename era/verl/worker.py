@@ -23,7 +23,7 @@ from era.fused_head import FusedHead
 from era.language import logit_scale, metric_sums, split_entropy, update_metrics
 from era.language_config import CONFIG_KEY, EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
-from era.verl.config import NEEDS_ERA_WORKER, SCALES_RESPONSES, UPDATES_BEFORE
+from era.verl.config import FSDP_TURBO, NEEDS_ERA_WORKER, SCALES_RESPONSES, UPDATES_BEFORE
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
 # Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
@@ -41,7 +41,8 @@ class EraTrainingWorker(TrainingWorker):
         strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
         object.__setattr__(config.engine_config, "strategy", strategy)
         found = EngineRegistry.get_engine_cls(config.model_type, strategy)
-        expected = SCALES_RESPONSES.get(strategy, FSDPEngineWithLMHead.__name__)
+        fsdp = "FSDPTurboEngineWithLMHead" if strategy == FSDP_TURBO else FSDPEngineWithLMHead.__name__
+        expected = SCALES_RESPONSES.get(strategy, fsdp)
         if found is not getattr(verl_engine, expected):
             raise ValueError(
                 f"{CONFIG_KEY}.enable=True needs verl's {expected}, but VERL_ENGINE_VENDOR or the platform chose "

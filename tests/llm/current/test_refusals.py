@@ -32,6 +32,7 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
     (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
+    ([f"{ACTOR}strategy=fsdp_turbo", FUSED], [f"{FUSED}: ERA replaces"]),
     ([f"{ACTOR}_target_=my.ActorConfig"], None),
     (["model_engine=megatron"], ["algorithm.adv_estimator=gae: on megatron"]),
     ([*MEGATRON, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"], None),
@@ -52,6 +53,7 @@ ACCEPTED = [  # overrides, and the class of the actor's configuration
         [ON, "model_engine=megatron", f"{ERA}k=1", f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"],
         "era.verl.config.McoreActorConfig",
     ),
+    ([ON, f"{ACTOR}strategy=fsdp_turbo"], "era.verl.config.FSDPActorConfig"),
     ([ON, *VEOMNI], "era.verl.config.VeOmniActorConfig"),
 ]
 

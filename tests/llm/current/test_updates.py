@@ -141,6 +141,13 @@ def test_k_of_1_only_logs(version):
             assert {name for name in ours if not name.startswith("era/")} == theirs.keys() != ours.keys()
 
 
+def test_fsdp_turbo_takes_eras_methods():
+    settings = {**OFF_POLICY, **with_era(top_k=5), **PACKED, **LOSSES[ALL_TERMS], "turbo": True}
+    (result,) = environment.take_steps("0.9.1", [settings])
+    assert result["engine"] == "EraFSDPTurboEngine"
+    check_update(result, settings)
+
+
 LORA = {**OFF_POLICY, **with_era(), "lora": True, "lr": 1.0}
 MIXED = {**BASE, **with_era(), "mixed_advantages": True}
 

@@ -7,8 +7,9 @@
 With torchrun and N processes: Ulysses sequence parallelism over N, or with "data_parallel" each rank with its share of
 the batch. "megatron": True trains with verl's Megatron engine instead, and "tensor_parallel", "pipeline_parallel" or
 "context_parallel" is N. "scales_responses": True makes the worker scale the FSDP engine's logits through a temperature
-per response. Settings, models, batches and results are as in ../actor_step.py; all is fp64 but for "dtype": "float32".
-"plugin": False trains with verl's own worker and configuration.
+per response. "turbo": True trains with verl's FSDP-Turbo engine without the package fsdp_turbo. Settings, models,
+batches and results are as in ../actor_step.py; all is fp64 but for "dtype": "float32". "plugin": False trains with
+verl's own worker and configuration.
 """
 
 import os
@@ -86,7 +87,7 @@ def make_data(settings, step, dtype):
 def fsdp_engine(settings):
     precision = "bf16" if settings.get("autocast") else "fp32"
     return FSDPEngineConfig(
-        strategy="fsdp",
+        strategy="fsdp_turbo" if settings.get("turbo") else "fsdp",
         model_dtype="fp32",
         mixed_precision={"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
@@ -108,12 +109,26 @@ def fsdp_optimizer(settings):
     )
 
 
+def without_fsdp_turbo():
+    """verl's FSDP-Turbo engine, where it calls that package, takes FSDP's own sharding and optimizer step."""
+    from verl.workers.engine import FSDPTurboEngineWithLMHead as TurboEngine
+
+    def build(self, module):
+        object.__setattr__(self.engine_config, "strategy", "fsdp")
+        return FSDPEngine._build_fsdp_module(self, module)
+
+    TurboEngine._init_parallel_state = cpu.nothing
+    TurboEngine._build_fsdp_module = build
+    TurboEngine.optimizer_step = FSDPEngine.optimizer_step
+
+
 def make_worker(settings, folder):
     plugin, megatron = settings.get("plugin", True), settings.get("megatron", False)
     engine = cpu_megatron.engine_config(settings) if megatron else fsdp_engine(settings)
     configs = era_config if plugin else verl_config
     actor = (configs.McoreActorConfig if megatron else configs.FSDPActorConfig)(
         rollout_n=1,
+        **({"strategy": engine.strategy} if settings.get("turbo") else {}),
         **{"megatron" if megatron else "fsdp_config": engine},
         **step_process.actor_settings(settings),
         policy_loss=PolicyLossConfig(**settings.get("policy_loss", {})),
@@ -163,6 +178,8 @@ def parameters(worker):
 def take_steps(settings):
     if settings.get("megatron"):
         cpu_megatron.install_stand_ins()
+    if settings.get("turbo"):
+        without_fsdp_turbo()
     folders = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folders)  # those of the first process
     folder = folders[0]
