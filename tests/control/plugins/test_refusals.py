@@ -175,7 +175,7 @@ def test_rsl_rl_prints_by_what_era_acts(capsys):
     assert "EraHead(target_entropy=-0.3, log_std_min=-8.0, log_std_max=0.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["stable_baselines3", "sbx", "rsl_rl"])
+@pytest.mark.parametrize("module", ["stable_baselines3", "sbx", "rsl_rl", "brax"])
 def test_without_its_framework(module, project_root):
     code = f"""
 import sys
