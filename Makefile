@@ -58,8 +58,8 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-rivals rehearse-llm \
-	rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
+	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins test-rivals \
+	rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
@@ -164,9 +164,16 @@ test-trl: $(call ready,trl-cpu)
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
 		$(ENVIRONMENTS)/cpu/bin/python -m pytest -q tests/vision/current || exit 1; done
-## test-control: era.stable_baselines3, era.sbx, era.rsl_rl and TD-MPC2
+## test-control: era.stable_baselines3, era.sbx, era.rsl_rl, TD-MPC2; test-pins: other releases
 test-control: $(call ready,control-cpu)
 	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2
+# Each line of the file is a package in front of the environment's, and the tests that run with it.
+test-pins: $(call ready,control-cpu)
+	@while read -r pin tests; do folder=$(ENVIRONMENTS)/pins/$$pin; echo "$$pin"; \
+		[[ -e "$$folder" ]] || $(CONTROL) -m pip install -q --disable-pip-version-check --no-deps --target "$$folder" \
+		$${pin//,/ } || exit 1; PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/control-cpu/bin/python \
+		-m pytest -q $$(printf 'tests/control/plugins/test_%s.py ' $$tests) < /dev/null || exit 1; \
+		done < requirements/control-pins.txt
 ## test-timm-1.0.28: scripts, models, demo on that; likewise test-fasttd3-229ed59
 test-timm-1.0.28: $(call ready,cpu)
 	@TIMM=1.0.28 $(TESTS) --dist loadfile tests/vision/test_models.py tests/vision/test_timm_scripts.py \

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     if error.name != "rsl_rl":
         raise
     raise ImportError(
-        "era.rsl_rl is for rsl_rl, which is not installed. pip install 'rsl-rl-lib>=5.5,<5.6'"
+        "era.rsl_rl is for rsl_rl, which is not installed. pip install 'rsl-rl-lib>=5.0.1,<5.6'"
     ) from None
 
 

@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "era.stable_baselines3 is for stable-baselines3, which is not installed. "
-        "pip install 'stable-baselines3>=2.9,<2.10'"
+        "pip install 'stable-baselines3>=2.6,<2.10'"
     ) from None
 
 METRICS_BATCH = 256  # states

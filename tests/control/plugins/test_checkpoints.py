@@ -35,7 +35,9 @@ def make(host, era=True, **settings):
         made = configuration(**settings)
         if not era:
             made["actor"]["distribution_cfg"] = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": "log"}
-        return OnPolicyRunner(PointsEnv(3), made, log_dir=None, device="cpu")
+        runner = OnPolicyRunner(PointsEnv(3), made, log_dir=None, device="cpu")
+        runner.logger.init_logging_writer()  # as learn() does: before 5.5 save() reads the writer that this sets
+        return runner
     algorithm, policy = POLICIES[host]
     kwargs = {"policy_kwargs": {**settings, "net_arch": [16]}, "device": "cpu", "seed": len(settings)}
     return algorithm(policy if era else "MlpPolicy", Reach(), **kwargs)
