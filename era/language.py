@@ -134,6 +134,31 @@ def logit_scale(
     return scale
 
 
+# A value of the optimizer's first group, as the learning rate is, so that checkpoints have it.
+COEFFICIENT = "adaptive_entropy_coeff"
+
+
+def next_coefficient(
+    coeff: float, entropy: float, target: float, delta: float
+) -> tuple[float, float]:
+    """One step of Skywork-OR1's entropy bonus (He et al. 2025, arXiv 2505.22312), a baseline.
+
+    Args:
+        coeff: c_k >= 0, 0 at the first update.
+        entropy: e_k of the policy that sampled, in nats; NaN leaves c as it is.
+        target: in nats.
+        delta: the step of c, > 0.
+
+    Returns:
+        The coefficient of this update's bonus, c_k where e_k <= target and else 0; and c_(k+1),
+        which is delta above c_k where e_k < target, and delta below it, at least 0, where e_k >
+        target.
+    """
+    used = coeff if entropy <= target else 0.0
+    step = delta * ((entropy < target) - (entropy > target))
+    return used, max(0.0, coeff + step)
+
+
 def metric_sums(
     entropy: torch.Tensor,
     rest: torch.Tensor,

@@ -271,7 +271,7 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         return OmegaConf.select(config, key, default=default)
 
     era = EraConfig.from_mapping(value(CONFIG_KEY))
-    loss_key, bonus_key = f"{ACTOR}.policy_loss.loss_mode", BONUS_KEY
+    loss_key = f"{ACTOR}.policy_loss.loss_mode"
     loss_mode, fraction = value(loss_key), value(FORKING_KEY, 1)
     forking, covariance = fraction != 1, loss_mode in COVARIANCE_LOSSES
     megatron = value(f"{ACTOR}.strategy") == "megatron"
@@ -280,10 +280,6 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     fused_reference = value("actor_rollout_ref.model.use_fused_kernels") and has_reference
     ulysses = value(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
     multi_turn = value("actor_rollout_ref.rollout.multi_turn.enable")
-    bonus = value(bonus_key)
-    numbers = [bonus.get(name) for name in ("target", "delta")] if OmegaConf.is_dict(bonus) else []
-    no_bonus = bonus and not (numbers and all(type(one) in (int, float) for one in numbers))
-    refuse(config, [(no_bonus, bonus_key, "expected a group with two numbers, target and delta")])
     fsdp = "needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron"
     rules = (
         (megatron and era.enable, f"{CONFIG_KEY}.enable", fsdp),
@@ -324,25 +320,48 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
             "with algorithm.filter_groups v0.4.1's DAPO trainer never tells the actor of the loss "
             "mask, so ERA would act on tool tokens; use verl.trainer.main_ppo",
         ),
-        (
-            bonus and (not era.enable or era.changes_training),
-            bonus_key,
-            f"it takes ERA's place and reads its metrics; set {CONFIG_KEY}.enable=True and k=1",
-        ),
-        (
-            bonus and not (0 < bonus.delta < math.inf and math.isfinite(bonus.target)),
-            bonus_key,
-            "expected a finite target and a finite delta above 0",
-        ),
-        (
-            bonus and value(f"{ACTOR}.entropy_coeff") != 0,
-            f"{ACTOR}.entropy_coeff",
-            f"{bonus_key} sets it before each update; set it to 0",
-        ),
+        *bonus_rules(config, era),
     )
     refuse(config, rules)
     announce(era)
     return era
+
+
+def bonus_rules(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, str, str]]:
+    """What the adaptive entropy bonus does not go together with, for `refuse`; none without it.
+
+    Args:
+        config: verl's trainer configuration, a DictConfig.
+
+    Raises:
+        ValueError: it is not a group of two numbers, `target` and `delta`.
+    """
+    from omegaconf import OmegaConf
+
+    bonus = OmegaConf.select(config, BONUS_KEY)
+    if not bonus:
+        return []
+    is_group = OmegaConf.is_dict(bonus) and set(bonus) == {"target", "delta"}
+    is_group = is_group and all(type(one) in (int, float) for one in bonus.values())
+    expected = "expected a group with two numbers, target and delta, and nothing else"
+    refuse(config, [(not is_group, BONUS_KEY, expected)])
+    return [
+        (
+            not era.enable or era.changes_training,
+            BONUS_KEY,
+            f"it takes ERA's place and reads its metrics; set {CONFIG_KEY}.enable=True and k=1",
+        ),
+        (
+            not (0 < bonus.delta < math.inf and math.isfinite(bonus.target)),
+            BONUS_KEY,
+            "expected a finite target and a finite delta above 0",
+        ),
+        (
+            OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
+            f"{ACTOR}.entropy_coeff",
+            f"{BONUS_KEY} sets it before each update; set it to 0",
+        ),
+    ]
 
 
 def announce(era: EraConfig) -> None:

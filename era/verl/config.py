@@ -11,10 +11,12 @@ from verl.workers import config as verl_config
 
 from era.language_config import (
     ACTOR,
+    BONUS_KEY,
     CONFIG_KEY,
     COVARIANCE_LOSSES,
     SCALED_COVARIANCES,
     EraConfig,
+    bonus_rules,
     refuse,
     refuse_elsewhere,
 )
@@ -50,9 +52,11 @@ class _WithEra:
 
     Attributes:
         era: the keys of `era.language_config.EraConfig`.
+        adaptive_entropy: empty, or `target` in nats and `delta` of the adaptive entropy bonus, a baseline.
     """
 
     era: dict[str, Any] = dataclasses.field(default_factory=dict)
+    adaptive_entropy: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         super().__post_init__()
@@ -105,9 +109,12 @@ def prepare(config: Any) -> EraConfig:
         check(config, era)
         actor._target_ = ACTOR_CONFIGS.get(actor._target_, actor._target_)
         config.trainer.v1.trainer_mode = TRAINER_MODE
-    elif actor._target_ not in ACTOR_CONFIGS.values():
+        return era
+    refuse(config, bonus_rules(config, era))
+    if actor._target_ not in ACTOR_CONFIGS.values():
         with open_dict(actor):
             actor.pop("era", None)
+            actor.pop("adaptive_entropy", None)
     return era
 
 
@@ -160,6 +167,12 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             strategy == FSDP_TURBO and config["actor_rollout_ref"]["model"]["use_fused_kernels"],
             "actor_rollout_ref.model.use_fused_kernels",
             f"ERA replaces the model's forward for them, and {FSDP_TURBO} rewrites it; set it to False",
+        ),
+        *bonus_rules(config, era),
+        (
+            actor.get("adaptive_entropy") and strategy not in STRATEGIES["FSDPActorConfig"],
+            BONUS_KEY,
+            "its coefficient would not be in the checkpoints of this engine; set model_engine to dp",
         ),
         (era.changes_training and loss_mode in COVARIANCE_LOSSES, f"{ACTOR}.policy_loss.loss_mode", SCALED_COVARIANCES),
         (

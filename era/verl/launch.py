@@ -20,7 +20,7 @@ ConfigStore.instance().store(
     name="era_ppo_trainer",
     node={
         "defaults": ["ppo_trainer", "_self_"],
-        "actor_rollout_ref": {"actor": {"era": dataclasses.asdict(EraConfig())}},
+        "actor_rollout_ref": {"actor": {"era": dataclasses.asdict(EraConfig()), "adaptive_entropy": {}}},
     },
 )
 

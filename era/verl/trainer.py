@@ -37,6 +37,7 @@ class EraTrainer(PPOTrainerSync):
         # verl's steps count from 1, and the actor has its first update in step critic_warmup.
         batch.extra_info[UPDATES_BEFORE] = self.global_steps - max(1, self.config.trainer.critic_warmup)
         batch = super()._update_actor(batch, metrics)
-        for name in [name for name in metrics if name.startswith("actor/era/")]:  # verl puts "actor/" before all names
+        ours = ("actor/era/", "actor/adaptive_entropy/")  # verl puts "actor/" before all names
+        for name in [name for name in metrics if name.startswith(ours)]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch

@@ -20,7 +20,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested, response_to_nested
 
 from era.fused_head import FusedHead
-from era.language import logit_scale, metric_sums, split_entropy, update_metrics
+from era.language import COEFFICIENT, logit_scale, metric_sums, next_coefficient, split_entropy, update_metrics
 from era.language_config import CONFIG_KEY, EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
 from era.verl.config import FSDP_TURBO, NEEDS_ERA_WORKER, SCALES_RESPONSES, UPDATES_BEFORE
@@ -67,7 +67,7 @@ class EraTrainingWorker(TrainingWorker):
                 f"{CONFIG_KEY}.enable=True changes verl's ppo_loss, but the actor's loss is {loss_fn.func.__name__}. "
                 "Set distillation.enabled to False. Nothing was trained."
             )
-        actor = loss_fn.keywords["config"]
+        self.actor = actor = loss_fn.keywords["config"]
         self.era = EraConfig.from_mapping(actor.era)
         if isinstance(self.engine, EraFSDPEngine):
             self.engine.enable = self.era.enable
@@ -121,7 +121,19 @@ class EraTrainingWorker(TrainingWorker):
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
         sums = metric_sums(top, rest, mask, scale, **thresholds).to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
-        return update_metrics(sums) | era.scheduled
+        metrics = update_metrics(sums)
+        return metrics | era.scheduled | self._set_bonus(data, metrics["era/top_entropy"])
+
+    def _set_bonus(self, data, entropy: float) -> dict[str, float]:
+        """Set the coefficient of this update's entropy bonus, if it is adaptive. Returns it as a metric."""
+        if not self.actor.adaptive_entropy:
+            return {}
+        group = self.engine.optimizer.param_groups[0]
+        used, group[COEFFICIENT] = next_coefficient(group.get(COEFFICIENT, 0.0), entropy, **self.actor.adaptive_entropy)
+        object.__setattr__(self.actor, "entropy_coeff", used)
+        # The trainer asks for entropies where the configuration that it has, which says 0, has a bonus.
+        tu.assign_non_tensor(data, calculate_entropy=used != 0 or self.actor.calculate_entropy)
+        return {"adaptive_entropy/coeff": used}
 
     def _era_of_update(self, data) -> EraConfig:
         if self.era.schedule_steps is None:

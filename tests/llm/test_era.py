@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llm_helpers import ROOT, load
 
 
 def plain_response_entropy(entropies, mask, fraction):
@@ -155,12 +154,11 @@ def test_scales_of_bf16_advantages_are_fp32(era):
     assert scale.dtype == torch.float32 and scale.tolist() == [[pytest.approx(1.7, rel=1e-6)] * 2]
 
 
-def test_the_entropy_coefficient_follows_skywork():
+def test_the_entropy_coefficient_follows_skywork(era):
     """c_k I{e_k <= target}; c rises below the target, falls above it, and never below 0."""
-    adaptive_entropy = load(ROOT / "overlays/verl/verl/utils/adaptive_entropy.py", "adaptive_entropy")
 
     def step(coeff, entropy):
-        return adaptive_entropy.next_coefficient(coeff, entropy, target=0.6, delta=0.1)
+        return era.next_coefficient(coeff, entropy, target=0.6, delta=0.1)
 
     assert step(0.2, 0.5) == (0.2, pytest.approx(0.3)) and step(0.2, 0.7) == (0.0, pytest.approx(0.1))
     assert step(0.2, 0.6) == (0.2, 0.2) and step(0.05, 0.7) == (0.0, 0.0) and step(0.2, math.nan) == (0.0, 0.2)

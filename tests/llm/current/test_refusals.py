@@ -21,6 +21,8 @@ ON = f"{ERA}enable=True"
 FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
 MEGATRON = ["model_engine=megatron", "algorithm.adv_estimator=grpo"]
 VEOMNI = ["model_engine=veomni", "algorithm.adv_estimator=rloo"]
+BONUS_KEY = f"{ACTOR}adaptive_entropy"
+BONUS = [f"+{BONUS_KEY}.target=0.5", f"+{BONUS_KEY}.delta=0.005"]
 ENGINES = {"FSDP": [], "Mcore": MEGATRON, "VeOmni": VEOMNI}
 REFUSED = [  # what is set beside enable=True; the words that are said, or None: each setting's key and value
     ([f"{ERA}k=0.5", f"{ERA}low=9"], ["era.k is 0.5", "era.low is 9"]),
@@ -33,6 +35,11 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
     (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
     ([f"{ACTOR}strategy=fsdp_turbo", FUSED], [f"{FUSED}: ERA replaces"]),
+    ([*BONUS], [f"{BONUS_KEY}={{'target': 0.5, 'delta': 0.005}}: it takes ERA's place"]),
+    ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["target and delta, and nothing else"]),
+    ([*BONUS, f"{ERA}k=1", f"{ACTOR}entropy_coeff=0.01"], ["entropy_coeff=0.01", "sets it before each update"]),
+    ([*MEGATRON, *BONUS, f"{ERA}k=1"], ["would not be in the checkpoints"]),
+    ([*BONUS, f"{ERA}enable=False"], ["reads its metrics"]),
     ([f"{ACTOR}_target_=my.ActorConfig"], None),
     (["model_engine=megatron"], ["algorithm.adv_estimator=gae: on megatron"]),
     ([*MEGATRON, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"], None),
@@ -46,6 +53,7 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
 ACCEPTED = [  # overrides, and the class of the actor's configuration
     ([], "verl.workers.config.FSDPActorConfig"),
     (MEGATRON, "verl.workers.config.McoreActorConfig"),
+    ([ON, f"{ERA}k=1", *BONUS], "era.verl.config.FSDPActorConfig"),
     ([ON, FUSED], "era.verl.config.FSDPActorConfig"),
     ([ON, f"{ERA}k=1", f"{ACTOR}policy_loss.loss_mode=clip_cov"], "era.verl.config.FSDPActorConfig"),
     ([ON, *MEGATRON, f"{ERA}scale_advantages=True", f"{ERA}min_advantage=1.0"], "era.verl.config.McoreActorConfig"),

@@ -141,6 +141,24 @@ def test_k_of_1_only_logs(version):
             assert {name for name in ours if not name.startswith("era/")} == theirs.keys() != ours.keys()
 
 
+FOUR_STEPS = {**BASE, "adam": True, "steps": 4, "mini_batch": 8}
+ADAPTIVE = {**FOUR_STEPS, **with_era(k=1.0, top_fraction=1.0)}
+BELOW, ABOVE = ({"adaptive_entropy": {"target": target, "delta": 0.1}} for target in (9.0, 0.0))
+
+
+def test_the_adaptive_bonus_is_verls_bonus_with_its_coefficients(version):
+    """Also through verl's checkpoints; and a step above the target has none."""
+    verl = {**FOUR_STEPS, "plugin": False, "entropy_coeffs": [0.0, 0.1, 0.2, 0.3]}
+    ours = [{**ADAPTIVE, **BELOW}, {**ADAPTIVE, **BELOW, "restart": True}, {**ADAPTIVE, **ABOVE}]
+    verl, *below, above = environment.take_steps(version, [verl, *ours])
+    for result in below:
+        assert difference(verl["parameters"], result["parameters"]) < 1e-10
+        coefficients = [step["adaptive_entropy/coeff"] for step in result["metrics"]]
+        assert coefficients == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert [step["adaptive_entropy/coeff"] for step in above["metrics"]] == [0.0] * 4
+    assert difference(verl["parameters"], above["parameters"]) > 1e-3
+
+
 def test_fsdp_turbo_takes_eras_methods():
     settings = {**OFF_POLICY, **with_era(top_k=5), **PACKED, **LOSSES[ALL_TERMS], "turbo": True}
     (result,) = environment.take_steps("0.9.1", [settings])

@@ -132,7 +132,7 @@ def make_worker(settings, folder):
         **{"megatron" if megatron else "fsdp_config": engine},
         **step_process.actor_settings(settings),
         policy_loss=PolicyLossConfig(**settings.get("policy_loss", {})),
-        **({"era": settings.get("era", {})} if plugin else {}),
+        **({name: settings.get(name, {}) for name in ("era", "adaptive_entropy")} if plugin else {}),
     )
     for phase in ("", "infer_"):
         object.__setattr__(engine, f"{phase}micro_batch_size_per_gpu", settings["micro_batch"])
@@ -198,11 +198,18 @@ def take_steps(settings):
         model.save_pretrained(folder)
     dist.barrier()
     worker = make_worker(settings, folder)
-    if dtype == torch.float64:  # FSDP takes the norm in fp32 and refuses fp64; 1e9 clips nothing
-        worker.engine.module.clip_grad_norm_ = lambda max_norm: torch.zeros(())
     start = parameters(worker)
     metrics = []
     for step in range(settings.get("steps", 1)):
+        if step and settings.get("restart"):
+            worker.save_checkpoint(f"{folder}/checkpoint", global_step=step)
+            worker = make_worker(settings, folder)
+            worker.load_checkpoint(f"{folder}/checkpoint")
+        if dtype == torch.float64:  # FSDP takes the norm in fp32 and refuses fp64; without it nothing is clipped
+            worker.engine.module.clip_grad_norm_ = lambda max_norm: torch.zeros(())
+        coeff = settings.get("entropy_coeffs", {}) and settings["entropy_coeffs"][step]
+        if coeff:
+            object.__setattr__(worker.loss_fn.keywords["config"], "entropy_coeff", coeff)
         padded, data = make_data(settings, step, dtype)
         sampled = data.copy()
         common = {"temperature": settings["temperature"]}
@@ -213,7 +220,7 @@ def take_steps(settings):
         mini_batch = settings.get("mini_batch", settings["bsz"])
         tu.assign_non_tensor(
             data,
-            calculate_entropy=settings.get("entropy_coeff", 0) != 0,
+            calculate_entropy=settings.get("entropy_coeff", 0) != 0 or bool(coeff),
             global_batch_size=mini_batch,
             mini_batch_size=mini_batch,
             epochs=settings.get("epochs", 1),

@@ -13,28 +13,7 @@ over all tokens, as in Skywork. verl/utils/era_config.py refuses what it does no
 
 from typing import Any, Mapping
 
-COEFFICIENT = "adaptive_entropy_coeff"
-
-
-def next_coefficient(
-    coeff: float, entropy: float, target: float, delta: float
-) -> tuple[float, float]:
-    """One step of the controller.
-
-    Args:
-        coeff: c_k >= 0, 0 at the first update.
-        entropy: e_k of the policy that sampled, in nats; NaN leaves c as it is.
-        target: in nats.
-        delta: the step of c, > 0.
-
-    Returns:
-        The coefficient of this update's bonus, c_k where e_k <= target and else 0; and c_(k+1),
-        which is delta above c_k where e_k < target, and delta below it, at least 0, where e_k >
-        target.
-    """
-    used = coeff if entropy <= target else 0.0
-    step = delta * ((entropy < target) - (entropy > target))
-    return used, max(0.0, coeff + step)
+from verl.utils.era import COEFFICIENT, next_coefficient
 
 
 def set_coefficient(actor: Any, metrics: Mapping[str, float]) -> dict[str, float]:
