@@ -365,16 +365,10 @@ class EraMixin:
                 self._era_acted = True
             return found
         wants_entropy = others.pop("compute_entropy", False)
-        wants_aux_loss = others.pop("compute_aux_loss", False)
-        given = [name for name, value in others.items() if not (value is None or value is False)]
-        if given:
-            raise ValueError(f"ERA's forward pass is for text; TRL gave it {', '.join(given)} too.")
+        given = {name: one for name, one in others.items() if not (one is None or one is False)}
+        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, given)
         if update is None:
-            size = batch_size or len(input_ids)
-            parts = [
-                self._era_forward(model, ids, attention, attention[:, -logits_to_keep:], "branches")
-                for ids, attention in zip(input_ids.split(size), attention_mask.split(size))
-            ]
+            parts = passes(attention_mask[:, -logits_to_keep:], batch_size, "branches")
             branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
             answers = {
                 "ids": input_ids,
@@ -389,8 +383,7 @@ class EraMixin:
         mask = _loss_mask(update)
         self._era_check_rows(update, input_ids[:, -logits_to_keep:])
         self._era_acted = True
-        more = {"output_router_logits": True} if wants_aux_loss else {}
-        terms = self._era_forward(model, input_ids, attention_mask, mask, "terms", **more)
+        [terms] = passes(mask, None, "terms")
         new, old = terms["scaled"], update.get("old_per_token_logps")
         if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
             removed = new == OUTSIDE_TOP_K_LOG_PROB
@@ -402,6 +395,38 @@ class EraMixin:
         if self.era.scale_advantages:
             update["advantages"] = _of_tokens(update["advantages"], mask) / terms["scale"]
         return new, terms["entropy"], terms.get("aux_loss")
+
+    def _era_passes(self, model, input_ids, attention_mask, given, mask, batch_size, kind):
+        """What the forward gives, a dict for each micro-batch of `batch_size` rows.
+
+        given: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
+        knowledge, so with images its method runs, on this forward in the place of the model's.
+        """
+        found, size = [], batch_size or len(input_ids)
+
+        def forward(input_ids, attention_mask, labels=None, fused_lm_head=True, **more):
+            rows = mask[len(found) * size :][: len(input_ids)]
+            terms = self._era_forward(model, input_ids, attention_mask, rows, kind, **more)
+            found.append(terms)
+            terms = {name: terms.get(name) for name in ("entropy", "aux_loss")}
+            return types.SimpleNamespace(log_probs=found[-1]["scaled"], **terms)
+
+        experts = given.pop("compute_aux_loss", False)
+        if given:
+            super()._get_per_token_logps_and_entropies(
+                forward,
+                input_ids,
+                attention_mask,
+                mask.size(1),
+                batch_size=size,
+                compute_aux_loss=experts,
+                **given,
+            )
+        else:
+            more = {"output_router_logits": True} if experts else {}
+            for ids, attention in zip(input_ids.split(size), attention_mask.split(size)):
+                forward(ids, attention, **more)
+        return found
 
     def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
         """The model's forward, in which the head calls _era_branches or _era_terms."""
@@ -694,8 +719,10 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
             "use_liger_kernel=True: this TRL computes the whole loss in Liger's kernel. Set it to "
             "False, or take TRL 1.14 or newer"
         )
-    if getattr(trainer, "_is_vlm", False):
-        problems.append("a multi-modal model: never tried")
+    if getattr(trainer, "_is_vlm", False) and not hasattr(trl.trainer.utils, "add_fused_lm_head"):
+        problems.append(
+            "a multi-modal model: this TRL takes its logits, not log-probs. Take TRL 1.15 or newer"
+        )
     if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
         problems.append("prompt learning of PEFT, which adds positions. Take LoRA")
     if args.era_top_k and args.off_policy_mask_threshold is not None:

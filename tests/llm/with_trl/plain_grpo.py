@@ -12,7 +12,8 @@ def logits_of(model, batch, args):
     """(B, T, vocabulary) of the answers' tokens."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-    logits = model(input_ids=ids, attention_mask=attention).logits
+    images = {name: batch[name] for name in ("pixel_values",) if name in batch}
+    logits = model(input_ids=ids, attention_mask=attention, **images).logits
     return logits[:, batch["prompt_ids"].size(1) - 1 : -1] / args.temperature
 
 

@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Parameters after some updates, against GRPO with ERA in fp64 (plain_grpo.py) and against TRL alone."""
 
+import copy
 import json
 import math
 import subprocess
@@ -12,8 +13,11 @@ import plain_grpo
 import pytest
 import tiny_grpo
 import torch
+import transformers
 import trl
+from datasets import Dataset
 from peft import LoraConfig
+from PIL import Image
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
 
 from era.language_config import EraConfig
@@ -319,6 +323,59 @@ def test_a_schedule_acts_and_is_logged():
     names = ("era/low", "era/high", "era/low_fraction", "era/high_fraction")
     logged = [[one[name] for name in names] for one in trainer.state.log_history[:2]]
     assert logged == [pytest.approx([0.0, 13.0, 0.0, 0.0]), pytest.approx([4.0, 12.7, 1.0, 0.0])]
+
+
+VISION = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SHOWS = "{% for part in messages[0].content %}{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}"
+
+
+@pytest.mark.parametrize("settings", [{}, KL, OFF_POLICY, OFF_POLICY_KL], ids=name)
+def test_updates_with_images(settings, tmp_path):
+    """A whole step of a Llava: its generation with images, and its passes in micro-batches."""
+    tokenizer = tiny_grpo.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    image = tokenizer.convert_tokens_to_ids("<image>")
+    pixels = transformers.CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    processor = transformers.LlavaProcessor(
+        pixels, tokenizer, 14, "default", chat_template=SHOWS, num_additional_image_tokens=1
+    )
+    text = transformers.AutoConfig.from_pretrained(
+        tiny_grpo.write(tmp_path / "text", torch.double, vocab_size=image + 1)
+    )
+    shape = transformers.CLIPVisionConfig(**VISION, image_size=28, patch_size=14)
+    torch.manual_seed(3)
+    llava = transformers.LlavaForConditionalGeneration(
+        transformers.LlavaConfig(text_config=text, vision_config=shape, image_token_index=image)
+    )
+    with torch.no_grad():
+        llava.lm_head.weight.mul_(16)
+        llava.model.multi_modal_projector.linear_2.weight.mul_(30)
+    llava.double().save_pretrained(tmp_path)
+    llava = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path, dtype="auto")
+    llava.generation_config.suppress_tokens = [image]
+    start, args = copy.deepcopy(llava), {**tiny_grpo.BASE, **ERA, "era_low": 2.7, "era_high": 3.0, **settings}
+    noise = torch.randint(256, (64, 28, 28, 3), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    asked = [[{"role": "user", "content": row["prompt"]}] for row in tiny_grpo.prompts()]
+    rows = [{"prompt": prompt, "image": Image.fromarray(one.numpy())} for prompt, one in zip(asked, noise)]
+    given = dict(
+        model=llava,
+        reward_funcs=lambda completions, **_: tiny_grpo.reward([one[0]["content"] for one in completions]),
+        args=tiny_grpo.EraGRPOConfig(output_dir=str(tmp_path / "out"), **args),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=processor,
+    )
+    if not hasattr(trl.trainer.utils, "add_fused_lm_head"):
+        with pytest.raises(ValueError, match="a multi-modal model: this TRL takes its logits"):
+            Era(**given)
+        return
+    trainer = Era(**given)
+    trainer.train()
+    blind = [{**batch, "pixel_values": torch.zeros_like(batch["pixel_values"])} for batch in trainer.seen]
+    found, scales = error_of(trainer, start, trainer.era)
+    assert (scales == 2).any() and (scales == 0.5).any(), scales
+    assert found < 2e-6
+    without_seeing, _ = plain_grpo.trained(start, [blind], trainer.args, trainer.era)
+    assert plain_grpo.error(weights(trainer), without_seeing, start) > 1e-3
 
 
 def test_two_processes(tmp_path):
