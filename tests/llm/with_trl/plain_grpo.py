@@ -175,7 +175,7 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     if args.entropy_coef:
         bonus = (entropy * forking_mask).sum() / forking_mask.sum().clamp(min=1)
         total = total - args.entropy_coef * bonus / args.gradient_accumulation_steps / ranks
-    if args.router_aux_loss_coef:
+    if args.router_aux_loss_coef and any(map(is_router, model.modules())):  # older TRLs set it for every model
         total = total + args.router_aux_loss_coef * balance(model, batch) / args.gradient_accumulation_steps / ranks
     return total, scale
 
