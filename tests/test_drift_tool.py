@@ -13,7 +13,7 @@ from helpers import FASTTD3, TIMM
 
 from tools import pages
 from tools.drift import __main__ as drift
-from tools.drift import probes
+from tools.drift import examples, probes
 
 WORKS = """
 import sys, torch
@@ -118,4 +118,22 @@ def test_every_probe_succeeds_on_a_pinned_version(name, version, trees_of, tmp_p
 def test_the_page_has_a_place_for_every_pinned_version(project_root):
     upstreams = json.loads((project_root / "upstreams.json").read_text())
     tables = {f"{name} {label}": "" for name in drift.NAMES for label in upstreams[name]["versions"]}
-    pages.filled(drift.PAGE.read_text(), {"run": "", **tables})
+    pages.filled(drift.PAGE.read_text(), {"run": "", "verl examples": "", **tables})
+
+
+def test_the_arguments_of_an_example_without_starting_it(tmp_path):
+    left = tmp_path / "left"
+    (tmp_path / "run.sh").write_text(f"""set -euo pipefail
+ulimit -n 999999999; source /no/such/set_env.sh
+touch {left}; ray start --head
+ACTOR=(actor_rollout_ref.actor.use_kl_loss=True "data.train_files=['$HOME/a b']")
+LAUNCH=(uv run python3); [ "${{DEVICE:-gpu}}" = gpu ] || exit 1
+"${{LAUNCH[@]}}" -m verl.trainer.main_ppo "${{ACTOR[@]}}" trainer.nnodes=${{NNODES:-1}} "$@"
+""")
+    words = examples.overrides(tmp_path / "run.sh")
+    assert words[0] == "actor_rollout_ref.actor.use_kl_loss=True" and words[2:] == ["trainer.nnodes=1"]
+    assert words[1].endswith("/a b']") and not left.exists()
+    (tmp_path / "run.sh").write_text("exit 1; python3 -m verl.trainer.main_ppo a=1")
+    assert examples.overrides(tmp_path / "run.sh") == []
+    page = examples.page({"a.sh": examples.ACCEPTED, "b.sh": "megatron: top_k"})
+    assert "1 of 2 are accepted" in page and "| megatron: top_k | 1 |" in page and "- megatron: top_k: `b.sh`" in page

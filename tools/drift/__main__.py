@@ -159,6 +159,15 @@ def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
     return rows
 
 
+def examples(checkout: Path) -> str:
+    """The table of verl's example scripts, those of the release that its checkout has."""
+    python, source = ROOT / ".venv/verl-0.9-cpu/bin/python", ROOT / ".venv/verl-sources/verl-0.9.1"
+    if not python.exists() or not source.exists():
+        return f"Not tried: there is no {python} or no {source}."
+    path = f"PYTHONPATH={source}:{ROOT}"
+    return run("env", path, python, "-W", "ignore", "-m", "tools.drift.examples", checkout).strip()
+
+
 # The page
 
 
@@ -198,6 +207,8 @@ def main() -> int:
     environment = f"Python {platform.python_version()}, torch {importlib.metadata.version('torch')}"
     tables = {"run": f"Written by `make drift` on {datetime.date.today()}, on a CPU ({environment})."}
     tables |= {f"{name} {label}": part(name, label, of) for name in names for label, of in rows[name].items()}
+    if "verl" in names:
+        tables["verl examples"] = examples(WORK / "checkouts" / list(upstreams["verl"]["versions"])[-1] / "verl")
     print("", *tables.values(), sep="\n\n")
     if not sys.argv[1:]:
         PAGE.write_text(filled(PAGE.read_text(), tables))

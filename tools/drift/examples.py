@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""python -m tools.drift.examples VERL: which of verl's example scripts era.verl accepts, and why it refuses the others.
+
+VERL is verl's repository, with examples/ and verl/trainer/config. This runs where verl 0.9 can be imported. Each script
+runs in bash, in an empty folder, where commands that are not bash's own do nothing; the arguments of main_ppo are kept.
+hydra makes verl's configuration of them, and era.verl's rules are applied to it.
+"""
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.pages import table
+
+ACCEPTED = "accepted"
+KEPT = ("basename", "cat", "date", "dirname", "mkdir", "seq", "tee", "tr")  # what scripts make their settings with
+# bash runs this before the script. A script that reads an environment of its cluster's goes on without it.
+NOTHING_STARTS = r"""
+command_not_found_handle() { [[ " $* " != *main_ppo* ]] || printf '%s\0' "$@" > "$ARGUMENTS"; }
+source() { :; }
+ulimit() { :; }
+"""
+# What scripts leave to their user.
+GIVEN = {"INFER_BACKEND": "vllm"} | dict.fromkeys(
+    ("HDFS_ROOT", "LORA_ADAPTER_PATH", "MODEL_PATH", "RAY_DATA_HOME"), "x"
+)
+
+
+def overrides(script: Path) -> list[str]:
+    """The arguments of main_ppo that a script ends with; none if it does not get there."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "bin").mkdir()
+        for command in KEPT:
+            (folder / "bin" / command).symlink_to(shutil.which(command))
+        (folder / "nothing_starts").write_text(NOTHING_STARTS)
+        found = folder / "arguments"
+        variables = GIVEN | {"PATH": f"{folder}/bin", "HOME": name, "ARGUMENTS": str(found)}
+        variables["BASH_ENV"] = str(folder / "nothing_starts")
+        bash = [shutil.which("bash"), script.resolve()]
+        subprocess.run(bash, cwd=folder, env=variables, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+        words = found.read_text().split("\0")[:-1] if found.exists() else []
+    module = next((i for i, word in enumerate(words) if "main_ppo" in word), len(words))
+    return words[module + 1 :]
+
+
+def composed(words: list[str], configs: Path):
+    """verl's configuration of these arguments. --config-name=NAME is the only option that its examples have."""
+    import hydra
+
+    names = [word.partition("=")[2] for word in words if word.startswith("--config-name=")]
+    # A key that some releases have and others lack may be set in all of them.
+    keys = [re.sub(r"^\+(?!\+)", "++", word) for word in words if not word.startswith("-")]
+    with hydra.initialize_config_dir(str(configs.resolve()), version_base=None):
+        return hydra.compose((names or ["ppo_trainer"])[0].removesuffix(".yaml"), keys)
+
+
+def refusals(script: Path, configs: Path) -> str:
+    """ACCEPTED, or the settings that era.verl refuses with ERA at its defaults, separated by commas."""
+    import era.verl.config
+    from era.language_config import EraConfig
+
+    words = overrides(script)
+    if not words:
+        return "not read: it ends before it starts main_ppo"
+    try:
+        config = composed(words, configs)
+    except Exception as error:  # of hydra's own kinds, and others from resolvers
+        return f"not read: {type(error).__name__}: {str(error).splitlines()[0]}"
+    try:
+        era.verl.config.check(config, EraConfig(enable=True))
+    except ValueError as error:
+        engine = config.actor_rollout_ref.actor.strategy
+        keys = re.findall(r"^ *(?:- )?([a-z_.0-9]+)=", str(error), re.MULTILINE)
+        return f"{engine}: " + (", ".join(".".join(key.split(".")[-2:]) for key in keys) or str(error))
+    return ACCEPTED
+
+
+def page(outcomes: dict[str, str]) -> str:
+    """The table of reasons with their counts, and the refused scripts."""
+    counts = collections.Counter(outcomes.values())
+    lines = table(("outcome", "scripts"), [(reason, str(number)) for reason, number in counts.most_common()])
+    refused = [f"- {reason}: `{name}`" for name, reason in outcomes.items() if reason != ACCEPTED]
+    return f"{counts[ACCEPTED]} of {len(outcomes)} are accepted.\n\n{lines}\n\n" + "\n".join(sorted(refused))
+
+
+def verl(repository: Path) -> str:
+    """The page's part about verl."""
+    scripts = sorted((repository / "examples").rglob("*.sh"))
+    chosen = [one for one in scripts if "main_ppo" in one.read_text()]
+    configs = repository / "verl/trainer/config"
+    return page({str(one.relative_to(repository / "examples")): refusals(one, configs) for one in chosen})
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    print(verl(Path(sys.argv[1])))
