@@ -139,7 +139,13 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             "the legacy trainer drops the token entropies before the update; set it to True",
         ),
         (
-            trainer["v1"]["trainer_mode"] not in ("sync", TRAINER_MODE),
+            trainer["v1"]["trainer_mode"] == "separate_async",
+            "trainer.v1.trainer_mode",
+            "its updates are single steps, but its old log-probs are of weights from before the first of several, so "
+            "ERA would set a ratio to 1 that is not; set it to sync",
+        ),
+        (
+            trainer["v1"]["trainer_mode"] not in ("separate_async", "sync", TRAINER_MODE),
             "trainer.v1.trainer_mode",
             "never tried with ERA; set it to sync",
         ),

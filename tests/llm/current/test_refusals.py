@@ -30,6 +30,8 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
     (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
     (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
+    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not; set it to sync"]),
+    (["trainer.v1.trainer_mode=colocate_async"], ["never tried"]),
     ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
     ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
