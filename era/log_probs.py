@@ -104,6 +104,7 @@ def policy_terms(
     mask: Optional[torch.Tensor] = None,
     inplace_backward: bool = False,
     compile: bool = True,
+    group: Optional["torch.distributed.ProcessGroup"] = None,
 ) -> PolicyTerms:
     """The terms of an update. The gradient of all of them takes one more read of the logits.
 
@@ -125,6 +126,10 @@ def policy_terms(
             modified tensor.
         compile: let kernels that torch or Triton compiles read the logits, where `backend` finds
             them. False computes the same with torch's own operations, more slowly.
+        group: the ranks among which the vocabulary is split, as Megatron splits it: each calls this
+            with its own part of the logits, in the order of the ranks and of any width, and with
+            the same labels, scale, temperature and mask, and gets the terms of the whole rows. The
+            backward pass writes the gradient of the own part and communicates nothing.
 
     Returns:
         PolicyTerms. A label outside the top_k has the scaled log-prob OUTSIDE_TOP_K_LOG_PROB,
@@ -134,7 +139,8 @@ def policy_terms(
         ValueError: a shape that does not fit the logits; logits of whole numbers; scale or
             temperature out of range, where it is a number or a tensor on the CPU (a GPU's values
             are not waited for); top_k < 1; inplace_backward with logits that are a leaf of the
-            graph.
+            graph. With a group, on all ranks alike: parts of different dtypes or numbers of rows;
+            on the CPU, a label outside the whole vocabulary; top_k.
         RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
     owner = logits if logits._base is None else logits._base
@@ -144,8 +150,14 @@ def policy_terms(
             "output of a model. Leave it off for these. Nothing was computed."
         )
     matrix, rows = as_rows(logits, labels, scale, temperature, mask)
+    if group is not None:
+        if top_k is not None:
+            raise ValueError(
+                "top_k with a group: the filter does not know the other ranks' logits."
+            )
+        rows = _of_part(matrix, rows, group)
     asked = checked_top_k(top_k, logits.size(-1)), original, entropy
-    terms = RowTerms.apply(matrix, rows, asked, inplace_backward, compile)
+    terms = RowTerms.apply(matrix, rows, asked, inplace_backward, compile, group)
     return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
 
 
@@ -221,7 +233,7 @@ def backend(device: Union[str, torch.device], compile: bool = True) -> str:
 class Rows(NamedTuple):
     """What belongs to each row of the logits, (rows, 1) each."""
 
-    labels: torch.Tensor
+    labels: torch.Tensor  # of a part of the vocabulary: -1 where the label is in another part
     scale: torch.Tensor  # fp64, as the temperature
     temperature: torch.Tensor
     active: torch.Tensor  # bool
@@ -325,7 +337,49 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
                 wanted = wanted[:, :1]
             by_squares = squares or _are_doubled(wanted)
             largest[part], log_z[part], mean[part] = make(z, wanted, with_mean, by_squares)
-    return _Sums(largest, logits.gather(-1, rows.labels) - largest, log_z, mean)
+    return _Sums(largest, logits.gather(-1, rows.labels.clamp(min=0)) - largest, log_z, mean)
+
+
+def _of_part(logits: torch.Tensor, rows: Rows, group) -> Rows:
+    """The rows with the labels as columns of this rank's part of the vocabulary."""
+    dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+    mine = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
+    parts = torch.zeros(size, 3, dtype=torch.long, device=logits.device)
+    parts[rank] = torch.tensor(mine, device=logits.device)
+    torch.distributed.all_reduce(parts, group=group)
+    counts, widths, kinds = parts.T.tolist()
+    if len(set(counts)) > 1 or len(set(kinds)) > 1:
+        names = [str(dtypes[kind]) for kind in kinds]
+        raise ValueError(
+            f"The {size} ranks of the group have {counts} rows of logits in {names}; expected the "
+            "same rows and dtype on each, with a part of the vocabulary. Nothing was computed."
+        )
+    labels, width = rows.labels - sum(widths[:rank]), widths[rank]
+    outside = rows.active & ((rows.labels < 0) | (rows.labels >= sum(widths)))
+    if logits.device.type == "cpu" and outside.any():
+        raise ValueError(
+            f"a label is {rows.labels[outside][0].item()}; expected 0 to {sum(widths) - 1}, one of "
+            f"the columns of the group's {size} parts."
+        )
+    return rows._replace(labels=torch.where((labels >= 0) & (labels < width), labels, -1))
+
+
+def _of_all_parts(sums: _Sums, factors: torch.Tensor, rows: Rows, group) -> _Sums:
+    """The sums of whole rows, from those of this rank's part of the vocabulary."""
+    largest = sums.largest.clone()
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=group)
+    # A part of which all logits are -inf has no sums of its own, and adds nothing.
+    nothing = sums.largest == -math.inf
+    shift = sums.largest - largest
+    weights = (sums.log_z + shift * factors).exp().masked_fill(nothing, 0)
+    mean = (weights[:, :1] * (sums.mean + shift)).masked_fill(nothing, 0)
+    label = (sums.label + shift).masked_fill(nothing, -math.inf).masked_fill(rows.labels < 0, 0)
+    packed = torch.cat([weights, label, mean], -1)
+    torch.distributed.all_reduce(packed, group=group)
+    count = factors.size(-1)
+    total, label, mean = packed.split([count, 1, 1], -1)
+    return _Sums(largest, label, total.log(), mean / total[:, :1])
 
 
 def _are_equal(factors: torch.Tensor) -> bool:
@@ -353,11 +407,13 @@ class RowTerms(torch.autograd.Function):
     """`policy_terms` of a matrix of logits and its Rows, (rows, 1) each."""
 
     @staticmethod
-    def forward(ctx, logits, rows, asked, inplace, compile):
+    def forward(ctx, logits, rows, asked, inplace, compile, group=None):
         top_k, original, entropy = asked
         factors = torch.cat([torch.ones_like(rows.scale), rows.scale], -1) / rows.temperature
         wanted = slice(0 if original or entropy else 1, 1 if top_k else 2)
         sums = _row_sums(logits, rows, factors[:, wanted], entropy, False, compile)
+        if group is not None:
+            sums = _of_all_parts(sums, factors[:, wanted], rows, group)
         ctx.top = None
         if top_k:
             ctx.top = _TopK(logits, rows.labels, factors[:, 1:], top_k)
@@ -406,7 +462,7 @@ class RowTerms(torch.autograd.Function):
             sparse = sparse + result.gather(-1, top.indices)
             row = torch.arange(len(result), device=result.device).unsqueeze(-1)
             result[row, top.indices] = sparse.to(result.dtype)  # scatter_ of bf16 copies all of it
-        return result, None, None, None, None
+        return result, None, None, None, None, None
 
 
 def _write_rows(result, logits, columns, compile) -> None:

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Log-probs of logits whose vocabulary is split over two processes, against fp64 arithmetic on the whole rows."""
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from era.log_probs import policy_terms
+
+ROWS, WIDTHS = 37, (23, 41)  # of the two ranks
+ASKED = [dict(zip(("original", "entropy"), both)) for both in itertools.product((False, True), repeat=2)]
+
+
+def whole_rows(seed, rows=ROWS, widths=WIDTHS, dtype=torch.float32):
+    """Sharp, flat and masked rows, the largest logit on either rank, labels also at the border of the parts."""
+    make, size = torch.Generator().manual_seed(seed), sum(widths)
+    sharpness = torch.logspace(-2, 2, rows).unsqueeze(-1)
+    z = torch.randn(rows, size, generator=make) * sharpness
+    z[0], z[1, : widths[0]], z[2, widths[0] :] = 3.0, -math.inf, -math.inf  # equal; one part alone has any logits
+    z[3, ::2], z[4, 0], z[5, -1], z[6] = -math.inf, 500.0, 500.0, z[6] - 1e4
+    labels = torch.randint(size, (rows,), generator=make)
+    border = [widths[0] - 1, widths[0], 0, size - 1]
+    labels[:7] = torch.tensor([border[0], border[1], border[2], border[1] | 1, border[1], border[0], border[3]])
+    labels[7:11] = torch.tensor(border)
+    scale = torch.tensor([1.0, 2.0, 0.5, 1.7])[torch.arange(rows) % 4]
+    temperature = torch.tensor([1.0, 0.7, 1.3])[torch.arange(rows) % 3]
+    mask = torch.rand(rows, generator=make) < 0.8
+    labels[~mask] = -100
+    return z.to(dtype).double(), labels, scale, temperature, mask, torch.randn(3, rows, generator=make)
+
+
+def arithmetic(z, labels, scale, temperature, mask, weights, asked):
+    """Terms and the gradient of their weighted sum, in fp64."""
+    z = z.clone().requires_grad_()
+    index = labels.clamp(min=0).unsqueeze(-1)
+    at = z / temperature.double().unsqueeze(-1)
+    log_p = at.log_softmax(-1)
+    p_log_p = log_p.exp() * log_p.clamp(min=-1e30)  # 0 where p is 0, as is its gradient
+    terms = [(at * scale.double().unsqueeze(-1)).log_softmax(-1).gather(-1, index).squeeze(-1)]
+    terms += [log_p.gather(-1, index).squeeze(-1), -p_log_p.sum(-1)]
+    kept = [terms[0], *(t for t, name in zip(terms[1:], ("original", "entropy")) if asked[name])]
+    weights = [w for w, is_asked in zip(weights, (True, asked["original"], asked["entropy"])) if is_asked]
+    loss = sum((w.double() * t)[mask].sum() for w, t in zip(weights, kept))
+    (gradient,) = torch.autograd.grad(loss, z)
+    return [t.detach().where(mask, 0) for t in terms], gradient
+
+
+def differences(rank, seed, dtype, asked, inplace, compile, rows, widths):
+    z, labels, scale, temperature, mask, weights = whole_rows(seed, rows, widths, dtype)
+    wanted, gradient = arithmetic(z, labels, scale, temperature, mask, weights, asked)
+    part = slice(0, widths[0]) if rank == 0 else slice(widths[0], None)
+    own = z[:, part].to(dtype).requires_grad_()
+    settings = {**asked, "mask": mask, "inplace_backward": inplace, "compile": compile}
+    terms = policy_terms(own * 1, labels, scale, temperature, group=dist.group.WORLD, **settings)
+    found = [(w, t, x) for w, t, x in zip(weights, terms, wanted) if t is not None]
+    sum((w * t).sum() for w, t, _ in found).backward()
+    errors = [((t - x).abs() / (1 + x.abs()))[mask].max().item() for _, t, x in found]
+    assert all((t[~mask] == 0).all() for _, t, _ in found)
+    gradient = gradient[:, part]
+    relative = (own.grad - gradient).abs() / (1 + gradient.abs().amax(-1, keepdim=True))
+    return errors, relative.max().item()
+
+
+def refusals(rank):
+    def said(**more):
+        settings = {"logits": torch.zeros(3, 4), "labels": torch.zeros(3, dtype=torch.long), **more}
+        with pytest.raises(ValueError) as error:
+            policy_terms(**settings, group=dist.group.WORLD)
+        return str(error.value)
+
+    return [
+        said(logits=torch.zeros(3, 4, dtype=(torch.float32, torch.bfloat16)[rank])),
+        said(logits=torch.zeros(3 + rank, 4), labels=torch.zeros(3 + rank, dtype=torch.long)),
+        said(labels=torch.tensor([0, 8, 1])),
+        said(labels=torch.tensor([0, -100, 1])),
+        said(top_k=2),
+    ]
+
+
+def process(rank, folder, work):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.save(work(rank), f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+def on_two_processes(folder, work):
+    torch.multiprocessing.spawn(process, (str(folder), work), nprocs=2)
+    return [torch.load(folder / str(rank)) for rank in range(2)]
+
+
+def all_differences(rank, cases):
+    return {case: differences(rank, *settings) for case, settings in cases.items()}
+
+
+# Those of one process (tests/llm/test_log_probs.py) for fp32; bf16's gradients are rounded to bf16.
+BOUNDS = {torch.float64: (1e-13, 1e-13), torch.float32: (5e-7, 1.5e-6), torch.bfloat16: (5e-7, 2**-8)}
+
+
+def test_terms_and_gradients_are_those_of_the_whole_rows(tmp_path):
+    cases = {
+        (str(dtype), *asked.values(), inplace): (seed, dtype, asked, inplace, True, ROWS, WIDTHS)
+        for seed, (dtype, asked, inplace) in enumerate(itertools.product(BOUNDS, ASKED, (False, True)))
+    }
+    # Large enough for compiled kernels on each rank.
+    for compile in (True, False):
+        cases["large", compile] = (99, torch.float32, ASKED[-1], True, compile, 1100, (4000, 4100))
+    for of_rank in on_two_processes(tmp_path, functools.partial(all_differences, cases=cases)):
+        for case, (errors, gradient) in of_rank.items():
+            of_terms, of_gradient = BOUNDS[cases[case][1]]
+            bounds = [of_terms, *[of_terms] * cases[case][2]["original"], *[4e-6] * cases[case][2]["entropy"]]
+            assert all(e <= b for e, b in zip(errors, bounds)) and gradient <= of_gradient, (case, errors, gradient)
+
+
+def test_parts_that_do_not_fit_are_refused_on_both_ranks(tmp_path):
+    dtypes, rows, above, below, top_k = zip(*on_two_processes(tmp_path, refusals))
+    assert dtypes[0] == dtypes[1] and "['torch.float32', 'torch.bfloat16']" in dtypes[0]
+    assert rows[0] == rows[1] and "[3, 4] rows" in rows[0]
+    assert above[0] == above[1] and "a label is 8; expected 0 to 7" in above[0]
+    assert below[0] == below[1] and "a label is -100" in below[0]
+    assert all("top_k with a group" in said for said in top_k)
