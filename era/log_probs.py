@@ -140,7 +140,7 @@ def policy_terms(
             temperature out of range, where it is a number or a tensor on the CPU (a GPU's values
             are not waited for); top_k < 1; inplace_backward with logits that are a leaf of the
             graph. With a group, on all ranks alike: parts of different dtypes or numbers of rows;
-            on the CPU, a label outside the whole vocabulary; top_k.
+            on the CPU, a label outside the whole vocabulary (on a GPU its terms are NaN).
         RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
     owner = logits if logits._base is None else logits._base
@@ -150,14 +150,10 @@ def policy_terms(
             "output of a model. Leave it off for these. Nothing was computed."
         )
     matrix, rows = as_rows(logits, labels, scale, temperature, mask)
-    if group is not None:
-        if top_k is not None:
-            raise ValueError(
-                "top_k with a group: the filter does not know the other ranks' logits."
-            )
-        rows = _of_part(matrix, rows, group)
-    asked = checked_top_k(top_k, logits.size(-1)), original, entropy
-    terms = RowTerms.apply(matrix, rows, asked, inplace_backward, compile, group)
+    part = None if group is None else _part_of(matrix, rows, group)
+    top_k = checked_top_k(top_k, part.vocabulary if part else logits.size(-1))
+    asked = top_k, original, entropy
+    terms = RowTerms.apply(matrix, rows, asked, inplace_backward, compile, part)
     return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
 
 
@@ -233,7 +229,7 @@ def backend(device: Union[str, torch.device], compile: bool = True) -> str:
 class Rows(NamedTuple):
     """What belongs to each row of the logits, (rows, 1) each."""
 
-    labels: torch.Tensor  # of a part of the vocabulary: -1 where the label is in another part
+    labels: torch.Tensor  # in RowTerms, of a part of the vocabulary: -1 where another part has it
     scale: torch.Tensor  # fp64, as the temperature
     temperature: torch.Tensor
     active: torch.Tensor  # bool
@@ -337,11 +333,29 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
                 wanted = wanted[:, :1]
             by_squares = squares or _are_doubled(wanted)
             largest[part], log_z[part], mean[part] = make(z, wanted, with_mean, by_squares)
-    return _Sums(largest, logits.gather(-1, rows.labels.clamp(min=0)) - largest, log_z, mean)
+    return _Sums(largest, logits.gather(-1, rows.labels) - largest, log_z, mean)
 
 
-def _of_part(logits: torch.Tensor, rows: Rows, group) -> Rows:
-    """The rows with the labels as columns of this rank's part of the vocabulary."""
+class _Part(NamedTuple):
+    """This rank's columns of a vocabulary that is split over a group: `width` from `begin` on."""
+
+    group: "torch.distributed.ProcessGroup"
+    begin: int
+    width: int
+    vocabulary: int
+
+    def columns(self, labels: torch.Tensor) -> torch.Tensor:
+        """Where in this part the labels of the whole vocabulary are; -1 for those of others."""
+        columns = labels - self.begin
+        return torch.where((columns >= 0) & (columns < self.width), columns, -1)
+
+    def lacks(self, labels: torch.Tensor) -> torch.Tensor:
+        """Whether no rank has these labels."""
+        return (labels < 0) | (labels >= self.vocabulary)
+
+
+def _part_of(logits: torch.Tensor, rows: Rows, group) -> _Part:
+    """Which columns this rank has. Raises ValueError on all ranks alike, as `policy_terms`."""
     dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
     mine = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
@@ -355,30 +369,29 @@ def _of_part(logits: torch.Tensor, rows: Rows, group) -> Rows:
             f"The {size} ranks of the group have {counts} rows of logits in {names}; expected the "
             "same rows and dtype on each, with a part of the vocabulary. Nothing was computed."
         )
-    labels, width = rows.labels - sum(widths[:rank]), widths[rank]
-    outside = rows.active & ((rows.labels < 0) | (rows.labels >= sum(widths)))
+    part = _Part(group, sum(widths[:rank]), widths[rank], sum(widths))
+    outside = part.lacks(rows.labels)  # 0 where a row is not active
     if logits.device.type == "cpu" and outside.any():
         raise ValueError(
-            f"a label is {rows.labels[outside][0].item()}; expected 0 to {sum(widths) - 1}, one of "
-            f"the columns of the group's {size} parts."
+            f"a label is {rows.labels[outside][0].item()}; expected 0 to {part.vocabulary - 1}, "
+            f"one of the columns of the group's {size} parts."
         )
-    return rows._replace(labels=torch.where((labels >= 0) & (labels < width), labels, -1))
+    return part
 
 
-def _of_all_parts(sums: _Sums, factors: torch.Tensor, rows: Rows, group) -> _Sums:
-    """The sums of whole rows, from those of this rank's part of the vocabulary."""
+def _of_all_parts(sums: _Sums, factors: torch.Tensor, rows: Rows, part: _Part) -> _Sums:
+    """The sums of whole rows, from those of this rank's part."""
     largest = sums.largest.clone()
-    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=group)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=part.group)
     # A part of which all logits are -inf has no sums of its own, and adds nothing.
     nothing = sums.largest == -math.inf
     shift = sums.largest - largest
     weights = (sums.log_z + shift * factors).exp().masked_fill(nothing, 0)
     mean = (weights[:, :1] * (sums.mean + shift)).masked_fill(nothing, 0)
-    label = (sums.label + shift).masked_fill(nothing, -math.inf).masked_fill(rows.labels < 0, 0)
-    packed = torch.cat([weights, label, mean], -1)
-    torch.distributed.all_reduce(packed, group=group)
-    count = factors.size(-1)
-    total, label, mean = packed.split([count, 1, 1], -1)
+    label = (sums.label + shift).masked_fill(nothing, -math.inf)
+    packed = torch.cat([weights, label.masked_fill(rows.labels < 0, 0), mean], -1)
+    torch.distributed.all_reduce(packed, group=part.group)
+    total, label, mean = packed.split([factors.size(-1), 1, 1], -1)
     return _Sums(largest, label, total.log(), mean / total[:, :1])
 
 
@@ -407,23 +420,29 @@ class RowTerms(torch.autograd.Function):
     """`policy_terms` of a matrix of logits and its Rows, (rows, 1) each."""
 
     @staticmethod
-    def forward(ctx, logits, rows, asked, inplace, compile, group=None):
+    def forward(ctx, logits, rows, asked, inplace, compile, part=None):
         top_k, original, entropy = asked
         factors = torch.cat([torch.ones_like(rows.scale), rows.scale], -1) / rows.temperature
         wanted = slice(0 if original or entropy else 1, 1 if top_k else 2)
-        sums = _row_sums(logits, rows, factors[:, wanted], entropy, False, compile)
-        if group is not None:
-            sums = _of_all_parts(sums, factors[:, wanted], rows, group)
+        labels, at = rows.labels, rows
+        if part:
+            rows = rows._replace(labels=part.columns(labels))
+            at = rows._replace(labels=rows.labels.clamp(min=0))
+        sums = _row_sums(logits, at, factors[:, wanted], entropy, False, compile)
+        if part and factors[:, wanted].numel():
+            sums = _of_all_parts(sums, factors[:, wanted], rows, part)
         ctx.top = None
         if top_k:
-            ctx.top = _TopK(logits, rows.labels, factors[:, 1:], top_k)
+            ctx.top = _TopK(logits, labels, factors[:, 1:], top_k, part)
             scaled = ctx.top.log_probs()
         else:
             scaled = sums.label * factors[:, 1:] - sums.log_z[:, -1:]
         ctx.save_for_backward(logits)
         ctx.rows, ctx.factors, ctx.wanted, ctx.sums = rows, factors[:, wanted], wanted, sums
-        ctx.entropy, ctx.inplace, ctx.compile = entropy, inplace, compile
+        ctx.entropy, ctx.inplace, ctx.compile, ctx.part = entropy, inplace, compile, part
         terms = scaled, *_original_and_entropy(sums, rows)
+        if part:
+            terms = (term.masked_fill(part.lacks(labels), math.nan) for term in terms)
         return tuple(
             _outputs(term, rows, logits) if is_asked else None
             for term, is_asked in zip(terms, (True, original, entropy))
@@ -459,9 +478,13 @@ class RowTerms(torch.autograd.Function):
         _write_rows(result, logits, (active, rows.labels, *scalars), ctx.compile)
         if top:
             sparse = torch.where(active, top.gradient(scaled), 0)
-            sparse = sparse + result.gather(-1, top.indices)
+            indices = ctx.part.columns(top.indices) if ctx.part else top.indices
+            sparse = sparse + result.gather(-1, indices.clamp(min=0))
             row = torch.arange(len(result), device=result.device).unsqueeze(-1)
-            result[row, top.indices] = sparse.to(result.dtype)  # scatter_ of bf16 copies all of it
+            if ctx.part:
+                own = indices >= 0
+                row, indices, sparse = row.expand_as(own)[own], indices[own], sparse[own]
+            result[row, indices] = sparse.to(result.dtype)  # scatter_ of bf16 copies all of it
         return result, None, None, None, None, None
 
 
@@ -510,10 +533,12 @@ def refuse_second_derivatives() -> None:
 class _TopK:
     """The softmax over the k largest logits of each row, under `factors` of z, (rows, n)."""
 
-    def __init__(self, logits, labels, factors, k):
-        rows = _rows_at_a_time(logits, _eager_elements(logits))
-        parts = [_top_k(part, k) for part in logits.detach().split(rows)]
-        values, self.indices = (torch.cat(tensors) for tensors in zip(*parts))
+    def __init__(self, logits, labels, factors, k, part=None):
+        rows, own = _rows_at_a_time(logits, _eager_elements(logits)), min(k, logits.size(-1))
+        chosen = [_top_k(some, own) for some in logits.detach().split(rows)]
+        values, self.indices = (torch.cat(tensors) for tensors in zip(*chosen))
+        if part:
+            values, self.indices = _top_k_of_all_parts(values, self.indices, k, part)
         values = values.double().unsqueeze(-2)
         values = values - values.amax(-1, keepdim=True)
         self.log_p = (values * factors.unsqueeze(-1)).log_softmax(-1)
@@ -545,6 +570,21 @@ def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     candidates = torch.cat([(chosen.unsqueeze(-1) + steps).flatten(1), tail], -1)
     values, position = z.gather(-1, candidates).topk(k, dim=-1)
     return values, candidates.gather(-1, position)
+
+
+def _top_k_of_all_parts(values, indices, k, part) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest of each row, with indices of the whole vocabulary, from those of each part."""
+    own, shape = values.size(-1), (len(values), k)
+    mine = torch.full((2, *shape), -1.0, dtype=torch.double, device=values.device)
+    mine[0] = -math.inf
+    mine[0, :, :own], mine[1, :, :own] = values, indices + part.begin
+    size = torch.distributed.get_world_size(part.group)
+    all_parts = [torch.empty_like(mine) for _ in range(size)]
+    torch.distributed.all_gather(all_parts, mine, group=part.group)
+    values, indices = torch.cat(all_parts, -1)
+    # Stable, so that all ranks choose the same of equal logits.
+    values, order = values.sort(stable=True, dim=-1, descending=True)
+    return values[:, :k], indices.gather(-1, order[:, :k]).long()
 
 
 def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Rows]:

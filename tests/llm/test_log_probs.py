@@ -358,6 +358,9 @@ def test_wrong_arguments_are_named():
     }.items():
         with pytest.raises(ValueError, match=word):
             use()
+    for label in (-1, 4):
+        with pytest.raises(RuntimeError, match=f"index {label} is out of bounds"):
+            policy_terms(logits, labels + label)
     for k in (0.5, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"k is {k}; expected"):
             branch_log_probs(logits, labels, k)

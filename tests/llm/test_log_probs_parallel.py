@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from era.log_probs import policy_terms
+from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, policy_terms
 
 ROWS, WIDTHS = 37, (23, 41)  # of the two ranks
 ASKED = [dict(zip(("original", "entropy"), both)) for both in itertools.product((False, True), repeat=2)]
+TOP_K = 5, 30  # 30 is more than one of the ranks has
 
 
 def whole_rows(seed, rows=ROWS, widths=WIDTHS, dtype=torch.float32):
@@ -42,7 +43,12 @@ def arithmetic(z, labels, scale, temperature, mask, weights, asked):
     at = z / temperature.double().unsqueeze(-1)
     log_p = at.log_softmax(-1)
     p_log_p = log_p.exp() * log_p.clamp(min=-1e30)  # 0 where p is 0, as is its gradient
-    terms = [(at * scale.double().unsqueeze(-1)).log_softmax(-1).gather(-1, index).squeeze(-1)]
+    scaled = at * scale.double().unsqueeze(-1)
+    if asked.get("top_k"):
+        scaled = scaled.masked_fill(z < z.topk(asked["top_k"]).values[:, -1:], -math.inf)
+    terms = [scaled.log_softmax(-1).gather(-1, index).squeeze(-1)]
+    if asked.get("top_k"):
+        terms[0] = terms[0].where(scaled.gather(-1, index).squeeze(-1) > -math.inf, OUTSIDE_TOP_K_LOG_PROB)
     terms += [log_p.gather(-1, index).squeeze(-1), -p_log_p.sum(-1)]
     kept = [terms[0], *(t for t, name in zip(terms[1:], ("original", "entropy")) if asked[name])]
     weights = [w for w, is_asked in zip(weights, (True, asked["original"], asked["entropy"])) if is_asked]
@@ -53,6 +59,10 @@ def arithmetic(z, labels, scale, temperature, mask, weights, asked):
 
 def differences(rank, seed, dtype, asked, inplace, compile, rows, widths):
     z, labels, scale, temperature, mask, weights = whole_rows(seed, rows, widths, dtype)
+    if "top_k" in asked:  # of equal logits any may be kept
+        mask &= z.topk(asked["top_k"] + 1).values.diff()[:, -1] != 0
+        labels = z.topk(7).indices[:, -1].where(torch.arange(rows) % 2 == 0, labels)
+        assert mask.sum() > 10
     wanted, gradient = arithmetic(z, labels, scale, temperature, mask, weights, asked)
     part = slice(0, widths[0]) if rank == 0 else slice(widths[0], None)
     own = z[:, part].to(dtype).requires_grad_()
@@ -64,7 +74,7 @@ def differences(rank, seed, dtype, asked, inplace, compile, rows, widths):
     assert all((t[~mask] == 0).all() for _, t, _ in found)
     gradient = gradient[:, part]
     relative = (own.grad - gradient).abs() / (1 + gradient.abs().amax(-1, keepdim=True))
-    return errors, relative.max().item()
+    return errors, relative.max().item(), [t.detach() for _, t, _ in found]
 
 
 def refusals(rank):
@@ -79,7 +89,7 @@ def refusals(rank):
         said(logits=torch.zeros(3 + rank, 4), labels=torch.zeros(3 + rank, dtype=torch.long)),
         said(labels=torch.tensor([0, 8, 1])),
         said(labels=torch.tensor([0, -100, 1])),
-        said(top_k=2),
+        said(top_k=0),
     ]
 
 
@@ -111,11 +121,40 @@ def test_terms_and_gradients_are_those_of_the_whole_rows(tmp_path):
     # Large enough for compiled kernels on each rank.
     for compile in (True, False):
         cases["large", compile] = (99, torch.float32, ASKED[-1], True, compile, 1100, (4000, 4100))
-    for of_rank in on_two_processes(tmp_path, functools.partial(all_differences, cases=cases)):
-        for case, (errors, gradient) in of_rank.items():
+    for top_k, (dtype, asked) in itertools.product(TOP_K, itertools.product(BOUNDS, ASKED)):
+        settings = dtype, {**asked, "top_k": top_k}, True, True, ROWS, WIDTHS
+        cases[(str(dtype), *asked.values(), top_k)] = (top_k, *settings)
+    first, second = on_two_processes(tmp_path, functools.partial(all_differences, cases=cases))
+    for case in cases:
+        assert all(map(torch.equal, first[case][2], second[case][2])), "both ranks have the same terms, to the bit"
+    for of_rank in first, second:
+        for case, (errors, gradient, _) in of_rank.items():
             of_terms, of_gradient = BOUNDS[cases[case][1]]
             bounds = [of_terms, *[of_terms] * cases[case][2]["original"], *[4e-6] * cases[case][2]["entropy"]]
             assert all(e <= b for e, b in zip(errors, bounds)) and gradient <= of_gradient, (case, errors, gradient)
+
+
+def odd_rows(rank):
+    """Equal logits on both ranks, of which top_k keeps any; and NaN on one."""
+    z, labels = torch.zeros(8, 4), torch.arange(8)
+    own = z.clone().requires_grad_()
+    log_p = policy_terms(own, labels, top_k=3, group=dist.group.WORLD).scaled
+    log_p[log_p > OUTSIDE_TOP_K_LOG_PROB].sum().backward()
+    z[5, 1 + rank] = (math.nan, 1.0)[rank]
+    terms = policy_terms(z, labels, torch.full((8,), 2.0), original=True, entropy=True, group=dist.group.WORLD)
+    return log_p.detach(), own.grad, torch.stack(terms)
+
+
+def test_equal_logits_and_nan(tmp_path):
+    (log_p, *own), (same, *others) = on_two_processes(tmp_path, odd_rows)
+    kept = log_p > OUTSIDE_TOP_K_LOG_PROB
+    assert torch.equal(log_p, same) and kept.sum() == 3
+    torch.testing.assert_close(log_p[kept], torch.full((3,), -math.log(3)))
+    gradient = torch.cat([own[0], others[0]], -1)  # each of the three rows has 1 - 1/3 at its label, -1/3 at the others
+    torch.testing.assert_close(gradient[kept][:, kept], torch.eye(3) - 1 / 3)
+    assert gradient.count_nonzero() == 9
+    for terms in own[1], others[1]:
+        assert terms[:, 5].isnan().all() and terms[:, [0, 1, 2, 3, 4, 6, 7]].isfinite().all()
 
 
 def test_parts_that_do_not_fit_are_refused_on_both_ranks(tmp_path):
@@ -124,4 +163,4 @@ def test_parts_that_do_not_fit_are_refused_on_both_ranks(tmp_path):
     assert rows[0] == rows[1] and "[3, 4] rows" in rows[0]
     assert above[0] == above[1] and "a label is 8; expected 0 to 7" in above[0]
     assert below[0] == below[1] and "a label is -100" in below[0]
-    assert all("top_k with a group" in said for said in top_k)
+    assert all("top_k is 0" in said for said in top_k)
