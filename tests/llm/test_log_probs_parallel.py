@@ -97,6 +97,7 @@ def process(rank, folder, work):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.save(work(rank), f"{folder}/{rank}")
+    dist.barrier()  # without the interpreter's lock, which gloo's threads need to free what they were given
     dist.destroy_process_group()
 
 
