@@ -5,7 +5,7 @@
     main_ppo       python -m era.verl.main_ppo: verl's entry point, with the group `actor_rollout_ref.actor.era`
     compatibility  what must be installed, and which symbols of verl must be there
     config         the actor's configuration; which settings of a run ERA does not work with
-    trainer        verl's synchronous trainer, with ERA's workers
+    trainer        verl's trainers sync and colocate_async, with ERA's workers
     worker         decides the scale of each token, or response, before an update; the policy loss
     engine         applies each token's scale to the logits (FSDP); a response's scale goes into verl's temperature
 

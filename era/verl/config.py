@@ -21,7 +21,8 @@ from era.language_config import (
     refuse_elsewhere,
 )
 
-TRAINER_MODE = "era"
+# By verl's trainer mode, the one of the same trainer with ERA's workers.
+TRAINER_MODES = {"sync": "era", "colocate_async": "era_colocate_async"}
 # What ERA's trainer tells its workers with an update: how many updates of the actor were before it.
 UPDATES_BEFORE = "era_updates_before"
 
@@ -108,7 +109,8 @@ def prepare(config: Any) -> EraConfig:
     if era.enable:
         check(config, era)
         actor._target_ = ACTOR_CONFIGS.get(actor._target_, actor._target_)
-        config.trainer.v1.trainer_mode = TRAINER_MODE
+        mode = config.trainer.v1.trainer_mode
+        config.trainer.v1.trainer_mode = TRAINER_MODES.get(mode, mode)
         return era
     refuse(config, bonus_rules(config, era))
     if actor._target_ not in ACTOR_CONFIGS.values():
@@ -130,6 +132,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     """
     actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
     target, strategy, loss_mode = actor["_target_"], actor["strategy"], actor["policy_loss"]["loss_mode"]
+    mode = trainer["v1"]["trainer_mode"]
     known_target = target in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}
     engines = STRATEGIES.get(target.rpartition(".")[2], ()) if known_target else ()
     rules = [
@@ -139,15 +142,15 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             "the legacy trainer drops the token entropies before the update; set it to True",
         ),
         (
-            trainer["v1"]["trainer_mode"] == "separate_async",
+            mode == "separate_async",
             "trainer.v1.trainer_mode",
             "its updates are single steps, but its old log-probs are of weights from before the first of several, so "
-            "ERA would set a ratio to 1 that is not; set it to sync",
+            "ERA would set a ratio to 1 that is not; set it to sync or colocate_async",
         ),
         (
-            trainer["v1"]["trainer_mode"] not in ("separate_async", "sync", TRAINER_MODE),
+            mode not in ("separate_async", *TRAINER_MODES, *TRAINER_MODES.values()),
             "trainer.v1.trainer_mode",
-            "never tried with ERA; set it to sync",
+            "never tried with ERA; set it to sync or colocate_async",
         ),
         (
             config["algorithm"]["rollout_correction"]["bypass_mode"],

@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl's synchronous trainer with ERA's workers, as `trainer.v1.trainer_mode=era`."""
+"""verl's trainers with ERA's workers, as `trainer.v1.trainer_mode=era` and `era_colocate_async`."""
 
 import ray
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, register_trainer
 
 from era.language_config import CONFIG_KEY, EraConfig
-from era.verl.config import TRAINER_MODE, UPDATES_BEFORE, check
+from era.verl.config import TRAINER_MODES, UPDATES_BEFORE, check
 
 
-@register_trainer(TRAINER_MODE)
-class EraTrainer(PPOTrainerSync):
-    """Raises ValueError on construction, before a worker starts, for what ERA does not go together with."""
+class _WithEra:
+    """Before one of verl's trainers. `mode` is that trainer's own, by which verl picks what goes with it."""
+
+    mode: str
 
     def __init__(self, config):
         era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
         if not era.enable:
             raise ValueError(
-                f"trainer.v1.trainer_mode={TRAINER_MODE} is ERA's trainer, but {CONFIG_KEY}.enable is not True. Set it "
-                "(with k=1 ERA only logs), or set trainer_mode to sync for verl's own trainer. Nothing was started."
+                f"trainer.v1.trainer_mode={TRAINER_MODES[self.mode]} is ERA's trainer, but {CONFIG_KEY}.enable is not "
+                f"True. Set it (with k=1 ERA only logs), or set trainer_mode to {self.mode} for verl's own trainer. "
+                "Nothing was started."
             )
         check(config, era)
-        config.trainer.v1.trainer_mode = "sync"  # verl takes another replay buffer under any other name
+        config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)
 
     def _init_resource_pool_mgr(self):
@@ -41,3 +43,17 @@ class EraTrainer(PPOTrainerSync):
         for name in [name for name in metrics if name.startswith(ours)]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch
+
+
+@register_trainer(TRAINER_MODES["sync"])
+class EraTrainer(_WithEra, PPOTrainerSync):
+    """Raises ValueError on construction, before a worker starts, for what ERA does not go together with."""
+
+    mode = "sync"
+
+
+@register_trainer(TRAINER_MODES["colocate_async"])
+class EraColocateAsyncTrainer(_WithEra, PPOTrainerColocateAsync):
+    """As EraTrainer. H_resp is of the policy being updated, on tokens that it or an older one sampled."""
+
+    mode = "colocate_async"

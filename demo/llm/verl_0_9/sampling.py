@@ -136,15 +136,16 @@ def on_a_cpu(task_runner):
 
     class CpuTaskRunner(task_runner):
         def run(self, config):
-            from verl.trainer.ppo.v1 import PPOTrainerSync, trainer_base
+            from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer_base
             from verl.workers.rollout.llm_server import LLMServerManager
 
             from era.verl import worker as era_worker
 
             trainer_base.ActorRolloutRefWorker = with_sampling(trainer_base.ActorRolloutRefWorker)
             era_worker.EraActorRolloutRefWorker = with_sampling(era_worker.EraActorRolloutRefWorker)
-            LLMServerManager.create = lambda **_: SimpleNamespace(get_replicas=list)
-            PPOTrainerSync.on_init_end = PPOTrainerSync.on_step_end = cpu.nothing  # they send weights to the servers
+            LLMServerManager.create = lambda **_: SimpleNamespace(get_replicas=list, get_client=cpu.nothing)
+            for trainer in (PPOTrainerSync, PPOTrainerColocateAsync):
+                trainer.on_init_end = trainer.on_step_end = cpu.nothing  # they send weights to the servers
             super().run(config)
 
         def init_agent_loop_manager(self):

@@ -30,8 +30,8 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
     (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
     (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
-    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not; set it to sync"]),
-    (["trainer.v1.trainer_mode=colocate_async"], ["never tried"]),
+    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not; set it to sync or colocate_async"]),
+    (["trainer.v1.trainer_mode=mine"], ["never tried"]),
     ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
     ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
     ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
@@ -101,6 +101,22 @@ def test_what_is_accepted(compose, overrides, target):
     actor = config.actor_rollout_ref.actor
     # off, all is verl's own, whose classes refuse the group
     assert (actor._target_, config.trainer.v1.trainer_mode, "era" in actor) == (target, "era" if on else "sync", on)
+
+
+def test_each_mode_of_verls_trainer_becomes_eras(compose):
+    from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, get_trainer_cls
+
+    import era.verl.trainer  # noqa: F401 - registers itself
+    from era.verl.launch import prepare
+
+    for mode, plain in (("sync", PPOTrainerSync), ("colocate_async", PPOTrainerColocateAsync)):
+        config = compose(ON, f"trainer.v1.trainer_mode={mode}")
+        prepare(config)
+        trainer = get_trainer_cls(config.trainer.v1.trainer_mode)
+        assert issubclass(trainer, plain) and trainer.mode == mode
+        config = compose(ON, f"trainer.v1.trainer_mode={config.trainer.v1.trainer_mode}", f"{ERA}enable=False")
+        with pytest.raises(ValueError, match=f"set trainer_mode to {mode} for verl's own"):
+            trainer(config)
 
 
 def test_a_start_ends_before_ray_without_a_traceback(tmp_path):

@@ -51,6 +51,19 @@ def test_era_with_the_group_filter_saves_and_resumes(tmp_path, version):
 
 
 @pytest.mark.slow
+def test_colocate_async_trains_saves_and_resumes(tmp_path):
+    mode = ["trainer.v1.trainer_mode=colocate_async", f"{ERA}low=8.0", "trainer.save_freq=2"]
+    steps, printed = train(tmp_path, *ON, *mode, "trainer.total_training_steps=2")
+    expected = ("EraActorRolloutRefWorker", "EraColocateAsyncTrainer", "colocate_async", "ReplayBufferAsync")
+    assert workers(printed) == expected
+    (resumed,), _ = train(tmp_path, *ON, *mode, "trainer.total_training_steps=3")
+    assert [step["training/global_step"] for step in (*steps, resumed)] == [1, 2, 3]
+    for step in (*steps, resumed):
+        assert step["era/low_fraction"] == 1 and 0 < step["era/scaled_token_fraction"] < 1
+        assert step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0, "one step on old log-probs of the same weights"
+
+
+@pytest.mark.slow
 def test_grpo_is_verls_own_trainer_and_worker(tmp_path):
     steps, printed = train(tmp_path)
     assert workers(printed) == ("ActorRolloutRefWorker", "PPOTrainerSync", "sync", "ReplayBuffer")
