@@ -7,7 +7,8 @@
     config         the actor's configuration; which settings of a run ERA does not work with
     trainer        verl's trainers sync and colocate_async, with ERA's workers
     worker         decides the scale of each token, or response, before an update; the policy loss
-    engine         applies each token's scale to the logits (FSDP); a response's scale goes into verl's temperature
+    engine         applies each token's scale to the logits (FSDP); on VeOmni a response's goes into verl's temperature
+    megatron_engine  the same for Megatron
 
 Importing this package imports neither verl nor Ray.
 """

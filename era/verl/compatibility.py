@@ -15,6 +15,7 @@ OVERRIDDEN = {
     "trainer/ppo/v1/trainer_base.py": ("_update_actor",),
     "workers/engine_workers.py": ("set_loss_fn", "train_mini_batch"),
     "workers/engine/fsdp/transformer_impl.py": ("prepare_model_inputs", "prepare_model_outputs"),
+    "workers/engine/megatron/transformer_impl.py": ("_lm_head_logits_processor",),
 }
 
 
@@ -29,7 +30,7 @@ def problems() -> list[str]:
         f"{verl / name} has no method {method}, in which era.verl applies ERA. {INSTALL}"
         for name, methods in OVERRIDDEN.items()
         for method in methods
-        if not (verl / name).is_file() or f"def {method}(self" not in (verl / name).read_text()
+        if not (verl / name).is_file() or not re.search(rf"def {method}\(\s*self\b", (verl / name).read_text())
     ]
 
 

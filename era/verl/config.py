@@ -3,6 +3,7 @@
 """The actor's configurations with the group `era`, and what ERA does not go together with."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,11 +35,23 @@ NEEDS_ERA_WORKER = (
 )
 
 
-# By strategy, verl's engines whose logits ERA reaches through the temperature: they take one for each response, so the
-# tokens of a response must have one scale. Any other strategy has ERA's FSDP engine, with a scale for each token.
-SCALES_RESPONSES = {"megatron": "MegatronEngineWithLMHead", "veomni": "VeOmniEngineWithLMHead"}
-
 FSDP_TURBO = "fsdp_turbo"  # since verl 0.9.1
+# By strategy, verl's engines beside FSDPEngineWithLMHead.
+OTHER_ENGINES = {
+    "megatron": "MegatronEngineWithLMHead",
+    "veomni": "VeOmniEngineWithLMHead",
+    FSDP_TURBO: "FSDPTurboEngineWithLMHead",
+}
+# Those whose logits ERA reaches through the temperature: they take one for each response, so the tokens of a response
+# must have one scale. The others have an engine of ERA's, with a scale for each token.
+SCALES_RESPONSES = {"veomni"}
+
+FUSED_KERNELS = "actor_rollout_ref.model.use_fused_kernels"
+ONE_TEMPERATURE = "those kernels take one temperature for all responses"
+WITHOUT_FUSED_KERNELS = (
+    f"{ONE_TEMPERATURE}. Without them a micro-batch's logits take memory, tokens x vocabulary / tensor parallelism x 4 "
+    "bytes; ERA reads them once, without a copy, and verl copies them where it takes entropies"
+)
 
 # Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens one advantage.
 RESPONSE_ADVANTAGES = (
@@ -107,6 +120,7 @@ def prepare(config: Any) -> EraConfig:
     actor = config.actor_rollout_ref.actor
     era = EraConfig.from_mapping(actor.get("era"))
     if era.enable:
+        _replace_fused_kernels(config, era)
         check(config, era)
         actor._target_ = ACTOR_CONFIGS.get(actor._target_, actor._target_)
         mode = config.trainer.v1.trainer_mode
@@ -174,7 +188,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
         ),
         (
             strategy == FSDP_TURBO and config["actor_rollout_ref"]["model"]["use_fused_kernels"],
-            "actor_rollout_ref.model.use_fused_kernels",
+            FUSED_KERNELS,
             f"ERA replaces the model's forward for them, and {FSDP_TURBO} rewrites it; set it to False",
         ),
         *bonus_rules(config, era),
@@ -190,34 +204,29 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
             "its old log-probs are the sampler's, not those of the scaled policy; set it to vanilla or gspo",
         ),
     ]
-    if era.changes_training and strategy in engines and strategy in SCALES_RESPONSES:
-        rules += _beyond_temperature(config, era)
+    if era.changes_training and strategy in engines and strategy in ("megatron", "veomni"):
+        rules += _beyond_fsdp(config, era)
     refuse(config, rules)
 
 
-def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, str, str]]:
-    """Rules about what a temperature for each response cannot express."""
+def _replace_fused_kernels(config: Any, era: EraConfig) -> None:
+    """On Megatron, set them to False and say so."""
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    if era.changes_training and actor.strategy == "megatron" and model.use_fused_kernels:
+        model.use_fused_kernels = False
+        print(f"ERA: {FUSED_KERNELS} is now False, not True: {WITHOUT_FUSED_KERNELS}.", file=sys.stderr)
+
+
+def _beyond_fsdp(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, str, str]]:
+    """Rules about what ERA cannot do on Megatron, or by a temperature for each response."""
     actor, estimator = config["actor_rollout_ref"]["actor"], config["algorithm"]["adv_estimator"]
     strategy = actor["strategy"]
     engine = actor[strategy]
-    rules = (
-        (
-            estimator not in RESPONSE_ADVANTAGES,
-            "algorithm.adv_estimator",
-            f"its advantages can differ within a response; set it to one of {', '.join(RESPONSE_ADVANTAGES)}",
-        ),
-        (era.top_k is not None, f"{CONFIG_KEY}.top_k", "verl has no such filter; set it to null"),
+    rules = [
         (
             config["actor_rollout_ref"]["model"]["use_fused_kernels"],
-            "actor_rollout_ref.model.use_fused_kernels",
-            "those kernels take one temperature for all responses; set it to False",
-        ),
-        (actor["use_kl_loss"], f"{ACTOR}.use_kl_loss", "its KL would be the scaled policy's; set it to False"),
-        (actor["entropy_coeff"], f"{ACTOR}.entropy_coeff", "the entropy would be the scaled policy's; set it to 0"),
-        (
-            actor["calculate_entropy"],
-            f"{ACTOR}.calculate_entropy",
-            "the entropy would be the scaled policy's; set it to False",
+            FUSED_KERNELS,
+            f"{WITHOUT_FUSED_KERNELS if strategy == 'megatron' else ONE_TEMPERATURE}; set it to False",
         ),
         (
             engine["router_replay"]["mode"] == "R2",
@@ -229,5 +238,26 @@ def _beyond_temperature(config: Mapping[str, Any], era: EraConfig) -> list[tuple
             f"{ACTOR}.{strategy}.dynamic_context_parallel",
             "one rank of a group alone gets the old log-probs of the scaled policy; set it to False",
         ),
-    )
+    ]
+    if strategy in SCALES_RESPONSES:
+        rules += _beyond_temperature(actor, estimator, era)
     return [(holds, key, f"on {strategy} {reason}, or model_engine to dp") for holds, key, reason in rules]
+
+
+def _beyond_temperature(actor: Mapping[str, Any], estimator: str, era: EraConfig) -> list[tuple[Any, str, str]]:
+    """Rules about what a temperature for each response cannot express."""
+    return [
+        (
+            estimator not in RESPONSE_ADVANTAGES,
+            "algorithm.adv_estimator",
+            f"its advantages can differ within a response; set it to one of {', '.join(RESPONSE_ADVANTAGES)}",
+        ),
+        (era.top_k is not None, f"{CONFIG_KEY}.top_k", "verl has no such filter; set it to null"),
+        (actor["use_kl_loss"], f"{ACTOR}.use_kl_loss", "its KL would be the scaled policy's; set it to False"),
+        (actor["entropy_coeff"], f"{ACTOR}.entropy_coeff", "the entropy would be the scaled policy's; set it to 0"),
+        (
+            actor["calculate_entropy"],
+            f"{ACTOR}.calculate_entropy",
+            "the entropy would be the scaled policy's; set it to False",
+        ),
+    ]

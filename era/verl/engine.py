@@ -14,7 +14,7 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import pad_packed_inputs
 
 from era.fused_head import FusedHead
-from era.log_probs import policy_terms
+from era.log_probs import PolicyTerms, policy_terms
 from era.log_probs_fused import fused_policy_terms
 from era.verl.config import FSDP_TURBO
 
@@ -25,6 +25,12 @@ ORIGINAL_LOG_PROBS = "era_original_log_probs"
 _SCALE = "era_scale"
 # With these verl needs more of the logits than log-probs and entropies.
 _OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
+
+
+def named(terms: PolicyTerms) -> dict[str, torch.Tensor]:
+    """Those that were asked for, by their names in the model's output."""
+    names = "log_probs", ORIGINAL_LOG_PROBS, "entropy"
+    return {name: term for name, term in zip(names, terms) if term is not None}
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor="era")
@@ -112,7 +118,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             labels = torch.nested.nested_tensor_from_jagged(labels, offsets).to_padded_tensor(0, output_size=shape)
             mask = torch.arange(shape[1], device=labels.device) < offsets.diff().unsqueeze(-1)
         needs_kl = self.needs_kl and scale is not None
-        log_probs, original, entropy = make(
+        terms = make(
             labels,
             scale,
             temperature.clamp(min=1e-8).expand(labels.shape),  # as verl's
@@ -122,8 +128,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             mask=mask,
             compile=self.compile,
         )
-        terms = {"log_probs": log_probs, ORIGINAL_LOG_PROBS: original, "entropy": entropy}
-        return {name: term for name, term in terms.items() if term is not None}
+        return named(terms)
 
 
 if hasattr(verl_engine, "FSDPTurboEngineWithLMHead"):

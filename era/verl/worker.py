@@ -23,7 +23,7 @@ from era.fused_head import FusedHead
 from era.language import COEFFICIENT, logit_scale, metric_sums, next_coefficient, split_entropy, update_metrics
 from era.language_config import CONFIG_KEY, EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
-from era.verl.config import FSDP_TURBO, NEEDS_ERA_WORKER, SCALES_RESPONSES, UPDATES_BEFORE
+from era.verl.config import NEEDS_ERA_WORKER, OTHER_ENGINES, SCALES_RESPONSES, UPDATES_BEFORE
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
 # Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
@@ -41,8 +41,7 @@ class EraTrainingWorker(TrainingWorker):
         strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
         object.__setattr__(config.engine_config, "strategy", strategy)
         found = EngineRegistry.get_engine_cls(config.model_type, strategy)
-        fsdp = "FSDPTurboEngineWithLMHead" if strategy == FSDP_TURBO else FSDPEngineWithLMHead.__name__
-        expected = SCALES_RESPONSES.get(strategy, fsdp)
+        expected = OTHER_ENGINES.get(strategy, FSDPEngineWithLMHead.__name__)
         if found is not getattr(verl_engine, expected):
             raise ValueError(
                 f"{CONFIG_KEY}.enable=True needs verl's {expected}, but VERL_ENGINE_VENDOR or the platform chose "
@@ -52,6 +51,8 @@ class EraTrainingWorker(TrainingWorker):
         if strategy in SCALES_RESPONSES:
             super().__init__(config)
             return
+        if strategy == "megatron":
+            import era.verl.megatron_engine  # noqa: F401 - registers itself
         vendor = os.environ.get("VERL_ENGINE_VENDOR")
         os.environ["VERL_ENGINE_VENDOR"] = "era"  # verl's own switch between engines of one strategy
         try:
@@ -69,19 +70,25 @@ class EraTrainingWorker(TrainingWorker):
             )
         self.actor = actor = loss_fn.keywords["config"]
         self.era = EraConfig.from_mapping(actor.era)
-        if isinstance(self.engine, EraFSDPEngine):
-            self.engine.enable = self.era.enable
+        if self._scales_tokens():
             self.engine.top_k = self.era.top_k
             self.engine.needs_kl = actor.use_kl_loss
             self.engine.compile = self.era.compile
-            if self.era.enable and self.engine.get_data_parallel_rank() == 0:
+            is_fsdp = isinstance(self.engine, EraFSDPEngine)
+            reads = self.era.enable and (is_fsdp or self.era.changes_training)
+            if reads and self.engine.get_data_parallel_rank() == 0:
                 print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
-            if self.era.enable and self.engine_config.use_fused_kernels:
-                self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
+            if is_fsdp:
+                self.engine.enable = self.era.enable
+                if self.era.enable and self.engine_config.use_fused_kernels:
+                    self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
         warning = self.era.schedule_exceeds(self.optimizer_config.total_training_steps)
         if warning and self.engine.get_data_parallel_rank() == 0:
             print(warning, file=sys.stderr)
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.changes_training else loss_fn
+
+    def _scales_tokens(self) -> bool:
+        return self.engine_config.strategy not in SCALES_RESPONSES
 
     def train_mini_batch(self, data):
         """Decide the scale of each token of this rank's whole batch, then train as verl does.
@@ -108,7 +115,7 @@ class EraTrainingWorker(TrainingWorker):
         top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
         scale = logit_scale(top, advantages, mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
         if era.changes_training:
-            if isinstance(self.engine, EraFSDPEngine):
+            if self._scales_tokens():
                 data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
             else:
                 one_scale = _of_responses(scale, mask, advantages > era.min_advantage)

@@ -63,8 +63,9 @@ def composed(words: list[str], configs: Path):
 
 def refusals(script: Path, configs: Path) -> str:
     """ACCEPTED, or the settings that era.verl refuses with ERA at its defaults, separated by commas."""
-    import era.verl.config
-    from era.language_config import EraConfig
+    from omegaconf import open_dict
+
+    from era.verl.config import prepare
 
     words = overrides(script)
     if not words:
@@ -74,7 +75,9 @@ def refusals(script: Path, configs: Path) -> str:
     except Exception as error:  # of hydra's own kinds, and others from resolvers
         return f"not read: {type(error).__name__}: {str(error).splitlines()[0]}"
     try:
-        era.verl.config.check(config, EraConfig(enable=True))
+        with open_dict(config.actor_rollout_ref.actor) as actor:
+            actor.era = {"enable": True}
+        prepare(config)
     except ValueError as error:
         engine = config.actor_rollout_ref.actor.strategy
         keys = re.findall(r"^ *(?:- )?([a-z_.0-9]+)=", str(error), re.MULTILINE)

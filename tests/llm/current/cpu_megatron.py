@@ -83,6 +83,8 @@ def engine_config(settings):
         sequence_parallel=False,  # Megatron's norms without TransformerEngine do not know it
         use_distributed_optimizer=False,
         vanilla_mbridge=True,
+        pad_to_length=settings.get("pad_to_length", False),
+        pad_to_length_bucket=16,
         override_transformer_config={"use_cpu_initialization": True, "sequence_parallel": False},
     )
 

@@ -37,11 +37,11 @@ SHARED = {key: value for key, value in test_recipe.SHARED.items() if key not in 
     "actor_rollout_ref.rollout.top_k": -1,
     "trainer.total_training_steps": 600,
     "trainer.use_v1": True,
-    **{f"{ACTOR}era.low": 0.45, f"{ACTOR}era.high": 3.0, f"{ACTOR}era.k": 2.0},
+    **{f"{ACTOR}era.low": 0.45, f"{ACTOR}era.high": 3.0, f"{ACTOR}era.k": 2.0, f"{ACTOR}era.top_k": 20},
 }
 OWN = {
-    FSDP: {f"{ACTOR}strategy": "fsdp", f"{ACTOR}era.top_k": 20, f"{ACTOR}grad_clip": 1.0},
-    MEGATRON: {f"{ACTOR}strategy": "megatron", f"{ACTOR}era.top_k": None, f"{ACTOR}optim.lr_decay_style": "constant"},
+    FSDP: {f"{ACTOR}strategy": "fsdp", f"{ACTOR}grad_clip": 1.0},
+    MEGATRON: {f"{ACTOR}strategy": "megatron", f"{ACTOR}optim.lr_decay_style": "constant"},
 }
 # With these, in one run, the check says all of this.
 MISTAKES = [f"{ACTOR}ppo_mini_batch_size=100", "data.max_response_length=30000", f"{ACTOR}era.top_fraction=2"]

@@ -24,6 +24,7 @@ BASE = {"model": "qwen2", "megatron": True, "dtype": "float32", "bsz": 24, "micr
 # The random policies here have H_resp from 0.1 to 2.5 nats: these bounds put responses on both sides and between.
 BASE |= {"remove_padding": True, "temperature": 1.0, **with_era(low=1.5, high=1.8)}
 OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.002}
+ALL_TERMS = {"kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(low=1.5, high=1.8, top_k=5)}
 CASES = {
     "packed": {**BASE, **COLD},
     "padded": {**BASE, **WARM, "remove_padding": False},
@@ -34,10 +35,22 @@ CASES = {
     "off-policy, padded": {**OFF_POLICY, "remove_padding": False},
     "off-policy, dynamic": {**OFF_POLICY, "dynamic": True},
     "off-policy, GSPO": {**OFF_POLICY, **GSPO, "micro_batch": 8, "lr": 1e-3},
+    "KL loss": {**BASE, **WARM, "kl_coef": 0.1},
+    "entropy bonus": {**BASE, **COLD, "entropy_coeff": 0.05},
+    "top-k": {**BASE, **with_era(low=1.5, high=1.8, top_k=5)},
+    "all terms, padded": {**BASE, **ALL_TERMS, **COLD, "remove_padding": False},
+    "all terms, dynamic": {**BASE, **ALL_TERMS, "dynamic": True},
+    "static padding": {**BASE, **ALL_TERMS, "pad_to_length": True},
+    "off-policy, all terms": {**OFF_POLICY, **ALL_TERMS, **COLD},
+    "several advantages in a response": {**BASE, "mixed_advantages": True, "kl_coef": 0.1},
 }
 PROCESSES = {
     f"{policy}, {parallel}": {**base, **COLD, "micro_batch": 4, parallel: 2}
-    for policy, base in {"on-policy": BASE, "off-policy": OFF_POLICY}.items()
+    for policy, base in {
+        "on-policy": {**BASE, "kl_coef": 0.1, "entropy_coeff": 0.05},
+        "off-policy": OFF_POLICY,
+        "off-policy, all terms": {**OFF_POLICY, **ALL_TERMS},
+    }.items()
     for parallel in ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
 }
 
@@ -59,7 +72,7 @@ def arithmetic(result, settings):
 def test_update_equals_fp64_arithmetic(version, cases):
     processes = 1 + (cases is PROCESSES)
     for name, result in zip(cases, environment.take_steps(version, list(cases.values()), processes)):
-        assert result["engine"] == "MegatronEngineWithLMHead"
+        assert result["engine"] == "EraMegatronEngine"
         expected, settings = arithmetic(result, cases[name])
         step, error = (difference(result[part], expected) for part in ("start", "parameters"))
         assert step > 1e-2 and error < 1e-5, (name, step, error)  # fp32, of parameters up to 3
@@ -67,8 +80,10 @@ def test_update_equals_fp64_arithmetic(version, cases):
             assert set(result["metrics"][0]["actor/ppo_kl"]) == {0.0}, "the ratio is exactly 1"
 
 
-def test_logs_only_is_verls_to_the_bit(version):
-    verl, logs = environment.take_steps(version, [{**OFF_POLICY, "plugin": False}, {**OFF_POLICY, **with_era(k=1.0)}])
+def test_logs_only_and_off_are_verls_to_the_bit(version):
+    base = {**OFF_POLICY, "kl_coef": 0.1, "entropy_coeff": 0.05}
+    cases = [{**base, "plugin": False}, {**base, **with_era(k=1.0, top_k=5)}, {**base, **with_era(enable=False)}]
+    verl, logs, off = environment.take_steps(version, cases)
     assert difference(verl["start"], verl["parameters"]) > 1e-2
-    assert difference(verl["parameters"], logs["parameters"]) == 0.0
+    assert difference(verl["parameters"], logs["parameters"]) == difference(verl["parameters"], off["parameters"]) == 0
     assert "era/response_entropy" in logs["metrics"][0] and "era/response_entropy" not in verl["metrics"][0]

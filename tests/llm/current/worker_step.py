@@ -184,9 +184,9 @@ def take_steps(settings):
     dist.broadcast_object_list(folders)  # those of the first process
     folder = folders[0]
     TokenForCausalLM.forward = FORWARD  # which verl replaces for fused kernels, for good
-    era_config.SCALES_RESPONSES.pop("fsdp", None)
+    era_config.SCALES_RESPONSES.discard("fsdp")
     if settings.get("scales_responses"):
-        era_config.SCALES_RESPONSES["fsdp"] = "FSDPEngineWithLMHead"
+        era_config.SCALES_RESPONSES.add("fsdp")
     dtype = getattr(torch, settings.get("dtype", "float64"))
     precisions = {"fp32": dtype, "bf16": torch.bfloat16, "bfloat16": dtype, dtype: dtype}
     PrecisionType.to_dtype = staticmethod(precisions.__getitem__)
