@@ -61,6 +61,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins test-rivals \
 	rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
+	bench-megatron \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
 
@@ -213,6 +214,10 @@ learned-delta: $(call ready,cpu)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
 ## bench, bench-actor: time and memory of log-probs; of the actor's passes (VERL=0.9.1)
+## bench-megatron: the same of log-probs in verl 0.9's Megatron engine, a vocabulary on one process and on two
+bench-megatron: $(VERL_0.9.1)
+	@mkdir -p results; $(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python \
+		-W ignore -m tools.bench.megatron --csv results/bench-megatron.csv
 ## bench-gpu: the same on a GPU, after the errors of the kernels there
 bench: patched-verl
 	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
