@@ -213,17 +213,16 @@ learned-delta: $(call ready,cpu)
 ## vision-models: ERA on one model of each timm family (docs/vision/models.md)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
-## bench, bench-actor: time and memory of log-probs; of the actor's passes (VERL=0.9.1)
-## bench-megatron: the same of log-probs in verl 0.9's Megatron engine, a vocabulary on one process and on two
-bench-megatron: $(VERL_0.9.1)
-	@mkdir -p results; $(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python \
-		-W ignore -m tools.bench.megatron --csv results/bench-megatron.csv
+## bench, bench-megatron, bench-actor: time, memory of log-probs; in Megatron; of the actor (VERL=0.9.1)
 ## bench-gpu: the same on a GPU, after the errors of the kernels there
 bench: patched-verl
 	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
 bench-actor: $(READY_VERL)
 	@$(if $(filter 0.9.1,$(VERL)),$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python \
 		-m tools.bench.actor,$(CPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl")
+bench-megatron: $(VERL_0.9.1)
+	@mkdir -p results; $(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python \
+		-W ignore -m tools.bench.megatron --csv results/bench-megatron.csv
 bench-gpu: $(call ready,verl-gpu)
 	@python3 apply.py apply verl --checkouts "$$CHECKOUTS"
 	@mkdir -p results
