@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""ERA as a custom loss of slime; docs/llm/slime.md shows how it is switched on.
+
+slime's own policy loss runs on scaled logits. With one update a rollout its ratio is 1, so the
+log-probs that slime made before are left out, and the entropies of this update are those of the
+policy that they stand for.
+"""
+
+import dataclasses
+from typing import Any, Callable, Mapping
+
+import torch
+from slime.backends.megatron_utils import loss as upstream
+
+from era.language import logit_scale, response_entropy
+from era.language_config import EraConfig
+
+_FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
+# Nobody has made these right with scaled logits: (name in slime, the value that they must have).
+_NEEDS = (
+    ("context_parallel_size", 1),
+    ("rollout_top_p", 1.0),
+    ("use_rollout_logprobs", False),
+    ("use_tis", False),
+    ("get_mismatch_metrics", False),
+    ("use_opsm", False),
+    ("keep_old_actor", False),
+    ("entropy_coef", 0),
+    ("save_debug_train_data", None),
+)
+
+
+def config_of(args: Any) -> EraConfig:
+    """ERA's settings: the group `era` in the file of --custom-config-path.
+
+    Raises:
+        ValueError: there is no such group; a key that ERA does not have, or one outside the group;
+            a value out of range; settings of slime's that would be silently wrong, all of them.
+    """
+    group = getattr(args, "era", None)
+    if not isinstance(group, Mapping):
+        raise ValueError(
+            f"era is {group!r}; era.slime.loss expects a group, as era: {{enable: true}}, in "
+            "the file of --custom-config-path. Nothing was trained."
+        )
+    wrong = [
+        f"era.{name} is not a setting of ERA's; they are {', '.join(_FIELDS)}."
+        for name in group.keys() - _FIELDS
+    ]
+    outside = [name for name in vars(args) if name in _FIELDS or name.startswith(("era_", "era."))]
+    wrong += [f"{name} would be ignored: it belongs into the group era." for name in outside]
+    if wrong:
+        raise ValueError("\n".join([*sorted(wrong), "Nothing was trained."]))
+    era = EraConfig(**group, prefix="era.")
+    if era.enable:
+        needs = [*_NEEDS, ("kl_loss_coef", 0)] if args.use_kl_loss else _NEEDS
+        wrong = [
+            f"{name}={getattr(args, name)}; set it to {to}"
+            for name, to in needs
+            if getattr(args, name, to) != to
+        ]
+        samples = args.rollout_batch_size * args.n_samples_per_prompt
+        if args.global_batch_size != samples:
+            wrong.append(
+                f"global_batch_size={args.global_batch_size}; set it to {samples}, for one update "
+                "a rollout"
+            )
+        wrong += [
+            f"era.{name}, which era.slime does not have"
+            for name in ("top_k", "schedule_steps")
+            if group.get(name)
+        ]
+        if wrong:
+            raise ValueError(
+                "ERA does not go together with\n  - "
+                + "\n  - ".join(wrong)
+                + "\nNothing was trained."
+            )
+    return era
+
+
+def loss(
+    args: Any, batch: Mapping[str, Any], logits: torch.Tensor, sum_of_sample_mean: Callable
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """slime's policy loss with ERA; what slime calls for --loss-type custom_loss.
+
+    Args:
+        args: slime's arguments.
+        batch: a micro-batch of slime's.
+        logits: (1, T, V / TP) fp32, not divided by the temperature.
+        sum_of_sample_mean: slime's aggregation of a value for each response token.
+
+    Returns:
+        The loss and slime's metrics of it, with era/response_entropy (nats), era/low_fraction,
+        era/high_fraction and era/scaled_token_fraction, aggregated as slime's are.
+
+    Raises:
+        ValueError: as `config_of`.
+    """
+    era = config_of(args)
+    if not era.enable:
+        return upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
+    totals, lengths = batch["total_lengths"], batch["response_lengths"]
+    with torch.no_grad():
+        _, original = upstream.get_log_probs_and_entropy(
+            logits,
+            args=args,
+            unconcat_tokens=batch["unconcat_tokens"],
+            total_lengths=totals,
+            response_lengths=lengths,
+            with_entropy=True,
+        )
+        scales, entropies, end = [], [], 0
+        of_rows = torch.ones_like(logits[..., :1])
+        for i, (total, length) in enumerate(zip(totals, lengths)):
+            mask, advantages = batch["loss_masks"][i][None], batch["advantages"][i][None]
+            entropy = response_entropy(original["entropy"][i][None], mask, era.top_fraction)
+            bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
+            scales.append(logit_scale(entropy, advantages, mask, k=era.k, **bounds)[0])
+            entropies.append(entropy.nan_to_num().expand(length))  # NaN: no token of it counts
+            end += total
+            of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
+    batch = {**batch, "log_probs": None}
+    if era.scale_advantages:
+        batch["advantages"] = [a / scale for a, scale in zip(batch["advantages"], scales)]
+    value, log = upstream.policy_loss_function(args, batch, logits * of_rows, sum_of_sample_mean)
+    entropy, scale = torch.cat(entropies), torch.cat(scales)
+    log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))
+    if batch.get("rollout_log_probs"):
+        drift = torch.cat(original["log_probs"]) - torch.cat(batch["rollout_log_probs"])
+        log["train_rollout_logprob_abs_diff"] = sum_of_sample_mean(drift.abs())
+    log["era/response_entropy"] = sum_of_sample_mean(entropy)
+    log["era/low_fraction"] = sum_of_sample_mean((entropy < era.low).float())
+    log["era/high_fraction"] = sum_of_sample_mean((entropy > era.high).float())
+    log["era/scaled_token_fraction"] = sum_of_sample_mean((scale != 1).float())
+    return value, log
