@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""ERA in the GRPOTrainer of an installed TRL, 1.10 to 1.16, without a patch:
+"""ERA in the GRPOTrainer of an installed TRL, 1.9 to 1.16, without a patch:
 
     from era.trl import EraGRPOConfig, EraGRPOTrainer
 
@@ -32,8 +32,8 @@ from era.language_config import EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 
-INSTALL = "pip install 'trl>=1.10,<1.17'"
-OLDEST, NEWEST = "1.10.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
+INSTALL = "pip install 'trl>=1.9,<1.17'"
+OLDEST, NEWEST = "1.9.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
 
 try:
     import trl
@@ -55,6 +55,10 @@ OVERRIDDEN = (
 )
 
 
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+
+
 def _is_of_trl(one: Callable) -> bool:
     return one.__module__.partition(".")[0] == "trl"
 
@@ -70,9 +74,7 @@ def check_trl(installed: str, trainer: type) -> None:
         ImportError: a release older than OLDEST, whose methods return something else, or one
             without a method that ERA overrides, or that another package has replaced.
     """
-    version, oldest, newest = (
-        tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
-    )
+    version, oldest, newest = map(_version, (installed, OLDEST, NEWEST))
     if version < oldest:
         raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
     found = [trainer, *(getattr(trainer, n) for n in OVERRIDDEN if hasattr(trainer, n))]
@@ -718,6 +720,11 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         problems.append(
             "use_liger_kernel=True: this TRL computes the whole loss in Liger's kernel. Set it to "
             "False, or take TRL 1.14 or newer"
+        )
+    if args.loss_type == "luspo" and _version(trl.__version__) < (1, 10):
+        problems.append(
+            "loss_type='luspo' before TRL 1.10, which also trains on padding, whose log-probs ERA "
+            "does not make. Take TRL 1.10 or newer"
         )
     if getattr(trainer, "_is_vlm", False) and not hasattr(trl.trainer.utils, "add_fused_lm_head"):
         problems.append(

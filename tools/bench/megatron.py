@@ -105,7 +105,8 @@ def process(rank: int, size: int, folder: str, tokens: int, vocabulary: int, tur
         losses = [case.losses[group, arm] for arm in ("ERA by their functions", "ERA") if (group, arm) in case.losses]
         assert all(abs(a - losses[0]) < 1e-4 * abs(a) for a in losses), f"the arms' terms differ: {losses}"
     if rank == 0:
-        pd.to_pickle(found, f"{folder}/found")
+        for group, table in found.items():
+            table.to_csv(f"{folder}/{group}.csv")
     dist.barrier()
     os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
 
@@ -122,7 +123,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             given = size, folder, args.tokens, args.vocabulary, args.turns
             torch.multiprocessing.spawn(process, given, nprocs=size)
-            found = pd.read_pickle(f"{folder}/found")
+            found = {group: pd.read_csv(f"{folder}/{group}.csv", index_col=0) for group in ARMS}
         for group, table in found.items():
             shape = {"tensor_parallel": size, "tokens": args.tokens, "vocabulary": args.vocabulary, "turns": args.turns}
             title = f"{group}: {args.tokens} x {args.vocabulary:,} float32, tensor parallelism {size}"

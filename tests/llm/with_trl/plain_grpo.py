@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""GRPO's updates with ERA in fp64, written down from the equations; it shares no code with era or TRL."""
+"""GRPO's updates with ERA in fp64, written down from the equations; it shares no code with era or TRL, of
+which it knows the version."""
 
 import copy
 import math
 
 import torch
+import trl
 
 
 def logits_of(model, batch, args):
@@ -111,9 +113,8 @@ def aggregated(loss, mask, batch, args, ranks):
     """One micro-batch's share of the step's loss."""
     kind, steps = kind_of(args), args.gradient_accumulation_steps
     if kind in ("dapo", "cispo", "vespo"):  # a mean over the tokens of all ranks' generation batch
-        return (
-            (loss * mask).sum() * args.steps_per_generation / steps / batch["num_items_in_batch"].double().clamp(min=1)
-        )
+        batches = 1 if trl.__version__ == "1.9.0" else args.steps_per_generation / steps  # in 1.9.0 it was not rescaled
+        return (loss * mask).sum() * batches / batch["num_items_in_batch"].double().clamp(min=1)
     if kind == "bnpo":
         mean = (loss * mask).sum() / mask.sum().clamp(min=1)
     elif kind == "dr_grpo":

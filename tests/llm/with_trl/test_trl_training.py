@@ -18,6 +18,7 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
+from packaging.version import Version
 from peft import LoraConfig, PromptTuningConfig
 from tiny_grpo import BASE, ERA, OFF_POLICY, Era, Plain, build, known, load, model, same, train, weights, write
 
@@ -149,8 +150,8 @@ def test_a_trainer_that_is_no_grpo_trainer_is_refused(module, name, reason):
 
 
 def test_a_trl_that_does_not_fit_is_named():
-    with pytest.raises(ImportError, match="era.trl is for TRL 1.10.0 or newer, found 1.9.2"):
-        era.trl.check_trl("1.9.2", trl.GRPOTrainer)
+    with pytest.raises(ImportError, match="era.trl is for TRL 1.9.0 or newer, found 1.8.0"):
+        era.trl.check_trl("1.8.0", trl.GRPOTrainer)
     with pytest.raises(ImportError, match=r"TRL 1.30.0: GRPOTrainer has no _compute_loss, in which"):
         kept = {name: getattr(trl.GRPOTrainer, name) for name in era.trl.OVERRIDDEN if name != "_compute_loss"}
         moved = type("GRPOTrainer", (), {**kept, "__module__": "trl"})
@@ -307,7 +308,7 @@ def test_an_update_in_which_rows_change_places():
 
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_the_replay_buffer_of_trl(iterations):
-    """TRL 1.10 to 1.13. On-policy the update decides; otherwise ERA does not know the answers of earlier steps."""
+    """TRL 1.9 to 1.13. On-policy the update decides; otherwise ERA does not know the answers of earlier steps."""
     replay = pytest.importorskip("trl.experimental.grpo_with_replay_buffer", reason="this TRL has no replay buffer")
     config_class = make_dataclass("Config", [], bases=(replay.GRPOWithReplayBufferConfig, EraGRPOConfig))
     given = arguments(config_class, **ERA, num_iterations=iterations, replay_buffer_size=8)
@@ -334,6 +335,11 @@ REFUSED = [  # of the model, of the settings; what is said
             "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
             "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
         }.items()
+    ),
+    *(
+        [({}, {"loss_type": "luspo"}, "loss_type='luspo' before TRL 1.10")]
+        if Version(trl.__version__) < Version("1.10")
+        else []
     ),
     ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k and off_policy_mask_threshold"),
     ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),

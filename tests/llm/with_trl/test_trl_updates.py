@@ -16,6 +16,7 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
+from packaging.version import Version
 from peft import LoraConfig
 from PIL import Image
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
@@ -25,7 +26,7 @@ from era.trl import EraMixin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KL = {"beta": 0.2}
+KL = {"beta": 0.2, "use_bias_correction_kl": True}  # TRL 1.9 corrects only where it is asked to
 OFF_POLICY_KL = {**OFF_POLICY, **KL}
 SEQUENCE = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
 TOOLS = {"rollout_func": answers}
@@ -93,7 +94,7 @@ CASES = [
     {**OFF_POLICY, "era_k": 1.25},
     {"era_low": 0.0},
     {"era_high": math.inf},
-    {**OFF_POLICY, "era_top_fraction": 0.5, "era_low": 2.5, "era_high": 2.7},
+    {**OFF_POLICY, "loss_type": "grpo", "era_top_fraction": 0.5, "era_low": 2.5, "era_high": 2.7},
     {"era_min_advantage": 0.3},
     {**OFF_POLICY, **DIVIDED, "era_min_advantage": 0.3},
     DIVIDED,
@@ -123,6 +124,15 @@ MODELS = [
     ({"kind": "Phi"}, KL),  # its head has a bias
     *((MIXTURE, {**EXPERTS, **policy}) for policy in ({}, OFF_POLICY, {**KL, "num_iterations": 2})),
 ]
+
+
+# TRL before 1.10 trains on padding in luspo, and divides the entropy bonus of dapo by another number of tokens.
+if Version(trl.__version__) < Version("1.10"):
+    CASES = [
+        case
+        for case in CASES
+        if case.get("loss_type") != "luspo" and not {"entropy_coef", "num_iterations"} <= case.keys()
+    ]
 
 
 def name(settings):
@@ -225,8 +235,7 @@ def test_updates_of_an_adapter(settings):
         (FP32, OFF_POLICY),
         (FP32, {"bf16": True}),
         (FP32, {"bf16": True, **OFF_POLICY}),
-        (BF16, {}),
-        (BF16, OFF_POLICY),
+        (BF16, {}),  # off-policy, whether a small step is lost in weights of bf16 decides, in TRL as with ERA
         (BF16, {"cast_lm_head_to_fp32": True}),
     ],
     ids=name,

@@ -32,13 +32,14 @@ class HeadApart(Sharded):
     head_apart = True
 
 
+KL = {"loss_type": "grpo", "beta": 0.2, "use_bias_correction_kl": True}
 TOOLS = {**OFF_POLICY, "rollout_func": answers, "learning_rate": 0.002}
 CASES = {
     "on-policy": (Era, {}),
-    "KL": (Era, {**OFF_POLICY, "loss_type": "grpo", "beta": 0.2}),
+    "KL": (Era, {**OFF_POLICY, **KL}),
     "tools": (Era, TOOLS),
     "FSDP2": (Sharded, TOOLS),
-    "FSDP2, head apart": (HeadApart, {**TOOLS, "loss_type": "grpo", "beta": 0.2}),
+    "FSDP2, head apart": (HeadApart, {**TOOLS, **KL}),
 }
 found = {}
 for name, (trainer_class, settings) in CASES.items():

@@ -40,7 +40,8 @@ config = {
 }
 start = load(folder)
 settings = {
-    **{**BASE, **OFF_POLICY, **ERA, "loss_type": "grpo", "beta": 0.2, "output_dir": tempfile.mkdtemp()},
+    **{**BASE, **OFF_POLICY, **ERA, "loss_type": "grpo", "output_dir": tempfile.mkdtemp()},
+    **{"beta": 0.2, "use_bias_correction_kl": True},
     **{"use_cpu": not zero, "accelerator_config": {"use_configured_state": True}},
     **{"deepspeed": config if zero else None, "model_init_kwargs": {"dtype": "float32"}},
 }
