@@ -5,9 +5,9 @@ which it knows the version."""
 
 import copy
 import math
+from importlib import metadata
 
 import torch
-import trl
 
 
 def logits_of(model, batch, args):
@@ -113,7 +113,8 @@ def aggregated(loss, mask, batch, args, ranks):
     """One micro-batch's share of the step's loss."""
     kind, steps = kind_of(args), args.gradient_accumulation_steps
     if kind in ("dapo", "cispo", "vespo"):  # a mean over the tokens of all ranks' generation batch
-        batches = 1 if trl.__version__ == "1.9.0" else args.steps_per_generation / steps  # in 1.9.0 it was not rescaled
+        unscaled = metadata.version("trl") == "1.9.0"  # which divides by the whole batch's tokens at each step
+        batches = 1 if unscaled else args.steps_per_generation / steps
         return (loss * mask).sum() * batches / batch["num_items_in_batch"].double().clamp(min=1)
     if kind == "bnpo":
         mean = (loss * mask).sum() / mask.sum().clamp(min=1)
