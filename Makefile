@@ -58,8 +58,8 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
-	test-verl-0.9 test-trl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins test-rivals \
-	rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
+	test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
+	test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
@@ -156,11 +156,15 @@ test-grids: $(call ready,cpu)
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
-## test-trl: era.trl (TRL=1.10.0: with that one, in front of the environment's)
+## test-trl: era.trl (TRL=1.10.0: with that one); test-axolotl: era.axolotl, in Axolotl 0.19.0
 test-trl: $(call ready,trl-cpu)
 	@folder=$(ENVIRONMENTS)/"trl-$$TRL"; [[ "$$TRL" == 1.16.0 || -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
 		--disable-pip-version-check --no-deps --target "$$folder" "trl==$$TRL" || exit 1; \
 		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_trl
+test-axolotl: $(call ready,trl-cpu)
+	@folder=$(ENVIRONMENTS)/pins/axolotl; [[ -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
+		--disable-pip-version-check --no-deps --target "$$folder" -r requirements/axolotl.txt || exit 1; \
+		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_axolotl
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \

@@ -198,6 +198,11 @@ class EraConfig:
         return self.enable and self.k != 1
 
 
+def looks_like_era(name: str) -> bool:
+    """Whether a user who writes this key of a configuration means ERA."""
+    return bool(_LOOKS_LIKE_ERA.search(_WITHIN_CAMEL_CASE.sub("_", name)))
+
+
 def refuse_elsewhere(config: Mapping[str, Any]) -> None:
     """Refuse keys that look like ERA's, and its fields, outside of their place.
 
@@ -218,8 +223,7 @@ def refuse_elsewhere(config: Mapping[str, Any]) -> None:
             beside = path in (f"{ACTOR}.", "actor_rollout_ref.") and name in fields
             if key == place:
                 continue
-            words = _WITHIN_CAMEL_CASE.sub("_", str(name))
-            if name in places or beside or _LOOKS_LIKE_ERA.search(words):
+            if name in places or beside or looks_like_era(str(name)):
                 yield f"{key} would be ignored: its place is {place}."
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, Mapping):

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""ERA as a plug-in of Axolotl's GRPO; docs/llm/axolotl.md shows the YAML that switches it on.
+
+Axolotl's GRPO trainer is derived from TRL's and leaves its loss alone, so era.trl does the work.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional
+
+import pydantic
+from axolotl.integrations.base import BasePlugin
+
+from era.language_config import announce, looks_like_era
+from era.trl import EraGRPOConfig, EraMixin
+
+_PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
+_FIELDS = [one for one in dataclasses.fields(EraGRPOConfig) if one.name.startswith("era_")]
+_NAMES = [one.name for one in _FIELDS]
+
+# What Axolotl keeps of a YAML file: it drops every other key without a word.
+EraArgs = pydantic.create_model(
+    "EraArgs", **{one.name: (Optional[one.type], None) for one in _FIELDS}
+)
+
+
+def __getattr__(name: str) -> type:
+    # Not at import: Axolotl's trainers fix the fields of their arguments when they are imported,
+    # and would do so before Axolotl knows this plug-in.
+    if name != "EraAxolotlGRPOTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer
+
+    class EraAxolotlGRPOTrainer(EraMixin, AxolotlGRPOTrainer):
+        """Axolotl's GRPO trainer with ERA."""
+
+    globals()[name] = EraAxolotlGRPOTrainer
+    return EraAxolotlGRPOTrainer
+
+
+def _misplaced(group: Any, path: str = "") -> Iterator[str]:
+    """Keys that look like ERA's and are not its fields at the top of the file."""
+    for one in group if isinstance(group, list) else [group]:
+        for name, value in one.items() if isinstance(one, Mapping) else ():
+            if looks_like_era(str(name)) and (path or name not in _NAMES):
+                fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
+                yield f"{path}{name} would be ignored; {fields}"
+            yield from _misplaced(value, f"{path}{name}.")
+
+
+class EraPlugin(BasePlugin):
+    """Axolotl's `plugins: [era.axolotl.EraPlugin]`, with EraGRPOConfig's fields in the YAML."""
+
+    def register(self, cfg: dict) -> None:
+        """Check the file as the user wrote it, and choose the trainer with ERA.
+
+        Raises:
+            ValueError: all of what would train without ERA, or with something else.
+        """
+        trl = cfg.get("trl") or {}
+        wrong = list(_misplaced(cfg))
+        if (
+            Path(sys.argv[0]).name == "axolotl"
+        ):  # --launcher python forgets options that it does not know
+            wrong += [f"{one}: set it in the file" for one in sys.argv if one.startswith("--era")]
+        if cfg["plugins"].count(_PLUGIN) > 1:
+            wrong.append(f"plugins names {_PLUGIN} more than once")
+        if cfg.get("era_enable") is None:
+            wrong.append("era_enable is missing: set it to true, or to false to train without ERA")
+        elif cfg["era_enable"]:
+            if cfg.get("rl") not in ("grpo", "gdpo"):
+                wrong.append(f"rl is {cfg.get('rl')}; ERA is for rl: grpo or gdpo")
+            if (cfg.get("context_parallel_size") or 1) > 1:
+                wrong.append(
+                    "context_parallel_size above 1 splits an answer, whose tokens ERA compares"
+                )
+            wrong += [
+                f"trl.{name} takes a trainer of Axolotl's in which ERA was not tried; leave it out"
+                for name in ("async_prefetch", "use_data_producer")
+                if trl.get(name)
+            ]
+            cfg["trainer_cls"] = cfg.get("trainer_cls") or _TRAINER
+        if wrong:
+            raise ValueError(
+                "\n  - ".join([f"{_PLUGIN} refuses this file:", *wrong]) + "\nNothing was trained."
+            )
+
+    def get_input_args(self) -> str:
+        return "era.axolotl.EraArgs"
+
+    def get_training_args_mixin(self) -> str:
+        return "era.trl.EraGRPOConfig"
+
+    def get_training_args(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: cfg[name] for name in _NAMES if cfg[name] is not None}
+
+    def post_trainer_create(self, cfg: Mapping[str, Any], trainer: Any) -> None:
+        if cfg["era_enable"] and trainer.is_world_process_zero():
+            announce(trainer.era)

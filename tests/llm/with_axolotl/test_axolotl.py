@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""era.axolotl in real Axolotl trainings of a tiny model; that the updates are ERA's, tests/llm/with_trl shows."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("axolotl", reason="this needs the environment of make test-axolotl")
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/llm/with_trl")]
+import tiny_grpo  # noqa: E402
+import torch  # noqa: E402
+import yaml  # noqa: E402
+from axolotl.utils.dict import DictDefault  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+from era.axolotl import EraPlugin  # noqa: E402
+
+PLUGIN = {"plugins": ["era.axolotl.EraPlugin"]}
+ON = {**PLUGIN, "era_enable": True, "era_low": 2.85, "era_high": 3.0}
+LORA = {"adapter": "lora", "lora_r": 2, "lora_alpha": 4, "lora_target_modules": ["q_proj"]}
+TRAINER = {"trainer_cls": "era.axolotl.EraAxolotlGRPOTrainer"}
+FILE = {
+    "base_model": "./model",
+    "rl": "grpo",
+    "trl": {"num_generations": 4, "max_completion_length": 8, "reward_funcs": ["answers.reward"]},
+    "datasets": [{"path": "data.jsonl", "ds_type": "json", "type": "answers.prompts"}],
+    "sequence_len": 64,
+    "micro_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "max_steps": 3,
+    "learning_rate": 0.01,
+    "optimizer": "sgd",
+    "lr_scheduler": "constant",
+    "output_dir": "./out",
+    "bf16": False,
+    "logging_steps": 1,
+    "seed": 5,
+}
+ANSWERS = """from tiny_grpo import reward as in_trl
+
+def reward(prompts, completions, **_):
+    return in_trl(completions)
+
+def prompts(cfg, *args, **kwargs):
+    return lambda example, tokenizer=None: {"prompt": example["prompt"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Trains with a file, once for each; gives the log and the weights, None where it saved no whole model."""
+    folder, kept = tmp_path_factory.mktemp("axolotl"), {}
+    tiny_grpo.write(folder / "model", torch.float32)
+    tiny_grpo.tokenizer().save_pretrained(folder / "model")
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_grpo.prompts()))
+    (folder / "answers.py").write_text(ANSWERS)
+    paths = os.pathsep.join([str(ROOT / "tests/llm/with_trl"), str(folder), tiny_grpo.ENVIRONMENT["PYTHONPATH"]])
+    environment = {**tiny_grpo.ENVIRONMENT, "PYTHONPATH": paths, "AXOLOTL_DO_NOT_TRACK": "1"}
+
+    def train(**more):
+        name = f"run{len(kept)}"
+        text = yaml.safe_dump({**FILE, **more, "output_dir": name}, sort_keys=True)
+        if (known := yaml.safe_dump(more)) not in kept:
+            (folder / f"{name}.yml").write_text(text)
+            command = [sys.executable, "-m", "axolotl.cli.train", f"{name}.yml"]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            weights = folder / name / "model.safetensors"
+            kept[known] = done.stdout + done.stderr, load_file(weights) if weights.exists() else None
+        return kept[known]
+
+    return train
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_training_with_era_logs_it_and_differs(trained):
+    log, weights = trained(**ON)
+    assert "ERA is on: EraConfig(enable=True, low=2.85" in log and "'era/scaled_token_fraction'" in log, log[-3000:]
+    assert not same(weights, trained()[1])
+
+
+@pytest.mark.parametrize("without", ({**PLUGIN, "era_enable": False}, {**ON, "era_k": 1.0}), ids=("off", "k = 1"))
+def test_without_era_the_weights_are_axolotls_to_the_bit(trained, without):
+    log, weights = trained(**without)
+    assert same(weights, trained()[1]), log[-3000:]
+
+
+@pytest.mark.parametrize("more", ({"rl": "gdpo"}, LORA), ids=("gdpo", "lora"))
+def test_eras_settings_beside_axolotls(trained, more):
+    log, _ = trained(**ON, **more)
+    assert "'era/scaled_token_fraction'" in log, log[-3000:]
+
+
+@pytest.mark.parametrize(
+    "file, reason",
+    [
+        ({"era_enable": True, **TRAINER}, "EraAxolotlGRPOTrainer has AxolotlGRPOConfig for args"),
+        ({**ON, "trainer_cls": "trl.GRPOTrainer"}, "era_enable=True in the arguments of a trainer without ERA"),
+        ({**ON, "era_enable": False}, "era_low without era_enable=True"),
+        ({**ON, "era_k": 0.5}, "era_k is 0.5"),
+    ],
+    ids=("forgotten plug-in", "another trainer", "forgotten switch", "range"),
+)
+def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file, reason):
+    log, weights = trained(**file)
+    assert weights is None and reason in log, log[-3000:]
+
+
+@pytest.mark.parametrize(
+    "file, reason",
+    [
+        ({"era_lo": 0.5}, "era_lo would be ignored"),
+        ({"trl": {"era_low": 0.5}}, "trl.era_low would be ignored"),
+        ({"datasets": [{"omega_low": 0.5}]}, "datasets.omega_low would be ignored"),
+        ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
+        ({"era_enable": None}, "era_enable is missing"),
+        ({"rl": "dpo"}, "rl is dpo"),
+        ({"context_parallel_size": 2}, "context_parallel_size"),
+        ({"trl": {"async_prefetch": True}}, "trl.async_prefetch"),
+    ],
+)
+def test_refuses_what_axolotl_would_drop_or_train_otherwise(file, reason):
+    with pytest.raises(ValueError, match=reason):
+        EraPlugin().register(DictDefault({**FILE, **ON, **file}))
+
+
+def test_an_option_that_axolotl_forgets_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/axolotl", "train", "file.yml", "--launcher", "python", "--era-k", "4"])
+    with pytest.raises(ValueError, match="--era-k: set it in the file"):
+        EraPlugin().register(DictDefault({**FILE, **ON}))
