@@ -91,8 +91,11 @@ def _aggregate(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int)
     for label in dict.fromkeys(entry.label for entry, _ in members):
         found = [(entry, judged.curves(entry, metric)) for entry, metric in members if entry.label == label]
         tasks = [(curves, judged.paper.scales[entry.values["TASKS"]]) for entry, curves in found if curves]
+        runs = sum(len(curves) for _, curves in found)
+        whole = sum(max(len(curves), entry.seeds) for entry, curves in found)
         if tasks:
-            lines[f"{label} ({len(tasks)} of {len(found)} tasks)"] = interquartile_curve(*zip(*tasks))
+            name = f"{label} ({len(tasks)} of {len(found)} tasks, {runs} of {whole} runs)"
+            lines[name] = interquartile_curve(*zip(*tasks))
     return lines
 
 

@@ -4,7 +4,7 @@
 
 Over seeds: Student's t. Between two rows: Welch's. Over tasks and seeds: the interquartile mean with percentile
 bootstrap intervals, stratified by task, as Agarwal et al. (2021, "Deep RL at the edge of the statistical precipice")
-propose. A curve is a Series over steps, which ascend."""
+propose, each task with the same weight. A curve is a Series over steps, which ascend."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -59,7 +59,15 @@ def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
 
 
 def interquartile_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
-    return stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis)
+    """The mean of the middle half of all runs (the last axis, whatever scipy's bootstrap calls it). A run weighs one
+    over its task's number of runs, so that tasks count alike however many runs each has: pooled, one seed of a task
+    beside five of another is trimmed away. With as many of each this is Agarwal's mean; a run at the edge of the middle
+    half counts in part, where rliable's trim_mean rounds."""
+    values = np.concatenate(tasks, axis=-1)
+    weights = np.concatenate([np.full(task.shape[-1], 1 / task.shape[-1] / len(tasks)) for task in tasks])
+    order = np.argsort(values, axis=-1)
+    up_to = np.clip(np.cumsum(weights[order], axis=-1), 0.25, 0.75)
+    return 2 * (np.diff(up_to, prepend=0.25) * np.take_along_axis(values, order, axis=-1)).sum(axis=-1)
 
 
 def interquartile_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -46,6 +46,18 @@ def test_interquartile_means_and_their_bootstrap():
     assert math.isnan(low) and math.isnan(high)
 
 
+def test_tasks_count_alike_however_many_seeds_they_have():
+    """Against the middle half of the runs, each repeated until all tasks have as many."""
+    assert statistics.interquartile_mean(np.full(5, 0.2), np.array([1.0])) == pytest.approx(0.6)
+    draw = np.random.default_rng(2)
+    for counts in ((5, 1, 1, 1), (3, 4), (2, 5, 1), (3,) * 6):
+        tasks = [draw.normal(task, 1.0, (7, count)) for task, count in enumerate(counts)]
+        many = 4 * math.lcm(*counts)
+        repeated = [np.repeat(task, many // count, axis=1) for task, count in zip(tasks, counts)]
+        middle = np.sort(np.concatenate(repeated, axis=1))[:, many * len(counts) // 4 : many * len(counts) * 3 // 4]
+        assert np.allclose(statistics.interquartile_mean(*tasks), middle.mean(axis=1))
+
+
 def test_an_aggregated_curve_runs_over_the_share_of_the_training():
     curves = [[pd.Series([0.0, 10.0], index=[100, 200])] * 2, [pd.Series([0.0, 100.0], index=[1000, 5000])] * 2]
     table = statistics.interquartile_curve(curves, [10, 100])
