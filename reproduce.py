@@ -105,7 +105,7 @@ def show_one(paper: Paper, entries: list[Entry], states: dict[str, str]) -> None
         about[f"make {training.id}"] = f"{training.upstream}, {training.gpus} GPUs a run{hardware}"
     if first.folder:
         about["seeds"] = str(first.seeds)
-    about["paper"] = ", ".join(
+    about[paper.whose(first.place)] = ", ".join(
         f"{metric} {value:g}" + (f" ± {error:g}" if error == error else "")
         for metric, (value, error) in first.paper.items()
     )
@@ -115,6 +115,8 @@ def show_one(paper: Paper, entries: list[Entry], states: dict[str, str]) -> None
     for claim in paper.claims.values():
         if first.row in claim.rows:
             about[f"claim {claim.id}"] = f"{paper.tested(claim)}. {claim.reason}"
+    if first.place.source:
+        about["source"] = f"nothing is judged by these numbers. {paper.sources[first.place.source]['read']}"
     for name, text in {**about, "note": first.place.note, "cannot run": first.cannot}.items():
         if text:
             print(textwrap.fill(f"{name}: {text}", 100, subsequent_indent="    ", break_on_hyphens=False))

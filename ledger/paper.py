@@ -21,7 +21,7 @@ STATES = REPRODUCED, NOT_REPRODUCED, PARTIAL, COMPLETE, NOT_RUN, CANNOT = (
     "reproduced",
     "not reproduced",
     "partial",  # some seeds, or some of what it is compared with, are missing
-    "run",  # complete, and the paper gives nothing to compare it with
+    "run",  # complete, and nothing to judge it by
     "not run",
     "cannot run",
 )
@@ -50,13 +50,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Place:
-    """A table or figure; id is its label in the paper."""
+    """A table or figure; id is its label in the paper. source: where its numbers are from, if not from the paper."""
 
     id: str
     title: str
     domain: str
     draws: str = "table"
     note: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class Paper:
     places: Mapping[str, Place]
     entries: Mapping[str, Entry]
     claims: Mapping[str, Claim]
+    sources: Mapping[str, Mapping]
     tolerances: Mapping[str, Mapping]
     tests: Mapping[str, str]
     scales: Mapping[str, float]
@@ -136,6 +138,10 @@ class Paper:
 
     def at(self, place: Place) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.place == place]
+
+    def whose(self, place: Place) -> str:
+        """Whose numbers the place has."""
+        return f"{self.sources[place.source]['version']}, from a summary" if place.source else "paper"
 
     def trainings(self, entry: Entry) -> list[Run]:
         """The entry's trainings in the order of their start: each after the one that it continues."""
@@ -170,7 +176,7 @@ def load(file: Path = FILE) -> Paper:
         of_group = group.pop("runs")
         runs |= {name: Run(name, **{**group, **fields}) for name, fields in of_group.items()}
     for label, table in (data["table"] | data["figure"]).items():
-        about = {name: table.pop(name) for name in ("title", "domain", "draws", "note") if name in table}
+        about = {name: table.pop(name) for name in ("title", "domain", "draws", "note", "source") if name in table}
         place = places[label] = Place(label, **about)
         for claim, fields in table.pop("claims", {}).items():
             claims[claim] = Claim(claim, place, **fields)
@@ -179,7 +185,7 @@ def load(file: Path = FILE) -> Paper:
             for row, fields in shared.pop("rows").items():
                 for entry in _entries(row, place, panel, {**table, **shared, **fields}, runs, data["list"]):
                     entries[entry.id] = entry
-    rest = (data[name] for name in ("tolerance", "test", "scale", "metric", "elsewhere"))
+    rest = (data[name] for name in ("source", "tolerance", "test", "scale", "metric", "elsewhere"))
     return Paper(data["paper"], runs, places, entries, claims, *rest)
 
 

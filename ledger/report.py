@@ -161,7 +161,7 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
         seeds = "" if entry.gain else f"{numbers.seeds.min()} of {max(numbers.seeds.min(), entry.seeds)}"
         end = {"seeds": seeds, "state": f"{SYMBOLS[state]} {state}"} if state != NOT_RUN else {}
         end = {name: text.replace(" ", NO_BREAK) for name, text in end.items()}
-        for kind, cells in _cells(numbers) or [("ours", ["–"] * len(numbers))]:
+        for kind, cells in _cells(numbers, judged.paper.whose(entry.place)) or [("ours", ["–"] * len(numbers))]:
             metrics = {names.get(metric, metric): cell for metric, cell in zip(numbers.index, cells)}
             lines.append({**begin, "": kind, **metrics, **end})
             begin, end = {"row": ""}, {}
@@ -169,13 +169,14 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
     return table if any(entry.paper for entry in entries) else table.drop(columns="")
 
 
-def _cells(numbers: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    """The paper's numbers as it prints them, ours, and the difference, as far as there are any."""
+def _cells(numbers: pd.DataFrame, whose: str) -> list[tuple[str, list[str]]]:
+    """The paper's numbers as it prints them, ours, and the difference, as far as there are any. whose: `paper`, or what
+    else the former are of."""
     lines, over = list(numbers.itertuples()), ", ".join(filter(None, numbers.over.unique()))
     found = []
     if numbers.paper.notna().any():
         papers = [f"{line.paper}" + ("" if math.isnan(line.error) else f"{PM}{line.error}") for line in lines]
-        found.append(("paper", papers))
+        found.append((whose, papers))
     if numbers.ours.notna().any():
         ours = [with_interval(line.ours, line.half) for line in lines]
         found.append((f"ours, ± over {over}" if over else "ours", ours))
@@ -187,7 +188,8 @@ def _cells(numbers: pd.DataFrame) -> list[tuple[str, list[str]]]:
 def _difference(line) -> str:
     if math.isnan(line.difference):
         return "–"
-    return f"{line.difference:+.2f} ({'within' if line.within else 'outside'} ±{line.allowed:.2f})"
+    judged = "" if math.isnan(line.allowed) else f" ({'within' if line.within else 'outside'} ±{line.allowed:.2f})"
+    return f"{line.difference:+.2f}{judged}"
 
 
 def with_interval(value: float, half: float) -> str:

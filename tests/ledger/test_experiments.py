@@ -41,7 +41,7 @@ def test_every_folder_and_seed_is_one_that_the_recipe_trains(paper, recipes):
 
 def test_llm_folders_and_steps_are_those_of_the_scripts(paper):
     trainings = [run for run in paper.runs.values() if run.steps]
-    assert len(trainings) == 12
+    assert len(trainings) == 13
     for run in trainings:
         script = (ROOT / f"overlays/verl/recipe/era/run_{run.folder}.sh").read_text()
         assert int(re.search(r"TOTAL_STEPS=\$\{TOTAL_STEPS:-(\d+)\}", script)[1]) == run.steps
@@ -68,14 +68,15 @@ def test_runs_are_of_the_pinned_upstreams(paper):
 
 
 def test_every_entry_is_run_compared_or_not_at_all(paper):
-    assert len(paper.entries) == 324
+    assert len(paper.entries) == 325
     for entry in paper.entries.values():
         assert [bool(entry.folder), bool(entry.gain), bool(entry.cannot)].count(True) == 1, entry.id
         assert not entry.run or entry.run in paper.runs and bool(entry.metrics), entry.id
         assert not entry.folder or not entry.evaluation or entry.evaluation in paper.runs, entry.id
         assert "{" not in entry.folder + "".join(entry.metrics) + "".join(entry.variables.values()), entry.id
         assert set(entry.paper) <= set(entry.metrics) and entry.unit in ("percent", "points"), entry.id
-        if entry.paper:
+        assert not entry.place.source or entry.place.source in paper.sources and not entry.tolerance, entry.id
+        if entry.paper and not entry.place.source:
             tolerance = paper.tolerances[entry.tolerance]
             assert {*tolerance["judged"], *tolerance.get("answers", ())} <= set(entry.paper), entry.id
         for other in entry.gain:

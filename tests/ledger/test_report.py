@@ -28,7 +28,7 @@ def written(tmp_path_factory):
 
 def test_the_first_sentence_says_how_much_of_the_paper_was_run(paper):
     assert report.first_sentence(judge(paper, [])) == (
-        "Of the paper's 324 entries, none could be judged yet; 0 have begun, 320 were not run, and 4 this "
+        "Of the paper's 325 entries, none could be judged yet; 0 have begun, 321 were not run, and 4 this "
         "project cannot run. Of its 38 claims, 0 hold as a whole, 0 do not, and 0 could be tested in part."
     )
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
@@ -45,6 +45,24 @@ def test_the_papers_numbers_stand_beside_ours(paper, written):
     assert lines[at + 1].startswith("|  | ours, ± over seeds | 93.82 ± 0.02 |")
     assert lines[at + 2].startswith("|  | difference | +0.00 (within ±0.08)")
     assert "| ERA | paper | 37.5 | 16.9 | 72.8 | 84.6 | 42.6 | 46.5 | 50.2 |" in text, "of a table that was not run"
+
+
+def test_numbers_of_another_version_are_shown_and_judge_nothing(paper, written):
+    """Neither hit nor missed by far; the paper's own row stands beside them as it was."""
+    (entry,) = [entry for entry in paper.entries.values() if entry.place.source]
+    for shift in (0.0, -20.0):
+        judged = judge(paper, of_paper(entry, shift))
+        assert judged.states[entry.id] == "run" and "none could be judged yet; 1 have begun" in report.first_sentence(
+            judged
+        )
+        lines = written(judged)[0].replace(report.NO_BREAK, " ").splitlines()
+        at = lines.index(
+            "| ERA, likely with scaled advantages | ICLR 2026, from a summary "
+            "| 36.0 | 21.0 | 76.6 | 85.4 | 40.1 | 46.8 | 51.0 | 1 of 1 | ● run |"
+        )
+        assert lines[at + 2] == "|  | difference |" + f" {shift:+.2f} |" * 7 + "  |  |"
+        assert "| ERA | paper | 37.5 | 16.9 | 72.8 | 84.6 | 42.6 | 46.5 | 50.2 |" in lines
+        assert any(line.startswith("*Nothing is judged by these numbers. The text of this version") for line in lines)
 
 
 class Reader(HTMLParser):
