@@ -3,6 +3,7 @@
 """GRPO's updates with ERA in fp64, written down from the equations; it shares no code with era or TRL, of
 which it knows the version."""
 
+import contextlib
 import copy
 import math
 from importlib import metadata
@@ -127,12 +128,12 @@ def aggregated(loss, mask, batch, args, ranks):
     return mean / steps / ranks
 
 
-def reference_log_probs(first, batch, args):
-    with torch.no_grad():
-        if not hasattr(first, "disable_adapter"):
-            return chosen(logits_of(first, batch, args).log_softmax(-1), batch)
-        with first.disable_adapter():
-            return chosen(logits_of(first, batch, args).log_softmax(-1), batch)
+def reference_error(first, batch, args):
+    """The largest difference in nats of TRL's log-probs of the reference policy, which it rounds to fp32."""
+    adapter = first.disable_adapter() if hasattr(first, "disable_adapter") else contextlib.nullcontext()
+    with torch.no_grad(), adapter:
+        exact = chosen(logits_of(first, batch, args).log_softmax(-1), batch)
+    return ((batch["ref_per_token_logps"] - exact) * mask_of(batch)).abs().max()
 
 
 def loss_of(model, sampled_by, first, batch, args, era, ranks):
@@ -168,7 +169,7 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     if weight is not None and args.loss_type != "vespo":
         loss = loss * weight
     if args.beta:
-        d = reference_log_probs(first, batch, args) - original
+        d = batch["ref_per_token_logps"].double() - original  # TRL's, rounded to fp32: reference_error
         kl = d.exp() - d - 1
         if args.use_bias_correction_kl and kind_of(args) != "gmpo":
             kl = kl * ratio(original - old_original, mask, args)

@@ -158,10 +158,14 @@ def check(settings, architecture=FP64, trainer_class=Era):
     one_bound = settings["era_low"] == 0 or settings["era_high"] == math.inf
     shares = [(scales == s).double().mean().item() for s in (k, 1 / k)]
     assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
-    # TRL computes the reference policy's log-probs in fp32, and transformers the shares of experts; without them all is
-    # in fp64 but RMSNorm, and 1/k of k = 3
-    in_fp32 = "ref_per_token_logps" in trainer.seen[0] or "use_vllm" in settings or "router_aux_loss_coef" in settings
+    # vLLM's log-probs are in fp32, and transformers' shares of experts; without them all is in fp64 but RMSNorm, and
+    # 1/k of k = 3. luspo multiplies the KL loss, and what RMSNorm rounds of it, by an answer's length.
+    in_fp32 = "use_vllm" in settings or "router_aux_loss_coef" in settings
+    in_fp32 = in_fp32 or settings.get("loss_type") == "luspo" and "beta" in settings
     assert found < (2e-6 if in_fp32 else 2e-7)
+    if "beta" in settings:
+        first = copy.deepcopy(start).double().eval()
+        assert max(plain_grpo.reference_error(first, batch, trainer.args) for batch in trainer.seen) < 1e-5
 
 
 @pytest.mark.parametrize("settings", CASES, ids=name)
