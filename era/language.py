@@ -18,6 +18,7 @@ through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patche
 import importlib
 import math
 from fractions import Fraction
+from typing import Union
 
 import torch
 
@@ -159,15 +160,53 @@ def next_coefficient(
     return used, max(0.0, coeff + step)
 
 
+def entropy_weight(
+    log_prob: torch.Tensor,
+    token_entropy: torch.Tensor,
+    advantages: torch.Tensor,
+    scale: torch.Tensor,
+) -> torch.Tensor:
+    """What `entropy_up` multiplies p'(a) - p(a) by; 0 where ERA does not sharpen.
+
+    All are (bsz, T): log_prob of the chosen token under the original policy, token_entropy in nats,
+    advantages as the loss takes them, scale as `logit_scale` returns it.
+    """
+    return torch.where(scale > 1, scale * advantages * (log_prob + token_entropy), 0)
+
+
+def entropy_up(
+    weight: torch.Tensor, log_prob: torch.Tensor, scaled_log_prob: torch.Tensor
+) -> torch.Tensor:
+    """By how much ERA raises the entropies, summed over tokens; () in fp64.
+
+    The gradient of a scaled token with respect to its logits is s A (e_a - p') = s A (e_a - p) +
+    s A (p - p'), and that of H is -p (log p + H). A step of size 1 along the second part, which is
+    ERA's, changes H to first order by the mean, over a drawn from p, of
+    s A (p'(a) - p(a)) (log p(a) + H).
+
+    Args:
+        weight: as `entropy_weight` returns it.
+        log_prob, scaled_log_prob: of the chosen tokens, original policy and policy of the update. A
+            token that the top-k filter removed has no gradient, and counts 0.
+    """
+    kept = (weight != 0) & (scaled_log_prob > -1e3)  # a removed one has -1e4: era/log_probs.py
+    rise = weight.double() * (scaled_log_prob.double().exp() - log_prob.double().exp())
+    return torch.where(kept, rise, 0).sum()
+
+
 def metric_sums(
     entropy: torch.Tensor,
     rest: torch.Tensor,
     mask: torch.Tensor,
     scale: torch.Tensor,
     *,
+    log_prob: torch.Tensor,
+    token_entropy: torch.Tensor,
+    advantages: torch.Tensor,
     low: float,
     high: float,
     top_fraction: float,
+    up: Union[torch.Tensor, float] = 0.0,
 ) -> torch.Tensor:
     """This rank's sums for the metrics; all-reduce them before `update_metrics`.
 
@@ -175,10 +214,12 @@ def metric_sums(
         entropy, rest: as `split_entropy` returns them, (bsz,) in nats.
         mask: response tokens, (bsz, T), bool or 0/1.
         scale: as `logit_scale` returns it, (bsz, T).
+        log_prob, token_entropy, advantages: as for `entropy_weight`.
         low, high, top_fraction: those of `logit_scale` and `split_entropy`.
+        up: as `entropy_up` returns it, where it is known by now.
 
     Returns:
-        Sums and counts, (10,) in fp64.
+        Sums and counts, (15,) in fp64.
 
     Raises:
         ValueError: low, high or top_fraction is out of range.
@@ -188,6 +229,10 @@ def metric_sums(
     top_count = forking_count(length, top_fraction)
     rest_count = length - top_count
     known = ~entropy.isnan()
+    weight = scale * advantages
+    taught = mask.bool() & (entropy < low).unsqueeze(-1) & (weight != 0)
+    log_p, h, weight = (one[taught].double() for one in (log_prob, token_entropy, weight))
+    pull = log_p.exp() * (log_p + h)
     sums = [
         entropy.nansum(dtype=torch.double),
         (entropy < low).sum(),
@@ -199,13 +244,26 @@ def metric_sums(
         (top_count * known).sum(),
         (rest.double() * rest_count).nansum(),
         (rest_count * ~rest.isnan()).sum(),
+        taught.sum(),
+        weight.sum(),
+        pull.sum(),
+        (weight * pull).sum(),
+        up,
     ]
-    return torch.stack([one.double() for one in sums])
+    return torch.stack([torch.as_tensor(one, device=mask.device).double() for one in sums])
 
 
 def update_metrics(sums: torch.Tensor) -> dict[str, float]:
-    """From `metric_sums`: the first three are means over responses, the others over tokens."""
-    total, low, high, responses, scaled, tokens, top, top_tokens, rest, rest_tokens = sums.tolist()
+    """From `metric_sums`: the first three are means over responses, the others over tokens.
+
+    era/entropy_down is by how much the rest of the policy gradient, s A (e_a - p), lowers the
+    entropy of responses below low, in the units of `entropy_up`: the covariance of s A and p(a)
+    (log p(a) + H), as in Cui et al. 2025 (arXiv 2505.22617), over their tokens with an advantage.
+    """
+    total, low, high, responses, scaled, tokens, top, top_tokens, rest, rest_tokens, *push = (
+        sums.tolist()
+    )
+    taught, weight, pull, product, up = push
     return {
         "era/response_entropy": _ratio(total, responses),
         "era/low_fraction": _ratio(low, responses),
@@ -213,7 +271,43 @@ def update_metrics(sums: torch.Tensor) -> dict[str, float]:
         "era/scaled_token_fraction": _ratio(scaled, tokens),
         "era/top_entropy": _ratio(top, top_tokens),
         "era/rest_entropy": _ratio(rest, rest_tokens),
+        "era/entropy_up": _ratio(up, tokens),
+        "era/entropy_down": _ratio(product - weight * pull / max(taught, 1), tokens),
     }
+
+
+class BelowLow:
+    """Since when the bound is lost.
+
+    While ERA holds the bound, H_resp may stay a little below low, where its force is. The bound
+    counts as lost after 20 updates in a row below it, when H_resp is below 0.8 low.
+
+    Attributes:
+        updates: how many in a row, up to the last one, had a mean H_resp below low. It starts at 0
+            when a training is resumed.
+    """
+
+    def __init__(self):
+        self.updates, self._said = 0, False
+
+    def advice(self, entropy: float, low: float, k: float) -> str:
+        """Count one update. Returns a line for the log when the bound has been lost, else "".
+
+        Args:
+            entropy: mean H_resp of the update in nats; NaN leaves the count as it is.
+            low, k: of the update; a k of 1 holds no bound, and gets no advice.
+        """
+        if entropy >= low:
+            self.updates, self._said = 0, False
+        self.updates += entropy < low
+        if self._said or self.updates < 20 or not entropy < 0.8 * low or k == 1:
+            return ""
+        self._said = True
+        return (
+            f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
+            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, take more answers "
+            "in an update or lower the learning rate (docs/llm/when-it-holds.md)."
+        )
 
 
 def _ratio(total: float, count: float) -> float:

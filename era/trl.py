@@ -27,7 +27,16 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from era.language import logit_scale, metric_sums, split_entropy, update_metrics
+from era.language import (
+    BelowLow,
+    entropy_up,
+    entropy_weight,
+    logit_scale,
+    metric_sums,
+    response_entropy,
+    split_entropy,
+    update_metrics,
+)
 from era.language_config import EraConfig
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
@@ -235,6 +244,8 @@ class EraMixin:
         self._era_update = None  # the micro-batch of an update, while its loss is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
+        self._era_decided = -1, [math.nan]  # the step of the last decisions, their mean H_resp
+        self._era_below_low = BelowLow()
         if self.era.enable:
             method = super()._get_per_token_logps_and_entropies.__func__
             if not _is_of_trl(method):  # whose log-probs and entropies ERA does not know
@@ -277,6 +288,7 @@ class EraMixin:
         # tool's say, has no ratio: its old log-prob is 0, as its new one is.
         output["era_scale"], output["era_old"] = scale, old
         scaled = branches["scaled"].gather(-1, index).squeeze(-1)
+        self._era_log(branches["entropy"], branches["original"], scaled, scale, output, mask)
         output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
         output["era_rows"] = self._era_rows(output)
         return output
@@ -363,7 +375,10 @@ class EraMixin:
             if update is not None:  # k is 1, which only logs
                 if found[1] is None:
                     raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
-                self._era_decide(found[1].detach(), update, _loss_mask(update))
+                entropy, mask = found[1].detach(), _loss_mask(update)
+                scale = self._era_decide(entropy, update, mask)
+                log_prob = found[0].detach()
+                self._era_log(entropy, log_prob, log_prob, scale, update, mask)
                 self._era_acted = True
             return found
         wants_entropy = others.pop("compute_entropy", False)
@@ -452,9 +467,10 @@ class EraMixin:
             "compile": self.era.compile,
         }
         scale, entropy = update.get("era_scale"), None
-        if scale is None:
+        if decides := scale is None:
             with torch.no_grad():
-                entropy = fused_policy_terms(**common, entropy=True).entropy
+                original = fused_policy_terms(**common, entropy=True)
+            entropy = original.entropy
             scale = self._era_decide(entropy, update, mask)
         terms = fused_policy_terms(
             **common,
@@ -463,27 +479,46 @@ class EraMixin:
             original="ref_per_token_logps" in update,
             entropy=bonus or entropy is None,
         )
+        if decides:
+            scaled = terms.scaled.detach()
+            self._era_log(entropy, original.scaled, scaled, scale, update, mask)
         entropy = entropy if terms.entropy is None else terms.entropy
         entropy = entropy if bonus else entropy.detach()
         return {**terms._asdict(), "entropy": entropy, "scale": scale}
 
     def _era_decide(self, entropy, inputs, mask):
-        """(B, T): the scale of each token. Logs ERA's metrics, which are means over all ranks."""
+        """(B, T): the scale of each token."""
         era = self.era.at(self.state.global_step)
-        thresholds = {"low": era.low, "high": era.high}
-        top, rest = split_entropy(entropy.float(), mask, era.top_fraction)
+        bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
+        h_resp = response_entropy(entropy.float(), mask, era.top_fraction)
+        return logit_scale(h_resp, _of_tokens(inputs["advantages"], mask), mask, k=era.k, **bounds)
+
+    def _era_log(self, entropy, log_prob, scaled, scale, inputs, mask):
+        """Logs ERA's metrics of a decision, which are means over all ranks.
+
+        log_prob, scaled: of the original policy and under the scale that was decided.
+        """
+        era = self.era.at(self.state.global_step)
         advantages = _of_tokens(inputs["advantages"], mask)
-        scale = logit_scale(
-            top, advantages, mask, k=era.k, min_advantage=era.min_advantage, **thresholds
-        )
+        advantages = advantages / scale if era.scale_advantages else advantages
+        chosen = {"log_prob": log_prob, "token_entropy": entropy, "advantages": advantages}
         sums = metric_sums(
-            top, rest, mask.bool(), scale, top_fraction=era.top_fraction, **thresholds
+            *split_entropy(entropy.float(), mask, era.top_fraction),
+            mask.bool(),
+            scale,
+            **chosen,
+            low=era.low,
+            high=era.high,
+            top_fraction=era.top_fraction,
+            up=entropy_up(entropy_weight(**chosen, scale=scale), log_prob, scaled),
         )
         found = update_metrics(self.accelerator.reduce(sums, reduction="sum"))
+        if self._era_decided[0] != self.state.global_step:
+            self._era_decided = self.state.global_step, []
+        self._era_decided[1].append(found["era/response_entropy"])
         for name, value in {**found, **era.scheduled}.items():
             if not math.isnan(value):  # TRL averages over the micro-batches of a logging step
                 self._metrics["train"][name].append(value)
-        return scale
 
 
 class EraGRPOTrainer(EraMixin, GRPOTrainer):
@@ -519,6 +554,14 @@ class _EachStep(TrainerCallback):
                 + (f"; {', '.join(own)} may lack a call of super()" if own else "")
             )
         self.trainer._era_acted = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        count, (step, entropies) = self.trainer._era_below_low, self.trainer._era_decided
+        era = self.trainer.era.at(step)
+        advice = count.advice(sum(entropies) / len(entropies), era.low, era.k)
+        if advice and state.is_world_process_zero:
+            warnings.warn(advice, stacklevel=2)
+        self.trainer._metrics["train"]["era/updates_below_low"].append(count.updates)
 
 
 class _Ask:

@@ -9,7 +9,9 @@ share of the batch. SETTINGS.json is a list: each entry trains a fresh policy, a
 All is fp64 on CPU, except with "dtype": "float32".
 """
 
+import contextlib
 import copy
+import io
 
 import step_process
 import torch
@@ -113,7 +115,7 @@ def take_steps(settings):
     if settings.get("reference"):
         return {"start": start, "ref_log_prob": lora_reference_pass(actor, settings)}
 
-    metrics = []
+    metrics, said = [], io.StringIO()
     for step in range(settings.get("steps", 1)):
         if step and settings.get("restart"):  # as from a checkpoint
             state = copy.deepcopy(optimizer.state_dict())
@@ -128,13 +130,15 @@ def take_steps(settings):
         if settings.get("nan_on_rank") == dist.get_rank():
             data.batch["forking_token_entropy"][0, 0] = torch.nan
         batch, advantages = data.batch, data.batch["advantages"]  # which forking tokens replace
-        metrics.append(actor.update_policy(data))
+        with contextlib.redirect_stderr(said):
+            metrics.append(actor.update_policy(data))
     with FSDP.summon_full_params(module):
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
     return {
         "start": start,
         "parameters": parameters,
         "metrics": metrics,
+        "said": said.getvalue(),
         "batch": {**batch, "advantages": advantages},
     }
 

@@ -45,18 +45,42 @@ def decide(entropy, batch, settings):
     return scale, h_resp
 
 
-def entropies(result, settings):
-    """Those of the policy that the update starts from."""
+def start(result, settings):
+    """Logits and entropies of the policy that the update starts from."""
     model = build_model(settings, torch.double)
     model.load_state_dict(result["start"])
     with torch.no_grad():
-        return policy(model, result["batch"], settings)[1]
+        return policy(model, result["batch"], settings)
+
+
+def entropies(result, settings):
+    return start(result, settings)[1]
+
+
+def pushes(logits, entropy, batch, scale, h_resp, mask, era):
+    """era/entropy_up and era/entropy_down, token by token."""
+    (log_p, _), (scaled, kept) = (
+        log_prob(logits, batch["responses"], s, top_k)
+        for s, top_k in ((torch.ones_like(scale), None), (scale, era.get("top_k")))
+    )
+    up, below = 0.0, []
+    for b, t in mask.nonzero().tolist():
+        h, lp, s = entropy[b, t].item(), log_p[b, t].item(), scale[b, t].item()
+        weight = batch["advantages"][b, t].item() * (1 if era.get("scale_advantages") else s)
+        if s > 1 and kept[b, t]:
+            up += weight * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h)
+        if h_resp[b] < era["low"] and weight:
+            below.append((weight, math.exp(lp) * (lp + h)))
+    middle = sum(w for w, _ in below) / len(below)
+    tokens = mask.sum().item()
+    return up / tokens, sum((w - middle) * pull for w, pull in below) / tokens
 
 
 def metrics(result, settings):
     """era/... of one update, from their definitions."""
-    entropy, mask = entropies(result, settings), response_mask(result["batch"], settings)
+    (logits, entropy), mask = start(result, settings), response_mask(result["batch"], settings)
     scale, h_resp = decide(entropy, result["batch"], settings)
+    up, down = pushes(logits, entropy, result["batch"], scale, h_resp, mask, settings["era"])
     top, rest = [], []
     for row, keep in zip(entropy, mask):
         tokens = sorted(row[keep].tolist(), reverse=True)
@@ -71,6 +95,9 @@ def metrics(result, settings):
         "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
         "era/top_entropy": sum(top) / len(top),
         "era/rest_entropy": sum(rest) / len(rest),
+        "era/entropy_up": up,
+        "era/entropy_down": down,
+        "era/updates_below_low": int(sum(known) / len(known) < settings["era"]["low"]),
     }
 
 

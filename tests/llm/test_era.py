@@ -69,10 +69,12 @@ def test_half_precision_counts_and_averages_exactly(era, dtype, length):
     mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
     for fraction in (0.2, 1.0):
         top, rest = era.split_entropy(entropy, mask, fraction)
-        sums = era.metric_sums(top, rest, mask, mask + 1, low=0.45, high=3.0, top_fraction=fraction).tolist()
+        chosen = {"log_prob": -entropy, "token_entropy": entropy, "advantages": mask}
+        sums = era.metric_sums(top, rest, mask, mask + 1, **chosen, low=0.45, high=3.0, top_fraction=fraction)
         count = math.floor(Fraction(str(fraction)) * length)
         counts = [10, 0, 2, 2, 2 * length, 2 * length, 10 * count, 2 * count]
-        assert top.dtype == torch.float32 and sums == [*counts, 10 * (length - count), 2 * (length - count)]
+        counts += [10 * (length - count), 2 * (length - count)]
+        assert top.dtype == torch.float32 and sums[:10].tolist() == counts
 
 
 SCALE, SUMS = {"low": 0.45, "high": 3.0, "k": 2.0}, {"low": 0.45, "high": 3.0, "top_fraction": 0.2}
@@ -94,8 +96,60 @@ OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
 def test_ranges_are_held(era, name, arguments):
     h, tokens = torch.ones(2), torch.ones(2, 3)
     tensors = {"logit_scale": (h, tokens, tokens), "metric_sums": (h, h, tokens, tokens), "forking_count": (h,)}
+    chosen = dict.fromkeys(("log_prob", "token_entropy", "advantages"), tokens) if name == "metric_sums" else {}
     with pytest.raises(ValueError, match=r"^(low|high|k|min_advantage|top_fraction) is .*; expected"):
-        getattr(era, name)(*tensors.get(name, (tokens, tokens)), **arguments)
+        getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
+
+
+@pytest.mark.parametrize("k, scale_advantages", [(2.0, False), (8.0, False), (3.0, True)])
+def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_advantages):
+    """Of one context, whose tokens occur as often as they are likely: the two metrics are then exact."""
+    counts = torch.tensor([1, 2, 3, 4, 10, 44])  # of 64
+    p = (counts / 64).double()
+    z, entropy = p.log().requires_grad_(), -(p * p.log()).sum()
+    slope = torch.autograd.grad(-(z.softmax(-1) * z.log_softmax(-1)).sum(), z)[0]
+    actions = torch.arange(6).repeat_interleave(counts)
+
+    def measured(actions, advantages):
+        mask, h = torch.ones(1, len(actions)), entropy.expand(1, len(actions))
+        top, rest = era.split_entropy(h, mask, 1.0)
+        scale = era.logit_scale(top, advantages, mask, low=9.0, high=9.0, k=k)
+        scaled = (z.detach() * scale.unsqueeze(-1)).log_softmax(-1)
+        if scale_advantages:
+            advantages = advantages / scale
+        chosen = {"log_prob": p.log()[actions][None], "token_entropy": h, "advantages": advantages}
+        log_scaled = scaled.gather(-1, actions[None, :, None]).squeeze(-1)
+        up = era.entropy_up(era.entropy_weight(**chosen, scale=scale), chosen["log_prob"], log_scaled)
+        sums = era.metric_sums(top, rest, mask, scale, **chosen, low=9.0, high=9.0, top_fraction=1.0, up=up)
+        return era.update_metrics(sums), (scale * advantages)[0], scaled.exp()[0]
+
+    both = torch.cat([actions, actions])  # each token as often right as wrong: up alone does not depend on which
+    found, weight, scaled = measured(both, torch.tensor([1.5, -0.7]).double().repeat_interleave(64)[None])
+    flattening = (torch.where(weight > 0, weight, 0).unsqueeze(-1) * (p - scaled)).mean(0)
+    assert found["era/entropy_up"] == pytest.approx((flattening @ slope).item(), rel=1e-12)
+    assert found["era/entropy_up"] > 0 and found["era/entropy_down"] == pytest.approx(0, abs=1e-12)
+    advantages = torch.tensor([0.3, -1.0, 1.2, -0.4, -2.0, 0.8]).double()[actions]
+    found, weight, _ = measured(actions, advantages[None])
+    gradient = (weight.unsqueeze(-1) * (torch.nn.functional.one_hot(actions) - p)).mean(0)
+    assert found["era/entropy_down"] == pytest.approx(-(gradient @ slope).item(), rel=1e-12)
+    assert found["era/entropy_down"] > 0
+
+
+def test_advice_comes_once_for_each_loss_of_the_bound(era):
+    """At the 20th update in a row below it, if it is far below by then; and never where ERA only logs."""
+
+    def told(entropies, k=2.0):
+        below = era.BelowLow()
+        lines = [below.advice(one, 0.5, k) for one in entropies]
+        return [i for i, line in enumerate(lines, 1) if line], below.updates, "".join(lines)
+
+    lost = [0.3] * 19 + [math.nan] + [0.3] * 5
+    assert told(lost)[:2] == ([21], 24)
+    assert told([*lost, 0.6, *lost])[:2] == ([21, 47], 24)
+    assert told([0.45] * 30 + [0.39] * 5)[:2] == ([31], 35)  # until then it holds, a little below low
+    assert told([0.3] * 19 + [0.5] + [0.3] * 19)[0] == told(lost, k=1.0)[0] == []
+    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "learning rate")
+    assert all(part in told(lost)[2] for part in expected)
 
 
 def test_top_and_rest_partition_the_response(era):

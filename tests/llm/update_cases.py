@@ -64,11 +64,19 @@ def cases(layouts, losses):
 
 BOTH_LAYOUTS = {name: LAYOUTS[name] for name in ("padded", "packed")}
 CASES = {**cases(LAYOUTS, ("vanilla", ALL_TERMS)), **cases(BOTH_LAYOUTS, LOSSES)}
+CASES |= cases({"multi-turn": LAYOUTS["multi-turn"]}, ("scaled advantages",))
+MEASURED = [  # their metrics are compared
+    ("off-policy", "multi-turn", "vanilla"),
+    ("on-policy", "multi-turn", ALL_TERMS),
+    ("on-policy", "multi-turn", "scaled advantages"),
+]
 CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_era(), "epochs": 2, "lr": 0.5, **COLD}
 # Several mini-batches, steps and Adam: what one different bit anywhere would spread.
 LONG = {**BASE, "dtype": "float32", "adam": True, "steps": 3, "mini_batch": 8, "micro_batch": 4, "temperature": 0.9}
 QWEN2 = {**BASE, "model": "qwen2", "dtype": "float32", "adam": True, "steps": 2}
 WITHOUT_ERA = {"absent": {}, "disabled": with_era(enable=False, top_k=5, scale_advantages=True)}
+# No response reaches this bound, and nothing is learned.
+LOST = {**BASE, **with_era(low=9.0, high=9.0), "steps": 22, "lr": 0}
 # Off-policy without learning: every ratio is 1. Some k is not a power of 2.
 BF16 = {
     (k, top_k, layout): {
@@ -139,6 +147,12 @@ def check_metrics(result, settings):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert math.isclose(found[name], value, rel_tol=1e-5), name
+
+
+def check_lost(result):
+    """Updates below the bound are counted, and the log says once what to change."""
+    assert [step["era/updates_below_low"] for step in result["metrics"]] == list(range(1, 23))
+    assert result["said"].count("ERA: H_resp has been below low=9 for 20 updates") == 1 == result["said"].count("\n")
 
 
 def as_one_process_sees_it(result, settings):

@@ -17,6 +17,8 @@ from update_cases import (  # noqa: E402
     LAYOUTS,
     LONG,
     LOSSES,
+    LOST,
+    MEASURED,
     OFF_POLICY,
     PACKED,
     QWEN2,
@@ -26,6 +28,7 @@ from update_cases import (  # noqa: E402
     check,
     check_bf16,
     check_branches,
+    check_lost,
     check_metrics,
     check_off,
     difference,
@@ -94,8 +97,8 @@ def test_update_equals_fp64_arithmetic(updates, case):
 
 def test_the_cases_exercise_every_branch_and_metrics_equal_their_definitions(updates):
     check_branches(updates)
-    case = "off-policy", "multi-turn", "vanilla"
-    check_metrics(updates[case], CASES[case])
+    for case in MEASURED:
+        check_metrics(updates[case], CASES[case])
 
 
 def test_two_processes(version):
@@ -173,9 +176,9 @@ MIXED = {**BASE, **with_era(), "mixed_advantages": True}
 @pytest.fixture(scope="module")
 def others(version):
     lora = [{**LORA, **PACKED}, LORA, {**LORA, "fused": True}]
-    settings = [*lora, MIXED, {**MIXED, **BY_TEMPERATURE}, *BF16.values()]
+    settings = [*lora, MIXED, {**MIXED, **BY_TEMPERATURE}, LOST, *BF16.values()]
     results = environment.take_steps(version, settings)
-    return {"lora": results[:3], "mixed": results[3:5], "bf16": results[5:]}
+    return {"lora": results[:3], "mixed": results[3:5], "lost": results[5], "bf16": results[6:]}
 
 
 def test_lora(others):
@@ -185,6 +188,10 @@ def test_lora(others):
         trained = {name for name, p in result["parameters"].items() if not torch.equal(p, result["start"][name])}
         assert trained and all("lora_" in name for name in trained)
         assert difference(result["parameters"], padded["parameters"]) < 1e-12
+
+
+def test_a_lost_bound_is_said(others):
+    check_lost(others["lost"])
 
 
 def test_the_off_policy_ratio_without_learning_is_one_in_bf16(others):

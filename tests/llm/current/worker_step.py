@@ -12,6 +12,8 @@ batches and results are as in ../actor_step.py; all is fp64 but for "dtype": "fl
 verl's own worker and configuration.
 """
 
+import contextlib
+import io
 import os
 import tempfile
 from functools import partial
@@ -199,7 +201,7 @@ def take_steps(settings):
     dist.barrier()
     worker = make_worker(settings, folder)
     start = parameters(worker)
-    metrics = []
+    metrics, said = [], io.StringIO()
     for step in range(settings.get("steps", 1)):
         if step and settings.get("restart"):
             worker.save_checkpoint(f"{folder}/checkpoint", global_step=step)
@@ -228,12 +230,14 @@ def take_steps(settings):
             **({era_config.UPDATES_BEFORE: settings["updates_before"]} if "updates_before" in settings else {}),
             **common,
         )
-        output = worker.train_mini_batch(data)
+        with contextlib.redirect_stderr(said):
+            output = worker.train_mini_batch(data)
         metrics.append(None if output is None else tu.get(output, "metrics"))
     return {
         "start": start,
         "parameters": parameters(worker),
         "metrics": metrics,
+        "said": said.getvalue(),
         "batch": dict(padded),
         "engine": type(worker.engine).__name__,
     }

@@ -231,10 +231,18 @@ def error(trained_weights, wanted, start):
     return max((trained_weights[name].double() - wanted[name]).abs().max() for name in wanted).item() / step.item()
 
 
-def metrics(entropy, mask, scale, era):
+def metrics(entropy, mask, scale, log_p, scaled, advantages, era):
     """era/... of one update, from their definitions."""
     split = list(forking(entropy, mask, era))
     h_resp = [sum(top) / len(top) for top, _ in split if top]
+    rows = [sum(top) / len(top) if top else math.nan for top, _ in split]
+    up, below = 0.0, []
+    for b, t in mask.nonzero().tolist():
+        h, lp, weight = (one[b, t].item() for one in (entropy, log_p, scale * advantages))
+        if rows[b] < era.low and weight:
+            up += weight * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h) if weight > 0 else 0
+            below.append((weight, math.exp(lp) * (lp + h)))
+    middle = sum(weight for weight, _ in below) / max(1, len(below))
     top, rest = ([token for part in split for token in part[i]] for i in (0, 1))
     return {
         "era/response_entropy": sum(h_resp) / len(h_resp),
@@ -243,4 +251,6 @@ def metrics(entropy, mask, scale, era):
         "era/scaled_token_fraction": ((scale != 1) & mask.bool()).sum().item() / mask.sum().item(),
         "era/top_entropy": sum(top) / len(top),
         "era/rest_entropy": sum(rest) / len(rest),
+        "era/entropy_up": up / mask.sum().item(),
+        "era/entropy_down": sum((weight - middle) * pull for weight, pull in below) / mask.sum().item(),
     }

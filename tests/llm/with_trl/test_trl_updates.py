@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import plain_grpo
@@ -292,10 +293,14 @@ def test_metrics_are_those_of_their_definitions(policy, era_k):
     parts = []
     for batch in trainer.seen[: 4 if policy else 1]:
         mask = plain_grpo.mask_of(batch)
-        entropy = plain_grpo.entropy_of(plain_grpo.logits_of(start, batch, trainer.args)).detach()
+        with torch.no_grad():
+            logits = plain_grpo.logits_of(start, batch, trainer.args)
+        entropy, log_p = plain_grpo.entropy_of(logits), plain_grpo.chosen(logits.log_softmax(-1), batch)
         advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
         scale = plain_grpo.decide(entropy, advantages, mask, trainer.era)
-        parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in (entropy, mask, scale * mask)]]
+        scaled = plain_grpo.transformed(logits, scale, batch, trainer.era)
+        tensors = entropy, mask, scale * mask, log_p, scaled, advantages
+        parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
     if era_k == 1:
         each = [plain_grpo.metrics(*part, trainer.era) for part in parts[:2]]
         wanted = {key: sum(one[key] for one in each) / 2 for key in each[0]}
@@ -303,6 +308,18 @@ def test_metrics_are_those_of_their_definitions(policy, era_k):
         wanted = plain_grpo.metrics(*map(torch.cat, zip(*parts)), trainer.era)
     logged = trainer.state.log_history[0]
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", [{}, {**OFF_POLICY, "num_iterations": 4}], ids=["on-policy", "off-policy"])
+def test_a_lost_bound_is_counted_and_said_once(policy):
+    """Off-policy also in updates without a decision of their own."""
+    settings = {**ERA, "era_low": 9.0, "era_high": 9.0, **policy, "max_steps": 22, "learning_rate": 0.0}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer, _ = train(Era, model(), **settings)
+    assert [one["era/updates_below_low"] for one in trainer.state.log_history[:22]] == list(range(1, 23))
+    lines = [str(one.message) for one in said if "ERA: " in str(one.message)]
+    assert len(lines) == 1 and "below low=9 for 20 updates" in lines[0]
 
 
 SCHEDULE = {"era_low_end": 2.95, "era_high_end": 2.95, "era_schedule_steps": 3}

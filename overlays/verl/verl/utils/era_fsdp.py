@@ -28,7 +28,15 @@ import torch.nn.functional as F
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
-from verl.utils.era import logit_scale, metric_sums, split_entropy, update_metrics
+from verl.utils.era import (
+    BelowLow,
+    entropy_up,
+    entropy_weight,
+    logit_scale,
+    metric_sums,
+    split_entropy,
+    update_metrics,
+)
 from verl.utils.era_config import CONFIG_KEY, FORKING_KEY, EraConfig
 from verl.utils.era_fused_head import FusedHead
 from verl.utils.era_log_probs import (
@@ -47,7 +55,9 @@ from verl.utils.ulysses import (
 
 RESPONSE_ENTROPY = "era_response_entropy"
 REST_ENTROPY = "era_rest_entropy"
+TOKEN_ENTROPY = "era_token_entropy"
 LOGIT_SCALE = "era_logit_scale"
+ENTROPY_WEIGHT = "era_entropy_weight"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
@@ -86,6 +96,7 @@ class ActorHooks:
         self.is_reference_pass, self.lr_scheduler = False, None
         self._actor = actor
         self._rows, self._entropy = None, None
+        self._metrics, self._below_low = {}, BelowLow()
         if read_fraction(actor.config) != 1:
             _require_upstream_update(actor, FORKING_KEY)
         if not self.config.enable:
@@ -143,9 +154,9 @@ class ActorHooks:
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            With forking tokens, all token entropies. With ERA, H_resp and the mean entropy of the
-            other tokens, (bsz,) each; off-policy also the plain `old_log_probs` and, under the
-            three scales, `era_branch_log_probs`, (bsz, response_length, 3).
+            With forking tokens, all token entropies. With ERA these too, and H_resp and the mean
+            entropy of the other tokens, (bsz,) each; off-policy also the plain `old_log_probs` and,
+            under the three scales, `era_branch_log_probs`, (bsz, response_length, 3).
         """
         tensors = token_entropy(self._actor.config, entropys)
         if not self.config.enable:
@@ -154,7 +165,7 @@ class ActorHooks:
         top, rest = split_entropy(
             entropys.float(), mask.to(entropys.device), self.config.top_fraction
         )
-        tensors |= {RESPONSE_ENTROPY: top, REST_ENTROPY: rest}
+        tensors |= {RESPONSE_ENTROPY: top, REST_ENTROPY: rest, TOKEN_ENTROPY: entropys.float()}
         if log_probs.dim() == 3:
             tensors |= {"old_log_probs": log_probs[..., 0], BRANCH_LOG_PROBS: log_probs[..., 1:]}
         return tensors
@@ -172,7 +183,8 @@ class ActorHooks:
             device: where collectives run.
 
         Returns:
-            Metrics over all ranks; empty with ERA disabled.
+            Metrics over all ranks; empty with ERA disabled. `policy_loss_inputs` adds to one of
+            them, `era/entropy_up`, during the update.
 
         Raises:
             ValueError: multi-modal inputs in dynamic batches.
@@ -209,12 +221,25 @@ class ActorHooks:
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
             )
             select_keys.append(OLD_LOG_PROBS)
+        advantages = batch["advantages"] / (scale if era.scale_advantages else 1)
+        chosen = {"log_prob": batch["old_log_probs"], "token_entropy": batch[TOKEN_ENTROPY]}
+        chosen["advantages"] = advantages
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
-        sums = metric_sums(entropy, batch[REST_ENTROPY], mask, scale, **thresholds).to(device)
+        sums = metric_sums(entropy, batch[REST_ENTROPY], mask, scale, **chosen, **thresholds)
+        sums = sums.to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
-        return update_metrics(sums) | era.scheduled
+        self._metrics = update_metrics(sums) | era.scheduled
+        if era.changes_training:
+            tokens = sums[5].item() * self._epochs
+            batch[ENTROPY_WEIGHT] = entropy_weight(**chosen, scale=scale) / tokens
+            select_keys.append(ENTROPY_WEIGHT)
+        advice = self._below_low.advice(self._metrics["era/response_entropy"], era.low, era.k)
+        if advice and (not dist.is_initialized() or dist.get_rank() == 0):
+            print(advice, file=sys.stderr)
+        self._metrics["era/updates_below_low"] = self._below_low.updates
+        return self._metrics
 
     def _steps_before(self) -> int:
         """Updates before this one, from the learning rate's schedule, which checkpoints resume."""
@@ -404,7 +429,13 @@ class ActorHooks:
         if self.config.scale_advantages:
             advantages = advantages / micro_batch[LOGIT_SCALE]
         detached = log_prob.detach()
-        if not _has(micro_batch, OLD_LOG_PROBS):
+        off_policy = _has(micro_batch, OLD_LOG_PROBS)
+        sampled = micro_batch[OLD_LOG_PROBS] if off_policy else detached
+        up = entropy_up(micro_batch[ENTROPY_WEIGHT], micro_batch["old_log_probs"], sampled)
+        if dist.is_initialized():  # all ranks have equally many micro-batches, as FSDP needs
+            dist.all_reduce(up)
+        self._metrics["era/entropy_up"] += up.item()
+        if not off_policy:
             return log_prob, original, detached, advantages
         # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in:
         # its ratio is set to 1.
