@@ -305,8 +305,9 @@ class BelowLow:
         self._said = True
         return (
             f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
-            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, take more answers "
-            "in an update or lower the learning rate (docs/llm/when-it-holds.md)."
+            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, or low, and where "
+            "era/entropy_up is already above era/entropy_down, lower the learning rate "
+            "(docs/llm/when-it-holds.md)."
         )
 
 
