@@ -6,6 +6,7 @@ Axolotl's GRPO trainer is derived from TRL's and leaves its loss alone, so era.t
 """
 
 import dataclasses
+import difflib
 import sys
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
@@ -13,7 +14,7 @@ from typing import Any, Iterator, Mapping, Optional
 import pydantic
 from axolotl.integrations.base import BasePlugin
 
-from era.language_config import announce, looks_like_era
+from era.language_config import EraConfig, announce, looks_like_era
 from era.trl import EraGRPOConfig, EraMixin
 
 _PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
@@ -36,6 +37,15 @@ def __getattr__(name: str) -> type:
     class EraAxolotlGRPOTrainer(EraMixin, AxolotlGRPOTrainer):
         """Axolotl's GRPO trainer with ERA."""
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not isinstance(kwargs.get("args"), EraGRPOConfig):
+                raise TypeError(
+                    f"trainer_cls names {_TRAINER}, but Axolotl has not loaded {_PLUGIN}, without "
+                    "which it drops ERA's fields. Add it to the list plugins; if it is there, see "
+                    "above why it could not be imported. Nothing was trained."
+                )
+            super().__init__(*args, **kwargs)
+
     globals()[name] = EraAxolotlGRPOTrainer
     return EraAxolotlGRPOTrainer
 
@@ -44,10 +54,23 @@ def _misplaced(group: Any, path: str = "") -> Iterator[str]:
     """Keys that look like ERA's and are not its fields at the top of the file."""
     for one in group if isinstance(group, list) else [group]:
         for name, value in one.items() if isinstance(one, Mapping) else ():
-            if looks_like_era(str(name)) and (path or name not in _NAMES):
+            bare = not path and f"era_{name}" in _NAMES
+            near = difflib.get_close_matches(str(name), _NAMES, 1, 0.8)
+            if (bare or near or looks_like_era(str(name))) and (path or name not in _NAMES):
                 fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
                 yield f"{path}{name} would be ignored; {fields}"
             yield from _misplaced(value, f"{path}{name}.")
+
+
+def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
+    """Raises ValueError for values of another type or out of range, all of them, by name."""
+    given = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
+    numbers = [one.name for one in _FIELDS if one.type is not bool]
+    if wrong := [name for name in numbers if isinstance(given.get(name), bool)]:
+        raise ValueError(f"{', '.join(wrong)}: expected a number")  # pydantic takes true for 1
+    parsed = EraArgs(**given).model_dump(exclude_none=True)
+    values = {name.removeprefix("era_"): value for name, value in parsed.items()}
+    return EraConfig(**values, prefix="era_")
 
 
 class EraPlugin(BasePlugin):
@@ -61,15 +84,13 @@ class EraPlugin(BasePlugin):
         """
         trl = cfg.get("trl") or {}
         wrong = list(_misplaced(cfg))
-        if (
-            Path(sys.argv[0]).name == "axolotl"
-        ):  # --launcher python forgets options that it does not know
+        if Path(sys.argv[0]).name == "axolotl":  # its python launcher forgets unknown options
             wrong += [f"{one}: set it in the file" for one in sys.argv if one.startswith("--era")]
         if cfg["plugins"].count(_PLUGIN) > 1:
             wrong.append(f"plugins names {_PLUGIN} more than once")
         if cfg.get("era_enable") is None:
             wrong.append("era_enable is missing: set it to true, or to false to train without ERA")
-        elif cfg["era_enable"]:
+        elif _config_of(cfg).enable:
             if cfg.get("rl") not in ("grpo", "gdpo"):
                 wrong.append(f"rl is {cfg.get('rl')}; ERA is for rl: grpo or gdpo")
             if (cfg.get("context_parallel_size") or 1) > 1:
@@ -97,5 +118,5 @@ class EraPlugin(BasePlugin):
         return {name: cfg[name] for name in _NAMES if cfg[name] is not None}
 
     def post_trainer_create(self, cfg: Mapping[str, Any], trainer: Any) -> None:
-        if cfg["era_enable"] and trainer.is_world_process_zero():
-            announce(trainer.era)
+        if trainer.is_world_process_zero():
+            announce(_config_of(cfg))

@@ -139,7 +139,10 @@ class EraConfig:
             return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), mapping or {}))
         except OmegaConfBaseException as error:
             key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
-            raise ValueError(f"{key}: {str(error).splitlines()[0]}") from None
+            fields = ", ".join(field.name for field in dataclasses.fields(cls))
+            raise ValueError(
+                f"{key}: {str(error).splitlines()[0]} (fields: {fields}). Nothing was started."
+            ) from None
 
     def _fulfils(self, name: str, holds: Callable[["EraConfig"], bool]) -> bool:
         value, is_switch = getattr(self, name), isinstance(getattr(EraConfig, name), bool)
@@ -327,7 +330,7 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         *bonus_rules(config, era),
     )
     refuse(config, rules)
-    announce(era)
+    announce(era, always=False)
     return era
 
 
@@ -368,7 +371,12 @@ def bonus_rules(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, st
     ]
 
 
-def announce(era: EraConfig) -> None:
-    """Says on stderr whether ERA is on, and its fields, unless all of them have their defaults."""
-    if era != EraConfig():
+def announce(era: EraConfig, always: bool = True) -> None:
+    """Says on stderr whether ERA is on, and its fields.
+
+    Args:
+        era: the configuration.
+        always: False for upstream's own command, which says nothing of fields at their defaults.
+    """
+    if always or era != EraConfig():
         print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)

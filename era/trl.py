@@ -170,8 +170,8 @@ class EraGRPOConfig(GRPOConfig):
         if self.era_enable and not getattr(self, "_era_trainer", False):
             raise TypeError(
                 "era_enable=True in the arguments of a trainer without ERA. Take "
-                "era.trl.EraGRPOTrainer, or put era.trl.EraMixin before GRPOTrainer among the "
-                "bases of yours. Nothing was trained."
+                "era.trl.EraGRPOTrainer, in Axolotl era.axolotl.EraAxolotlGRPOTrainer, or put "
+                "era.trl.EraMixin before GRPOTrainer among the bases of yours. Nothing was trained."
             )
         return super().train_batch_size
 

@@ -3,6 +3,7 @@
 """verl's launcher with ERA, imported only after era.verl.compatibility has accepted the installed verl."""
 
 import dataclasses
+import sys
 
 import hydra
 import ray
@@ -42,6 +43,8 @@ def main(config):
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
     announce(era)
+    if warning := era.schedule_exceeds(config.trainer.get("total_training_steps") or -1):
+        print(f"warning: {warning}", file=sys.stderr)
     if not era.enable:
         return verl_main.main.__wrapped__(config)
     auto_set_device(config)
