@@ -146,6 +146,23 @@ def test_a_start_ends_before_ray_without_a_traceback(tmp_path):
     assert "ray init" not in result.stdout and "Traceback" not in result.stderr
 
 
+def test_the_launcher_says_whether_era_is_on_and_names_a_schedule_that_is_too_long(compose, monkeypatch, capsys):
+    from era.verl import launch
+
+    monkeypatch.setattr(launch.verl_main.main, "__wrapped__", lambda config: None)
+    monkeypatch.setattr(launch.verl_main, "run_ppo", lambda config, **_: None)
+    monkeypatch.setattr(launch, "validate_config", lambda **_: None)
+    launch.main.__wrapped__(compose())
+    assert capsys.readouterr().err.startswith("ERA is off: EraConfig(")
+    schedule = [f"{ERA}low_end=0.2", f"{ERA}schedule_steps=40"]
+    for steps, warned in (("30", True), ("40", False), ("null", False)):
+        launch.main.__wrapped__(compose(ON, *schedule, f"trainer.total_training_steps={steps}"))
+        said = capsys.readouterr().err
+        assert (
+            said.startswith("ERA is on: EraConfig(") and ("schedule_steps is 40, but this training" in said) == warned
+        )
+
+
 def test_another_verl_is_named(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "verl", raising=False)
     for version in environment.VERSIONS:
