@@ -124,9 +124,7 @@ def train(
     """
     generator = torch.Generator().manual_seed(1)
     logits = 0.5 * torch.randn(seeds, PROMPTS, TOKENS, generator=generator).double()
-    logits[..., :RIGHT] += math.log(0.3 / RIGHT) - math.log(
-        0.7 / (TOKENS - RIGHT)
-    )  # 3 of 10 answers are right at first
+    logits[..., :RIGHT] += math.log(0.3 / RIGHT / (0.7 / (TOKENS - RIGHT)))  # 3 of 10 answers are right at first
     logits = logits.repeat(len(factors), 1, 1, 1).requires_grad_()
     adam = torch.optim.Adam([logits], lr=setting.learning_rate)
     arms = torch.arange(len(factors)).view(-1, 1, 1), torch.arange(seeds).view(1, -1, 1)
@@ -145,19 +143,9 @@ def train(
             advantages = torch.where(advantages < 0, setting.weight * advantages, advantages)
             sampled_from = torch.distributions.Categorical(logits=logits[(*arms, prompts)])
             h_resp = sampled_from.entropy()
-            scale = torch.stack(
-                [
-                    logit_scale(
-                        h.flatten(),
-                        a.flatten(0, 1),
-                        torch.ones_like(a.flatten(0, 1)),
-                        low=setting.low,
-                        high=math.inf,
-                        k=k,
-                    )
-                    for h, a, k in zip(h_resp, advantages, factors)
-                ]
-            ).view_as(advantages)
+            bounds, every = {"low": setting.low, "high": math.inf}, torch.ones(seeds * setting.groups, GROUP)
+            of_arms = zip(h_resp.flatten(1), advantages.flatten(1, 2), factors)
+            scale = torch.stack([logit_scale(h, a, every, k=k, **bounds) for h, a, k in of_arms]).view_as(advantages)
         scaled = logits[(*arms, prompts)].unsqueeze(-2) * scale.unsqueeze(-1)
         log_probs = scaled.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         weight = advantages / scale if setting.scale_advantages else advantages
