@@ -60,7 +60,7 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    for found in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS):
+    for found in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS, trl.ADDED):
         of_tasks = (runs("rivals.trl_run", task, found[task], trl.SEEDS, "--task", task) for task in found)
         yield {name: words for stage in of_tasks for name, words in stage.items()}
 

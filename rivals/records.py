@@ -25,7 +25,10 @@ RECORDS = PROJECT / "records/rivals"
 WINDOW = 5  # steps of a row of curves.csv: few enough to show the way to a collapse, which the pages describe
 LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
-TRL_CURVES = ["reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"]
+TRL_CURVES = [
+    *("reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"),
+    *("entropy_up", "entropy_down", "updates_below_low", "sampling_rounds"),
+]
 # The columns that identify a row of each table, beside its run's.
 ROWS = {
     "llm/runs": [],

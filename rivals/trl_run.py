@@ -10,8 +10,12 @@ the method warm-up, in a folder beside this one.
 import argparse
 from pathlib import Path
 
+import torch
+
 from demo.trl import training
 from demo.trl.settings import Settings
+from era.trl import EraGRPOTrainer
+from era.trl_dynamic_sampling import DynamicSamplingMixin
 from recipes import run_json
 from rivals import trl
 
@@ -25,29 +29,49 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--method", required=True)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
-    parser.add_argument("--steps", type=int, default=trl.STEPS, help="those of the protocol")
+    parser.add_argument("--steps", type=int, help="those of the protocol")
     arguments = parser.parse_args()
-    known = trl.WARM_UP | trl.TASKS[arguments.task]
+    known = trl.WARM_UP | trl.TASKS[arguments.task] | trl.ADDED.get(arguments.task, {})
     if arguments.setting not in known.get(arguments.method, ()):
         parser.error(f"{arguments.method} {arguments.setting}: the task {arguments.task} has {known}.")
     return arguments
 
 
+def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
+    """A trainer that weighs negative advantages and replaces groups without advantage as the arm says."""
+
+    class Weighing(EraGRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            if self.model.training:
+                advantages = output["advantages"]
+                output["advantages"] = torch.where(advantages < 0, arm.negative_weight * advantages, advantages)
+            return output
+
+    class DynamicSampling(DynamicSamplingMixin, EraGRPOTrainer):
+        pass
+
+    if arm.dynamic_sampling:
+        return DynamicSampling
+    return EraGRPOTrainer if arm.negative_weight == 1 else Weighing
+
+
 def main() -> None:
     given = parse()
-    settings = Settings(given.task, given.seed, given.steps)
-    known = {"method": given.method, "setting": given.setting, **run_json.code(PROJECT)}
     is_warm_up = given.method in trl.WARM_UP
+    arm = None if is_warm_up else trl.arm(given.task, given.method, given.setting)
+    settings = Settings(given.task, given.seed, given.steps or (trl.STEPS if is_warm_up else arm.steps))
+    known = {"method": given.method, "setting": given.setting, **run_json.code(PROJECT)}
     host = "trl-warm-up" if is_warm_up else "trl"  # rivals.records gathers the others alone
-    steps = settings.task.warm_up_updates if is_warm_up else given.steps
+    steps = settings.task.warm_up_updates if is_warm_up else settings.steps
     record = run_json.begin(host, given.task, given.seed, steps, PACKAGES, **known)
     run_json.start(Path(), record)
     if is_warm_up:
         training.warm_up(settings)
     else:
         start = Path(f"../{given.task}-warm-up-0-seed{given.seed}")
-        bound = float(given.setting)
-        training.train(start, settings, given.method, bound, trl.ANSWERS, learning_rate=trl.LEARNING_RATE)
+        changes = {"learning_rate": trl.LEARNING_RATE, **arm.changes}
+        training.train(start, settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm), **changes)
     run_json.finish(Path(), record)
 
 

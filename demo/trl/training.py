@@ -38,6 +38,10 @@ STEPS = {
     "token_entropy": "entropy",
     "scaled_token_fraction": "era/scaled_token_fraction",
     "distinct_right": "distinct_right",
+    "entropy_up": "era/entropy_up",
+    "entropy_down": "era/entropy_down",
+    "updates_below_low": "era/updates_below_low",
+    "sampling_rounds": "dynamic_sampling/rounds",  # where groups without advantage are replaced
     "truncated": "completions/clipped_ratio",
     "step_seconds": "step_time",
 }
@@ -125,7 +129,15 @@ def rewards(task: Task):
     return reward
 
 
-def train(start: Path, settings: Settings, method: str, bound: float, answers: int = ANSWERS, **changes) -> None:
+def train(
+    start: Path,
+    settings: Settings,
+    method: str,
+    bound: float,
+    answers: int = ANSWERS,
+    trainer_class: type[EraGRPOTrainer] = EraGRPOTrainer,
+    **changes,
+) -> None:
     """Trains in this folder.
 
     Args:
@@ -134,11 +146,12 @@ def train(start: Path, settings: Settings, method: str, bound: float, answers: i
         changes: fields of EraGRPOConfig that differ from the demo's.
     """
     rng, task = random.Random(settings.seed), settings.task
-    prompts = [task.prompt(question) for _ in range(settings.steps) for question in rng.sample(task.questions, PROMPTS)]
+    batches = settings.steps * changes.get("gradient_accumulation_steps", 1)
+    prompts = [task.prompt(question) for _ in range(batches) for question in rng.sample(task.questions, PROMPTS)]
     model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
     fields = defaults.grpo(settings, method, bound) | changes
     fields |= {"num_generations_eval": answers, "per_device_eval_batch_size": 16 * ANSWERS}
-    trainer = EraGRPOTrainer(
+    trainer = trainer_class(
         model=train_upper_layers(model),
         args=EraGRPOConfig(**fields, shuffle_dataset=False),
         reward_funcs=rewards(task),

@@ -183,7 +183,15 @@ def answers(prompts, trainer):
 
 
 def build(
-    trainer_class, model, *, peft_config=None, rollout_func=None, processing_class=None, reward=reward, **settings
+    trainer_class,
+    model,
+    *,
+    peft_config=None,
+    rollout_func=None,
+    processing_class=None,
+    reward=reward,
+    train_dataset=None,
+    **settings,
 ):
     """A trainer, and a copy of the model that it starts from."""
     start = copy.deepcopy(model)
@@ -191,7 +199,7 @@ def build(
         model=model,
         reward_funcs=reward,
         args=CONFIGS.get(trainer_class, EraGRPOConfig)(**{"output_dir": tempfile.mkdtemp(), **BASE, **settings}),
-        train_dataset=prompts(),
+        train_dataset=train_dataset or prompts(),
         eval_dataset=prompts(2) if "eval_strategy" in settings else None,
         processing_class=processing_class or tokenizer(),
         rollout_func=rollout_func,

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476), with which the paper trains, for TRL:
+
+    from era.trl_dynamic_sampling import DynamicSamplingMixin
+
+    class Mine(DynamicSamplingMixin, EraGRPOTrainer):  # or GRPOTrainer, without ERA
+        pass
+
+A group whose answers all have the same reward, as where all are right, trains nothing. Such groups
+are replaced by answers to other prompts of the dataset.
+"""
+
+import random
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+__all__ = ["DynamicSamplingMixin"]
+
+# What is known to have a row for every answer, (B, ...).
+_IDS = ("prompt_ids", "completion_ids")
+_TRLS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+_ROWS = ("advantages", "prompt_mask", "completion_mask", "tool_mask", "importance_sampling_ratio")
+_KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_old", "era_rows"}
+
+
+def groups_with_advantage(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """Which groups train: (groups,), bool.
+
+    Equal rewards have equal advantages, but not always 0: their mean may be rounded.
+
+    Args:
+        advantages: (groups x num_generations,) or (groups x num_generations, T), a group's answers
+            one after the other.
+    """
+    grouped = advantages.reshape(-1, num_generations, *advantages.shape[1:])
+    return (grouped != grouped[:, :1]).flatten(1).any(-1)
+
+
+def join(batches: list[dict[str, torch.Tensor]], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """The rows of all batches, padded as in TRL: prompts on the left, the rest on the right."""
+    joined = {}
+    for name in batches[0]:
+        parts = [batch[name] for batch in batches]
+        width = max(part.size(1) for part in parts) if parts[0].dim() > 1 else 0
+        for number, part in enumerate(parts):
+            if missing := width and width - part.size(1):
+                value = pad_token_id if name in _IDS else 0
+                added = part.new_full((len(part), missing, *part.shape[2:]), value)
+                both = [added, part] if name.startswith("prompt_") else [part, added]
+                parts[number] = torch.cat(both, 1)
+        joined[name] = torch.cat(parts)
+    return joined
+
+
+class DynamicSamplingMixin:
+    """Replaces groups without advantage. Put it first among the bases, before EraMixin.
+
+    Batches are sampled from other prompts of the dataset, until the groups that train fill one.
+    After `max_rounds` batches the places that are left keep groups that do not, as in TRL. Where
+    all groups of the first batch train, the step is TRL's.
+
+    TRL's metrics, the reward and `frac_reward_zero_std` among them, are of all that was sampled.
+    `dynamic_sampling/rounds` is the number of batches, and `dynamic_sampling/filled` the share of
+    the update's groups that train.
+
+    Attributes:
+        max_rounds: how many batches are sampled at most, 1 or more.
+
+    Raises:
+        TypeError: when a class has the mixin behind EraMixin or GRPOTrainer. On construction, a
+            dataset that cannot be indexed.
+        NotImplementedError: in the first step, a batch with more than text.
+    """
+
+    max_rounds = 10  # verl's recipe of DAPO has max_num_gen_batches=10
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        order = [one.__name__ for one in cls.__mro__]
+        before = order[: order.index("DynamicSamplingMixin")]
+        if wrong := [name for name in ("EraMixin", "GRPOTrainer") if name in before]:
+            raise TypeError(
+                f"{cls.__name__}: {wrong[0]} precedes DynamicSamplingMixin, so that groups would "
+                "not be replaced, or without what ERA decided for them. Put the mixin first."
+            )
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if isinstance(self.train_dataset, IterableDataset):
+            raise TypeError(
+                f"{type(self).__name__} draws further prompts from the dataset, and a streamed "
+                "one cannot be indexed. Load it without streaming=True."
+            )
+        self._drawn_at = -1, 0  # a step, and how often prompts were drawn in it
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        group, processes = self.num_generations, self.accelerator.num_processes
+        places = len(inputs) * processes // group
+        parts, found, rounds = [], 0, 1
+        while True:
+            batch = self._of_all_processes(output, len(inputs))
+            trains = groups_with_advantage(batch["advantages"], group)
+            rows, found = trains.repeat_interleave(group), found + int(trains.sum())
+            parts.append({name: one[rows] for name, one in batch.items()})
+            if found >= places or rounds == self.max_rounds:
+                break
+            rounds += 1
+            output = super()._generate_and_score_completions(self._draw(len(inputs), places))
+        metrics = self._metrics["train"]
+        metrics["dynamic_sampling/rounds"].append(rounds)
+        metrics["dynamic_sampling/filled"].append(min(1.0, found / places))
+        if rounds == 1:
+            return output
+        parts.append({name: one[~rows] for name, one in batch.items()})
+        whole = join(parts, self._tokenizer.pad_token_id)
+        whole = {name: one[: places * group] for name, one in whole.items()}
+        # As TRL has it: the tokens of the loss in the batch of all processes.
+        items = (whole["completion_mask"] * whole.get("tool_mask", 1)).sum()
+        first = self.accelerator.process_index * len(inputs)
+        mine = {name: one[first : first + len(inputs)] for name, one in whole.items()}
+        return {**mine, "num_items_in_batch": items}
+
+    def _draw(self, size: int, places: int) -> list[dict[str, Any]]:
+        """This process's rows of a batch of other prompts; the same draw in all processes, and
+        after a resume."""
+        step, number = self._drawn_at
+        number = number + 1 if step == self.state.global_step else 1
+        self._drawn_at = self.state.global_step, number
+        rng = random.Random(f"{self.args.seed}, {self.state.global_step}, {number}")
+        every = range(len(self.train_dataset))
+        repeats = -(-places // len(every))  # 1, but for a dataset smaller than a batch
+        drawn = rng.sample(every, places, counts=[repeats] * len(every))
+        first = self.accelerator.process_index * size
+        rows = range(first, first + size)
+        return [self.train_dataset[drawn[row // self.num_generations]] for row in rows]
+
+    def _of_all_processes(self, output: dict[str, Any], size: int) -> dict[str, torch.Tensor]:
+        batch = {name: one for name, one in output.items() if name != "num_items_in_batch"}
+        for name, one in batch.items():
+            if name not in _KNOWN or not torch.is_tensor(one) or len(one) != size:
+                raise NotImplementedError(
+                    f"DynamicSamplingMixin is for batches of text, and this one has {name}. Leave "
+                    "the mixin out."
+                )
+            if one.dim() > 1:
+                value = self._tokenizer.pad_token_id if name in _IDS else 0
+                left = name.startswith("prompt_")
+                one = self.accelerator.pad_across_processes(one, 1, value, pad_first=left)
+            batch[name] = self.accelerator.gather(one.contiguous())
+        return batch
