@@ -155,6 +155,42 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
     figure.savefig(file)
 
 
+def bound_curves(
+    curves: pd.DataFrame,
+    panels: Mapping[str, Mapping[str, tuple[str, str]]],
+    bounds: Mapping[str, float],
+    file: Path,
+) -> None:
+    """Every seed of the arms of trl-bound.md as a thin line, and the mean of each arm, over the share of the answers.
+
+    panels: by title, the method and setting of each arm, by its name. Arms without runs are left out.
+    """
+    rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
+    (task,) = bounds
+    known = curves[curves.task == task].set_index(KEY).sort_index()
+    figure = Figure((4.2 * len(panels), 7))
+    axes = figure.subplots(len(rows), len(panels), sharex=True, sharey="row", squeeze=False)
+    for (title, shown), column in zip(panels.items(), axes.T):
+        for number, (name, arm) in enumerate(shown.items()):
+            if (task, *arm) not in known.index.droplevel("seed"):
+                continue
+            of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
+            look = {"color": f"C{number}"}
+            for measure, axis in zip(rows, column):
+                for _, run in of_arm.groupby("seed"):
+                    axis.plot(run.share, run[measure], linewidth=0.6, alpha=0.6, **look)
+                mean = of_arm.groupby("share")[measure].mean()
+                axis.plot(mean.index, mean, linewidth=2, label=name, **look)
+        column[0].axhline(bounds[task], color="0.5", linewidth=0.8)
+        column[0].set_title(title, fontsize=10)
+        column[-1].set_xlabel("share of the answers")
+        if column[-1].lines:
+            column[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))
+    for axis, label in zip(axes[:, 0], rows.values()):
+        axis.set_ylabel(label, fontsize=9)
+    figure.savefig(file)
+
+
 def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file: Path) -> None:
     """NLL of every fresh seed as a dot and each arm's mean as a bar, on the test and on the shifted images."""
     figure = Figure((9, 4))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pandas as pd
@@ -150,21 +151,66 @@ TRL_TRAINING = {
     "last_token_entropy": 2,
     "training_step_seconds": 0,
 }
-# The protocol's comparisons: task, ERA's setting, the other method and its setting.
+# The comparisons of trl.md: task, and the method and setting of each side.
 TRL_COMPARED = (
-    ("pairs", "0.6", "grpo", "0"),
-    ("pairs", "0.6", "adaptive", "0.22"),
-    ("pairs", "1.2", "grpo", "0"),
-    ("pairs", "1.2", "adaptive", "0.45"),
-    ("sums", "0.4", "grpo", "0"),
+    ("pairs", ("era", "0.6"), ("grpo", "0")),
+    ("pairs", ("era", "0.6"), ("adaptive", "0.22")),
+    ("pairs", ("era", "1.2"), ("grpo", "0")),
+    ("pairs", ("era", "1.2"), ("adaptive", "0.45")),
+    ("sums", ("era", "0.4"), ("grpo", "0")),
 )
+# Those of trl-bound.md.
+GRPO, ERA = ("grpo", "0"), ("era", "1.2")
+BOUND_NAMES = {ERA: "ERA, k = 2"}
+BOUND_COMPARED = tuple(
+    ("pairs", *both)
+    for both in (
+        (("era-k", "4"), ERA),
+        (("era-k", "8"), ERA),
+        (("era-k", "8"), ("grpo-rate", "0.25")),
+        (("era-k", "8"), ("grpo-negative", "0")),
+        (("era-k", "8"), ("adaptive", "0.22")),
+        (("era-negative", "0.5"), ERA),
+        (("era-negative", "0.5"), ("grpo-negative", "0.5")),
+        (("era-negative", "0"), ERA),
+        (("era-negative", "0"), ("grpo-negative", "0")),
+        (("grpo-rate", "0.25"), GRPO),
+        (("era-scaled", "4"), ("era-k", "4")),
+        (("era-dynamic", "4"), ("era-k", "4")),
+        (("era-answers", "4"), ("era-k", "4")),
+    )
+)
+MEASURES_AS_TEXT = {
+    "pass_at_8": "pass@8",
+    "distinct_right": "distinct right",
+    "training_response_entropy": "H_resp, last 10 steps",
+}
+BOUND_PANELS = {
+    "k": (GRPO, ERA, ("era-k", "4"), ("era-k", "8"), ("grpo-rate", "0.25")),
+    "weight of negative advantages": (
+        *(("era-negative", "0.5"), ("era-negative", "0")),
+        *(("grpo-negative", "0.5"), ("grpo-negative", "0")),
+    ),
+    "k = 4 and": (("era-k", "4"), ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")),
+}
+BOUND_MEASURES = {"reward": 2, "distinct_right": 1, "training_response_entropy": 2}
 
 
 def trl_numbers() -> pd.DataFrame:
-    """A row per recorded run, by KEY. last_token_entropy: over the last 10 steps."""
+    """A row per recorded run, by KEY.
+
+    last_token_entropy is over the last 10 steps; up_by_down, the sum of era/entropy_up by that of era/entropy_down, and
+    rounds, the batches that were sampled for one, over all steps.
+    """
     samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
     last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
-    return samples.join(runs.add_prefix("training_")).join(last.rename("last_token_entropy")).sort_index()
+    means = curves.groupby(level=KEY).mean()
+    further = {
+        "last_token_entropy": last,
+        "up_by_down": means.entropy_up / means.entropy_down,
+        "rounds": means.sampling_rounds,
+    }
+    return samples.join(runs.add_prefix("training_")).join(pd.DataFrame(further)).sort_index()
 
 
 def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
@@ -174,38 +220,79 @@ def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
         for setting in settings:
             found = numbers.loc[[(task, method, setting, seed) for seed in trl.SEEDS]]
             cells = [joined(found[name], f".{digits}f") for name, digits in shown.items()]
-            lines.append([trl.NAMES[method].format(setting), *cells])
+            lines.append([trl.name(method, setting), *cells])
     heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "lowest H_resp"]
     return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
 
 
-def trl_comparisons(numbers: pd.DataFrame) -> str:
-    """ERA minus another method, on the same seeds; and what is left of the differences after Holm's correction."""
-    lines, p_values = [], {}
-    for task, bound, method, setting in TRL_COMPARED:
-        era, other = (
-            numbers.loc[[(task, *names, seed) for seed in trl.SEEDS]].droplevel(KEY[:3])
-            for names in (("era", bound), (method, setting))
-        )
-        name = f"`{task}`: ERA, {bound}, minus {trl.NAMES[method].format(setting)}"
+def trl_comparisons(
+    numbers: pd.DataFrame,
+    compared: Iterable[tuple],
+    measures: Mapping[str, int],
+    count: int,
+    names: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> str:
+    """One arm minus another, on the seeds that both have; and what is left of the differences after Holm's correction.
+
+    Args:
+        compared: task, and the method and setting of each of the two arms.
+        measures: columns of `numbers`, and decimals.
+        count: intervals of the protocol, for Holm's correction, which waits for all of its runs.
+        names: of arms that the page calls otherwise than rivals.trl.
+    """
+    lines, p_values, is_whole = [], {}, True
+    for task, *arms in compared:
+        seeds = [seed for seed in trl.SEEDS if all((task, *arm, seed) in numbers.index for arm in arms)]
+        is_whole &= len(seeds) == len(trl.SEEDS)
+        if not seeds:
+            continue
+        one, other = (numbers.loc[[(task, *arm, seed) for seed in seeds]].droplevel(KEY[:3]) for arm in arms)
+        name = f"`{task}`: {' minus '.join(names.get(arm) or trl.name(*arm) for arm in arms)}"
         cells = []
-        for measure, digits in TRL_MEASURES.items():
+        for measure, digits in measures.items():
             if task == "sums" and measure == "distinct_right":  # every sum has one right answer
                 cells.append("-")
                 continue
-            cells.append(difference(era[measure], other[measure], digits))
-            if not era[measure].equals(other[measure]):
-                p_values[f"{name}, {measure.replace('_', ' ')}"] = stats.ttest_rel(era[measure], other[measure]).pvalue
-        lines.append([name, str(len(trl.SEEDS)), *cells])
-    left = "; ".join(holm(p_values, 14)) or "none"
-    rows = table(["", "seeds", *(name.replace("_at_", "@").replace("_", " ") for name in TRL_MEASURES)], lines)
-    return f"{rows}\n\nOf the intervals that exclude 0, these survive Holm's correction over the 14: {left}."
+            cells.append(difference(one[measure], other[measure], digits))
+            if not one[measure].equals(other[measure]):
+                heading = MEASURES_AS_TEXT.get(measure, measure)
+                p_values[f"{name}, {heading}"] = stats.ttest_rel(one[measure], other[measure]).pvalue
+        lines.append([name, str(len(seeds)), *cells])
+    rows = table(["", "seeds", *(MEASURES_AS_TEXT.get(name, name) for name in measures)], lines)
+    if not is_whole:
+        return f"{rows}\n\nHolm's correction over the {count} waits for the runs that are missing."
+    left = "; ".join(holm(p_values, count)) or "none"
+    return f"{rows}\n\nOf the intervals that exclude 0, these survive Holm's correction over the {count}: {left}."
+
+
+def bound_table(numbers: pd.DataFrame, task: str) -> str:
+    """A line per arm of trl-bound.md that has runs, with a number for each recorded seed."""
+    lines = []
+    for arm in (GRPO, ERA, *((name, setting) for name, values in trl.ADDED[task].items() for setting in values)):
+        seeds = [seed for seed in trl.SEEDS if (task, *arm, seed) in numbers.index]
+        if not seeds:
+            continue
+        found = numbers.loc[[(task, *arm, seed) for seed in seeds]]
+        shown = [joined(found[name], f".{digits}f") for name, digits in BOUND_MEASURES.items()]
+        kept = (found.training_response_entropy >= trl.BOUND[task] - HELD).sum()
+        shown.append(f"{kept} of {len(seeds)}")
+        further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
+        cells = [joined(found[name], form) if found[name].notna().all() else "-" for name, form in further.items()]
+        lines.append([BOUND_NAMES.get(arm) or trl.name(*arm), *shown, *cells])
+    heading = ["reward", "distinct right of 32", "H_resp, last 10 steps", "kept", "up / down", "updates below"]
+    return table(["arm", *heading, "batches sampled for one"], lines)
 
 
 def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """By the name that marks their place in the page."""
     results = {f"results {task}": trl_results_table(numbers, task) for task in trl.TASKS}
-    return {**results, "comparisons": trl_comparisons(numbers)}
+    return {**results, "comparisons": trl_comparisons(numbers, TRL_COMPARED, TRL_MEASURES, 14)}
+
+
+def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
+    """By the name that marks their place in the page."""
+    results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
+    return {**results, "comparisons": trl_comparisons(numbers, BOUND_COMPARED, BOUND_MEASURES, 39, BOUND_NAMES)}
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
@@ -300,10 +387,12 @@ OBAC_VALUES = {
 }
 
 
-def curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6)) -> list[pd.DataFrame]:
+def curves(
+    group: str, agent: str, seeds: Iterable[int] = range(1, 6), task: str = "HalfCheetah-v4"
+) -> list[pd.DataFrame]:
     """train.csv of each of these seeds that is recorded."""
     folder = records.PROJECT / "records" / group
-    files = (folder / f"HalfCheetah-v4-{agent}-seed{seed}/train.csv" for seed in seeds)
+    files = (folder / f"{task}-{agent}-seed{seed}/train.csv" for seed in seeds)
     return [pd.read_csv(file) for file in files if file.exists()]
 
 
@@ -343,6 +432,20 @@ def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds:
     name = {"ppo_era": "PPO-ERA", "eapo_3m": "EAPO"}[subject]
     heading = ["return, each seed", "mean", "it minus PPO", f"{name} minus it", "entropy per dimension"]
     return table([first, *heading, "actions at a bound"], lines)
+
+
+def tasks_table() -> str:
+    """PPO and PPO-ERA on each task of the figure, over the last WINDOW evaluations of the seeds that are recorded."""
+    lines = []
+    for task in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4"):
+        ppo, era = (
+            pd.Series([rows.eval_avg_return.tail(WINDOW).mean() for rows in curves("control-ppo", agent, task=task)])
+            for agent in ("ppo", "ppo_era")
+        )
+        minus = difference(era, ppo, 0, WELCH) if len(ppo) and len(era) else "-"
+        if len(ppo) or len(era):
+            lines.append([task, joined(ppo, ",.0f") or "-", joined(era, ",.0f") or "-", minus])
+    return table(["task", "PPO, each seed", "PPO-ERA, each seed", "PPO-ERA minus PPO"], lines)
 
 
 def return_curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6), window: int = WINDOW) -> list[pd.Series]:
@@ -395,9 +498,14 @@ def pages() -> dict[Path, str]:
     tables = {
         "rivals/llm": llm_tables(llm_numbers()),
         "rivals/trl": trl_tables(trl_numbers()),
+        "rivals/trl-bound": bound_tables(trl_numbers()),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
-        "control/ppo": {"arms": ppo_table("sigma", ARMS), "eapo": ppo_table("", EAPO, "eapo_3m", EAPO_SEEDS)},
+        "control/ppo": {
+            "tasks": tasks_table(),
+            "arms": ppo_table("sigma", ARMS),
+            "eapo": ppo_table("", EAPO, "eapo_3m", EAPO_SEEDS),
+        },
         "control/sac": {"alpha": alpha_table(), "obac": obac_table()},
     }
     files = {DOCS / f"{name}.md": found for name, found in tables.items()}
@@ -411,6 +519,10 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
+    panels = {
+        title: {BOUND_NAMES.get(arm) or trl.name(*arm): arm for arm in shown} for title, shown in BOUND_PANELS.items()
+    }
+    pictures.bound_curves(records.read("trl/curves"), panels, trl.BOUND, folder / "rivals-trl-bound.png")
     returns = {agent: return_curves("control-ppo", agent) for agent in ARMS}
     of_eapo = {agent: return_curves("control-ppo", agent, EAPO_SEEDS) for agent in EAPO}
     pictures.returns(

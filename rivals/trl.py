@@ -40,6 +40,11 @@ WARM_UP = {"warm-up": ("0",)}
 BOUND = {"pairs": 1.2}  # of ERA in trl-bound.md, nats
 
 
+def name(method: str, setting: str) -> str:
+    """Of an arm, as the pages have it."""
+    return NAMES[method].format(setting)
+
+
 @dataclass(frozen=True)
 class Arm:
     """What a method and its setting stand for.

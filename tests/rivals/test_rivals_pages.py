@@ -118,6 +118,44 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+# ------------------------------------------------------------------------------------------------------------ LLM, TRL
+
+
+def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
+    """k = 8 keeps 1.2 nats on two of three seeds, k = 4 on one of two; GRPO has no metrics of ERA."""
+    ends = {("grpo", "0"): (0.1, 0.2, 0.1), ("era-k", "8"): (1.1, 1.3, 1.0), ("era-k", "4"): (0.7, 1.1)}
+    runs, samples, curves = [], [], []
+    for arm, entropies in ends.items():
+        for seed, entropy in enumerate(entropies, start=1):
+            run = dict(zip(KEY, ("pairs", *arm, seed)))
+            below = math.nan if arm[0] == "grpo" else 7
+            end = {"reward": 0.9, "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": below}
+            runs.append(run | end | {"response_entropy": entropy})
+            samples.append(run | {"reward": 1 - entropy / 10, "pass_at_8": 1.0, "distinct_right": 1 + entropy})
+            step = {name: math.nan for name in records.TRL_CURVES} | {"reward": 0.9, "response_entropy": entropy}
+            ups = {} if arm[0] == "grpo" else {"entropy_up": 0.02, "entropy_down": 0.04}
+            curves += [run | step | ups | {"step": at, "distinct_right": 2.0} for at in (5, 10)]
+    tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
+    monkeypatch.setattr(records, "read", tables.get)
+    found = report.bound_tables(report.trl_numbers())
+    assert found["results pairs"].splitlines()[2:] == [
+        "| GRPO | 0.99, 0.98, 0.99 | 1.1, 1.2, 1.1 | 0.10, 0.20, 0.10 | 0 of 3 | - | - | - |",
+        "| ERA, k = 4 | 0.93, 0.89 | 1.7, 2.1 | 0.70, 1.10 | 1 of 2 | 0.50, 0.50 | 7, 7 | - |",
+        "| ERA, k = 8 | 0.89, 0.87, 0.90 | 2.1, 2.3, 2.0 | 1.10, 1.30, 1.00 | 2 of 3 "
+        "| 0.50, 0.50, 0.50 | 7, 7, 7 | - |",
+    ]
+    assert found["comparisons"].endswith("Holm's correction over the 39 waits for the runs that are missing.")
+    both = [(("era-k", "8"), ("era-k", "4")), (("era-k", "8"), ("grpo", "0"))]
+    compared = [("pairs", *arms) for arms in both]
+    lines = report.trl_comparisons(report.trl_numbers(), compared, {"distinct_right": 1}, 2).splitlines()[2:]
+    low, high = stats.ttest_rel([1.1, 1.3], [0.7, 1.1]).confidence_interval()
+    assert lines[0] == f"| `pairs`: ERA, k = 8 minus ERA, k = 4 | 2 | +0.3 ({low:+.1f} to {high:+.1f}) |"
+    low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.2, 0.1]).confidence_interval()
+    assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
+    arms = {"k": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "empty": {}}
+    pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
+
+
 # -------------------------------------------------------------------------------------------------------------- vision
 
 
@@ -175,9 +213,9 @@ def test_tables_and_picture_of_the_vision_page(tmp_path):
 
 @pytest.fixture
 def ppo_records(tmp_path, monkeypatch):
-    def add(agent: str, seed: int, end: float) -> None:
+    def add(agent: str, seed: int, end: float, task: str = "HalfCheetah-v4") -> None:
         """A run whose last ten evaluations have the mean `end`."""
-        folder = tmp_path / f"records/control-ppo/HalfCheetah-v4-{agent}-seed{seed}"
+        folder = tmp_path / f"records/control-ppo/{task}-{agent}-seed{seed}"
         folder.mkdir(parents=True)
         steps = range(15)
         returns = [0 if step < 5 else end + step - 9.5 for step in steps]
@@ -196,6 +234,11 @@ def test_arms_of_ppo(ppo_records):
             ppo_records(agent, seed, end)
     found = stats.ttest_ind(returns["ppo_era"], returns["ppo"], equal_var=False).confidence_interval()
     difference = f"+3,800 ({found.low:+,.0f} to {found.high:+,.0f})"
+    ppo_records("ppo", 3, -78.0, "Ant-v4")
+    assert report.tasks_table().splitlines()[2:] == [
+        f"| HalfCheetah-v4 | 1,000, 2,000 | 5,000, 5,600, 5,300 | {difference} |",
+        "| Ant-v4 | -78 | - | - |",
+    ]
     assert found.low < 0  # two seeds of PPO do not suffice
     assert report.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
         f"| PPO | 1,000, 2,000 | 1,500 | - | {difference} | -0.30, -0.60 | 25 %, 25 % |",
