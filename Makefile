@@ -31,7 +31,8 @@ export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 # What the user's shell adds to Python's path is not part of these environments.
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
 CPU := $(CLEAN) $(ENVIRONMENTS)/cpu/bin/python
-RUFF := $(ENVIRONMENTS)/cpu/bin/ruff
+RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/ruff
+MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/mypy
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
@@ -107,11 +108,11 @@ drift: $(call ready,cpu)
 ## vision-RUN: on 4 GPUs (SEED, GPUS, DATA_DIR, H0, AUG, EPOCHS; docs/vision/recipes.md)
 ## control-RUN: on GPUs or cores (TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
 llm-%:
-	@exec $(SHELL) make/paper.sh $@
+	@exec $(SHELL) recipes/paper.sh $@
 vision-%:
-	@exec $(SHELL) make/paper.sh $@
+	@exec $(SHELL) recipes/paper.sh $@
 control-%:
-	@exec $(SHELL) make/paper.sh $@
+	@exec $(SHELL) recipes/paper.sh $@
 ## vision-results, control-results: a table of the runs in OUTPUT
 ## llm-smoke: every run, tiny, on this CPU (SCRIPTS); vision-smoke, control-smoke (RUNS)
 llm-smoke vision-smoke control-smoke: $(call ready,cpu)
@@ -133,22 +134,22 @@ rivals-vision: $(call ready,rivals-vision)
 rivals-control: control-ppo control-ppo-targets control-eapo-3m control-alpha
 
 ##@ Tests
-## lint, format: ruff's checks of our files; what ruff can fix
-lint: $(call ready,cpu)
+## lint, format: ruff's checks, mypy's of era/, without torch; what ruff can fix
+lint: $(call ready,lint)
 	@$(RUFF) check . && $(RUFF) format --check . || { echo \
 		"error: ruff rejects the files above, so no test was run. 'make format' fixes their layout and all that ruff" \
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
-format: $(call ready,cpu)
+format: $(call ready,lint)
 	@$(RUFF) check --fix .; status=$$?; $(RUFF) format . && exit $$status
 # Two test files at a time, in the order of their names, so that long ones do not come last. For each of the two, torch
 # would start as many threads as there are cores, and inductor a pool of compilers.
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder \
 	--disable-warnings
 ## test: lint, and the fast tests: five minutes (PYTEST_ADDOPTS=-rs names what is skipped)
-test: lint
+test: lint $(call ready,cpu)
 	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
 ## test-all: these, whole trainings and demos (twelve minutes)
-test-all: lint
+test-all: lint $(call ready,cpu)
 	@$(TESTS) tests --dist loadfile -m "not grid and not search and not rehearsal and (slow or not smoke)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
@@ -250,7 +251,7 @@ bench-plugins: $(call ready,control-cpu)
 	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
 ## gpu-check: ten minutes on a GPU: kernels, vLLM with ERA, FastSAC-ERA, timm; a report (PARTS)
 gpu-check:
-	@exec $(SHELL) make/gpu_check.sh
+	@exec $(SHELL) tools/gpu_check.sh
 ## clean: remove virtual environments; RESULTS=1 removes results/ too
 clean:
 	rm -rf $(ENVIRONMENTS)$(if $(filter-out 0,$(RESULTS)), results)
@@ -261,7 +262,7 @@ help:
 	@awk 'BEGIN { FS = ": "; width = 22 } \
 		/^##@ / { print substr($$0, 5) } \
 		/^## / { text = substr($$0, length($$1) + 3); printf "  %-" width "s  %s\n", substr($$1, 4), text } \
-		/^## [a-z]+-RUN: / { fflush(); system("$(SHELL) make/paper.sh runs " substr($$1, 4, index($$1, "-") - 4) \
+		/^## [a-z]+-RUN: / { fflush(); system("$(SHELL) recipes/paper.sh runs " substr($$1, 4, index($$1, "-") - 4) \
 			" | xargs | fold -sw 71 | sed \"s/^/" sprintf("%" width + 4 "s", "") "/\"") }' $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT:
@@ -270,10 +271,10 @@ help:
 # An environment is set up again when its requirements change, or when its Python is gone (after a system upgrade, say).
 $(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bin%bin}installed; done)
 $(ENVIRONMENTS)/%/installed: requirements/%.txt
-	@$(SHELL) make/environment.sh $* $(@D) $(CHECK)
+	@$(SHELL) requirements/environment.sh $* $(@D) $(CHECK)
 	@touch $@
 $(ENVIRONMENTS)/%/packages: requirements/%.txt
-	@$(SHELL) make/environment.sh $* $(@D) without-flash-attn
+	@$(SHELL) requirements/environment.sh $* $(@D) without-flash-attn
 	@touch $@
 WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision vllm-cpu
 $(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): requirements/$(name)-torch.txt))
@@ -286,10 +287,10 @@ given-python:
 		"Python already. To set it up with another one, remove it first: rm -r $(ENVIRONMENTS)/cpu" >&2
 
 $(VERL_SOURCES)/installed: requirements/verl-0.9-sources.txt | $(call ready,verl-0.9-cpu)
-	@$(SHELL) make/environment.sh sources $(@D) $< $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
+	@$(SHELL) requirements/environment.sh sources $(@D) $< $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
 	@touch $@
 $(TIMM_SOURCES)/installed: requirements/timm-sources.txt | $(call ready,cpu)
-	@$(SHELL) make/environment.sh sources $(@D) $< $(ENVIRONMENTS)/cpu/bin/python
+	@$(SHELL) requirements/environment.sh sources $(@D) $< $(ENVIRONMENTS)/cpu/bin/python
 	@touch $@
 
 patched-verl: WHERE = --checkouts "$$CHECKOUTS"

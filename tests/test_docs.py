@@ -31,9 +31,10 @@ def test_relative_links_lead_to_tracked_files(project_root):
 def test_make_has_every_target_that_the_documents_name(project_root):
     makefile = (project_root / "Makefile").read_text()
     known = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())
-    known |= set(re.findall(r"(?:llm|vision|control)-[\w.-]+", makefile + (project_root / "make/paper.sh").read_text()))
+    paper = (project_root / "recipes/paper.sh").read_text()
+    known |= set(re.findall(r"(?:llm|vision|control)-[\w.-]+", makefile + paper))
     for subject in ("llm", "vision", "control"):
-        command = ["bash", "make/paper.sh", "runs", subject]
+        command = ["bash", "recipes/paper.sh", "runs", subject]
         answer = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True)
         known |= {f"{subject}-{name}" for name in answer.stdout.split()}
     named = [

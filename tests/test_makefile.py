@@ -44,7 +44,7 @@ def executable(path, text):
 
 
 def runs(subject, project_root):
-    command = ["bash", "make/paper.sh", "runs", subject]
+    command = ["bash", "recipes/paper.sh", "runs", subject]
     names = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True).stdout.split()
     return [f"{subject}-{name}" for name in names]
 

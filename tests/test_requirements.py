@@ -72,6 +72,15 @@ def test_locks_keep_what_their_in_files_pin(text, environment):
         assert re.search(rf"^{name}(\[[\w,]+\])?{re.escape(version)}(\s|$)", lock, re.MULTILINE | re.IGNORECASE), name
 
 
+def test_the_tools_have_one_version_everywhere(text, locked, project_root):
+    """In lint.in and its lock, in the extra dev, and in the hooks of pre-commit."""
+    tools = dict(re.findall(r"^(ruff|mypy)==(\S+)", text("lint.in"), re.MULTILINE))
+    extra = re.search(r"^dev = \[(.*)\]", (project_root / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    assert tools == dict(re.findall(r'"(ruff|mypy)==([^"]+)"', extra))
+    assert tools.items() <= locked("lint").items()
+    assert f"rev: v{tools['ruff']}\n" in (project_root / ".pre-commit-config.yaml").read_text()
+
+
 @pytest.mark.parametrize("environment", CPU)
 def test_every_package_of_a_cpu_lock_has_a_hash_and_torch_is_apart(text, environment):
     packages = [one for one in re.split(r"\n(?=\S)", text(f"{environment}.txt")) if not one.startswith("#")]

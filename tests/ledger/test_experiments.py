@@ -53,7 +53,7 @@ def test_llm_folders_and_steps_are_those_of_the_scripts(paper):
 def test_every_run_is_one_that_make_knows(paper):
     known = {"llm-eval"}
     for subject in ("llm", "vision", "control"):
-        command = ["bash", "make/paper.sh", "runs", subject]
+        command = ["bash", "recipes/paper.sh", "runs", subject]
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         known |= {f"{subject}-{name}" for name in answer.stdout.split()}
     assert {run.target or run.id for run in paper.runs.values()} <= known

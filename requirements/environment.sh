@@ -2,6 +2,7 @@
 # Sets up what the Makefile needs in FOLDER:
 #
 #   environment.sh NAME FOLDER [CHECK...]            a virtual environment from requirements/NAME.txt
+#   environment.sh lint FOLDER                       ruff and mypy, with any Python from 3.10 on
 #   environment.sh NAME FOLDER without-flash-attn    the same without that, which only builds beside the CUDA toolkit
 #   environment.sh sources FOLDER REQUIREMENTS PYTHON   unpacked source packages
 #
@@ -51,6 +52,15 @@ cpu() {
     pip_install -r "requirements/$name-torch.txt" | one_line
 }
 
+lint() {
+    unset PYTHONPATH PYTHONHOME
+    local python=${PYTHON:-python3}
+    fits "$python" 10 99 || fail "make lint needs Python 3.10 or newer. Name one: make PYTHON=/path/to/python3 lint"
+    echo "Setting up $folder: ruff and mypy, 30 MB."
+    make_venv "$python" 10 99
+    pip_install --require-hashes --no-deps -r requirements/lint.txt | one_line
+}
+
 gpu() {
     local newest=12
     [[ $name != timm-gpu ]] || newest=13
@@ -85,6 +95,7 @@ odd=${path//[[:alnum:]_.\/+,:@%=-]/}
     "start its processes there. Move this project to a folder without them, then run the command again."
 case $name in
     sources) sources "${@:3}" ;;
+    lint) lint ;;
     *-gpu) gpu "${@:3}" ;;
     *) cpu "${@:3}" ;;
 esac
