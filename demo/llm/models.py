@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What the tiny language models of warmup.py and bigram.py share: tokenizer, shape, and prompts for verl."""
+"""What the tiny language models of demos, tests and benches share: tokenizer, shape, and prompts for verl."""
 
 from pathlib import Path
 

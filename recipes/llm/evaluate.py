@@ -9,6 +9,7 @@ responses are drawn from the original policy, the model as it is stored.
 """
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import sys
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -84,7 +86,7 @@ def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
         ]
         results = llm.generate([{"prompt_token_ids": ids} for ids in prompts], parameters)
         for result in results:
-            yield [Completion(one.text, one.finish_reason, len(one.token_ids)) for one in result.outputs]
+            yield [Completion(drawn.text, drawn.finish_reason, len(drawn.token_ids)) for drawn in result.outputs]
 
     return generate
 
@@ -125,6 +127,9 @@ def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine
     return generate
 
 
+ENGINES = {"vllm": vllm_engine, "transformers": transformers_engine}
+
+
 # Benchmarks
 
 
@@ -132,7 +137,7 @@ OF_ALL_BENCHMARKS = ("max_tokens", "prompt", "seed", "engine", "dtype")
 
 
 def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
-    """The name, and rows as data.py makes them with the prompt that is asked for."""
+    """A benchmark's name and its rows, at most `limit`, as data.py makes them for this place of `PROMPTS`."""
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(file).slice(0, limit).to_pylist()
@@ -236,18 +241,19 @@ def table(summary: dict) -> str:
     import pandas
 
     rows, lines = {}, []
-    for name, one in summary["benchmarks"].items():
-        n, interval = one["samples_per_problem"], " - ".join(f"{100 * end:.1f}" for end in one["interval_95"] or [])
+    for name, scores in summary["benchmarks"].items():
+        n = scores["samples_per_problem"]
+        interval = " - ".join(f"{100 * end:.1f}" for end in scores["interval_95"] or [])
         rows[name] = {
-            **{key: one[key] for key in ("problems", "samples")},
-            "accuracy": f"{100 * one['accuracy']:.1f}" + (f" avg@{n}" if n > 1 else ""),
+            **{key: scores[key] for key in ("problems", "samples")},
+            "accuracy": f"{100 * scores['accuracy']:.1f}" + (f" avg@{n}" if n > 1 else ""),
             "95 % interval": interval or "-",
-            "tokens": round(one["mean_tokens"]),
-            "cut": one["cut_at_max_tokens"],
-            **one["status"],
+            "tokens": round(scores["mean_tokens"]),
+            "cut": scores["cut_at_max_tokens"],
+            **scores["status"],
         }
-        if one["pass_at"]:
-            shares = (f"pass@{k} {100 * share:.1f}" for k, share in one["pass_at"].items())
+        if scores["pass_at"]:
+            shares = (f"pass@{k} {100 * share:.1f}" for k, share in scores["pass_at"].items())
             lines.append(f"{name}: {'  '.join(shares)}")
     frame = pandas.DataFrame.from_dict(rows, orient="index").fillna(0)
     text = frame.astype({column: int for column in frame.select_dtypes("number")}).to_string()
@@ -256,7 +262,7 @@ def table(summary: dict) -> str:
     return "\n".join([text, *lines])
 
 
-# The run
+# What is drawn, and what an earlier call has drawn
 
 
 def evaluate(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, engine: Engine, seconds: float):
@@ -289,9 +295,9 @@ def read_summary(out: Path, model: Path) -> dict:
     for key in ("model", "weights"):
         if summary.get(key) != new[key]:
             raise SystemExit(f"error: {out} is of the {key} {summary.get(key)}, not {new[key]}. Give another --out.")
-    for name, one in benchmarks.items():
+    for name, scores in benchmarks.items():
         try:
-            run_json.check_benchmark(name, one)
+            run_json.check_benchmark(name, scores)
         except (ValueError, TypeError, AttributeError) as fault:
             print(f"note: {out}: {fault}: this benchmark counts as not finished.", file=sys.stderr)
             del summary["benchmarks"][name]
@@ -311,8 +317,9 @@ def finished_summary(file: Path, protocol: dict, pass_at: Iterable[int]) -> dict
     return None
 
 
-def write_summary(out: Path, summary: dict, name: str, one: dict) -> None:
-    benchmarks = {**summary["benchmarks"], name: one}
+def write_summary(out: Path, summary: dict, name: str, scores: dict) -> None:
+    """Add a benchmark's scores to the summary, in the order of PROTOCOLS, and replace the folder's summary.json."""
+    benchmarks = {**summary["benchmarks"], name: scores}
     order = [*PROTOCOLS, *sorted(benchmarks)]
     summary["benchmarks"] = {key: benchmarks[key] for key in dict.fromkeys(order) if key in benchmarks}
     has_six = benchmarks.keys() >= {*PAPER_AVERAGE}
@@ -322,7 +329,11 @@ def write_summary(out: Path, summary: dict, name: str, one: dict) -> None:
     new.replace(out / "summary.json")
 
 
-def run(args: argparse.Namespace) -> None:
+# The steps of a run, in their order. The first three refuse what cannot be done before anything is written.
+
+
+def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
+    """The rows of each benchmark that --data names, by the benchmark's name, each of which may come once."""
     files = [file for path in args.data for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise SystemExit(
@@ -334,33 +345,55 @@ def run(args: argparse.Namespace) -> None:
         if name in benchmarks:
             raise SystemExit(f"error: {file} is {name}, as another file of --data is. Give one of them.")
         benchmarks[name] = rows
-    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
-    summary = read_summary(args.out, args.model)
-    for name, one in summary["benchmarks"].items():
-        before = one["protocol"]
-        # A benchmark of an earlier call must have the settings of the whole folder, which has one average.
+    return benchmarks
+
+
+def refuse_other_settings(summary: dict, protocols: dict[str, dict], args: argparse.Namespace) -> None:
+    """End the command if the folder's summary has a benchmark with other settings than this call's.
+
+    A benchmark of an earlier call that this one leaves alone must have the settings of the whole folder, which has one
+    average.
+    """
+    for name, scores in summary["benchmarks"].items():
+        before = scores["protocol"]
         now = protocols.get(name) or before | {key: getattr(args, key) for key in OF_ALL_BENCHMARKS}
         if before != now:
             raise SystemExit(f"error: {args.out} has {name} with {before}, not {now}. Give another --out.")
-    prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
-    context_length = max(len(ids) for several in prompts.values() for ids in several) + args.max_tokens
-    if problems := list(preflight.model_problems(args.model, context_length)):
+
+
+def needed_context(prompts: dict[str, list[list[int]]], args: argparse.Namespace) -> int:
+    """How many tokens the longest prompt and its response need; the command ends if the model has fewer."""
+    length = max(len(ids) for of_benchmark in prompts.values() for ids in of_benchmark) + args.max_tokens
+    if problems := list(preflight.model_problems(args.model, length)):
         raise SystemExit(f"error: --max-tokens {args.max_tokens}: {' '.join(problems)}")
+    return length
+
+
+def default_pass_at(samples: int) -> list[int]:
+    """The powers of two up to the number of samples of each problem; none for a single sample."""
+    return [2**i for i in range(samples.bit_length()) if samples > 1]
+
+
+def run(args: argparse.Namespace) -> None:
+    """Evaluate the model on each benchmark; what a finished call of before has drawn is summarized again."""
+    benchmarks = read_benchmarks(args)
+    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
+    summary = read_summary(args.out, args.model)
+    refuse_other_settings(summary, protocols, args)
+    prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+    # Loaded when the first benchmark needs it, once.
+    engine = functools.cache(partial(ENGINES[args.engine], args, needed_context(prompts, args)))
     args.out.mkdir(parents=True, exist_ok=True)
-    engine = None
     for name, rows in benchmarks.items():
         file, protocol = args.out / f"{name}.samples.jsonl", protocols[name]
-        n = protocol["samples"]
-        pass_at = args.pass_at or [2**i for i in range(n.bit_length()) if n > 1]
-        found = finished_summary(file, protocol, pass_at) if name in summary["benchmarks"] else None
-        if found is None:
-            load = vllm_engine if args.engine == "vllm" else transformers_engine
-            engine = engine or load(args, context_length)
-            samples = evaluate(name, rows, prompts[name], protocol, engine, args.grader_seconds)
+        pass_at = args.pass_at or default_pass_at(protocol["samples"])
+        scores = finished_summary(file, protocol, pass_at) if name in summary["benchmarks"] else None
+        if scores is None:
+            samples = evaluate(name, rows, prompts[name], protocol, engine(), args.grader_seconds)
             file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-            found = summarize(samples, pass_at)
-        one = {"protocol": protocol, "as_paper": is_as_paper(name, protocol), **found}
-        write_summary(args.out, summary, name, one)
+            scores = summarize(samples, pass_at)
+        as_paper = {"protocol": protocol, "as_paper": is_as_paper(name, protocol)}
+        write_summary(args.out, summary, name, as_paper | scores)
     print(f"{table(summary)}\n\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
 
 
@@ -372,7 +405,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help=benchmarks)
     add("--out", required=True, type=Path, help="folder for the samples and the summary; an earlier one is continued")
     engines = "vllm on GPUs (the default); transformers anywhere"
-    add("--engine", choices=["vllm", "transformers"], default="vllm", help=engines)
+    add("--engine", choices=ENGINES, default="vllm", help=engines)
     add("--samples", type=int, help="per problem, instead of the benchmark's protocol")
     add("--temperature", type=float, help="instead of the benchmark's protocol; 0 is greedy")
     add("--top-p", type=float, help="instead of the benchmark's protocol")
