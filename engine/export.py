@@ -46,7 +46,7 @@ def verb_export(run: Run) -> int:
 
 
 def plan_export(run: Run, up: Upstream) -> dict[str, Content | None]:
-    """Path in this project to its new content, None for a file to be removed."""
+    """Return what is to be written: for each path in this project its new content, None for a file to be removed."""
     checkout = run.look(up.name)
     if checkout.git:
         refuse_unfinished(checkout)
@@ -77,7 +77,7 @@ def is_small_text(path: Path) -> bool:
 
 
 def refuse_uncommitted(paths: list[str]) -> None:
-    """Only what git has committed is overwritten: `git checkout` brings it back."""
+    """Refuse to overwrite what git has not committed, since `git checkout` could not bring it back."""
     if not paths:
         return
     git = Git(ROOT, bare=False, env={})  # git finds the repository that this project is in
@@ -116,7 +116,7 @@ def text(lines: list[str]) -> Content:
 
 
 def with_version(up: Upstream, checkout: Checkout) -> Content:
-    """upstreams.json with a version that a port has made."""
+    """Return upstreams.json with a version that a port has made."""
     path = ROOT / "upstreams.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     is_tag = checkout.git.commit(f"refs/tags/{checkout.label}") == checkout.base
@@ -129,7 +129,7 @@ def with_version(up: Upstream, checkout: Checkout) -> Content:
 
 
 def project_files(git: Git, up: Upstream, checkout: Checkout, final: str) -> dict[str, Content]:
-    """Overlay files with their list, and patches with their series. `final` is the tree with the user's edits."""
+    """Return the overlay files with their list, and the patches with their series, from the user's tree `final`."""
     upstream = {*git.paths(checkout.base)}
     sources = read_files(up.name)
     added = {path: new for path, (_, new) in git.changes(checkout.base, final).items() if path not in upstream}
@@ -148,14 +148,14 @@ def project_files(git: Git, up: Upstream, checkout: Checkout, final: str) -> dic
 
 
 def overlay_list(name: str, paths: Iterable[str]) -> Content:
-    """The overlay list in its present order, without lines for files that are gone, and with new files at the end."""
+    """Return the overlay list in its present order, without files that are gone, and with new files at the end."""
     lines = (ROOT / f"overlays/{name}.list").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split("#")[0].partition("<-")[0].strip() in ("", *paths)]
     return text([*kept, *(path for path in paths if path not in read_files(name))])
 
 
 def read_layers(git: Git, checkout: Checkout, upstream: set[str]) -> list[Layer]:
-    """The commits on top of the base, each reduced to its changes of upstream files."""
+    """Return the commits on top of the base, each reduced to its changes of upstream files."""
     layers, before, mine = [], checkout.base, f"{checkout.base}..{checkout.head}"
     for merge in git("rev-list", "--merges", mine).split():
         raise Stop(LOCAL, f"the commit {merge} is a merge", "make the history straight (git rebase)")
@@ -168,7 +168,7 @@ def read_layers(git: Git, checkout: Checkout, upstream: set[str]) -> list[Layer]
 
 
 def fold(layers: list[Layer], edited: dict[str, Entry]) -> None:
-    """An uncommitted edit goes into the last patch that touches the file, or into a new one."""
+    """Put each uncommitted edit into the last patch that touches its file, or into a new one."""
     fresh = Layer("Describe this change", {})
     for path, entry in edited.items():
         owner = next((layer for layer in reversed(layers) if path in layer.after), fresh)
@@ -180,7 +180,7 @@ def fold(layers: list[Layer], edited: dict[str, Entry]) -> None:
 
 
 def patch_files(git: Git, up: Upstream, checkout: Checkout, layers: list[Layer], upstream: set) -> dict[str, Content]:
-    """The patches with their series. Each is named after its place and subject, as by `git format-patch`."""
+    """Return the patches with their series, each named after its place and subject, as by `git format-patch`."""
     folder, found = f"patches/{up.name}/{checkout.label}", []
     series = ROOT / folder / "series"
     old = read_series(up.name, checkout.label) if series.exists() else []
@@ -207,7 +207,7 @@ def slug(subject: str) -> str:
 
 
 def format_patch(git: Git, layer: Layer, before: str, after: str) -> tuple[str, bytes]:
-    """Subject and text of a patch."""
+    """Return the subject and the text of a patch."""
     diff = git.run(*PATCH, before, after).stdout
     subject, _, body = layer.message.partition("\n")
     if b"\0" in diff:

@@ -56,7 +56,10 @@ Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO
 
 
 def places(folder: Path, bare: bool) -> dict[str, str]:
-    """They are always named, so git never searches the folders above, and core.worktree has no effect."""
+    """Return the variables that name the parts of a repository to git.
+
+    They are always set, so that git never searches the folders above, and core.worktree has no effect.
+    """
     return {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
 
 

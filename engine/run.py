@@ -30,16 +30,16 @@ class Run:
     left_out: dict[str, Stop] = dataclasses.field(default_factory=dict)
 
     def label(self, up: Upstream) -> str | None:
-        """What --version asks for."""
+        """Return the label of the version that --version asks for, None without one."""
         return up.version(self.options.version).label if self.options.version else None
 
     def onto(self, up: Upstream) -> str | None:
-        """What --onto asks for; `1.0.28` is as good as `v1.0.28`."""
+        """Return the revision that --onto asks for; `1.0.28` is as good as `v1.0.28`."""
         onto = self.options.onto
         return f"v{onto}" if f"v{onto}" in up.versions and not self.clone else onto
 
     def look(self, name: str, repair: bool = False) -> Checkout:
-        """A checkout with its state. `repair` first takes back a switch that was cut short."""
+        """Return a checkout with its state. With `repair` a switch that was cut short is taken back first."""
         path = self.clone or self.checkouts / name
         found = find(name, path)
         if repair and found.git:
@@ -50,7 +50,7 @@ class Run:
 
     @contextlib.contextmanager
     def or_left_out(self, name: str):
-        """An upstream that nobody named is left out if its source is unavailable; the others go on."""
+        """Leave out an upstream that nobody named if its source is unavailable, and go on with the others."""
         try:
             yield
         except Stop as stop:

@@ -46,12 +46,12 @@ def say(text: str) -> None:
 
 
 def hint(*words: str) -> str:
-    """A command for the user to copy, with the folders of this run."""
+    """Return a command for the user to copy, with the folders of this run."""
     return f"`python3 apply.py {shlex.join([*words, *SESSION.places])}`"
 
 
 def shell_git(folder: Path, *words: str) -> str:
-    """A git command for the user to copy."""
+    """Return a git command for the user to copy."""
     return f"`{shlex.join(['git', '-C', str(folder), *words])}`"
 
 
@@ -66,7 +66,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path):
-    """One apply.py at a time in a folder.
+    """Hold the lock that lets one apply.py at a time work in a folder.
 
     Each local git inherits the lock. So a git that goes on after its apply.py was killed still holds it, and whoever
     gets the lock knows that no git of an earlier run is left.
@@ -89,7 +89,7 @@ def locked(folder: Path):
 
 @contextlib.contextmanager
 def uninterrupted(advice: str):
-    """Ctrl-C has no effect in here, neither on us nor on a git that we start. `advice` is for a failure half-way."""
+    """Keep Ctrl-C from having an effect, on us and on a git that we start. `advice` is for a failure half-way."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     SESSION.begun = advice
     try:

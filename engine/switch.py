@@ -34,7 +34,7 @@ class Switch:
 
 
 def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = False) -> Switch:
-    """Everything that could be in the way shows here, before anything changes.
+    """Refuse what is in the way of a switch, before anything changes.
 
     `also` are more files to be brought to `new`. `saved`: edits are kept on a branch, so they are not in the way.
     """
@@ -62,7 +62,7 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
 
 
 def edits_in_the_way(git: Git, paths: list[str], old: str, new: str, seen: str) -> set[str]:
-    """The files whose content a switch would lose: on disk neither old nor new, or staged and nowhere else."""
+    """Return the files whose content a switch would lose: on disk neither old nor new, or staged and nowhere else."""
     on_disk = git.changes(old, seen).keys() & git.changes(new, seen).keys()
     staged = git.staged(old).keys() & git.staged(new).keys() & git.staged(seen).keys()
     return {*on_disk, *staged} & {*paths}
@@ -83,7 +83,7 @@ def blocked(folder: Path, path: str, known: set[str]) -> list[str]:
 
 
 def change_files(git: Git, switch: Switch, *more: str) -> None:
-    """git's own two-way switch. It carries edits of other files, and refuses if a file was edited just now.
+    """Switch by git's own two-way merge, which carries edits of other files, and refuses if a file was edited just now.
 
     The index first learns what is on disk, so that this also works where a kill left some files changed already.
     """
@@ -92,13 +92,14 @@ def change_files(git: Git, switch: Switch, *more: str) -> None:
 
 
 def fill(git: Git, refs: list[str], tip: str) -> None:
-    """The files and refs of a new repository, which nobody sees before it is renamed."""
+    """Write the files and refs of a new repository, which nobody sees before it is renamed."""
     git.update_refs(*refs)
     git("checkout", "--quiet", "--force", "-B", "era", tip)
 
 
 def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
-    """`refs` are orders for git that come first: the new record, a tag, branches that keep the user's commits.
+    """Change the work tree. `refs` are orders for git that come first: the new record, a tag, branches that keep the
+    user's commits.
 
     With `to_branch` HEAD is the branch era afterwards, otherwise it is detached and the branch era is removed.
     """
@@ -118,7 +119,7 @@ def carry_out(switch: Switch, refs: list[str], to_branch: bool) -> None:
 
 
 def recover(checkout: Checkout) -> bool:
-    """After a kill: back to what HEAD says, as if the switch had not begun. Returns whether there was anything to do.
+    """Bring a killed switch back to what HEAD says, as if it had not begun. Returns whether there was anything to do.
 
     A file that is neither old nor new is half-written or somebody's work, so it is first committed on a branch. If HEAD
     had moved already, only refs are left to be removed.

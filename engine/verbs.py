@@ -42,7 +42,7 @@ def verb_revert(run: Run) -> int:
 
 
 def change_all(run: Run, plan: Callable) -> int:
-    """Everything is built and checked, for all upstreams, before the first work tree changes."""
+    """Apply or revert, after everything was built and checked for all upstreams, before the first work tree changes."""
     with locked(run.checkouts), contextlib.ExitStack() as temporary:
         steps: list[Callable] = []
         for name in run.names:
@@ -113,7 +113,7 @@ def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | No
 
 
 def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
-    """The refs to be written before a switch. Commits that only the branch era holds are never dropped."""
+    """Return the refs to be written before a switch. Commits that only the branch era holds are never dropped."""
     orders = [f"update {record_ref(label, base, tip)} {tip}", f"update refs/tags/upstream/{label} {base}"]
     git, ends = checkout.git, {checkout.head, checkout.era} - {""}
     if checkout.commits and not git.changes(checkout.head, tip):  # exported since: kept, and out of the way
@@ -201,7 +201,7 @@ def verb_status(run: Run) -> int:
 
 
 def verb_diff(run: Run) -> int:
-    """What `git diff` shows between upstream and the overlay; with --local, between the overlay and the files."""
+    """Print what `git diff` shows between upstream and the overlay; with --local, between the overlay and the files."""
     shape = ["--stat"] if run.options.stat else ["--patch", "--binary"]
     color = "always" if not run.options.json and sys.stdout.isatty() else "never"
     for name in run.names:
