@@ -1,3 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
 """The paper's runs: their settings, data, evaluation and start."""
+
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent

@@ -30,9 +30,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from recipes import run_json
+from recipes import PROJECT, run_json
+from recipes.processes import process_group
 
-PROJECT = Path(__file__).resolve().parent.parent
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
 OWN = os.O_NOFOLLOW | os.O_NONBLOCK  # how they are opened
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -215,38 +215,23 @@ def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, de
     if record := host.record(run):
         run_json.start(run.folder, record)
     given = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-    with own_file(run, LOG) as log:
-        # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
-        process = subprocess.Popen(
+    # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
+    with (
+        own_file(run, LOG) as log,
+        process_group(
             host.argv(run),
-            cwd=host.start_folder(run),
-            env={**os.environ, **host.variables(run), **given},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[lock],
-        )
-    try:
+            {**os.environ, **host.variables(run), **given},
+            log,
+            host.start_folder(run),
+            ends_with_parent=False,
+            seconds_to_end=SECONDS_TO_END,
+            inherited=[lock],
+        ) as process,
+    ):
         # Not wait(): ray.cancel does not interrupt a system call.
         while process.poll() is None and not (stop and stop.is_set()):
             time.sleep(0.5)
-    finally:
-        end(process)
     return process.returncode
-
-
-def end(process: subprocess.Popen) -> None:
-    """Ends what is left of a training's process group: distributed_train.sh, its leader, ends before torchrun does."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        until = time.monotonic() + SECONDS_TO_END
-        while time.monotonic() < until:
-            process.poll()
-            os.killpg(process.pid, 0)  # raises once none is left
-            time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def set_aside(folder: Path) -> None:

@@ -20,7 +20,6 @@ from recipes import grid
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
-PROJECT = records.PROJECT
 Runs = dict[str, list[str]]  # the name of each run's folder, and the module and flags that train it
 
 

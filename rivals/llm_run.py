@@ -20,11 +20,10 @@ import pandas as pd
 from demo.llm import chain, config, curves, training, warmup
 from demo.llm.models import EOS
 from era.language import response_entropy
-from recipes import run_json
+from recipes import PROJECT, run_json
 from rivals import llm
 from rivals.llm import CURVES, SAMPLES, STEPS, TEMPERATURES
 
-PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
 ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
 # A policy that has given up some starts has given them up entirely, so a share of 16 would be coarse.

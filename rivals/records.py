@@ -16,11 +16,10 @@ import numpy as np
 import pandas as pd
 
 from demo.trl.settings import STEPS_FILE, VALIDATION_FILE
-from recipes import run_json
+from recipes import PROJECT, run_json
 from rivals import llm, vision
 from rivals.rule import KEY
 
-PROJECT = Path(__file__).resolve().parent.parent
 RECORDS = PROJECT / "records/rivals"
 WINDOW = 5  # steps of a row of curves.csv: few enough to show the way to a collapse, which the pages describe
 LAST = 10  # steps at the end of the training

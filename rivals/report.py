@@ -17,7 +17,7 @@ from rivals import llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 from tools.pages import filled, table
 
-DOCS = records.PROJECT / "docs"
+DOCS = PROJECT / "docs"
 WELCH = partial(stats.ttest_ind, equal_var=False)
 
 
@@ -391,7 +391,7 @@ def curves(
     group: str, agent: str, seeds: Iterable[int] = range(1, 6), task: str = "HalfCheetah-v4"
 ) -> list[pd.DataFrame]:
     """train.csv of each of these seeds that is recorded."""
-    folder = records.PROJECT / "records" / group
+    folder = PROJECT / "records" / group
     files = (folder / f"{task}-{agent}-seed{seed}/train.csv" for seed in seeds)
     return [pd.read_csv(file) for file in files if file.exists()]
 

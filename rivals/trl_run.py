@@ -16,10 +16,9 @@ from demo.trl import training
 from demo.trl.settings import Settings
 from era.trl import EraGRPOTrainer
 from era.trl_dynamic_sampling import DynamicSamplingMixin
-from recipes import run_json
+from recipes import PROJECT, run_json
 from rivals import trl
 
-PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "numpy")
 
 

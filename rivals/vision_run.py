@@ -29,10 +29,9 @@ import era.timm
 from demo.vision import data
 from demo.vision.settings import CLASSES, MODEL
 from era.discrete import raw_logits
-from recipes import run_json
+from recipes import PROJECT, run_json
 from rivals import vision
 
-PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "torchvision", "timm", "torch-uncertainty", "torchmetrics", "kornia", "scikit-learn", "pillow")
 BATCH_SIZE = 20
 PER_CLASS = 10  # training images

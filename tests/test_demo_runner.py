@@ -15,9 +15,10 @@ from demo_helpers import ROOT, run
 
 from demo.control import __main__ as control
 from demo.llm import __main__ as llm
-from demo.runner import child, tables
-from demo.runner.training import Training, csv_rows, run_json, train
+from demo.runner import tables
+from demo.runner.training import Training, csv_rows, environment, run_json, train
 from demo.vision import __main__ as vision
+from recipes.processes import process_group
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def test_training_ends_with_a_demo_that_was_killed(tmp_path):
         f"pathlib.Path({str(pid)!r}).write_text(str(subprocess.Popen(['sleep', '900']).pid))\n"
         "time.sleep(900)\n"
     )
-    line = [sys.executable, "-m", "demo.runner.child", str(script)]
-    with child.process_group(line, child.environment(ROOT), None) as process:
+    line = [sys.executable, "-m", "recipes.processes", str(script)]
+    with process_group(line, environment(ROOT), None) as process:
         deadline = time.monotonic() + 900
         while not (pid.exists() and pid.read_text()):
             assert process.poll() is None and time.monotonic() < deadline

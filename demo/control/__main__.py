@@ -26,17 +26,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def prepare(run: Run, checkout: Path, out: Path):
     """The run's Training."""
-    from demo.runner.child import ROOT, environment
-    from demo.runner.training import Training, begin, csv_rows
+    from demo.runner.training import Training, begin, csv_rows, environment
+    from recipes import PROJECT
 
     folder, scripts = out / run.folder, checkout.resolve() / "fast_td3"
-    command = ["-m", "demo.runner.child", str(scripts / "train.py"), f"--csv_path={CURVES_FILE}", *run.flags()]
+    command = ["-m", "recipes.processes", str(scripts / "train.py"), f"--csv_path={CURVES_FILE}", *run.flags()]
     return Training(
         label=f"{run.name}, seed {run.seed}",
         folder=folder,
         command=[sys.executable, *command],
         # otherwise torch starts a pool of processes for nothing
-        environment=environment(scripts, ROOT, TORCHINDUCTOR_COMPILE_THREADS="1"),
+        environment=environment(scripts, PROJECT, TORCHINDUCTOR_COMPILE_THREADS="1"),
         rows=lambda: csv_rows(folder / CURVES_FILE),
         length=run.rows,
         show=lambda rows: f"return {rows['eval_avg_return'].ffill().iloc[-1]:.0f} in the newest evaluation",

@@ -8,7 +8,7 @@ Needs the verl checkout and this repository on PYTHONPATH. Ends with its process
 import sys
 from pathlib import Path
 
-from demo.runner.child import end_with_parent
+from recipes.processes import end_with_parent
 
 OBJECT_STORE_BYTES = 100 * 1024**2  # a batch is under 1 MB; Ray's minimum is 75 MB, its default 30 % of the memory
 

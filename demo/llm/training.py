@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from demo.llm import config, curves
-from demo.runner import child
-from demo.runner.training import Training, begin, train
+from demo.runner import training as runner
+from recipes import PROJECT
 
 SHOWN = ["step", "reward", "response_entropy"]
 
@@ -31,7 +31,7 @@ def train_arm(
     # In /tmp, because the paths of Unix sockets, which Ray makes far below it, may have at most 103 bytes.
     with tempfile.TemporaryDirectory(prefix="era-ray-", dir="/tmp", ignore_cleanup_errors=True) as ray:
         overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)
-        training = Training(
+        training = runner.Training(
             label=arm.upper(),
             folder=folder,
             command=[sys.executable, "-m", trainer, ray, *overrides, *others],
@@ -39,17 +39,17 @@ def train_arm(
             rows=lambda: curves.metrics(run),
             length=settings.steps,
             show=lambda rows: "step {:.0f}: reward {:.2f}, entropy {:.2f}".format(*rows[SHOWN].iloc[-1]),
-            record=begin(f"verl {settings.verl}", settings.task, arm, settings.seed, settings.steps, checkout),
+            record=runner.begin(f"verl {settings.verl}", settings.task, arm, settings.seed, settings.steps, checkout),
             why_not_whole=lambda: curves.why_not_whole(run, settings.steps),
         )
-        train([training], fresh)
+        runner.train([training], fresh)
 
 
 def environment(checkout: Path, ray: str, metrics: Path) -> dict[str, str]:
     """The environment of verl's processes, which neither join the user's Ray cluster nor touch the user's caches."""
-    given = child.environment(
+    given = runner.environment(
         checkout,
-        child.ROOT,
+        PROJECT,
         VERL_FILE_LOGGER_PATH=str(metrics),
         TOKENIZERS_PARALLELISM="false",
         TMPDIR=ray,  # some imports leave empty folders there

@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import os
 import shutil
 import sys
 import time
@@ -14,8 +15,8 @@ from pathlib import Path
 import pandas
 from tqdm import tqdm
 
-from demo.runner.child import ROOT, process_group
-from recipes import run_json
+from recipes import PROJECT, run_json
+from recipes.processes import process_group
 
 LOG_FILE = "log.txt"
 POLL_SECONDS = 0.5
@@ -51,8 +52,14 @@ class Training:
 
 def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, *checkout: Path) -> dict:
     """The record of a run that starts now. host: the upstream, which is in the checkout if it is a clone."""
-    code = run_json.code(ROOT, *checkout)
+    code = run_json.code(PROJECT, *checkout)
     return run_json.begin(host, task, seed, total_steps, PACKAGES, agent=agent, command=sys.orig_argv[1:], **code)
+
+
+def environment(*path: Path, **variables: str) -> dict[str, str]:
+    """The user's environment with one thread and only `path` as PYTHONPATH, as the user's may hold a stray torch.py."""
+    search = os.pathsep.join(str(folder.resolve()) for folder in path)
+    return {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **variables}
 
 
 def is_reused(folder: Path, label: str, host: str, fresh: bool, why_not_whole: Callable[[], str]) -> bool:

@@ -23,15 +23,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def prepare(settings: Settings, label: str, folder: Path, length: int, show, *words, resumes: bool = False):
     """The Training whose process is `python -m demo.trl.training WORDS`. resumes: it is an arm, not the warm-up."""
-    from demo.runner.child import ROOT, environment
-    from demo.runner.training import Training, begin, csv_rows
+    from demo.runner.training import Training, begin, csv_rows, environment
+    from recipes import PROJECT
 
     return Training(
         label=label,
         folder=folder,
         command=[sys.executable, "-m", "demo.trl.training", *map(str, words)],
         # Nothing is downloaded.
-        environment=environment(ROOT, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"),
+        environment=environment(PROJECT, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"),
         rows=lambda: csv_rows(folder / STEPS_FILE),
         length=length,
         show=show,

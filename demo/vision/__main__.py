@@ -21,8 +21,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def prepare(run: Run, checkout: Path, out: Path, images: Path):
     """The run's Training."""
-    from demo.runner.child import ROOT, environment
-    from demo.runner.training import Training, begin, csv_rows
+    from demo.runner.training import Training, begin, csv_rows, environment
+    from recipes import PROJECT
 
     folder = out / run.folder
     words = map(str, ("demo.vision.loop", images.resolve(), run.min_entropy, run.seed, run.epochs))
@@ -30,7 +30,7 @@ def prepare(run: Run, checkout: Path, out: Path, images: Path):
         label=f"{run.name}, seed {run.seed}",
         folder=folder,
         command=[sys.executable, "-m", *words],
-        environment=environment(checkout, ROOT, HF_HUB_OFFLINE="1"),  # nothing is to be downloaded
+        environment=environment(checkout, PROJECT, HF_HUB_OFFLINE="1"),  # nothing is to be downloaded
         rows=lambda: csv_rows(folder / EPOCHS_FILE),
         length=run.epochs,
         show=lambda rows: "top-1 {:.1f} %, smallest entropy {:.3f}".format(

@@ -20,9 +20,9 @@ from timm.scheduler import create_scheduler_v2
 from timm.utils import random_seed
 from timm.utils.era import predictive_entropy
 
-from demo.runner.child import end_with_parent
 from demo.vision import settings
 from demo.vision.measures import measures
+from recipes.processes import end_with_parent
 
 
 def loader(model, folder: str, split: str, batch_size: int):

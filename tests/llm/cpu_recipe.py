@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 from demo.llm import cpu_trainer
-from demo.runner.child import end_with_parent
+from recipes.processes import end_with_parent
 
 
 def main(module: str, arguments: list[str]) -> None:

@@ -20,7 +20,7 @@ import bands
 
 from demo.llm.config import quoted
 from demo.llm.training import environment
-from demo.runner.child import process_group
+from recipes.processes import process_group
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -10,7 +10,7 @@ import os
 import sys
 
 from demo.llm.cpu_trainer import ray_settings
-from demo.runner.child import end_with_parent
+from recipes.processes import end_with_parent
 
 
 def main(ray_folder: str, overrides: list[str]) -> None:
