@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from recipes import grid
+from recipes import PROJECT, grid
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
+from recipes import PROJECT
 from rivals import llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 from tools.pages import filled, table

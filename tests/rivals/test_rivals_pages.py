@@ -222,7 +222,7 @@ def ppo_records(tmp_path, monkeypatch):
         rows = {"global_step": steps, "eval_avg_return": returns, "entropy_per_dim": -0.3 * seed, "clipped": 0.25}
         pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
 
-    monkeypatch.setattr(records, "PROJECT", tmp_path)
+    monkeypatch.setattr(report, "PROJECT", tmp_path)
     return add
 
 
@@ -275,7 +275,7 @@ def test_table_of_obac(tmp_path, monkeypatch):
                 rows["imitation_share"] = [0, 0, 0.3 * seed, 0.3 * seed]
                 rows |= {"policy_value": [9, 1, 2, 3], "buffer_q": [9, 4, 5, 6], "buffer_value": [9, 7, 8, 9]}
             pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
-    monkeypatch.setattr(records, "PROJECT", tmp_path)
+    monkeypatch.setattr(report, "PROJECT", tmp_path)
 
     def minus(one, other):
         found = stats.ttest_ind(ends[one], ends[other], equal_var=False).confidence_interval()
