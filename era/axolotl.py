@@ -14,7 +14,8 @@ from typing import Any, Iterator, Mapping, Optional
 import pydantic
 from axolotl.integrations.base import BasePlugin
 
-from era.language_config import EraConfig, announce, looks_like_era
+from era.language_config import EraConfig, announce, looks_like_era, refuse
+from era.refusals import AXOLOTL
 from era.trl import EraGRPOConfig, EraMixin
 
 _PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
@@ -58,7 +59,7 @@ def _misplaced(group: Any, path: str = "") -> Iterator[str]:
             near = difflib.get_close_matches(str(name), _NAMES, 1, 0.8)
             if (bare or near or looks_like_era(str(name))) and (path or name not in _NAMES):
                 fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
-                yield f"{path}{name} would be ignored; {fields}"
+                yield f"{path}{name} would be ignored; {fields}."
             yield from _misplaced(value, f"{path}{name}.")
 
 
@@ -67,7 +68,7 @@ def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
     given = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
     numbers = [one.name for one in _FIELDS if one.type is not bool]
     if wrong := [name for name in numbers if isinstance(given.get(name), bool)]:
-        raise ValueError(f"{', '.join(wrong)}: expected a number")  # pydantic takes true for 1
+        raise ValueError(f"{', '.join(wrong)}: expected a number.")  # pydantic takes true for 1
     parsed = EraArgs(**given).model_dump(exclude_none=True)
     values = {name.removeprefix("era_"): value for name, value in parsed.items()}
     return EraConfig(**values, prefix="era_")
@@ -82,31 +83,30 @@ class EraPlugin(BasePlugin):
         Raises:
             ValueError: all of what would train without ERA, or with something else.
         """
-        trl = cfg.get("trl") or {}
-        wrong = list(_misplaced(cfg))
+        problems = list(_misplaced(cfg))
         if Path(sys.argv[0]).name == "axolotl":  # its python launcher forgets unknown options
-            wrong += [f"{one}: set it in the file" for one in sys.argv if one.startswith("--era")]
+            options = [option for option in sys.argv if option.startswith("--era")]
+            problems += [f"{option}: set it in the file." for option in options]
         if cfg["plugins"].count(_PLUGIN) > 1:
-            wrong.append(f"plugins names {_PLUGIN} more than once")
+            problems.append(f"plugins names {_PLUGIN} more than once.")
         if cfg.get("era_enable") is None:
-            wrong.append("era_enable is missing: set it to true, or to false to train without ERA")
-        elif _config_of(cfg).enable:
-            if cfg.get("rl") not in ("grpo", "gdpo"):
-                wrong.append(f"rl is {cfg.get('rl')}; ERA is for rl: grpo or gdpo")
-            if (cfg.get("context_parallel_size") or 1) > 1:
-                wrong.append(
-                    "context_parallel_size above 1 splits an answer, whose tokens ERA compares"
-                )
-            wrong += [
-                f"trl.{name} takes a trainer of Axolotl's in which ERA was not tried; leave it out"
-                for name in ("async_prefetch", "use_data_producer")
-                if trl.get(name)
-            ]
+            problems.append("era_enable is missing: set it to true, or to false for no ERA.")
+        try:
+            enable = _config_of(cfg).enable
+        except ValueError as error:
+            problems.append(str(error))
+            enable = cfg.get("era_enable")
+        trl = cfg.get("trl") or {}
+        rl, ranks = cfg.get("rl"), cfg.get("context_parallel_size") or 1
+        present = enable and {
+            "rl": rl not in ("grpo", "gdpo") and f"rl={rl}",
+            "context parallelism": ranks > 1 and f"context_parallel_size={ranks}",
+            "async_prefetch": trl.get("async_prefetch"),
+            "use_data_producer": trl.get("use_data_producer"),
+        }
+        refuse(AXOLOTL, present or {}, "era_enable=True", problems)
+        if enable:
             cfg["trainer_cls"] = cfg.get("trainer_cls") or _TRAINER
-        if wrong:
-            raise ValueError(
-                "\n  - ".join([f"{_PLUGIN} refuses this file:", *wrong]) + "\nNothing was trained."
-            )
 
     def get_input_args(self) -> str:
         return "era.axolotl.EraArgs"

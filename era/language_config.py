@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""ERA's configuration for language models, and the settings of verl that it refuses.
+"""ERA's configuration for language models, and what is refused beside it.
 
 In verl the configuration is the group `actor_rollout_ref.actor.era`. A run is checked before any
 worker starts, in v0.4.1 by `check_trainer_config` and in 0.9 by `check` in era/verl/config.py. Both
 need OmegaConf, which verl brings. In TRL the fields are era_enable, era_low, ... (era/trl.py), and
 OmegaConf is not needed.
+
+What is refused is declared once, as a `Refusal`: verl v0.4.1's below, the others in
+era/refusals.py. Every framework's check ends in `refuse`, and tools/refusals.py prints docs/llm's
+tables.
 """
 
 import dataclasses
@@ -13,7 +17,7 @@ import logging
 import math
 import re
 import sys
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
@@ -24,12 +28,111 @@ BONUS_KEY = f"{ACTOR}.adaptive_entropy"
 _LOOKS_LIKE_ERA = re.compile(r"(?<![a-z0-9])era(?![a-z0-9])|omega_?(low|high)", re.IGNORECASE)
 _WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
+LOSS_KEY = f"{ACTOR}.policy_loss.loss_mode"
 # verl's policy losses that select tokens by the covariance of log-probs and advantages.
 COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
-SCALED_COVARIANCES = (
-    f"with {CONFIG_KEY}.enable=True its covariances would be those of the scaled policy; set it to "
-    "vanilla or gspo"
+
+
+class Refusal(NamedTuple):
+    """What does not go together with ERA; era/refusals.py has those of the other frameworks.
+
+    Attributes:
+        setting: what is refused, as a row of a table in docs/llm has it, in Markdown.
+        why: the reason, a clause that goes on after a colon.
+        instead: what to do, in the imperative, without the full stop.
+        key: of verl's configuration; a message shows it with its value in the place of `setting`.
+        subject: what it does not go together with, where that is not ERA.
+    """
+
+    setting: str
+    why: str
+    instead: str
+    key: str = ""
+    subject: str = ""
+
+
+_MEGATRON = Refusal(
+    "Megatron",
+    "this is in verl's FSDP actor alone",
+    "Set it to fsdp",
+    f"{ACTOR}.strategy",
 )
+_OWN_UPDATE = Refusal(
+    "an update of the recipe's own (`recipe/spin`, `recipe/sppo`)",
+    "this is in the update of verl's DataParallelPPOActor, which the recipe replaces",
+    "Take a recipe with verl's own update",
+)
+COVARIANCES = Refusal(
+    "`policy_loss.loss_mode=clip_cov`, `kl_cov`",
+    "its covariances would be those of the scaled policy",
+    "Set it to vanilla or gspo",
+    LOSS_KEY,
+)
+BONUS_REFUSALS = {
+    "bonus without k=1": Refusal(
+        "`era.enable=False`, or `era.k` other than 1",
+        "the bonus takes ERA's place and reads its metrics",
+        "Set era.enable=True and era.k=1",
+        subject=f"`{BONUS_KEY}`",
+    ),
+    "bonus with a coefficient": Refusal(
+        "`entropy_coeff` other than 0",
+        "the bonus sets it before each update",
+        "Set it to 0",
+        f"{ACTOR}.entropy_coeff",
+        subject=f"`{BONUS_KEY}`",
+    ),
+}
+_FORKING, _GSPO = f"`{FORKING_KEY}` below 1", f"`{LOSS_KEY}=gspo`"
+VERL_0_4_1 = {
+    "megatron": _MEGATRON._replace(
+        setting="Megatron, also with `k=1`", instead="Set it to fsdp, or take era.verl in verl 0.9"
+    ),
+    "covariances": COVARIANCES,
+    "forking": Refusal(
+        "`policy_loss.forking_fraction` below 1",
+        "what ERA means where most advantages are set to 0 is not defined",
+        "Set it to 1",
+        FORKING_KEY,
+    ),
+    "reference policy with Ulysses": Refusal(
+        "fused kernels and Ulysses with a reference policy, of a KL loss or `use_kl_in_reward`, "
+        "but for LoRA's",
+        "v0.4.1's own log-probs of that policy are wrong, with ERA or without: its fused kernels "
+        "roll the labels inside each slice, so that those at its border are of other tokens",
+        "Set use_fused_kernels, ulysses_sequence_parallel_size, or the KL loss or penalty, back",
+        "actor_rollout_ref.model.use_fused_kernels",
+    ),
+    "multi-turn": Refusal(
+        "multi-turn with `algorithm.filter_groups` (`recipe/dapo`)",
+        "v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool "
+        "tokens",
+        "Use verl.trainer.main_ppo",
+        "actor_rollout_ref.rollout.multi_turn.enable",
+    ),
+    "images in dynamic batches": Refusal(
+        "multi-modal inputs with `use_dynamic_bsz`",
+        "v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises",
+        "Set use_dynamic_bsz to False",
+    ),
+    "own update": _OWN_UPDATE._replace(setting=f"{_OWN_UPDATE.setting}, also with `k=1`"),
+    "forking in an own update": _OWN_UPDATE._replace(subject=_FORKING),
+    "forking on megatron": _MEGATRON._replace(subject=_FORKING),
+    "forking with covariances": COVARIANCES._replace(
+        why="its covariances would be those of advantages that are set to 0",
+        instead="Set one of them back",
+        subject=_FORKING,
+    ),
+    "gspo on megatron": _MEGATRON._replace(subject=_GSPO),
+    "gspo with another mean": Refusal(
+        "`loss_agg_mode` other than seq-mean-token-mean",
+        "GSPO is a mean over responses of means over tokens",
+        "Set it to seq-mean-token-mean",
+        f"{ACTOR}.loss_agg_mode",
+        subject=_GSPO,
+    ),
+    **BONUS_REFUSALS,
+}
 
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
@@ -236,24 +339,54 @@ def refuse_elsewhere(config: Mapping[str, Any]) -> None:
         raise ValueError("\n".join([*found, "Nothing was started."]))
 
 
-def refuse(config: Mapping[str, Any], rules: Iterable[tuple[Any, str, str]]) -> None:
-    """Raise ValueError where rules hold, with the key, the value and the reason of each.
+def refuse(
+    refusals: Mapping[str, Refusal],
+    present: Mapping[str, Any],
+    era: str,
+    problems: Iterable[str] = (),
+    end: str = "Nothing was trained.",
+) -> None:
+    """Raise one error with everything that is refused.
 
     Args:
-        config: verl's trainer configuration.
-        rules: (whether it holds, dotted key, reason and what to set).
+        refusals: by name.
+        present: by these names, whether a training has what is refused. A text says as what, and
+            stands in the message in the place of the refusal's `setting`.
+        era: how ERA is switched on here.
+        problems: what else is wrong, sentences that precede the refusals.
+        end: what the error leaves undone, a sentence.
+
+    Raises:
+        ValueError: a refusal is present, or there is another problem.
     """
+    refused: dict[str, list[str]] = {}
+    for name, shown in present.items():
+        if shown:
+            setting, why, instead, _, subject = refusals[name]
+            text = f"\n  - {shown if isinstance(shown, str) else setting}: {why}. {instead}."
+            refused.setdefault(subject or era, []).append(text)
+    blocks = [
+        f"{subject} does not go together with{''.join(refused[subject])}" for subject in refused
+    ]
+    blocks = [*problems, *(block.replace("`", "") for block in blocks)]
+    if blocks:
+        raise ValueError("\n".join([*blocks, end]))
+
+
+def refuse_settings(
+    config: Mapping[str, Any],
+    refusals: Mapping[str, Refusal],
+    present: Mapping[str, Any],
+    problems: Iterable[str] = (),
+) -> None:
+    """`refuse` for verl's configuration: of a refusal with a key, show the key and its value."""
     from omegaconf import OmegaConf
 
-    found = [
-        f"{key}={OmegaConf.select(config, key)}: {reason}" for holds, key, reason in rules if holds
-    ]
-    if found:
-        raise ValueError(
-            "Settings that would be ignored, or would compute something else:\n  - "
-            + "\n  - ".join(found)
-            + "\nNothing was started."
-        )
+    def shown(key: str) -> Any:
+        return f"{key}={OmegaConf.select(config, key)}" if key else True
+
+    present = {name: shown(refusals[name].key) for name in present if present[name]}
+    refuse(refusals, present, f"{CONFIG_KEY}.enable=True", problems)
 
 
 def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
@@ -266,8 +399,8 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         ERA's configuration.
 
     Raises:
-        ValueError: keys of ERA's elsewhere; bad values in ERA's group; or settings that are
-            silently wrong, all of them.
+        ValueError: keys of ERA's elsewhere; bad values in ERA's group; or other bad values and
+            settings that would be silently wrong, all of them.
     """
     from omegaconf import OmegaConf
 
@@ -278,97 +411,64 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         return OmegaConf.select(config, key, default=default)
 
     era = EraConfig.from_mapping(value(CONFIG_KEY))
-    loss_key = f"{ACTOR}.policy_loss.loss_mode"
-    loss_mode, fraction = value(loss_key), value(FORKING_KEY, 1)
+    loss_mode, fraction = value(LOSS_KEY), value(FORKING_KEY, 1)
+    problems = bonus_problems(config)
+    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
+        expected = "a number in (0, 1], 1 for all tokens; a text is none"
+        problems.append(f"{FORKING_KEY} is {fraction!r}; expected {expected}.")
     forking, covariance = fraction != 1, loss_mode in COVARIANCE_LOSSES
-    megatron = value(f"{ACTOR}.strategy") == "megatron"
+    megatron, gspo = value(f"{ACTOR}.strategy") == "megatron", loss_mode == "gspo"
     has_reference = value(f"{ACTOR}.use_kl_loss") or value("algorithm.use_kl_in_reward")
     has_reference = has_reference and not value("actor_rollout_ref.model.lora_rank")
     fused_reference = value("actor_rollout_ref.model.use_fused_kernels") and has_reference
     ulysses = value(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
     multi_turn = value("actor_rollout_ref.rollout.multi_turn.enable")
-    fsdp = "needs the FSDP actor, but actor_rollout_ref.actor.strategy is megatron"
-    rules = (
-        (megatron and era.enable, f"{CONFIG_KEY}.enable", fsdp),
-        (megatron and forking, FORKING_KEY, fsdp),
-        (megatron and loss_mode == "gspo", loss_key, fsdp),
-        (
-            type(fraction) not in (int, float) or not 0 < fraction <= 1,
-            FORKING_KEY,
-            "expected a number in (0, 1], 1 for all tokens; a text is none",
-        ),
-        (
-            forking and covariance,
-            loss_key,
-            f"its covariances would be those of advantages that {FORKING_KEY} sets to 0; set one "
-            "of them back",
-        ),
-        (
-            loss_mode == "gspo" and value(f"{ACTOR}.loss_agg_mode") != "seq-mean-token-mean",
-            f"{ACTOR}.loss_agg_mode",
-            "GSPO is a mean over responses of means over tokens; set it to seq-mean-token-mean",
-        ),
-        (era.changes_training and covariance, loss_key, SCALED_COVARIANCES),
-        (
-            era.changes_training and forking,
-            FORKING_KEY,
-            "what ERA means where most advantages are set to 0 is not defined; set it to 1",
-        ),
-        (
-            era.changes_training and fused_reference and ulysses,
-            "actor_rollout_ref.model.use_fused_kernels",
-            "the reference policy's log-probs are upstream's, and v0.4.1's fused kernels roll the "
-            f"labels inside each slice of {ACTOR}.ulysses_sequence_parallel_size, so that those at "
-            "its border are of wrong tokens; set one of the two, or the KL loss or penalty, back",
-        ),
-        (
-            era.changes_training and multi_turn and value("algorithm.filter_groups"),
-            "actor_rollout_ref.rollout.multi_turn.enable",
-            "with algorithm.filter_groups v0.4.1's DAPO trainer never tells the actor of the loss "
-            "mask, so ERA would act on tool tokens; use verl.trainer.main_ppo",
-        ),
-        *bonus_rules(config, era),
-    )
-    refuse(config, rules)
+    aggregation = value(f"{ACTOR}.loss_agg_mode")
+    present = {
+        "megatron": megatron and era.enable,
+        "forking on megatron": megatron and forking,
+        "gspo on megatron": megatron and gspo,
+        "forking with covariances": forking and covariance,
+        "gspo with another mean": gspo and aggregation != "seq-mean-token-mean",
+        **bonus_present(config, era),
+    }
+    if era.changes_training:
+        present |= {
+            "covariances": covariance,
+            "forking": forking,
+            "reference policy with Ulysses": fused_reference and ulysses,
+            "multi-turn": multi_turn and value("algorithm.filter_groups"),
+        }
+    refuse_settings(config, VERL_0_4_1, present, problems)
     announce(era, always=False)
     return era
 
 
-def bonus_rules(config: Mapping[str, Any], era: EraConfig) -> list[tuple[Any, str, str]]:
-    """What the adaptive entropy bonus does not go together with, for `refuse`; none without it.
-
-    Args:
-        config: verl's trainer configuration, a DictConfig.
-
-    Raises:
-        ValueError: it is not a group of two numbers, `target` and `delta`.
-    """
+def bonus_problems(config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of the adaptive entropy bonus in verl's configuration."""
     from omegaconf import OmegaConf
 
     bonus = OmegaConf.select(config, BONUS_KEY)
     if not bonus:
         return []
-    is_group = OmegaConf.is_dict(bonus) and set(bonus) == {"target", "delta"}
-    is_group = is_group and all(type(one) in (int, float) for one in bonus.values())
-    expected = "expected a group with two numbers, target and delta, and nothing else"
-    refuse(config, [(not is_group, BONUS_KEY, expected)])
-    return [
-        (
-            not era.enable or era.changes_training,
-            BONUS_KEY,
-            f"it takes ERA's place and reads its metrics; set {CONFIG_KEY}.enable=True and k=1",
-        ),
-        (
-            not (0 < bonus.delta < math.inf and math.isfinite(bonus.target)),
-            BONUS_KEY,
-            "expected a finite target and a finite delta above 0",
-        ),
-        (
-            OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
-            f"{ACTOR}.entropy_coeff",
-            f"{BONUS_KEY} sets it before each update; set it to 0",
-        ),
-    ]
+    if OmegaConf.is_dict(bonus) and set(bonus) == {"target", "delta"}:
+        numbers = all(type(number) in (int, float) for number in bonus.values())
+        if numbers and 0 < bonus.delta < math.inf and math.isfinite(bonus.target):
+            return []
+    expected = "a group with a finite target and a finite delta above 0, and nothing else"
+    return [f"{BONUS_KEY} is {bonus}; expected {expected}."]
+
+
+def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
+    """By the names of BONUS_REFUSALS, whether verl's configuration has them."""
+    from omegaconf import OmegaConf
+
+    bonus = bool(OmegaConf.select(config, BONUS_KEY))
+    return {
+        "bonus without k=1": bonus and (not era.enable or era.changes_training),
+        "bonus with a coefficient": bonus
+        and OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
+    }
 
 
 def announce(era: EraConfig, always: bool = True) -> None:

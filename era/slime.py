@@ -14,21 +14,10 @@ import torch
 from slime.backends.megatron_utils import loss as upstream
 
 from era.language import logit_scale, response_entropy
-from era.language_config import EraConfig
+from era.language_config import EraConfig, refuse
+from era.refusals import SLIME, SLIME_NEEDS
 
 _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
-# Nobody has made these right with scaled logits: (name in slime, the value that they must have).
-_NEEDS = (
-    ("context_parallel_size", 1),
-    ("rollout_top_p", 1.0),
-    ("use_rollout_logprobs", False),
-    ("use_tis", False),
-    ("get_mismatch_metrics", False),
-    ("use_opsm", False),
-    ("keep_old_actor", False),
-    ("entropy_coef", 0),
-    ("save_debug_train_data", None),
-)
 
 
 def config_of(args: Any) -> EraConfig:
@@ -54,29 +43,18 @@ def config_of(args: Any) -> EraConfig:
         raise ValueError("\n".join([*sorted(wrong), "Nothing was trained."]))
     era = EraConfig(**group, prefix="era.")
     if era.enable:
-        needs = [*_NEEDS, ("kl_loss_coef", 0)] if args.use_kl_loss else _NEEDS
-        wrong = [
-            f"{name}={getattr(args, name)}; set it to {to}"
-            for name, to in needs
-            if getattr(args, name, to) != to
-        ]
-        samples = args.rollout_batch_size * args.n_samples_per_prompt
-        if args.global_batch_size != samples:
-            wrong.append(
-                f"global_batch_size={args.global_batch_size}; set it to {samples}, for one update "
-                "a rollout"
-            )
-        wrong += [
-            f"era.{name}, which era.slime does not have"
-            for name in ("top_k", "schedule_steps")
-            if group.get(name)
-        ]
-        if wrong:
-            raise ValueError(
-                "ERA does not go together with\n  - "
-                + "\n  - ".join(wrong)
-                + "\nNothing was trained."
-            )
+        values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
+        if not args.use_kl_loss:
+            values["kl_loss_coef"] = 0
+        present = {
+            name: value != SLIME_NEEDS[name] and f"{name}={value}" for name, value in values.items()
+        }
+        batch, samples = args.global_batch_size, args.rollout_batch_size * args.n_samples_per_prompt
+        present["several updates"] = batch != samples and (
+            f"global_batch_size={batch} of {samples} samples a rollout"
+        )
+        present |= {name: group.get(name) for name in ("top_k", "schedule_steps")}
+        refuse(SLIME, present, "era.enable=True")
     return era
 
 

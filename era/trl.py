@@ -37,9 +37,10 @@ from era.language import (
     split_entropy,
     update_metrics,
 )
-from era.language_config import EraConfig
+from era.language_config import EraConfig, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
+from era.refusals import TRL
 
 INSTALL = "pip install 'trl>=1.9,<1.17'"
 OLDEST, NEWEST = "1.9.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
@@ -110,13 +111,6 @@ check_trl(trl.__version__, GRPOTrainer)
 
 # Of a batch, (B, T): what ERA decided, and what it was decided for.
 _TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale")
-# TRL's other trainers of the family, and why ERA does not fit them.
-_NOT_OF_THIS_KIND = {
-    "RLOOTrainer": "it takes ratios of whole responses, from old log-probs that it has summed, "
-    "without the scales of their tokens",
-    "AsyncGRPOTrainer": "its old log-probs are vLLM's, under no scale, and the entropies of the "
-    "policy that sampled, by which ERA decides, are not known to it",
-}
 # Methods of a trainer through which an update reaches ERA.
 _ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
 
@@ -217,8 +211,8 @@ class EraMixin:
 
     def __init__(self, *args, **kwargs):
         if not isinstance(self, GRPOTrainer):
-            names = [one.__name__ for one in type(self).__mro__]
-            why = [f" {n}: {_NOT_OF_THIS_KIND[n]}." for n in names if n in _NOT_OF_THIS_KIND]
+            names = [cls.__name__ for cls in type(self).__mro__ if cls.__name__ in TRL]
+            why = [f" {name}: {TRL[name].why}." for name in names]
             raise TypeError(
                 f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer and classes derived "
                 f"from it.{''.join(why)} Nothing was trained."
@@ -248,11 +242,8 @@ class EraMixin:
         self._era_below_low = BelowLow()
         if self.era.enable:
             method = super()._get_per_token_logps_and_entropies.__func__
-            if not _is_of_trl(method):  # whose log-probs and entropies ERA does not know
-                raise ValueError(
-                    f"era_enable=True does not go together with {method.__qualname__}, which ERA "
-                    "would not call. Nothing was trained."
-                )
+            own = "" if _is_of_trl(method) else method.__qualname__
+            refuse(TRL, {"own log-probs": own}, "era_enable=True")
             self.add_callback(_EachStep(self))
         if self.era.changes_training:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
@@ -758,60 +749,29 @@ def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     """Raises ValueError with all that would be silently wrong, or was never tried."""
     args, head = trainer.args, model.get_output_embeddings()
-    problems = []
-    if args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"):
-        problems.append(
-            "use_liger_kernel=True: this TRL computes the whole loss in Liger's kernel. Set it to "
-            "False, or take TRL 1.14 or newer"
-        )
-    if args.loss_type == "luspo" and _version(trl.__version__) < (1, 10):
-        problems.append(
-            "loss_type='luspo' before TRL 1.10, which also trains on padding, whose log-probs ERA "
-            "does not make. Take TRL 1.10 or newer"
-        )
-    if getattr(trainer, "_is_vlm", False) and not hasattr(trl.trainer.utils, "add_fused_lm_head"):
-        problems.append(
-            "a multi-modal model: this TRL takes its logits, not log-probs. Take TRL 1.15 or newer"
-        )
-    if is_peft_model(trainer.model) and trainer.model.active_peft_config.is_prompt_learning:
-        problems.append("prompt learning of PEFT, which adds positions. Take LoRA")
-    if args.era_top_k and args.off_policy_mask_threshold is not None:
-        problems.append(
-            "era_top_k and off_policy_mask_threshold: the filter would count as a drift of the "
-            "policy. Leave one of them out"
-        )
-    takes_the_loss_of = super(EraMixin, trainer)._compute_loss.__func__
-    if args.beta and not _is_of_trl(takes_the_loss_of):
-        problems.append(
-            f"beta above 0 and {takes_the_loss_of.__qualname__}: ERA calls it a second time for "
-            "the KL loss, and what it adds would count twice. Add that in compute_loss"
-        )
-    if args.era_scale_advantages and takes_the_loss_of is not GRPOTrainer._compute_loss:
-        problems.append(
-            f"era_scale_advantages: {takes_the_loss_of.__qualname__} may need one advantage for "
-            "a response, and this gives one to each token"
-        )
-    if type(head) is not torch.nn.Linear:
-        problems.append(
-            f"a head that is a {type(head).__name__}, not torch's plain linear layer. With PEFT, "
-            "leave the head out of target_modules and modules_to_save"
-        )
-    elif not problems and not _makes_the_logits(model):
-        problems.append(
-            f"{type(model).__name__}, whose logits are not those of its head: it scales, caps or "
-            "cuts them in a way that era.trl does not know"
-        )
-    elif not problems and trainer.aux_loss_enabled and not _makes_the_aux_loss(model):
-        problems.append(
-            f"{type(model).__name__}, whose auxiliary loss of experts is not the one that era.trl "
-            "knows, Mixtral's. Set router_aux_loss_coef=0.0"
-        )
-    if problems:
-        raise ValueError(
-            "era_enable=True does not go together with\n  - "
-            + "\n  - ".join(problems)
-            + "\nNothing was trained."
-        )
+    name, loss = type(model).__name__, super(EraMixin, trainer)._compute_loss.__func__
+    own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"
+    another_loss = loss is not GRPOTrainer._compute_loss and loss.__qualname__
+    peft = is_peft_model(trainer.model)
+    makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
+    present = {
+        "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
+        "LUSPO": args.loss_type == "luspo" and _version(trl.__version__) < (1, 10),
+        "images": getattr(trainer, "_is_vlm", False) and not makes_log_probs_of_images,
+        "prompt learning": peft and trainer.model.active_peft_config.is_prompt_learning,
+        "top-k with an off-policy mask": args.era_top_k
+        and args.off_policy_mask_threshold is not None,
+        "own loss with KL": args.beta and own_loss,
+        "own loss with advantages": args.era_scale_advantages
+        and another_loss
+        and f"era_scale_advantages with {another_loss}",
+        "head": type(head) is not torch.nn.Linear and f"a head that is a {type(head).__name__}",
+    }
+    if not any(present.values()):  # a model and a head that can be tried
+        present["logits"] = not _makes_the_logits(model) and name
+    if not any(present.values()) and trainer.aux_loss_enabled:
+        present["auxiliary loss"] = not _makes_the_aux_loss(model) and name
+    refuse(TRL, present, "era_enable=True")
 
 
 def main() -> None:

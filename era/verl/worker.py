@@ -31,8 +31,9 @@ from era.language import (
     split_entropy,
     update_metrics,
 )
-from era.language_config import CONFIG_KEY, EraConfig
+from era.language_config import CONFIG_KEY, EraConfig, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
+from era.refusals import VERL_0_9
 from era.verl.config import NEEDS_ERA_WORKER, OTHER_ENGINES, SCALES_RESPONSES, UPDATES_BEFORE
 from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
@@ -53,14 +54,11 @@ class EraTrainingWorker(TrainingWorker):
     def __init__(self, config):
         strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
         object.__setattr__(config.engine_config, "strategy", strategy)
-        found = EngineRegistry.get_engine_cls(config.model_type, strategy)
-        expected = OTHER_ENGINES.get(strategy, FSDPEngineWithLMHead.__name__)
-        if found is not getattr(verl_engine, expected):
-            raise ValueError(
-                f"{CONFIG_KEY}.enable=True needs verl's {expected}, but VERL_ENGINE_VENDOR or the platform chose "
-                f"{found.__name__} for strategy={strategy}. Unset VERL_ENGINE_VENDOR, or set enable to False. "
-                "Nothing was trained."
-            )
+        engine = EngineRegistry.get_engine_cls(config.model_type, strategy)
+        verls = OTHER_ENGINES.get(strategy, FSDPEngineWithLMHead.__name__)
+        chosen = f"{engine.__name__}, which VERL_ENGINE_VENDOR or the platform chose in the place of {verls}"
+        replaced = engine is not getattr(verl_engine, verls) and chosen
+        refuse(VERL_0_9, {"replaced engine": replaced}, f"{CONFIG_KEY}.enable=True")
         if strategy in SCALES_RESPONSES:
             super().__init__(config)
             return
@@ -76,11 +74,8 @@ class EraTrainingWorker(TrainingWorker):
                 os.environ["VERL_ENGINE_VENDOR"] = vendor
 
     def set_loss_fn(self, loss_fn: partial) -> None:
-        if loss_fn.func is not ppo_loss:
-            raise ValueError(
-                f"{CONFIG_KEY}.enable=True changes verl's ppo_loss, but the actor's loss is {loss_fn.func.__name__}. "
-                "Set distillation.enabled to False. Nothing was trained."
-            )
+        another = loss_fn.func is not ppo_loss and f"the actor's loss {loss_fn.func.__name__}"
+        refuse(VERL_0_9, {"another loss": another}, f"{CONFIG_KEY}.enable=True")
         self.actor = actor = loss_fn.keywords["config"]
         self.era = EraConfig.from_mapping(actor.era)
         if self._scales_tokens():

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from llm_helpers import ELSEWHERE, keys_taken_for_era
 
 from era.language_config import EraConfig, check_trainer_config, refuse_elsewhere
+from tools import refusals
 
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
@@ -139,6 +140,7 @@ KL_LOSS = f"{ACTOR}.use_kl_loss=True"
 FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
 ULYSSES = [f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True", FUSED]
 BONUS = [f"+{ACTOR}.adaptive_entropy.{item}" for item in ("target=0.5", "delta=0.005")]
+MEGATRON = f"{ACTOR}.strategy=megatron"
 SEQUENCE_MEAN = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
 ONLY_WITH_ERA = [  # what is refused where ERA changes the training; the last of it is named
     [COVARIANCE],
@@ -150,11 +152,10 @@ ONLY_WITH_ERA = [  # what is refused where ERA changes the training; the last of
 ]
 ALWAYS = [
     [FORKING, COVARIANCE],
-    [f"{LOSS}.forking_fraction=0"],
     [GSPO, f"{ACTOR}.loss_agg_mode=token-mean"],
-    [f"{ACTOR}.strategy=megatron", FORKING],
-    [SEQUENCE_MEAN, f"{ACTOR}.strategy=megatron", GSPO],
-    [f"{ACTOR}.strategy=megatron", f"{KEY}.k=1", *ON],
+    [FORKING, MEGATRON],
+    [SEQUENCE_MEAN, GSPO, MEGATRON],
+    [f"{KEY}.k=1", *ON, MEGATRON],
     [*ON, *BONUS, f"{KEY}.k=1", f"{ACTOR}.entropy_coeff=0.01"],
 ]
 BAD_BONUS = [
@@ -164,9 +165,9 @@ BAD_BONUS = [
     [*ON, *BONUS],
     [*ON, f"{KEY}.k=1", BONUS[0], f"+{ACTOR}.adaptive_entropy.delta=0"],
 ]
-REFUSED = [(overrides, overrides[-1]) for overrides in (*([*ON, *each] for each in ONLY_WITH_ERA), *ALWAYS)]
-REFUSED += [(overrides, f"{ACTOR}.adaptive_entropy") for overrides in BAD_BONUS]
-REFUSED += [([f"{LOSS}.forking_fraction='0.2'"], f"{FORKING}: expected a number")]  # a text
+REFUSED = [(overrides, f"- {overrides[-1]}: ") for overrides in (*([*ON, *each] for each in ONLY_WITH_ERA), *ALWAYS)]
+REFUSED += [(overrides, f"{ACTOR}.adaptive_entropy ") for overrides in BAD_BONUS]
+REFUSED += [([f"{LOSS}.forking_fraction={of}"], f"fraction is {of}; expected a number") for of in ("0", "'0.2'")]
 
 
 @pytest.mark.parametrize("override", ELSEWHERE)
@@ -184,7 +185,7 @@ def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl, patched_verl):
 
 @pytest.mark.parametrize("overrides, named", REFUSED)
 def test_what_would_be_silently_wrong_is_refused(start, overrides, named):
-    with pytest.raises(ValueError, match=re.escape(f"- {named}")):
+    with pytest.raises(ValueError, match=re.escape(named)):
         start(*overrides)
 
 
@@ -206,3 +207,9 @@ ACCEPTED = [
 @pytest.mark.parametrize("overrides", ACCEPTED, ids=str)
 def test_what_is_supported_starts(start, overrides):
     start(*overrides)
+
+
+def test_the_pages_have_the_refusals_that_are_declared():
+    """If they do not, run python -m tools.refusals."""
+    for file, text in refusals.pages().items():
+        assert file.read_text() == text, file

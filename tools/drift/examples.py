@@ -80,7 +80,7 @@ def refusals(script: Path, configs: Path) -> str:
         prepare(config)
     except ValueError as error:
         engine = config.actor_rollout_ref.actor.strategy
-        keys = re.findall(r"^ *(?:- )?([a-z_.0-9]+)=", str(error), re.MULTILINE)
+        keys = re.findall(r"^  - ([a-z_.0-9]+)=", str(error), re.MULTILINE)
         return f"{engine}: " + (", ".join(".".join(key.split(".")[-2:]) for key in keys) or str(error))
     return ACCEPTED
 

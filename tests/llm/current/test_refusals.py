@@ -30,26 +30,26 @@ REFUSED = [  # what is set beside enable=True; the words that are said, or None:
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
     (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
     (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
-    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not; set it to sync or colocate_async"]),
+    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not. Set it to sync or colocate_async"]),
     (["trainer.v1.trainer_mode=mine"], ["never tried"]),
     ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
     ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
-    ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: not an engine"]),
+    ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: it is not an engine"]),
     (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
     ([f"{ACTOR}strategy=fsdp_turbo", FUSED], [f"{FUSED}: ERA replaces"]),
-    ([*BONUS], [f"{BONUS_KEY}={{'target': 0.5, 'delta': 0.005}}: it takes ERA's place"]),
-    ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["target and delta, and nothing else"]),
+    ([*BONUS], [f"{BONUS_KEY} does not go together with", "era.k other than 1: the bonus takes ERA's place"]),
+    ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["a finite target and a finite delta above 0, and nothing else"]),
     ([*BONUS, f"{ERA}k=1", f"{ACTOR}entropy_coeff=0.01"], ["entropy_coeff=0.01", "sets it before each update"]),
     ([*MEGATRON, *BONUS, f"{ERA}k=1"], ["would not be in the checkpoints"]),
     ([*BONUS, f"{ERA}enable=False"], ["reads its metrics"]),
     ([f"{ACTOR}_target_=my.ActorConfig"], None),
-    (["model_engine=veomni"], ["algorithm.adv_estimator=gae: on veomni"]),
+    (["model_engine=veomni"], ["algorithm.adv_estimator=gae: on VeOmni"]),
     ([*VEOMNI, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"], None),
     ([*VEOMNI, f"{ACTOR}entropy_coeff=0.01", f"{ACTOR}calculate_entropy=True"], None),
     ([*MEGATRON, f"{ACTOR}megatron.router_replay.mode=R2", f"{ACTOR}megatron.dynamic_context_parallel=True"], None),
     (
         ["model_engine=veomni", "algorithm.adv_estimator=remax", f"{ACTOR}policy_loss.loss_mode=kl_cov", FUSED],
-        ["adv_estimator=remax: on veomni", "loss_mode=kl_cov", f"{FUSED}: on veomni"],
+        ["adv_estimator=remax: on VeOmni", "loss_mode=kl_cov", f"{FUSED}: on VeOmni"],
     ),
 ]
 ACCEPTED = [  # overrides, and the class of the actor's configuration
@@ -129,7 +129,7 @@ def test_fused_kernels_on_megatron_are_left_out_with_a_line_or_refused_with_the_
     from era.verl.launch import prepare
 
     config = compose(ON, *MEGATRON, FUSED)
-    with pytest.raises(ValueError, match=f"{FUSED}: on megatron those kernels take one temperature .* x 4 bytes"):
+    with pytest.raises(ValueError, match=f"{FUSED}: on Megatron those kernels take one temperature .* x 4 bytes"):
         check(config, prepare(compose(ON)))
     for extra, kept in (([], False), ([f"{ERA}k=1"], True), ([f"{ERA}enable=False"], True)):
         config = compose(ON, *MEGATRON, FUSED, *extra)
@@ -271,8 +271,8 @@ def test_workers_refuse_before_the_first_step(verl, monkeypatch):
 
     actor = config.FSDPActorConfig(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
     monkeypatch.setenv("VERL_ENGINE_VENDOR", "other")
-    with pytest.raises(ValueError, match="chose OtherEngine"):
+    with pytest.raises(ValueError, match="OtherEngine, which VERL_ENGINE_VENDOR or the platform chose"):
         worker.EraTrainingWorker(SimpleNamespace(model_type="language_model", engine_config=actor.engine))
     new = worker.EraTrainingWorker.__new__(worker.EraTrainingWorker)
-    with pytest.raises(ValueError, match="loss is distillation_ppo_loss"):
+    with pytest.raises(ValueError, match="loss distillation_ppo_loss: ERA changes"):
         new.set_loss_fn(partial(distillation_ppo_loss, config=actor))

@@ -122,10 +122,13 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
         ({"era": {"enable": True, "low": 5.0}}, "era.low is 5.0"),
         ({"low": 0.4}, "low would be ignored: it belongs into the group era"),
         ({"era_low": 0.4}, "era_low would be ignored"),
-        ({"global_batch_size": 2}, "global_batch_size=2; set it to 4"),
-        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, "kl_loss_coef=0.1; set it to 0"),
+        ({"global_batch_size": 2}, "global_batch_size=2 of 4 samples a rollout: "),
+        (
+            {"use_kl_loss": True, "kl_loss_coef": 0.1},
+            "kl_loss_coef=0.1: nobody has made it right with scaled logits. Set it to 0.",
+        ),
         ({"use_tis": True, "context_parallel_size": 2}, r"context_parallel_size=2.*\n.*use_tis=True"),
-        ({"era": {"enable": True, "top_k": 20}}, "era.top_k, which era.slime does not have"),
+        ({"era": {"enable": True, "top_k": 20}}, "era.top_k: era.slime does not have it"),
     ],
 )
 def test_what_would_be_ignored_or_wrong_is_refused(changes, expected):

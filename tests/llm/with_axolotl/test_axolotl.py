@@ -127,9 +127,10 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"datasets": [{"omega_low": 0.5}]}, "datasets.omega_low would be ignored"),
         ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
         ({"era_enable": None}, "era_enable is missing"),
-        ({"rl": "dpo"}, "rl is dpo"),
+        ({"rl": "dpo"}, "- rl=dpo: ERA is for GRPO. Set it to grpo or gdpo."),
         ({"context_parallel_size": 2}, "context_parallel_size"),
         ({"trl": {"async_prefetch": True}}, "trl.async_prefetch"),
+        ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*does not go together.*rl=dpo"),
     ],
 )
 def test_refuses_what_axolotl_would_drop_or_train_otherwise(file, reason):

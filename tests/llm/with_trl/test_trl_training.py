@@ -125,7 +125,7 @@ class OwnLogProbs(trl.GRPOTrainer):
     "base, settings, said",
     [
         (MoreLoss, {"beta": 0.1}, "would count twice"),
-        (OwnLogProbs, {}, "OwnLogProbs._get_per_token_logps_and_entropies, which ERA would not call"),
+        (OwnLogProbs, {}, "OwnLogProbs._get_per_token_logps_and_entropies: ERA makes the log-probs and would not call"),
     ],
 )
 def test_what_a_subclass_replaces_is_refused(base, settings, said):
@@ -327,9 +327,9 @@ def test_the_replay_buffer_of_trl(iterations):
 
 LORA = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
 REFUSED = [  # of the model, of the settings; what is said
-    ({"kind": "Granite", "logits_scaling": 4.0}, {}, "GraniteForCausalLM, whose logits are not those of its head"),
+    ({"kind": "Granite", "logits_scaling": 4.0}, {}, "GraniteForCausalLM: its logits are not those of its head"),
     *(
-        (cut, {}, f"{name}ForCausalLM, whose logits are not those of its head")
+        (cut, {}, f"{name}ForCausalLM: its logits are not those of its head")
         for name, cut in {
             "RecurrentGemma": {"kind": "RecurrentGemma", "num_hidden_layers": 3, "lru_width": 32, "sharpness": 1},
             "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
@@ -337,11 +337,11 @@ REFUSED = [  # of the model, of the settings; what is said
         }.items()
     ),
     *(
-        [({}, {"loss_type": "luspo"}, "loss_type='luspo' before TRL 1.10")]
+        [({}, {"loss_type": "luspo"}, 'loss_type="luspo" before TRL 1.10')]
         if Version(trl.__version__) < Version("1.10")
         else []
     ),
-    ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k and off_policy_mask_threshold"),
+    ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k with off_policy_mask_threshold"),
     ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),
     ({}, {"peft_config": PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")}, "prompt learning of PEFT"),
 ]
@@ -358,13 +358,13 @@ def test_a_mixture_with_an_auxiliary_loss_of_its_own_is_refused(monkeypatch):
     own = transformers.models.qwen2_moe.modeling_qwen2_moe
     mixture = {"kind": "Qwen2Moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     monkeypatch.setattr(own, "load_balancing_loss_func", lambda *_: torch.tensor(1.9))
-    with pytest.raises(ValueError, match="Qwen2MoeForCausalLM, whose auxiliary loss of experts is not the one"):
+    with pytest.raises(ValueError, match="Qwen2MoeForCausalLM: its auxiliary loss of experts is not the one"):
         build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.1)
     build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.0)
 
 
 def test_advantages_of_tokens_are_refused_with_another_loss():
-    with pytest.raises(ValueError, match="GMPOTrainer._compute_loss may need one advantage for a response"):
+    with pytest.raises(ValueError, match="with GMPOTrainer._compute_loss: that loss may need one advantage for"):
         build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True)
 
 

@@ -37,7 +37,7 @@ from verl.utils.era import (
     split_entropy,
     update_metrics,
 )
-from verl.utils.era_config import CONFIG_KEY, FORKING_KEY, EraConfig
+from verl.utils.era_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
 from verl.utils.era_fused_head import FusedHead
 from verl.utils.era_log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
@@ -97,11 +97,15 @@ class ActorHooks:
         self._actor = actor
         self._rows, self._entropy = None, None
         self._metrics, self._below_low = {}, BelowLow()
-        if read_fraction(actor.config) != 1:
-            _require_upstream_update(actor, FORKING_KEY)
+        update = _own_update(actor)
+        forking = update if read_fraction(actor.config) != 1 else ""
+        own = {
+            "own update": update if self.config.enable else "",
+            "forking in an own update": forking,
+        }
+        refuse(VERL_0_4_1, own, f"{CONFIG_KEY}.enable=True")
         if not self.config.enable:
             return
-        _require_upstream_update(actor, f"{CONFIG_KEY}.enable")
         if not dist.is_initialized() or dist.get_rank() == 0:
             print(
                 f"ERA: {backend(get_device_name(), self.config.compile)} reads the logits",
@@ -194,13 +198,13 @@ class ActorHooks:
             return {}
         if era.schedule_steps is not None:
             era = era.at(self._steps_before())
-        if era.changes_training and self._dynamic and "multi_modal_inputs" in data.non_tensor_batch:
-            raise ValueError(
-                f"{CONFIG_KEY}.enable=True does not go together with multi-modal inputs and "
-                "actor_rollout_ref.actor.use_dynamic_bsz=True: v0.4.1 then weighs a "
-                "micro-batch by its number of keys, which ERA raises. Set use_dynamic_bsz "
-                "to False. This step's update was not begun; checkpoints are as they were."
-            )
+        images = "multi_modal_inputs" in data.non_tensor_batch
+        refuse(
+            VERL_0_4_1,
+            {"images in dynamic batches": era.changes_training and self._dynamic and images},
+            f"{CONFIG_KEY}.enable=True",
+            end="This step's update was not begun; checkpoints are as they were.",
+        )
         entropy = batch[RESPONSE_ENTROPY]
         mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
         scale = logit_scale(
@@ -444,21 +448,13 @@ class ActorHooks:
         return log_prob, original, torch.where(filtered, detached, old_log_prob), advantages
 
 
-def _require_upstream_update(actor: Any, key: str) -> None:
+def _own_update(actor: Any) -> str:
+    """The method by which a recipe replaces DataParallelPPOActor's update; "" where none does."""
     subclasses = itertools.takewhile(
         lambda cls: cls.__name__ != "DataParallelPPOActor", type(actor).__mro__
     )
-    own_updates = [
-        f"{cls.__name__}.{name}"
-        for cls in subclasses
-        for name in vars(cls)
-        if name.startswith("update_policy")
-    ]
-    if own_updates:
-        raise ValueError(
-            f"{key} needs DataParallelPPOActor's own update, but this recipe has "
-            f"{own_updates[0]}, which would silently ignore it. Set it back to its default."
-        )
+    names = (f"{cls.__name__}.{name}" for cls in subclasses for name in vars(cls))
+    return next((name for name in names if name.rpartition(".")[2].startswith("update_policy")), "")
 
 
 def _at_positions(
