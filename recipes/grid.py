@@ -30,42 +30,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from recipes import PROJECT, run_json
+from recipes import PROJECT, launch_options, run_json
+from recipes.launch_options import LaunchOptions, Refused
 from recipes.processes import process_group
 
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
 OWN = os.O_NOFOLLOW | os.O_NONBLOCK  # how they are opened
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
-
-
-class Refused(Exception):
-    """Ends the launch with its message."""
-
-
-def is_on(variable: str) -> bool:
-    return os.environ.get(variable, "") not in ("", "0")
-
-
-def list_of(variable: str, kind: Callable[[str], Any] = str) -> tuple:
-    """The words of an environment variable, each once; () if it is not set."""
-    text = os.environ.get(variable, "")
-    try:
-        return tuple(dict.fromkeys(map(kind, text.split())))
-    except ValueError:
-        raise Refused(f"{variable}={text}: one or several numbers expected.") from None
-
-
-def number(variable: str, default: Any, kind: Callable[[str], Any] = int, low: float = 1) -> Any:
-    """The number in an environment variable, at least `low`."""
-    found = list_of(variable, kind) or (default,)
-    if found != (default,) and (len(found) > 1 or not low <= found[0] < float("inf")):
-        raise Refused(f"{variable}={os.environ[variable]}: one finite number of at least {low} expected.")
-    return found[0]
-
-
-def folder(variable: str, default: Path) -> Path:
-    return Path(os.path.abspath(os.environ.get(variable) or default))
 
 
 def flag_names(words: Sequence[str]) -> list[str]:
@@ -98,6 +70,7 @@ class Host(abc.ABC):
         added: the user's flags of the script, which come last and win.
     """
 
+    launcher: ClassVar[str]  # whose options these are
     experiments: ClassVar[Mapping[str, Any]]
     root: Path  # where `script` is
     script: ClassVar[str]
@@ -112,10 +85,8 @@ class Host(abc.ABC):
 
     def __init__(self, name: str, added: Sequence[str] = ()):
         self.name, self.added = name, tuple(added)
-        python = os.environ.get("PYTHON") or sys.executable
-        # Each run starts in its own folder.
-        self.python = os.path.abspath(python) if os.sep in python else python
-        self.checkouts = folder("CHECKOUTS", PROJECT / "checkouts")
+        self.options = LaunchOptions.from_environment(self.launcher)
+        self.python, self.checkouts = self.options.python, self.options.checkouts
 
     runs: Sequence[Run]
 
@@ -259,11 +230,11 @@ def visible_gpus() -> list[str]:
 def slots(host: Host) -> list[str | None]:
     """CUDA_VISIBLE_DEVICES of each of the runs that this machine trains at the same time."""
     if not host.gpus:
-        return [None] * number("JOBS", run_json.cores())
+        return [None] * (host.options.jobs or run_json.cores())
     devices, each = visible_gpus(), int(host.gpus) or 1
     groups = [",".join(devices[at : at + each]) for at in range(0, len(devices) - each + 1, each)]
     found = groups * (int(1 / host.gpus) if host.gpus < 1 else 1)
-    return found[: number("JOBS", len(found))]
+    return found[: host.options.jobs]
 
 
 def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
@@ -316,7 +287,7 @@ def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    address = os.environ["RAY_ADDRESS"]
+    address = host.options.ray_address
     ray.init(address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="ERROR")
     interrupt_on_signals()  # ray.init installs a handler of its own
     if ray.cluster_resources().get("GPU", 0) < host.gpus:
@@ -337,18 +308,17 @@ def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[
 def slurm_script(host: Host) -> str:
     usable, _ = sort_out(host, host.runs)
     left = [str(index) for index, run in enumerate(host.runs) if run in usable and not host.is_finished(run)]
-    package = f"recipes.{Path(sys.argv[0]).parent.name}"
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=era-{host.name}",
         f"#SBATCH --array={','.join(left)}" + ("%1" if host.name in host.one_at_a_time else ""),
-        f"#SBATCH --cpus-per-task={number('CPUS_PER_RUN', host.cpus)}",
+        f"#SBATCH --cpus-per-task={host.options.cpus_per_run or host.cpus}",
         *([f"#SBATCH --gres=gpu:{max(1, int(host.gpus))}"] if host.gpus else []),
         f"#SBATCH --output={shlex.quote(str(host.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
         "#SBATCH --open-mode=append",
         "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS= PYTHON=",
         f"cd {shlex.quote(os.getcwd())}",
-        f"exec {shlex.join([host.python, '-m', package, host.name, *host.added])}",
+        f"exec {shlex.join([host.python, '-m', host.launcher, host.name, *host.added])}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -408,12 +378,11 @@ def problems(host: Host, runs: Sequence[Run]) -> list[str]:
     if not (host.root / host.script).is_file():
         apply = f"python3 apply.py apply {host.upstream} --source git --checkouts {host.checkouts}"
         found.append(f"checkout: {host.root} has no {host.script}. Run: {apply}")
-    wanted = (*host.packages, "ray") if os.environ.get("RAY_ADDRESS") else host.packages
+    wanted = (*host.packages, "ray") if host.options.ray_address else host.packages
     lacks = [name for name in wanted if find_spec(name) is None]
     if lacks:
         found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
-    elsewhere = is_on("SLURM") or os.environ.get("RAY_ADDRESS")
-    if not elsewhere and not slots(host):
+    if not (host.options.slurm or host.options.ray_address or slots(host)):
         has = f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}."
         found.append(f"{has} GPUS or GPUS_PER_RUN choose; RAY_ADDRESS or SLURM=1 train elsewhere.")
     for run in runs:
@@ -478,19 +447,20 @@ def quoted(value: str) -> str:
 
 
 def launch(host: Host) -> None:
-    """Prints, checks, submits or trains the grid, as the environment's variables say."""
+    """Prints, checks, submits or trains the grid, as the options say."""
+    options = host.options
     # argparse takes the beginning of a flag for the flag.
     own_flags = flag_names(host.own_flags)
     if own := [name for name in flag_names(host.added) if any(flag.startswith(name) for flag in own_flags)]:
         raise Refused(f"ARGS: {', '.join(own)} cannot be set here: the experiment and the variables do.")
     if not host.runs:
-        raise Refused(f"AGENT={os.environ.get('AGENT')}: {host.name} has no such run.")
-    index = number("RUN_INDEX", None, low=0)
-    if index is not None and (index >= len(host.runs) or is_on("SLURM")):
+        raise Refused(f"AGENT={' '.join(options.agents or ())}: {host.name} has no such run.")
+    index = options.run_index
+    if index is not None and (index >= len(host.runs) or options.slurm):
         raise Refused(f"RUN_INDEX={index}: one of runs 0 to {len(host.runs) - 1} expected, and no SLURM=1.")
     runs = host.runs if index is None else [host.runs[index]]
-    if is_on("DRY_RUN"):
-        print(slurm_script(host), end="") if is_on("SLURM") else print_commands(host, runs)
+    if options.dry_run:
+        print(slurm_script(host), end="") if options.slurm else print_commands(host, runs)
         return
     in_python_that_trains(host.python)
     usable, failed = sort_out(host, runs)
@@ -499,7 +469,7 @@ def launch(host: Host) -> None:
     left = [run for run in usable if not host.is_finished(run)]
     for line in (*failed, *broken_promises(host, left)):
         print(line, flush=True)
-    if is_on("CHECK_ONLY"):
+    if options.check_only:
         print(f"Nothing is missing; {len(left)} of {len(runs)} runs would start.")
         if failed:
             raise Refused(f"Runs whose folders cannot be used: {len(failed)}, which are named above.")
@@ -509,16 +479,16 @@ def launch(host: Host) -> None:
             failed.append(f"{run.name} is finished, but its {run_json.FILE} cannot be completed: {reason}")
     if left:
         host.prepare()
-    if left and is_on("SLURM"):
+    if left and options.slurm:
         submit(slurm_script(host), runs[0].folder.parent / f"{host.name}.sbatch")
     else:
         print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
-        by_ray = bool(os.environ.get("RAY_ADDRESS")) and index is None
+        by_ray = bool(options.ray_address) and index is None
         failed += train_all(host, left, by_ray) if left else []
     if failed:
         again = "The same command again skips finished runs, and resumes or starts over these."
         raise Refused(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
-    if left and is_on("SLURM"):
+    if left and options.slurm:
         return
     print("All are finished. A table of them: python -m recipes.results " + shlex.quote(str(runs[0].folder.parent)))
 
@@ -540,11 +510,18 @@ def interrupt_on_signals() -> None:
             signal.signal(each, signal.default_int_handler)
 
 
-def main(doc: str, experiments: Collection[str], start: Callable[[str, list[str]], None]) -> int:
-    """A command line: EXPERIMENT [flags of the script that trains]. start: takes these two."""
+def main(launcher: str, doc: str, experiments: Collection[str], start: Callable[[str, list[str]], None]) -> int:
+    """The command line of one of launch_options.LAUNCHERS: EXPERIMENT [flags of the script that trains].
+
+    Args:
+        start: launches the experiment with these flags.
+
+    Returns:
+        The exit code.
+    """
     name, *added = sys.argv[1:] or [""]
     if {"-h", "--help"} & {name, *added}:
-        print(f"{doc}\nEXPERIMENT: {', '.join(experiments)}")
+        print(f"{doc}\n{launch_options.help_of(launcher)}\n\nEXPERIMENT: {', '.join(experiments)}")
         return 0
     if name not in experiments:
         print(f"error: no experiment {name!r}. There are: {', '.join(experiments)}.", file=sys.stderr)

@@ -12,11 +12,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from recipes import run_json
-from recipes.grid import PROJECT, folder
+from recipes import PROJECT, launch_options, run_json
+from recipes.launch_options import LaunchOptions
 from recipes.vision.timm import summary
 
-CHECKOUTS = folder("CHECKOUTS", PROJECT / "checkouts")
+CHECKOUTS = LaunchOptions.from_environment(launch_options.RESULTS).checkouts
 FOLDERS = (PROJECT / "results/control", CHECKOUTS / "timm/output/era", CHECKOUTS / "fasttd3/output/era")
 # Columns of summary.csv and train.csv, and what the table calls them. Entropies are in nats.
 COLUMNS = {

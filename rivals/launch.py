@@ -3,20 +3,13 @@
 """python -m rivals.launch llm: trains the runs of docs/rivals/llm.md (trl.md, vision.md) by the rule written there.
 
 The same command again skips finished runs and starts interrupted ones over, except that trl's go on from a checkpoint.
-Settings come from the environment:
-
-  OUTPUT         folder of the runs: results/rivals
-  JOBS           runs at a time: as many as this machine has cores
-  CHECKOUTS      folder of apply.py's checkouts, for llm: checkouts
-  DRY_RUN=1      print the commands of the next stage and stop
-  CHECK_ONLY=1   say what is missing and stop
 """
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from recipes import PROJECT, grid
+from recipes import PROJECT, grid, launch_options
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
@@ -70,10 +63,11 @@ STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
 class Stages(grid.Host):
     """The runs of one stage, in this Python and on this machine's cores."""
 
+    launcher = launch_options.RIVALS
+
     def __init__(self, domain: str):
         super().__init__(domain)
-        self.python = sys.executable
-        self.output = grid.folder("OUTPUT", PROJECT / "results/rivals")
+        self.output = self.options.output or PROJECT / "results/rivals"
 
     def argv(self, run: grid.Run) -> list[str]:
         return [self.python, "-m", *run.command]
@@ -99,13 +93,13 @@ def start(domain: str, added: list[str]) -> None:
         host.runs = [grid.Run(host.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
         usable, failed = grid.sort_out(host, host.runs)
         left = [run for run in usable if not host.is_finished(run)]
-        if (left or failed) and grid.is_on("DRY_RUN"):
+        if (left or failed) and host.options.dry_run:
             grid.print_commands(host, host.runs)
             print("note: the runs of a next stage need these.", file=sys.stderr)
             return
         for line in (*failed, *grid.broken_promises(host, left)):
             print(line, flush=True)
-        if left and grid.is_on("CHECK_ONLY"):
+        if left and host.options.check_only:
             print(f"Nothing is missing; {len(left)} of the {len(host.runs)} runs of the next stage would start.")
             return
         if left:
@@ -117,4 +111,4 @@ def start(domain: str, added: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, STAGES, start))
+    sys.exit(grid.main(launch_options.RIVALS, __doc__, STAGES, start))

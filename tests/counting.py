@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from recipes import grid
+from recipes.launch_options import CONTROL
 
 COUNT = """
 import json, os, subprocess, sys, time
@@ -33,12 +34,13 @@ Path("run.json").write_text(json.dumps({"finished": True, "total_steps": 40}))
 
 
 class Counting(grid.Host):
+    launcher = CONTROL
     root, script, own_flags = grid.PROJECT, "tests/counting.py", ("--agent",)
 
     def __init__(self, name, added=()):
         super().__init__(name, added)
-        agents = grid.list_of("AGENT") or ("one", "two")
-        output = grid.folder("OUTPUT", Path())
+        agents = self.options.agents or ("one", "two")
+        output = self.options.output or Path.cwd()
         self.runs = [grid.Run(output / f"x-{agent}-seed1", "x", agent, 1, ("count", agent, *added)) for agent in agents]
 
     def argv(self, run):
@@ -52,4 +54,4 @@ class Counting(grid.Host):
 
 
 if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, ("counts", "forgets"), lambda name, added: grid.launch(Counting(name, added))))
+    sys.exit(grid.main(CONTROL, __doc__, ("counts", "forgets"), lambda name, added: grid.launch(Counting(name, added))))

@@ -229,9 +229,8 @@ def test_a_slurm_job_trains_the_run_of_its_index(tmp_path, monkeypatch):
     given["SBATCH_ARRAY_INX"] = "1-6%1"
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(grid.sys, "argv", [COUNTING, "counts"])
-    # The job starts `python -m recipes.<package>`, which this grid is not.
-    script = grid.slurm_script(Counting("counts")).replace("-m recipes.tests", COUNTING)
+    # The job starts the launcher, which does not know this grid.
+    script = grid.slurm_script(Counting("counts")).replace("-m recipes.control", COUNTING)
     assert "#SBATCH --array=0,1\n" in script and "gres" not in script
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     grid.submit(script, tmp_path / "a b/counts.sbatch")

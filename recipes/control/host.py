@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from recipes import grid, run_json
+from recipes import grid, launch_options, run_json
 
 CURVES = "train.csv"
 
@@ -38,6 +38,7 @@ class Part:
 class Host(grid.Host):
     """A script that writes train.csv into the folder that it is started in; run.json too, unless `record` does."""
 
+    launcher = launch_options.CONTROL
     experiments: ClassVar[dict[str, tuple[Part, ...]]]
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
     default_gpus: ClassVar[float] = 0
@@ -45,10 +46,11 @@ class Host(grid.Host):
     def __init__(self, name: str, added: Sequence[str] = ()):
         super().__init__(name, added)
         self.root = self.checkouts / self.upstream if self.upstream else grid.PROJECT
-        self.gpus = grid.number("GPUS_PER_RUN", self.default_gpus, float, low=0)
+        gpus = self.options.gpus_per_run
+        self.gpus = self.default_gpus if gpus is None else gpus
         compared = [flag for part in self.experiments[name] for agent in part.agents for flag in agent.flags]
         self.own_flags = [*compared, *self.flags("", Agent(""), 0)]
-        output = grid.folder("OUTPUT", self.default_output())
+        output = self.options.output or self.default_output()
         self.runs = self.plan(output / name if name in self.apart else output)
 
     @abc.abstractmethod
@@ -60,7 +62,7 @@ class Host(grid.Host):
 
     def plan(self, output: Path) -> list[grid.Run]:
         """Seed by seed within a part, so that the first runs already compare all agents."""
-        tasks, seeds, agents = grid.list_of("TASKS"), grid.list_of("SEED", int), grid.list_of("AGENT")
+        tasks, seeds, agents = (self.options.tasks or (), self.options.seeds, self.options.agents or ())
         known = [agent.name for part in self.experiments[self.name] for agent in part.agents]
         if unknown := [agent for agent in agents if agent not in known]:
             raise grid.Refused(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import run_json
-from recipes.grid import Host, Refused, Run, folder, list_of, number
+from recipes import launch_options, run_json
+from recipes.grid import Host, Run
+from recipes.launch_options import LaunchOptions, Refused
 from recipes.vision.experiments import (
     CIFAR10_FLAGS,
     DATA_DIRS,
@@ -26,7 +27,7 @@ from recipes.vision.experiments import (
 )
 
 SUMMARY, CHECKPOINT = "summary.csv", "last.pth.tar"
-PAPER_GPUS = 4
+PAPER_GPUS = LaunchOptions.gpus  # the default
 IMAGENET_CLASSES = 1000
 # The names under which timm looks for a split. If it finds none it silently takes the data folder.
 SPLITS = (("train", "training"), ("validation", "val", "valid", "eval", "evaluation"))
@@ -47,6 +48,7 @@ def flags_of(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Timm(Host):
+    launcher = launch_options.VISION
     experiments = EXPERIMENTS
     upstream, script = "timm", "train.py"
     packages = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub")
@@ -62,9 +64,8 @@ class Timm(Host):
         super().__init__(name, added)
         self.root = self.checkouts / "timm"
         self.experiment = self.experiments[name]
-        self.classes = number("NUM_CLASSES", None)
-        self.processes = number("GPUS", PAPER_GPUS)
-        self.runs = self.plan(folder("OUTPUT", self.root / "output/era"))
+        self.classes, self.processes = self.options.classes, self.options.gpus
+        self.runs = self.plan(self.options.output or self.root / "output/era")
         self.given = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
         self.gpus = self.processes if self.given.device.startswith("cuda") else 0
         self.cpus = self.processes * (1 + self.given.workers)
@@ -73,16 +74,16 @@ class Timm(Host):
         dataset, output = self.experiment.dataset, output / "time" if self.name == TIME else output
         aug, base = self.base_command()
         classes = ["--num-classes", str(self.classes)] if self.classes else []
-        epochs = number("EPOCHS", self.experiment.stop_after)
+        epochs = self.options.epochs or self.experiment.stop_after
         runs = []
-        for seed in list_of("SEED", int) or self.experiment.seeds:
+        for seed in self.options.seeds or self.experiment.seeds:
             for variant in self.variants():
                 parts = [dataset, f"{self.classes}classes" if classes else "", "aug" if aug else "", variant.name]
                 name = "-".join(filter(None, [*parts, f"seed{seed}"]))
                 command = (*base, *variant.flags, *classes, "--seed", str(seed), *self.added)
                 _, _, agent = name.removesuffix(f"-seed{seed}").partition("-")
                 schedule = flags_of(command[2:]).epochs
-                if os.environ.get("EPOCHS") and epochs > schedule:
+                if self.options.epochs and epochs > schedule:
                     raise Refused(
                         f"EPOCHS={epochs}: the schedule has {schedule}. ARGS='--epochs {epochs}' is a longer one."
                     )
@@ -92,25 +93,26 @@ class Timm(Host):
 
     def base_command(self) -> tuple[bool, list[str]]:
         """Whether with augmentation, and the printed command with GPUS and DATA_DIR."""
-        aug, data = self.experiment.aug, os.environ.get("DATA_DIR")
-        if aug is not None and os.environ.get("AUG"):
-            raise Refused(f"AUG={os.environ['AUG']}: the paper says whether {self.name} is with augmentation.")
+        aug, asked = self.experiment.aug, self.options.augmentation
+        if aug is not None and asked is not None:
+            raise Refused(f"AUG={asked}: the paper says whether {self.name} is with augmentation.")
         if aug is None:
-            aug = bool(number("AUG", 0, low=0))
+            aug = bool(asked)
         words = WITH_AUG if aug else WITHOUT_AUG
         script, _, data_flag, _, *flags = words
         if self.experiment.dataset == IMAGENET:
             flags = [flag for flag in flags if flag not in CIFAR10_FLAGS]
-        data = os.path.abspath(data) if data else DATA_DIRS[self.experiment.dataset]
-        return aug, [script, str(self.processes), data_flag, data, *flags]
+        data = self.options.data_dir or DATA_DIRS[self.experiment.dataset]
+        return aug, [script, str(self.processes), data_flag, str(data), *flags]
 
     def variants(self) -> list[Variant]:
-        variants, given = self.experiment.variants, list_of("H0", float)
-        if given and not any(variant.is_era for variant in variants):
-            raise Refused(f"H0={os.environ['H0']}: {self.name} trains without ERA. Use {self.name}-era.")
-        if not given:
+        variants, min_entropies = self.experiment.variants, self.options.min_entropies
+        if not min_entropies:
             return list(variants)
-        return [*(variant for variant in variants if not variant.is_era), *map(era, given)]
+        if not any(variant.is_era for variant in variants):
+            h0 = " ".join(f"{value:g}" for value in min_entropies)
+            raise Refused(f"H0={h0}: {self.name} trains without ERA. Use {self.name}-era.")
+        return [*(variant for variant in variants if not variant.is_era), *map(era, min_entropies)]
 
     def start_folder(self, run: Run) -> Path:
         return self.root

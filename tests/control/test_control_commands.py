@@ -178,7 +178,6 @@ def test_a_part_is_trained_with_its_own_tasks(monkeypatch):
 
 
 def test_slurm_script(monkeypatch):
-    monkeypatch.setattr(grid.sys, "argv", [f"{grid.PROJECT}/recipes/control/__main__.py"])
     monkeypatch.setenv("SEED", "1 2")
     script = grid.slurm_script(host("humanoidbench", "--num_envs", "64"))
     assert "#SBATCH --array=" + ",".join(map(str, range(32))) + "\n" in script and "#SBATCH --gres=gpu:1\n" in script

@@ -19,23 +19,22 @@ pytestmark = pytest.mark.rehearsal
 
 @pytest.fixture
 def grid(cluster, tmp_path):
-    """The recipes in a folder with a space, and tests/counting.py there as the grid `recipes.counts` of two runs.
+    """The recipes in a folder with a space, and tests/counting.py there in the place of recipes.control's: two runs.
 
     Its runs wait at 10 for go(). launch() starts it on the login node, as an array unless its variables say otherwise.
     """
     project = tmp_path / "a project"
     shutil.copytree(ROOT / "recipes", project / "recipes")
-    (project / "recipes/counts").mkdir()
     text, step = (ROOT / "tests/counting.py").read_text(), "    time.sleep(0.05)\n"
     assert text.count(step) == 1
     hold = f"    while count == 10 and not Path({str(project / 'go')!r}).exists():\n        time.sleep(0.1)\n"
-    text = text.replace(step, step + hold).replace("tests/counting.py", "recipes/counts/__main__.py")
-    (project / "recipes/counts/__main__.py").write_text(text)
+    text = text.replace(step, step + hold).replace("tests/counting.py", "recipes/control/__main__.py")
+    (project / "recipes/control/__main__.py").write_text(text)
     folders = [project / f"runs/x-{agent}-seed1" for agent in AGENTS]
 
     def launch(**variables):
         given = {"PYTHONPATH": str(project), "PYTHON": sys.executable, "OUTPUT": str(project / "runs"), "SLURM": "1"}
-        words = (sys.executable, "-m", "recipes.counts", "counts")
+        words = (sys.executable, "-m", "recipes.control", "counts")
         return cluster.run(*words, check=False, cwd=project, **given | variables)
 
     def submit(**variables):
