@@ -11,7 +11,7 @@ from test_trl_updates import on_two_processes
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
 
 from era.trl import EraGRPOTrainer
-from era.trl_dynamic_sampling import DynamicSamplingMixin
+from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,6 +32,12 @@ def test_groups_without_advantage_are_replaced(trainer_class, settings):
     judge = Judge()
     trainer, start = train(trainer_class, model(), reward=judge, **settings)
     assert problems(trainer, start, [trainer.seen], [judge.asked]) == []
+
+
+def test_equal_advantages_are_none_even_where_a_rounded_mean_leaves_them():
+    advantages = torch.tensor([6e-9, 6e-9, 6e-9, 0.0, 0.0, 1.2])
+    assert groups_with_advantage(advantages, 3).tolist() == [False, True]
+    assert groups_with_advantage(advantages.unsqueeze(-1).expand(6, 4), 3).tolist() == [False, True]
 
 
 def test_on_two_processes_that_share_each_group(tmp_path):
