@@ -2,8 +2,9 @@
 # Copyright 2026 The ERA overlays authors
 """Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
-A folder is found by the file that its metrics are in, and belongs to the entries whose `folder` is its name without
--seed<n>. run.json says how a training was started; recipes/run_json.py says whether all of it is there. Anything may be
+A folder is found by the file that its metrics are in. It belongs to the entries whose `folder` is `entry` in its
+run.json; without one, as in evaluations and older runs, its name without -seed<n>. run.json also says how a training
+was started; recipes/run_json.py says whether all of it is there. Anything may be
 in a folder that was copied or damaged: it is one Result, with the reason in `why`."""
 
 import hashlib
@@ -20,11 +21,14 @@ import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
 from recipes.run_json import LARGEST_NUMBER, text_of, why_not_whole
+from recipes.run_json import read as read_record
 
-APART = ("time", "alpha", "obac")  # folders that are part of their runs' names
+APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
+SET_ASIDE = "interrupted-"  # begins the names of the folders in which a launcher keeps what an earlier start has left
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
-KINDS = {"task": str, "agent": str, "seed": int, "added": list, "as_paper": bool, "modified": bool}  # in run.json
+# In run.json.
+KINDS = {"task": str, "agent": str, "entry": str, "seed": int, "added": list, "as_paper": bool, "modified": bool}
 LONGEST_LINE = 400  # characters of what a record says
 
 
@@ -132,20 +136,36 @@ def read_folder(root: Path, paper: Paper, with_modified: bool = False) -> Iterat
     """The results below a folder. Runs that are not the paper's, such as a demo's, are passed over."""
     known = wanted_of(paper)
     for folder, names, error in folders_below(root):
-        name, seed = re.fullmatch(r"(.+?)(?:-seed([0-9]+))?", folder.absolute().name or "/", re.DOTALL).groups()
-        name = f"{folder.absolute().parent.name}/{name}" if folder.absolute().parent.name in APART else name
         if error:
-            yield Result(False, name, seed and int(seed), folder, why=error)
+            yield Result(False, *named(folder), folder, why=error)
         for filename, reader in READERS.items():
-            is_evaluation = reader is evaluation
-            if filename not in names or (is_evaluation, name) not in known:
+            if filename not in names:
                 continue
-            result = Result(is_evaluation, name, seed and int(seed), folder)
+            is_evaluation = reader is evaluation
+            name, seed = named(folder) if is_evaluation else recorded(folder) or named(folder)
+            if (is_evaluation, name) not in known:
+                continue
+            result = Result(is_evaluation, name, seed, folder)
             try:
                 result.why = read(result, folder / filename, reader, known[is_evaluation, name], paper, with_modified)
             except Exception as fault:  # whatever is in one folder, the others are read
                 result.why = f"cannot be read ({type(fault).__name__}: {fault})"
             yield result
+
+
+def recorded(folder: Path) -> tuple[str, int | None] | None:
+    """The entry and the seed that run.json names; None if it names no entry."""
+    record = {} if folder.name.startswith(SET_ASIDE) else read_record(folder)
+    entry, seed = record.get("entry"), record.get("seed")
+    return (entry, seed if type(seed) is int else None) if isinstance(entry, str) and entry else None
+
+
+def named(folder: Path) -> tuple[str, int | None]:
+    """The entry and the seed that the folder is called by."""
+    folder = folder.absolute()
+    name, seed = re.fullmatch(r"(.+?)(?:-seed([0-9]+))?", folder.name or "/", re.DOTALL).groups()
+    name = f"{folder.parent.name}/{name}" if folder.parent.name in APART else name
+    return name, seed and int(seed)
 
 
 def folders_below(root: Path) -> Iterator[tuple[Path, set[str], str]]:
@@ -199,7 +219,8 @@ def why_not_used(result: Result, with_modified: bool) -> str:
     name, task, agent = result.name.rpartition("/")[2], info.get("task") or "", info.get("agent") or ""
     agent = agent if info.get("as_paper") is not None and agent != "baseline" else ""
     if info.get("host") != "verl" and not (name.startswith(task) and name.endswith(agent)):
-        return f"run.json says task {task} and agent {info.get('agent')}, and the folder's name {name}"
+        source = "the entry" if info.get("entry") else "the folder's name"
+        return f"run.json says task {task} and agent {info.get('agent')}, and {source} {name}"
     if info.get("as_paper") is False:
         added = " ".join(map(str, info.get("added") or ())) or "other settings"
         return f"was not trained as the recipe says, but with {added}"

@@ -48,7 +48,14 @@ def flag_names(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """command: the script and its flags, the same wherever it runs. steps: to train, where the launch decides that."""
+    """One training of the grid.
+
+    Attributes:
+        folder: the run's own, in which it is trained.
+        command: the script and its flags, the same wherever it runs.
+        steps: how many to train, where the launch decides that.
+        entry: what the run counts for in `make report`, for run.json; "" where that does not count it.
+    """
 
     folder: Path
     task: str
@@ -56,6 +63,7 @@ class Run:
     seed: int
     command: tuple[str, ...]
     steps: int | None = None
+    entry: str = ""
 
     @property
     def name(self) -> str:

@@ -7,6 +7,8 @@ script cannot know in the variable ERA_RUN (see `for_script`). A launcher of a s
 run.json calls the three functions itself, in the Python that trains. The fields:
 
     host, task, agent, seed   what was trained; host is the upstream, or the demo
+    entry                     what the run counts for in `make report`: the `folder` of entries of
+                              experiments.toml; null: nothing, or the folder's name says it
     command                   the script and its flags, without the folders that it is in
     added                     those flags that the user added to the recipe's; null: unknown
     as_paper                  whether it trains as the recipe does: nothing was added that changes
@@ -59,13 +61,14 @@ def begin(
     Args:
         total_steps: of the whole run; None where only the script knows.
         packages: whose versions matter.
-        known: further fields, or other values of those above: agent, added, as_paper, **code(...).
+        known: further fields, or other values of those above: agent, entry, added, as_paper, **code(...).
     """
     return {
         "host": host,
         "task": task,
         "agent": None,
         "seed": seed,
+        "entry": None,
         "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
         "added": None,
         "as_paper": None,

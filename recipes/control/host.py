@@ -51,7 +51,7 @@ class Host(grid.Host):
         compared = [flag for part in self.experiments[name] for agent in part.agents for flag in agent.flags]
         self.own_flags = [*compared, *self.flags("", Agent(""), 0)]
         output = self.options.output or self.default_output()
-        self.runs = self.plan(output / name if name in self.apart else output)
+        self.runs = self.plan(output)
 
     @abc.abstractmethod
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
@@ -79,8 +79,10 @@ class Host(grid.Host):
                         if agents and agent.name not in agents:
                             continue
                         command = (self.script, *self.flags(task, agent, seed), *part.flags, *self.added)
-                        folder = output / f"{task}-{agent.name}-seed{seed}"
-                        found.setdefault(folder, grid.Run(folder, task, agent.name, seed, command))
+                        entry = f"{task}-{agent.name}"
+                        entry = f"{self.name}/{entry}" if self.name in self.apart else entry
+                        folder = output / f"{entry}-seed{seed}"
+                        found.setdefault(folder, grid.Run(folder, task, agent.name, seed, command, entry=entry))
         return list(found.values())
 
     def problems(self) -> list[str]:
@@ -114,7 +116,7 @@ class Host(grid.Host):
     def about(self, run: grid.Run) -> dict:
         """What the launch knows of a run, for run.json."""
         as_paper = run_json.is_as_paper(self.added, self.harmless)
-        return {"agent": run.agent, "added": list(self.added), "as_paper": as_paper, **self.code()}
+        return {"agent": run.agent, "entry": run.entry, "added": list(self.added), "as_paper": as_paper, **self.code()}
 
     def code(self) -> dict:
         upstreams = (self.upstream, "humanoid-bench") if self.upstream else ("humanoid-bench",)

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Name what an LLM run lacks before it starts, and write its run.json.
 
-    python -m MODULE [--record] [--added N] CONFIG_DIR -- OVERRIDES
+    python -m MODULE [--record ENTRY] [--added N] CONFIG_DIR -- OVERRIDES
 
 MODULE is recipe.era.preflight in a patched checkout of verl 0.4.1, and recipes.llm.preflight for verl 0.9. OVERRIDES
 are the run's. It checks for what verl would silently train with, or would stop at after hours or only on the cluster,
@@ -392,10 +392,11 @@ def unquoted(word: str) -> str:
     return re.sub(r"(\\+)('|$)", lambda match: match[1][: len(match[1]) // 2] + match[2], word[1:-1])
 
 
-def write_record(config, overrides: list[str], added: int) -> None:
-    """run.json of a run that starts now, in the folder of its checkpoints.
+def write_record(config, overrides: list[str], entry: str, added: int) -> None:
+    """Write run.json of a run that starts now, in the folder of its checkpoints.
 
     Args:
+        entry: what the run counts for in `make report`.
         added: how many of the overrides, the last ones, are the user's.
     """
     users = overrides[len(overrides) - added :]
@@ -408,6 +409,7 @@ def write_record(config, overrides: list[str], added: int) -> None:
         total_steps=config.trainer.total_training_steps,
         packages=PACKAGES,
         agent=config.trainer.experiment_name,
+        entry=entry,
         command=overrides,
         added=users,
         as_paper=IS_PATCHED_CHECKOUT and run_json.is_as_paper(users, HARMLESS),
@@ -427,7 +429,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config_dir", help="the folder of era_math.yaml")
     parser.add_argument("overrides", nargs="*", help="hydra overrides of the run")
-    parser.add_argument("--record", action="store_true", help="write run.json if nothing is missing")
+    record = "write run.json, with this name of what the run counts for, if nothing is missing"
+    parser.add_argument("--record", metavar="ENTRY", help=record)
     added = "how many of the overrides, the last ones, the user has added to the recipe's"
     parser.add_argument("--added", type=int, default=0, metavar="N", help=added)
     missing = "the folder in which verl 0.4.1's checkout will be; all but its own settings is checked"
@@ -455,7 +458,7 @@ def main(arguments: list[str] | None = None) -> int:
     if found:
         print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
     elif args.record:
-        write_record(config, args.overrides, args.added)
+        write_record(config, args.overrides, args.record, args.added)
     return int(bool(found))
 
 

@@ -71,7 +71,7 @@ class Timm(Host):
         self.cpus = self.processes * (1 + self.given.workers)
 
     def plan(self, output: Path) -> list[Run]:
-        dataset, output = self.experiment.dataset, output / "time" if self.name == TIME else output
+        dataset = self.experiment.dataset
         aug, base = self.base_command()
         classes = ["--num-classes", str(self.classes)] if self.classes else []
         epochs = self.options.epochs or self.experiment.stop_after
@@ -79,16 +79,18 @@ class Timm(Host):
         for seed in self.options.seeds or self.experiment.seeds:
             for variant in self.variants():
                 parts = [dataset, f"{self.classes}classes" if classes else "", "aug" if aug else "", variant.name]
-                name = "-".join(filter(None, [*parts, f"seed{seed}"]))
+                name = "-".join(filter(None, parts))
+                entry = f"time/{name}" if self.name == TIME else name
                 command = (*base, *variant.flags, *classes, "--seed", str(seed), *self.added)
-                _, _, agent = name.removesuffix(f"-seed{seed}").partition("-")
+                _, _, agent = name.partition("-")
                 schedule = flags_of(command[2:]).epochs
                 if self.options.epochs and epochs > schedule:
                     raise Refused(
                         f"EPOCHS={epochs}: the schedule has {schedule}. ARGS='--epochs {epochs}' is a longer one."
                     )
                 steps = epochs and min(epochs, schedule)
-                runs.append(Run(output / name, dataset, agent or "baseline", seed, command, steps))
+                folder = output / f"{entry}-seed{seed}"
+                runs.append(Run(folder, dataset, agent or "baseline", seed, command, steps, entry))
         return runs
 
     def base_command(self) -> tuple[bool, list[str]]:
@@ -155,7 +157,7 @@ class Timm(Host):
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
         known = {"added": list(self.added), "as_paper": as_paper, **run_json.code(self.root)}
         packages = ("torch", "torchvision", "numpy")
-        known |= {"agent": run.agent, "command": list(run.command)}
+        known |= {"agent": run.agent, "entry": run.entry, "command": list(run.command)}
         return run_json.begin("timm", run.task, run.seed, self.epochs(run), packages, **known)
 
     def complete_record(self, run: Run) -> None:

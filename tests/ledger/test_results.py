@@ -14,8 +14,10 @@ import synthetic
 from ledger import results
 from ledger.paper import ROOT
 from ledger.verdicts import Judged
+from recipes.control import HOSTS
 from recipes.control.sac import SAC
 from recipes.llm import evaluate
+from recipes.vision.timm import Timm
 
 ERA = "HalfCheetah-v4-ppo_era-seed1"
 CIFAR = "cifar10-era0.6-seed42"
@@ -318,6 +320,34 @@ def test_what_is_not_of_the_paper_is_passed_over(paper, tmp_path):
         synthetic.control_run(tmp_path / experiment / ERA)
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     assert collect(paper, tmp_path) == []
+
+
+def test_a_run_belongs_to_the_entry_that_its_run_json_names(paper, tmp_path):
+    """Whatever its folder is called, but for the files that a launcher has set aside."""
+    known = {"entry": "HalfCheetah-v4-ppo_era", "task": "HalfCheetah-v4", "agent": "ppo_era", "seed": 1}
+    synthetic.control_run(tmp_path / "my copy", **known)
+    synthetic.control_run(tmp_path / "my copy/interrupted-1", **known)
+    synthetic.control_run(tmp_path / "HalfCheetah-v4-ppo-seed3", **{**known, "entry": "alpha/HalfCheetah-v4-ppo_era"})
+    synthetic.timm_run(tmp_path / "cifar10-aug-seed42", 3, 3)
+    record = json.loads((tmp_path / "cifar10-aug-seed42/run.json").read_text()) | {"entry": "time/cifar10-aug"}
+    (tmp_path / "cifar10-aug-seed42/run.json").write_text(json.dumps({**record, "seed": 42}))
+    found = collect(paper, tmp_path)
+    assert [(result.name, result.seed, result.why) for result in found] == [
+        ("time/cifar10-aug", 42, ""),
+        ("HalfCheetah-v4-ppo_era", 1, ""),
+    ]
+    assert found[0].values["seconds of 1,000 images"] > 0
+    synthetic.write_info(tmp_path / "my copy", **{**known, "host": "ppo", "total_steps": 10_000, "agent": "ppo"})
+    why = "run.json says task HalfCheetah-v4 and agent ppo, and the entry HalfCheetah-v4-ppo_era"
+    assert [result.why for result in collect(paper, tmp_path / "my copy")] == [why]
+
+
+@pytest.mark.parametrize("script", [*dict.fromkeys(HOSTS.values()), Timm], ids=lambda script: script.__name__)
+def test_a_launched_run_names_the_entry_that_its_folder_is_called_by(script):
+    """So that older runs, which name none, belong to the same entries."""
+    for name in script.experiments:
+        for run in script(name).runs:
+            assert results.named(run.folder) == (run.entry, run.seed)
 
 
 def test_the_repositorys_own_results_can_be_read(paper):

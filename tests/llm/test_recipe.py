@@ -487,10 +487,10 @@ def test_steps_that_verl_would_not_train_are_refused(check, tmp_path):
     "users, as_paper", [((), True), (("trainer.save_freq=5", "+data.seed=7"), True), (("+data.seed=7", "+x=1"), False)]
 )
 def test_run_json_of_a_start(check, tmp_path, users, as_paper):
-    assert check(*users, script="grpo_qwen2.5_math_7b", options=("--record", "--added", str(len(users)))) == ""
+    assert check(*users, script="grpo_qwen2.5_math_7b", options=("--record", "grpo", "--added", str(len(users)))) == ""
     record = json.loads((tmp_path / "ckpts/run.json").read_text())
     expected = {"host": "verl", "agent": "grpo_qwen2.5_math_7b", "task": "Qwen2.5-Math-7B", "total_steps": 1100}
-    expected |= {"added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
+    expected |= {"entry": "grpo", "added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
     assert expected.items() <= record.items() and len(record["command"]) == 10 + len(users)
     assert record["seed"] == (7 if users else None) and len(record["commit"]) == 40
 

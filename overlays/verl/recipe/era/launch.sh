@@ -90,7 +90,7 @@ command -v "${PYTHON}" > /dev/null || {
 # The check also writes run.json into CKPTS_DIR. Its exit code is 3 if the run has reached its last
 # step: then nothing is left to do, which is not an error.
 check=("${PYTHON}" -m "${preflight}")
-is_on "${CHECK_ONLY:-}" || check+=(--record --added "$#")
+is_on "${CHECK_ONLY:-}" || check+=(--record "${experiment}" --added "$#")
 [[ -d "${root}" ]] || check+=(--without-checkout "${root}")
 PYTHONWARNINGS=ignore "${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }
 is_on "${CHECK_ONLY:-}" || exec "${command[@]}"
