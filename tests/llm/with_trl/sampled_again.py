@@ -7,6 +7,7 @@ prints as JSON.
 """
 
 import json
+import random
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ import plain_grpo
 import tiny_grpo
 import torch
 import torch.distributed as dist
+from datasets import Dataset
 from tiny_grpo import ERA, Era, Plain
 
 from era.trl_dynamic_sampling import DynamicSamplingMixin
@@ -25,6 +27,13 @@ class DynamicPlain(DynamicSamplingMixin, Plain):
 
 class DynamicEra(DynamicSamplingMixin, Era):
     pass
+
+
+def prompts(count=64):
+    """Of several lengths, so that those of two batches are padded to the longer ones."""
+    rng = random.Random(0)
+    numbers = (rng.choice((rng.randint(1, 9), rng.randint(10, 999))) for _ in range(count))
+    return Dataset.from_dict({"prompt": [f"{number}=" for number in numbers]})
 
 
 class Judge:
@@ -102,7 +111,13 @@ def main(folder):
     torch.set_num_threads(1)
     judge = Judge()
     # Half of a group on each process
-    settings = {"ddp_backend": "gloo", "per_device_train_batch_size": 2, "max_steps": 6, **ERA}
+    settings = {
+        "ddp_backend": "gloo",
+        "per_device_train_batch_size": 2,
+        "max_steps": 6,
+        "train_dataset": prompts(),
+        **ERA,
+    }
     trainer, start = tiny_grpo.train(DynamicEra, tiny_grpo.load(folder), reward=judge, **settings)
     seen, asked = [None, None], [None, None]
     dist.all_gather_object(seen, trainer.seen)

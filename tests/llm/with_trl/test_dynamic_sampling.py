@@ -6,7 +6,7 @@ import pytest
 import tiny_grpo
 import torch
 import trl
-from sampled_again import DynamicEra, DynamicPlain, Judge, problems
+from sampled_again import DynamicEra, DynamicPlain, Judge, problems, prompts
 from test_trl_updates import on_two_processes
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
 
@@ -30,7 +30,7 @@ CASES = {
 @pytest.mark.parametrize("trainer_class, settings", CASES.values(), ids=CASES)
 def test_groups_without_advantage_are_replaced(trainer_class, settings):
     judge = Judge()
-    trainer, start = train(trainer_class, model(), reward=judge, **settings)
+    trainer, start = train(trainer_class, model(), reward=judge, train_dataset=prompts(), **settings)
     assert problems(trainer, start, [trainer.seen], [judge.asked]) == []
 
 
