@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
 
 from era.continuous import check_state_level, check_target, total_target
 from era.continuous_jax import state_level_log_std
+from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN
 
 # Settings of brax for its other distribution, and for a std that ERA's replaces.
 WITHOUT_ERA = (
@@ -128,8 +129,8 @@ def make_ppo_networks(
     preprocess_observations_fn: Callable = identity_observation_preprocessor,
     *,
     target_entropy: float,
-    log_std_min: float = -8.0,
-    log_std_max: float = 0.0,
+    log_std_min: float = LOG_STD_MIN,
+    log_std_max: float = LOG_STD_MAX,
     **settings: Any,
 ) -> ppo.PPONetworks:
     """A network_factory for brax's ppo.train, to be completed by functools.partial.
@@ -158,8 +159,8 @@ def make_sac_networks(
     preprocess_observations_fn: Callable = identity_observation_preprocessor,
     *,
     target_entropy: float,
-    log_std_min: float = -8.0,
-    log_std_max: float = 0.0,
+    log_std_min: float = LOG_STD_MIN,
+    log_std_max: float = LOG_STD_MAX,
     **settings: Any,
 ) -> sac.SACNetworks:
     """The same for brax's sac.train, whose loss keeps its learned entropy bonus beside ERA."""

@@ -10,6 +10,7 @@ and entropy_coef to 0 in PPO's.
 import torch
 from torch.distributions import Normal
 
+from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN, PPO_TARGET
 from era.gaussian_head import EraHead
 
 try:
@@ -37,9 +38,9 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
     def __init__(
         self,
         output_dim: int,
-        target_entropy: float = -0.3,
-        log_std_min: float = -8.0,
-        log_std_max: float = 0.0,
+        target_entropy: float = PPO_TARGET,
+        log_std_min: float = LOG_STD_MIN,
+        log_std_max: float = LOG_STD_MAX,
     ):
         # "log" starts the head for pre_std with weights of 0 and equal biases: all std are alike.
         super().__init__(output_dim, std_type="log")

@@ -43,6 +43,7 @@ from era.continuous_jax import (
     residual_loss,
     state_level_log_std,
 )
+from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN, SAC_TARGET
 
 MOMENTUM = 0.01  # of batch-level ERA's running average, as in the overlay of FastTD3
 # Collections of Flax that an update of the policy changes or fills.
@@ -58,9 +59,9 @@ class EraActor(nn.Module):
     net_arch: Sequence[int]
     action_dim: int
     activation_fn: Callable[[jax.Array], jax.Array] = nn.relu
-    target_entropy: float = -0.5
-    log_std_min: float = -8.0
-    log_std_max: float = 0.0
+    target_entropy: float = SAC_TARGET
+    log_std_min: float = LOG_STD_MIN
+    log_std_max: float = LOG_STD_MAX
     distribution: str = "truncated"
     layer_norm: bool = False
     learn_delta: bool = False
@@ -132,9 +133,9 @@ class EraActor(nn.Module):
 
 
 def era_actor(
-    target_entropy: float = -0.5,
-    log_std_min: float = -8.0,
-    log_std_max: float = 0.0,
+    target_entropy: float = SAC_TARGET,
+    log_std_min: float = LOG_STD_MIN,
+    log_std_max: float = LOG_STD_MAX,
     distribution: str = "truncated",
     layer_norm: bool = False,
 ) -> dict[str, Any]:

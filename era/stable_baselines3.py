@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from era.continuous import DISTRIBUTIONS, ENTROPY_CONSTANT, BoundedGaussian
+from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN, PPO_TARGET, SAC_TARGET
 from era.gaussian_head import EraHead
 
 try:
@@ -111,9 +112,9 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         action_space: spaces.Space,
         lr_schedule: Schedule,
         *args: Any,
-        target_entropy: float = -0.3,
-        log_std_min: float = -8.0,
-        log_std_max: float = 0.0,
+        target_entropy: float = PPO_TARGET,
+        log_std_min: float = LOG_STD_MIN,
+        log_std_max: float = LOG_STD_MAX,
         use_sde: bool = False,
         **kwargs: Any,
     ):
@@ -254,9 +255,9 @@ class EraSACPolicy(SACPolicy):
         action_space: spaces.Box,
         lr_schedule: Schedule,
         *args: Any,
-        target_entropy: float = -0.5,
-        log_std_min: float = -8.0,
-        log_std_max: float = 0.0,
+        target_entropy: float = SAC_TARGET,
+        log_std_min: float = LOG_STD_MIN,
+        log_std_max: float = LOG_STD_MAX,
         distribution: str = "truncated",
         use_sde: bool = False,
         **kwargs: Any,

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import LARGEST_NUMBER, text_of, why_not_whole
+from recipes.run_json import LARGEST_NUMBER, complete_lines, text_of, why_not_whole
 from recipes.run_json import read as read_record
 
 APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
@@ -264,11 +264,6 @@ def one_line(text: object) -> str:
 # ------------------------------------------------------------------------------------------------------------ the files
 
 
-def whole_lines(text: str) -> list[str]:
-    """Without an unfinished last line, which the run is still writing or left when it was killed."""
-    return text[: text.rfind("\n") + 1].splitlines()
-
-
 def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]], first: int, last: int) -> None:
     """Makes curves of the values that were written: by metric and step, as text or numbers. A curve is left out if one
     of its values is not a finite number, because the run diverged, or if it lacks a step.
@@ -303,7 +298,7 @@ def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int
     """The metrics' columns over the column `step` plus `first`. An empty cell is skipped; "nan" is not. Where a resumed
     training wrote a step again, the last value counts."""
     text = text.replace("\r\n", "\n")  # as FastTD3 ends its lines
-    header, _, body = text[: text.rfind("\n") + 1].partition("\n")
+    header, _, body = complete_lines(text).partition("\n")
     names = header.split(",")
     if names[0] != step or len(set(names)) < len(names):
         raise ValueError("the header is not a run's")
@@ -326,7 +321,7 @@ def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     times = "timing_s/old_log_prob"
     written: dict[str, dict[int, float | None]] = {}
     steps = set()
-    for line in whole_lines(text):
+    for line in complete_lines(text).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

@@ -331,6 +331,11 @@ def text_of(file: Path) -> str:
         raise _Fault(f"{file.name} is not text") from None
 
 
+def complete_lines(text: str) -> str:
+    """The text without an unfinished last line, which is still being written or was cut by a kill."""
+    return text[: text.rfind("\n") + 1]
+
+
 def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(text_of(file))

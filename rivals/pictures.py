@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from demo.runner import colors
 from ledger.statistics import mean_curve
 from rivals import llm, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
@@ -26,31 +27,31 @@ matplotlib.rcParams.update(
 )
 # Dark to light; ERA and GRPO stand out in black and white too.
 STYLES = {
-    "grpo": {"color": "black", "linestyle": (0, (4, 3)), "zorder": 3},
-    "era": {"color": "#2b7bba", "linewidth": 2.5, "marker": "o"},
-    "adaptive": {"color": "#d1611a", "marker": "s"},
-    "adaptive-mean": {"color": "#e8a06b", "marker": "D"},
-    "bonus": {"color": "#5f8f3e", "marker": "^"},
-    "kl": {"color": "#8b5fa8", "marker": "v"},
-    "hotter": {"color": "0.6", "marker": "x"},
-    "clip-higher": {"color": "#a33b3b", "marker": "P"},
-    "clip-cov": {"color": "#2f9c95", "marker": "*"},
-    "kl-cov": {"color": "#b59a1f", "marker": "h"},
+    "grpo": {"color": colors.BASELINE, "linestyle": (0, (4, 3)), "zorder": 3},
+    "era": {"color": colors.ERA, "linewidth": 2.5, "marker": "o"},
+    "adaptive": {"color": colors.ORANGE, "marker": "s"},
+    "adaptive-mean": {"color": colors.LIGHT_ORANGE, "marker": "D"},
+    "bonus": {"color": colors.GREEN, "marker": "^"},
+    "kl": {"color": colors.PURPLE, "marker": "v"},
+    "hotter": {"color": colors.GREY, "marker": "x"},
+    "clip-higher": {"color": colors.DARK_RED, "marker": "P"},
+    "clip-cov": {"color": colors.TEAL, "marker": "*"},
+    "kl-cov": {"color": colors.OCHRE, "marker": "h"},
 }
 ARM_COLORS = {
-    "ppo": "black",
-    "ppo_no_bonus": "0.6",
-    "ppo_era": "#2b7bba",
-    "ppo_era_0.3": "#8b5fa8",
-    "ppo_constant": "#d1611a",
-    "ppo_parameter": "#5f8f3e",
-    "ppo_head": "#b59a1f",
-    "eapo_3m": "#a33b3b",
-    "sac": "black",
-    "sac_era": "#2b7bba",
-    "obac": "#d1611a",
-    "obac-reward": "#5f8f3e",
-    "obac_era": "#8b5fa8",
+    "ppo": colors.BASELINE,
+    "ppo_no_bonus": colors.GREY,
+    "ppo_era": colors.ERA,
+    "ppo_era_0.3": colors.PURPLE,
+    "ppo_constant": colors.ORANGE,
+    "ppo_parameter": colors.GREEN,
+    "ppo_head": colors.OCHRE,
+    "eapo_3m": colors.DARK_RED,
+    "sac": colors.BASELINE,
+    "sac_era": colors.ERA,
+    "obac": colors.ORANGE,
+    "obac-reward": colors.GREEN,
+    "obac_era": colors.PURPLE,
 }
 # title: task, setting of ERA
 EXAMPLES = {
@@ -94,10 +95,10 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
     for (method, values), axis in zip(methods.items(), axes):
         for place, setting in enumerate(values):
             found = seeds.response_entropy["chain", method, setting]
-            axis.plot([place] * len(found), found, "o", color="black", alpha=0.5)
+            axis.plot([place] * len(found), found, "o", color=colors.BASELINE, alpha=0.5)
             if method in ("era", "adaptive"):  # adaptive-mean's target is of another entropy
                 target = float(setting) * llm.START["chain"][0]
-                axis.plot([place - 0.4, place + 0.4], [target] * 2, color="#2b7bba", linewidth=2)
+                axis.plot([place - 0.4, place + 0.4], [target] * 2, color=colors.ERA, linewidth=2)
         axis.set_xticks(range(len(values)), values, fontsize=7)
         axis.set_xlim(-0.5, len(values) - 0.5)
         title, label = llm.METHODS[method].title.split(", ")
@@ -120,7 +121,7 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
             column[0].plot(run.step, run.response_entropy, **look)
             column[2].plot(run.step, run.reward, **look)
         column[0].axhline(bound, color="0.5", linewidth=0.8, label="omega_low")
-        for name, color in (("low_fraction", "#d1611a"), ("scaled_token_fraction", "#5f8f3e")):
+        for name, color in (("low_fraction", colors.ORANGE), ("scaled_token_fraction", colors.GREEN)):
             column[1].plot(run.step, run[name], color=color, label=f"era/{name}")
         column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
         column[2].set_xlabel("step")
@@ -199,7 +200,7 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
     for images, axis in zip((vision.TEST, vision.SHIFTED), axes):
         for (arm, found), height in zip(fresh.items(), heights):
             values = found["nll", images]
-            color = "#2b7bba" if vision.ARMS[arm] == "era" else "black"
+            color = colors.ERA if vision.ARMS[arm] == "era" else colors.BASELINE
             axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
             axis.plot(values.mean(), height, "|", color=color, markersize=14, markeredgewidth=2)
         axis.axvline(fresh[reference]["nll", images].mean(), color="0.7", linewidth=1, zorder=0)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
+from era.gaussian_defaults import PPO_TARGET, SAC_TARGET
 from recipes import PROJECT
 from rivals import llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
@@ -352,16 +353,16 @@ def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
 WINDOW = 10  # evaluations at the end of PPO's trainings
 ARMS = {
     "ppo": "upstream's parameter, from 1, with the entropy bonus (PPO)",
-    "ppo_era": "ERA, H0 = -0.3 (PPO-ERA)",
-    "ppo_era_0.3": "ERA, H0 = +0.3",
-    "ppo_constant": "the constant that has -0.3",
+    "ppo_era": f"ERA, H0 = {PPO_TARGET} (PPO-ERA)",
+    "ppo_era_0.3": f"ERA, H0 = {-PPO_TARGET:+}",
+    "ppo_constant": f"the constant that has {PPO_TARGET}",
     "ppo_parameter": "upstream's parameter, from that constant, without bonus",
     "ppo_head": "ERA's layer without ERA, from that constant",
 }
 TARGETS = {
     "ppo_era_-2.0": "-2.0 (0.03)",
-    "ppo_era": "-0.3 (0.18), the paper's",
-    "ppo_era_0.3": "+0.3 (0.33)",
+    "ppo_era": f"{PPO_TARGET} (0.18), the paper's",
+    "ppo_era_0.3": f"{-PPO_TARGET:+} (0.33)",
     "ppo_era_1.0": "+1.0 (0.66)",
     "ppo": "none: PPO, from 1.4 (1) on",
 }
@@ -373,7 +374,6 @@ EAPO = {
 }
 EAPO_SEEDS = (1, 2, 3)
 ALPHA = {"sac": "SAC, alpha from 1", "sac-alpha_0.01": "SAC, alpha from 0.01", "sac_era": "SAC-ERA, delta = 0"}
-ALPHA_TARGET = -0.5  # nats per dimension, of all three
 OBAC = {
     "sac": "SAC",
     "obac": "OBAC",
@@ -462,7 +462,7 @@ def alpha_table() -> str:
         runs = curves("alpha", agent)
         thirds = [rows[rows.global_step > rows.global_step.iloc[-1] * 2 / 3] for rows in runs]
         entropies = ["buffer_entropy_per_dim", "entropy_per_dim"]
-        farthest = [max((rows[name] - ALPHA_TARGET).abs().max() for rows in thirds) for name in entropies]
+        farthest = [max((rows[name] - SAC_TARGET).abs().max() for rows in thirds) for name in entropies]
         cells = [joined((rows[name].mean() for rows in thirds), ".2f") for name in entropies]
         cells.append("; ".join(f"{value:.2f}" for value in farthest))
         cells.append(joined((rows.min_entropy_per_dim.min() for rows in thirds), ".1f"))

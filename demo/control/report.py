@@ -7,16 +7,16 @@ from pathlib import Path
 import pandas
 
 from demo.control.settings import CURVES_FILE, DIMENSIONS, ERA, FLAGS, LEARNED, NAMES, TARGET_ENTROPY, TASK, Run
-from demo.runner import tables
+from demo.runner import colors, tables
 
 ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
 LAST = 3  # evaluations, whose mean is the return at the end
 DECIMALS = {"return": 0, "H min": 2, "H end": 2, "margin": 4, "delta": 2}
 STYLES = {
-    "FastTD3": dict(color="black", linestyle=(0, (4, 2)), linewidth=1.6, zorder=4),
-    "FastTD3 no delay": dict(color="#8e4fae", linestyle=(0, (2, 1)), linewidth=1.8, zorder=4),
-    "ERA": dict(color="#2b7bba", linestyle="-", linewidth=2.4, zorder=3),
-    "ERA+delta": dict(color="#d9730d", linestyle=(0, (5, 1, 1, 1)), linewidth=2, zorder=5),
+    "FastTD3": dict(color=colors.BASELINE, linestyle=(0, (4, 2)), linewidth=1.6, zorder=4),
+    "FastTD3 no delay": dict(color=colors.PURPLE, linestyle=(0, (2, 1)), linewidth=1.8, zorder=4),
+    "ERA": dict(color=colors.ERA, linestyle="-", linewidth=2.4, zorder=3),
+    "ERA+delta": dict(color=colors.ORANGE, linestyle=(0, (5, 1, 1, 1)), linewidth=2, zorder=5),
 }
 
 
@@ -60,6 +60,6 @@ def end(runs: list[Run], out: Path) -> None:
     }
     figure, axes = tables.picture(curves, "global_step", titles, STYLES)
     for axis in axes[1:]:
-        axis.axhline(h0, color="#b02a2a", linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {h0:g}")
+        axis.axhline(h0, color=colors.BOUND, linewidth=4, alpha=0.4, zorder=1, label=f"H0 = {h0:g}")
     tables.save(figure, out / "curves.png", f"{TASK}, FastTD3's train.py on a CPU, seed {seeds}")
     tables.print_end(tables.rows_and_means(table, DECIMALS), held(table), out / "curves.png", out / "runs.csv")

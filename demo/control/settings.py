@@ -4,10 +4,12 @@
 
 from dataclasses import dataclass
 
+from era.gaussian_defaults import SAC_TARGET
+
 TASK = "HalfCheetah-v5"
 DIMENSIONS = 6  # of its action
 LOG_INTERVAL = 100  # steps: train.py's
-TARGET_ENTROPY = -0.5  # H0 per action dimension, nats
+TARGET_ENTROPY = SAC_TARGET  # H0 per action dimension, nats
 CURVES_FILE = "curves.csv"
 
 # What differs from train.py's defaults, and three defaults that docs/demos.md mentions: std_min, std_max and H0.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 
 from demo.llm import chain, config
-from demo.runner.training import complete_lines
+from demo.runner.training import written
 
 METRICS_FILE = "metrics.jsonl"
 # column: verl's metric
@@ -27,7 +27,7 @@ METRICS = {
 
 def metrics(run: Path) -> pandas.DataFrame:
     """A row for each step that verl has logged so far; its null is NaN. The first validation has no row."""
-    lines = [json.loads(line) for line in complete_lines(run / METRICS_FILE).splitlines()]
+    lines = [json.loads(line) for line in written(run / METRICS_FILE).splitlines()]
     logged = pandas.DataFrame(
         [{"step": line["step"], **line["data"]} for line in lines], columns=["step", *METRICS.values()]
     )
@@ -77,7 +77,7 @@ def why_not_whole(run: Path, steps: int) -> str:
     if not validations:
         return "has no validation"
     for dump, answers in wanted.items():
-        found = complete_lines(dump).count("\n")
+        found = written(dump).count("\n")
         if found != answers:
             return f"has {found} of {answers} answers in {dump.relative_to(run)}"
     return ""

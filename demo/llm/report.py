@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas
 
 from demo.llm import config, curves
-from demo.runner import tables
+from demo.runner import colors, tables
 from demo.runner.training import run_json
 
 LAST = 10  # steps that a "last" value is averaged over
 # Dashes on top of a wider line: where the curves coincide both are seen.
 STYLES = {
-    "GRPO": dict(color="black", linestyle=(0, (4, 3)), linewidth=1.2, zorder=4),
-    "ERA": dict(color="#4a90d0", linewidth=3, zorder=3),
+    "GRPO": dict(color=colors.BASELINE, linestyle=(0, (4, 3)), linewidth=1.2, zorder=4),
+    "ERA": dict(color=colors.ERA, linewidth=3, zorder=3),
 }
 
 

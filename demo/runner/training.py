@@ -135,13 +135,12 @@ def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
     tqdm.write(f"{training.label}: {seconds:.0f} s, {training.show(rows)}")
 
 
-def complete_lines(file: Path) -> str:
-    """The text of a file that another process is writing, without an unfinished last line."""
-    text = file.read_text() if file.exists() else ""
-    return text[: text.rfind("\n") + 1]
+def written(file: Path) -> str:
+    """The complete lines of a file that another process is writing; "" before it is there."""
+    return run_json.complete_lines(file.read_text()) if file.exists() else ""
 
 
 def csv_rows(file: Path) -> pandas.DataFrame:
     """The complete rows of a CSV file that another process is writing."""
-    text = complete_lines(file)
+    text = written(file)
     return pandas.read_csv(io.StringIO(text)) if text else pandas.DataFrame()

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pandas
 
-from demo.runner import tables
+from demo.runner import colors, tables
 from demo.trl.settings import ANSWERS, ARMS, BOUNDS, STEPS_FILE, VALIDATED, VALIDATION_FILE, Settings
 
 # The measures on the screen, with their decimals.
 SHOWN = {"reward": 2, "pass@8": 2, "distinct right of 8": 2, "H_resp": 2, "scaled by ERA": 2, "s a step": 1}
 STYLES = {
-    ARMS["grpo"]: dict(color="black", linestyle=(0, (4, 3)), linewidth=1.2, zorder=4),
-    ARMS["era"]: dict(color="#4a90d0", linewidth=3, zorder=3),
-    ARMS["adaptive"]: dict(color="#c46a1c", linestyle=":", linewidth=2, zorder=5),
+    ARMS["grpo"]: dict(color=colors.BASELINE, linestyle=(0, (4, 3)), linewidth=1.2, zorder=4),
+    ARMS["era"]: dict(color=colors.ERA, linewidth=3, zorder=3),
+    ARMS["adaptive"]: dict(color=colors.ORANGE, linestyle=":", linewidth=2, zorder=5),
 }
 LAST = 4  # steps whose mean H_resp the table has
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas
 
-from demo.runner import tables
+from demo.runner import colors, tables
 from demo.vision.settings import BASELINE, EPOCHS_FILE, MODEL, OFF, ON, Run
 
 ROUNDING = 1e-6  # of an entropy that comes from fp32 logits, nats
@@ -22,8 +22,8 @@ SHOWN = {
 }
 # The arms differ in line style, not in colour alone; dashes over a wider line show both where they agree.
 STYLES = {
-    BASELINE: dict(color="black", linestyle=(0, (4, 2)), linewidth=1.4, zorder=4),
-    ON: dict(color="#2b7bba", linewidth=2.6, zorder=3),
+    BASELINE: dict(color=colors.BASELINE, linestyle=(0, (4, 2)), linewidth=1.4, zorder=4),
+    ON: dict(color=colors.ERA, linewidth=2.6, zorder=3),
 }
 
 
@@ -53,7 +53,7 @@ def end(runs: list[Run], era, out: Path) -> None:
     table.to_csv(out / "runs.csv", index=False)
     titles = {SMALLEST: f"{SMALLEST} (validation)", "top-1, %": "top-1, % (validation)"}
     figure, axes = tables.picture(epochs, "epoch", titles, STYLES)
-    axes[0].axhline(era.floor, color="#b02a2a", linestyle="-.", label=f"ERA's floor, {era.floor:.4f}")
+    axes[0].axhline(era.floor, color=colors.BOUND, linestyle="-.", label=f"ERA's floor, {era.floor:.4f}")
     axes[0].axhline(era.min_entropy, color="0.45", linestyle=":", label=f"H0 = {era.min_entropy:g}")
     axes[0].set_ylim(bottom=min(0, era.min_entropy))
     tables.save(figure, out / "entropy.png", f"{MODEL}, seed {', '.join(map(str, epochs['seed'].unique()))}")

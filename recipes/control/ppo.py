@@ -2,9 +2,11 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with PPO and PPO-ERA in the code it names, DRL-code-pytorch, and control arms it lacks."""
 
+import math
 import zipfile
 from pathlib import Path
 
+from era.gaussian_defaults import PPO_TARGET
 from recipes.control.host import CURVES, Agent, Host, Part
 from recipes.grid import Run
 
@@ -13,10 +15,10 @@ CHEETAH = TASKS[:1]
 FIVE_SEEDS, TEN_SEEDS = tuple(range(1, 6)), tuple(range(1, 11))
 
 NO_BONUS = ("--entropy_coef", "0")  # under ERA its gradient is 0 unless ln sigma is clipped
-# ln sigma of a Gaussian with -0.3 nats per dimension, ERA's mean: -0.3 - ln sqrt(2 pi e)
-LOW_NOISE = ("--log_std_init", "-1.71894", *NO_BONUS)
+# The sigma of a Gaussian that has ERA's target: ln sigma = -0.3 - ln sqrt(2 pi e)
+LOW_NOISE = ("--log_std_init", f"{PPO_TARGET - math.log(2 * math.pi * math.e) / 2:.5f}", *NO_BONUS)
 BASELINE = Agent("ppo")
-PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", "-0.3", *NO_BONUS))
+PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", str(PPO_TARGET), *NO_BONUS))
 # The two values of EAPO's authors for MuJoCo, chosen before the runs.
 EAPO_FLAGS = ("--eapo_tau", "0.02", "--eapo_lambda", "0.001", *NO_BONUS)
 EAPO = Agent("eapo", (*EAPO_FLAGS, "--max_train_steps", "4000000"))
@@ -25,7 +27,7 @@ CONTROLS = (
     Agent("ppo_head", ("--std", "head", *LOW_NOISE)),
     Agent("ppo_parameter", ("--std", "parameter", *LOW_NOISE)),
     # The paper's listing adds h_0 where its equation subtracts: read literally, -0.3 gives this target.
-    Agent("ppo_era_0.3", ("--std", "era", "--era_target", "0.3", *NO_BONUS)),
+    Agent("ppo_era_0.3", ("--std", "era", "--era_target", str(-PPO_TARGET), *NO_BONUS)),
 )
 # Not the paper's targets: the noise of a nearly deterministic policy, and two thirds of PPO's initial noise.
 MIS_SET = tuple(

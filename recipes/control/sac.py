@@ -25,7 +25,7 @@ OBAC, OBAC_ERA = Agent("obac", ("--obac", "soft")), Agent("obac_era", ("--obac",
 # OBAC-ERA changes two things at once. In this arm neither value includes entropy, but the policy's is that of critics
 # which the policy does not maximise.
 OBAC_REWARD = Agent("obac-reward", ("--obac", "reward"))
-# Fig. ablation_entropy names no targets: round values around the paper's own, -0.5, which BASELINE and ERA have.
+# Fig. ablation_entropy names no targets: round values around the paper's own, SAC_TARGET, which BASELINE and ERA have.
 TARGETS = ("-0.25", "-0.75", "-1.0")
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from era.gaussian_defaults import SAC_TARGET
 from recipes import run_json
 from recipes.control import environments
 from recipes.control.host import CURVES
 
-TARGET = -0.5  # nats per action dimension, for SAC's alpha and for ERA
-LOG_STD_RANGE = (-8.0, 0.0)  # ERA's
 COLUMNS = (
     *("global_step", "eval_avg_return", "seconds", "cpu_seconds"),
     # nats, of the policy bounded to [-1, 1]: in the newest states, and in those of the replay buffer
@@ -48,7 +47,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--eval_episodes", type=int, default=10)
     add("--action_repeat", type=int, default=1)
     add("--no_termination", action="store_true", help="episodes end at their limit of steps alone")
-    add("--target_entropy", type=float, default=TARGET, help="H0 per action dimension, in nats")
+    add("--target_entropy", type=float, default=SAC_TARGET, help="H0 per action dimension, in nats")
     add("--alpha_init", type=float, default=1.0, help="SAC's; 0: no entropy term at all")
     add("--era", action="store_true", help="SAC-ERA")
     add("--distribution", choices=("truncated", "tanh"), default="truncated", help="with --era")
@@ -105,7 +104,7 @@ def make_model(arguments: argparse.Namespace):
     env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
     policy_kwargs = {"net_arch": [arguments.width] * 2, "layer_norm": True}
     if arguments.era:
-        policy_kwargs |= era_actor(arguments.target_entropy, *LOG_STD_RANGE, arguments.distribution)
+        policy_kwargs |= era_actor(arguments.target_entropy, distribution=arguments.distribution)
         kind = partial(EraSAC, learn_delta=arguments.learn_delta, level=arguments.level)
         if arguments.obac:  # the same actor and, with a constant delta, the same loss
             kind = partial(OBAC, switch=arguments.obac, ent_coef=0.0)

@@ -192,9 +192,8 @@ class Timm(Host):
 def summary(folder: Path) -> list[dict[str, str]]:
     """The rows of summary.csv by epoch. A resumed train.py repeats the header, and an epoch: the later row counts."""
     file = folder / SUMMARY
-    text = file.read_text() if file.is_file() else ""
-    whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line short
-    rows = {int(row["epoch"]): row for row in csv.DictReader(whole) if row["epoch"].isdecimal()}
+    lines = run_json.complete_lines(file.read_text()).splitlines() if file.is_file() else ()
+    rows = {int(row["epoch"]): row for row in csv.DictReader(lines) if row["epoch"].isdecimal()}
     return [rows[epoch] for epoch in sorted(rows)]
 
 
