@@ -3,6 +3,8 @@
 """ERA as a plug-in of Axolotl's GRPO; docs/llm/axolotl.md shows the YAML that switches it on.
 
 Axolotl's GRPO trainer is derived from TRL's and leaves its loss alone, so era.trl does the work.
+Here are the plug-in's fields, the check of the user's file, and the choice of the trainer; what is
+refused is declared in era/refusals.py.
 """
 
 import dataclasses
@@ -19,12 +21,12 @@ from era.refusals import AXOLOTL
 from era.trl import EraGRPOConfig, EraMixin
 
 _PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
-_FIELDS = [one for one in dataclasses.fields(EraGRPOConfig) if one.name.startswith("era_")]
-_NAMES = [one.name for one in _FIELDS]
+_FIELDS = [field for field in dataclasses.fields(EraGRPOConfig) if field.name.startswith("era_")]
+_NAMES = [field.name for field in _FIELDS]
 
 # What Axolotl keeps of a YAML file: it drops every other key without a word.
 EraArgs = pydantic.create_model(
-    "EraArgs", **{one.name: (Optional[one.type], None) for one in _FIELDS}
+    "EraArgs", **{field.name: (Optional[field.type], None) for field in _FIELDS}
 )
 
 
@@ -52,9 +54,9 @@ def __getattr__(name: str) -> type:
 
 
 def _misplaced(group: Any, path: str = "") -> Iterator[str]:
-    """Keys that look like ERA's and are not its fields at the top of the file."""
-    for one in group if isinstance(group, list) else [group]:
-        for name, value in one.items() if isinstance(one, Mapping) else ():
+    """A sentence for each key that looks like ERA's and is not a field of its at the file's top."""
+    for part in group if isinstance(group, list) else [group]:
+        for name, value in part.items() if isinstance(part, Mapping) else ():
             bare = not path and f"era_{name}" in _NAMES
             near = difflib.get_close_matches(str(name), _NAMES, 1, 0.8)
             if (bare or near or looks_like_era(str(name))) and (path or name not in _NAMES):
@@ -64,18 +66,18 @@ def _misplaced(group: Any, path: str = "") -> Iterator[str]:
 
 
 def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
-    """Raises ValueError for values of another type or out of range, all of them, by name."""
-    given = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
-    numbers = [one.name for one in _FIELDS if one.type is not bool]
-    if wrong := [name for name in numbers if isinstance(given.get(name), bool)]:
+    """ERA's configuration. Raises ValueError for values of another type or out of range."""
+    values = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
+    numbers = [field.name for field in _FIELDS if field.type is not bool]
+    if wrong := [name for name in numbers if isinstance(values.get(name), bool)]:
         raise ValueError(f"{', '.join(wrong)}: expected a number.")  # pydantic takes true for 1
-    parsed = EraArgs(**given).model_dump(exclude_none=True)
-    values = {name.removeprefix("era_"): value for name, value in parsed.items()}
-    return EraConfig(**values, prefix="era_")
+    parsed = EraArgs(**values).model_dump(exclude_none=True)
+    fields = {name.removeprefix("era_"): value for name, value in parsed.items()}
+    return EraConfig(**fields, prefix="era_")
 
 
 class EraPlugin(BasePlugin):
-    """Axolotl's `plugins: [era.axolotl.EraPlugin]`, with EraGRPOConfig's fields in the YAML."""
+    """The plug-in that a YAML file of Axolotl's lists in `plugins`, with EraGRPOConfig's fields."""
 
     def register(self, cfg: dict) -> None:
         """Check the file as the user wrote it, and choose the trainer with ERA.
@@ -91,20 +93,20 @@ class EraPlugin(BasePlugin):
             problems.append(f"plugins names {_PLUGIN} more than once.")
         if cfg.get("era_enable") is None:
             problems.append("era_enable is missing: set it to true, or to false for no ERA.")
+        enable = bool(cfg.get("era_enable"))
         try:
             enable = _config_of(cfg).enable
         except ValueError as error:
             problems.append(str(error))
-            enable = cfg.get("era_enable")
         trl = cfg.get("trl") or {}
         rl, ranks = cfg.get("rl"), cfg.get("context_parallel_size") or 1
-        present = enable and {
+        present = {
             "rl": rl not in ("grpo", "gdpo") and f"rl={rl}",
             "context parallelism": ranks > 1 and f"context_parallel_size={ranks}",
             "async_prefetch": trl.get("async_prefetch"),
             "use_data_producer": trl.get("use_data_producer"),
         }
-        refuse(AXOLOTL, present or {}, "era_enable=True", problems)
+        refuse(AXOLOTL, present if enable else {}, "era_enable=True", problems)
         if enable:
             cfg["trainer_cls"] = cfg.get("trainer_cls") or _TRAINER
 

@@ -331,12 +331,12 @@ def refuse_elsewhere(config: Mapping[str, Any]) -> None:
                 continue
             if name in places or beside or looks_like_era(str(name)):
                 yield f"{key} would be ignored: its place is {place}."
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, Mapping):
-                    yield from search(one, f"{key}.")
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, Mapping):
+                    yield from search(part, f"{key}.")
 
-    if found := list(search(config, "")):
-        raise ValueError("\n".join([*found, "Nothing was started."]))
+    if misplaced := list(search(config, "")):
+        raise ValueError("\n".join([*misplaced, "Nothing was started."]))
 
 
 def refuse(
@@ -472,7 +472,7 @@ def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
 
 
 def announce(era: EraConfig, always: bool = True) -> None:
-    """Says on stderr whether ERA is on, and its fields.
+    """Say on stderr whether ERA is on, and its fields.
 
     Args:
         era: the configuration.

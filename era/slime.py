@@ -4,7 +4,8 @@
 
 slime's own policy loss runs on scaled logits. With one update a rollout its ratio is 1, so the
 log-probs that slime made before are left out, and the entropies of this update are those of the
-policy that they stand for.
+policy that they stand for. Advantages, masks, clipping and aggregation are slime's; what is refused
+is declared in era/refusals.py.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
 
 
 def config_of(args: Any) -> EraConfig:
-    """ERA's settings: the group `era` in the file of --custom-config-path.
+    """ERA's settings, from the group `era` in the file of --custom-config-path.
 
     Raises:
         ValueError: there is no such group; a key that ERA does not have, or one outside the group;
@@ -33,14 +34,13 @@ def config_of(args: Any) -> EraConfig:
             f"era is {group!r}; era.slime.loss expects a group, as era: {{enable: true}}, in "
             "the file of --custom-config-path. Nothing was trained."
         )
-    wrong = [
+    problems = [
         f"era.{name} is not a setting of ERA's; they are {', '.join(_FIELDS)}."
         for name in group.keys() - _FIELDS
     ]
     outside = [name for name in vars(args) if name in _FIELDS or name.startswith(("era_", "era."))]
-    wrong += [f"{name} would be ignored: it belongs into the group era." for name in outside]
-    if wrong:
-        raise ValueError("\n".join([*sorted(wrong), "Nothing was trained."]))
+    problems += [f"{name} would be ignored: it belongs into the group era." for name in outside]
+    refuse(SLIME, {}, "era.enable=True", sorted(problems))
     era = EraConfig(**group, prefix="era.")
     if era.enable:
         values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}

@@ -9,8 +9,10 @@
 
 or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own command `trl grpo`.
 
-Losses, clipping, advantages and corrections stay TRL's. Where TRL asks for log-probs of its policy,
-the mixin gives it those of the policy that ERA has transformed (era/language.py).
+Where TRL asks for log-probs of the policy that it trains, EraMixin gives it those of the policy
+that ERA has transformed (era/language.py). It leaves out everything else: sampling, rewards,
+advantages, losses, clipping, corrections and evaluation are TRL's own. What is refused is declared
+in era/refusals.py, and dynamic sampling is in era/trl_dynamic_sampling.py.
 """
 
 import copy
@@ -66,15 +68,16 @@ OVERRIDDEN = (
 
 
 def _version(text: str) -> tuple[int, ...]:
+    """The first three numbers of a release, which compare as releases do."""
     return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
-def _is_of_trl(one: Callable) -> bool:
-    return one.__module__.partition(".")[0] == "trl"
+def _is_of_trl(method: Callable) -> bool:
+    return method.__module__.partition(".")[0] == "trl"
 
 
 def check_trl(installed: str, trainer: type) -> None:
-    """Check that ERA's methods fit this TRL. Warns of a release newer than NEWEST.
+    """Check that ERA's methods fit the installed TRL, and warn of a release newer than NEWEST.
 
     Args:
         installed: TRL's version.
@@ -87,9 +90,10 @@ def check_trl(installed: str, trainer: type) -> None:
     version, oldest, newest = map(_version, (installed, OLDEST, NEWEST))
     if version < oldest:
         raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
-    found = [trainer, *(getattr(trainer, n) for n in OVERRIDDEN if hasattr(trainer, n))]
-    if others := sorted({one.__module__ for one in found if not _is_of_trl(one)}):
-        by = ", ".join(others)  # Unsloth's is a module that it has written: UnslothGRPOTrainer
+    methods = [getattr(trainer, name) for name in OVERRIDDEN if hasattr(trainer, name)]
+    replaced = [part for part in (trainer, *methods) if not _is_of_trl(part)]
+    if modules := sorted({part.__module__ for part in replaced}):
+        by = ", ".join(modules)  # Unsloth's is a module that it has written: UnslothGRPOTrainer
         before = "unsloth" if "unsloth" in by.lower() else "what imports that"
         raise ImportError(
             f"{by} has replaced trl.GRPOTrainer by its own, in which ERA cannot act. "
@@ -109,7 +113,7 @@ def check_trl(installed: str, trainer: type) -> None:
 
 check_trl(trl.__version__, GRPOTrainer)
 
-# Of a batch, (B, T): what ERA decided, and what it was decided for.
+# Names of a batch's tensors, (B, T): what ERA decided, and what it was decided for.
 _TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale")
 # Methods of a trainer through which an update reaches ERA.
 _ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
@@ -145,8 +149,8 @@ class EraGRPOConfig(GRPOConfig):
     def __post_init__(self):
         super().__post_init__()
         self.era_config()
-        fields = [one for one in dataclasses.fields(self) if one.name.startswith("era_")]
-        set_ = [one.name for one in fields if getattr(self, one.name) != one.default]
+        fields = [field for field in dataclasses.fields(self) if field.name.startswith("era_")]
+        set_ = [field.name for field in fields if getattr(self, field.name) != field.default]
         if set_ and not self.era_enable:
             raise ValueError(
                 f"{', '.join(set_)} without era_enable=True, so that this would train without ERA. "
@@ -154,13 +158,17 @@ class EraGRPOConfig(GRPOConfig):
             )
 
     def era_config(self) -> EraConfig:
+        """The fields named era_..., as `era.language_config.EraConfig`; raises its ValueError."""
         prefix = "era_"
         names = [field.name for field in dataclasses.fields(self) if field.name.startswith(prefix)]
         return EraConfig(**{n.removeprefix(prefix): getattr(self, n) for n in names}, prefix=prefix)
 
     @property
     def train_batch_size(self) -> int:
-        """As in transformers. A Trainer reads it when it is built, so one without ERA ends here."""
+        """The batch of a step, as in transformers.
+
+        A Trainer reads it when it is built, so that one without ERA ends here: TypeError.
+        """
         if self.era_enable and not getattr(self, "_era_trainer", False):
             raise TypeError(
                 "era_enable=True in the arguments of a trainer without ERA. Take "
@@ -170,7 +178,7 @@ class EraGRPOConfig(GRPOConfig):
         return super().train_batch_size
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """As in transformers, which reads the property above before there is a trainer."""
+        """The arguments for a log, as in transformers, which reads train_batch_size for them."""
         return super(EraGRPOConfig, self._in_era_trainer()).to_sanitized_dict()
 
     def _in_era_trainer(self) -> "EraGRPOConfig":
@@ -190,6 +198,13 @@ class EraMixin:
     a pass for the old log-probs (several steps for a batch, vLLM's correction), that pass also
     gives the entropies. Elsewhere the policy of the update is the one that sampled; the entropies
     then come from one more product with the head, without a second pass through the model.
+
+    TRL's methods hand each other less than ERA needs, so the methods here leave it on `self`:
+
+        _generate_and_score_completions      sets _era_sampled, decides the scales of the batch
+            _get_per_token_logps_and_...     adds entropies and log-probs to _era_sampled
+        _compute_loss                        sets _era_update, calls TRL's loss, with beta twice
+            _get_per_token_logps_and_...     reads _era_update, on-policy also decides the scales
 
     Raises:
         TypeError: when a class puts the mixin behind GRPOTrainer. On construction, arguments that
@@ -231,11 +246,11 @@ class EraMixin:
                 f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
             )
         marked = config._in_era_trainer()
-        args = [marked if one is config else one for one in args]
-        kwargs = {name: marked if one is config else one for name, one in kwargs.items()}
+        args = [marked if value is config else value for value in args]
+        kwargs = {name: marked if value is config else value for name, value in kwargs.items()}
         super().__init__(*args, **kwargs)
         self.era = self.args.era_config()
-        self._era_update = None  # the micro-batch of an update, while its loss is computed
+        self._era_update = None  # an _Update, while the loss of its micro-batch is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_decided = -1, [math.nan]  # the step of the last decisions, their mean H_resp
@@ -285,22 +300,24 @@ class EraMixin:
         return output
 
     def _era_rows(self, inputs):
-        """(B, T, 6), fp32: what belongs together in a row, to be compared when it is used. None
-        where something is missing or has another shape."""
+        """What belongs together in a row, (B, T, 6) in fp32, to be compared when it is used.
+
+        None where something is missing or has another shape.
+        """
         mask = _loss_mask(inputs)
         parts = [mask, (_of_tokens(inputs["advantages"], mask) > self.era.min_advantage) * mask]
         parts += [inputs.get(name) for name in _TRAVELS]
-        if any(one is None or one.shape != mask.shape for one in parts):
+        if any(part is None or part.shape != mask.shape for part in parts):
             return None
-        return torch.stack([one.float() for one in parts], -1)
+        return torch.stack([part.float() for part in parts], -1)
 
-    def _era_check_rows(self, update, ids):
-        """Raises RuntimeError where the rows of an update are not those that ERA decided about."""
-        decided, old = update.get("era_rows"), update.get("old_per_token_logps")
-        if decided is None and old is None and "era_scale" not in update:
+    def _era_check_rows(self, inputs, ids):
+        """Raise RuntimeError where the rows of an update are not those that ERA decided about."""
+        decided, old = inputs.get("era_rows"), inputs.get("old_per_token_logps")
+        if decided is None and old is None and "era_scale" not in inputs:
             return  # on-policy: the update decides
-        found, taken = self._era_rows({**update, "completion_ids": ids}), _loss_mask(update) != 0
-        if not _same(found, decided, taken):
+        rows, taken = self._era_rows({**inputs, "completion_ids": ids}), _loss_mask(inputs) != 0
+        if not _same(rows, decided, taken):
             raise RuntimeError(
                 f"{type(self).__name__}: an update has answers without the scales and old "
                 "log-probs that ERA decided for them. A class then edited, reordered or replaced a "
@@ -311,15 +328,14 @@ class EraMixin:
     def _compute_loss(self, model, inputs):
         if not (self.era.enable and self.model.training):
             return super()._compute_loss(model, inputs)
-        # A copy: _get_per_token_logps_and_entropies may write to it before TRL reads the rest.
-        self._era_update, beta = dict(inputs), self.beta
+        self._era_update, beta = _Update(dict(inputs)), self.beta
         try:
             if not self.era.changes_training:
-                return super()._compute_loss(model, self._era_update)
+                return super()._compute_loss(model, self._era_update.inputs)
             self.beta = 0.0
-            loss = super()._compute_loss(model, self._era_update)
+            loss = super()._compute_loss(model, self._era_update.inputs)
             self.beta = beta
-            if "era_entropy" not in self._era_update:
+            if self._era_update.entropy is None:
                 raise self._era_moved(
                     "_compute_loss did not ask for the log-probs that ERA changes"
                 )
@@ -328,6 +344,7 @@ class EraMixin:
             self.beta, self._era_update = beta, None
 
     def _era_moved(self, what):
+        """The error of a class that keeps ERA from acting; what: its method, and what that does."""
         return RuntimeError(
             f"TRL {trl.__version__}: {type(self).__name__}.{what}. Either a class of yours "
             f"replaces what ERA hooks into, or TRL has moved it: {INSTALL}"
@@ -339,88 +356,88 @@ class EraMixin:
         This includes TRL's bias correction (use_bias_correction_kl), whose ratio must be the
         original policy's.
         """
-        update = self._era_update
-        update["advantages"] = torch.zeros_like(update["advantages"])
-        update.pop("old_per_token_logps", None)
-        if "era_old" in update:
-            update["old_per_token_logps"] = update["era_old"]
+        inputs = self._era_update.inputs
+        inputs["advantages"] = torch.zeros_like(inputs["advantages"])
+        inputs.pop("old_per_token_logps", None)
+        if "era_old" in inputs:
+            inputs["old_per_token_logps"] = inputs["era_old"]
         metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
         bonus, self._entropy_bonus_enabled = self._entropy_bonus_enabled, False
         experts, self.aux_loss_enabled = self.aux_loss_enabled, False
         try:
-            return super()._compute_loss(model, update)
+            return super()._compute_loss(model, inputs)
         finally:
             metrics["train"]["kl"] += self._metrics["train"]["kl"]
             self._metrics, self._entropy_bonus_enabled = metrics, bonus
             self.aux_loss_enabled = experts
 
     def _get_per_token_logps_and_entropies(
-        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **others
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **options
     ):
         update, sampled = self._era_update, self._era_sampled
         of_reference = model is self.ref_model or (update is None and sampled is None)
         if of_reference or not self.era.changes_training:
-            found = super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others
+            of_trl = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
             if update is not None:  # k is 1, which only logs
-                if found[1] is None:
+                if of_trl[1] is None:
                     raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
-                entropy, mask = found[1].detach(), _loss_mask(update)
-                scale = self._era_decide(entropy, update, mask)
-                log_prob = found[0].detach()
-                self._era_log(entropy, log_prob, log_prob, scale, update, mask)
+                log_prob, entropy = of_trl[0].detach(), of_trl[1].detach()
+                mask = _loss_mask(update.inputs)
+                scale = self._era_decide(entropy, update.inputs, mask)
+                self._era_log(entropy, log_prob, log_prob, scale, update.inputs, mask)
                 self._era_acted = True
-            return found
-        wants_entropy = others.pop("compute_entropy", False)
-        given = {name: one for name, one in others.items() if not (one is None or one is False)}
-        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, given)
+            return of_trl
+        wants_entropy = options.pop("compute_entropy", False)
+        options = {
+            k: value for k, value in options.items() if value is not None and value is not False
+        }
+        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, options)
         if update is None:
             parts = passes(attention_mask[:, -logits_to_keep:], batch_size, "branches")
             branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            answers = {
-                "ids": input_ids,
-                "mask": attention_mask,
-            }  # clones, as some class may edit them
-            answers = {name: one[:, -logits_to_keep:].clone() for name, one in answers.items()}
-            sampled.append({**branches, **answers})  # what TRL gets are clones: a class may edit it
+            # Clones here, and of what TRL gets: some class may edit them.
+            branches["ids"] = input_ids[:, -logits_to_keep:].clone()
+            branches["mask"] = attention_mask[:, -logits_to_keep:].clone()
+            sampled.append(branches)
             entropy = branches["entropy"].clone() if wants_entropy else None
             return branches["original"].clone(), entropy, None
-        if "era_entropy" in update:  # the second time, for the KL loss
-            return update["era_original"], update["era_entropy"], None
-        mask = _loss_mask(update)
-        self._era_check_rows(update, input_ids[:, -logits_to_keep:])
+        if update.entropy is not None:  # the second time, for the KL loss
+            return update.original, update.entropy, None
+        inputs, mask = update.inputs, _loss_mask(update.inputs)
+        self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
         self._era_acted = True
         [terms] = passes(mask, None, "terms")
-        new, old = terms["scaled"], update.get("old_per_token_logps")
+        new, old = terms["scaled"], inputs.get("old_per_token_logps")
         if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
             removed = new == OUTSIDE_TOP_K_LOG_PROB
             new = new.masked_fill(removed, 0)
             if old is not None:
                 removed = removed | (old == OUTSIDE_TOP_K_LOG_PROB)
-                update["old_per_token_logps"] = torch.where(removed, new.detach(), old)
-        update["era_original"], update["era_entropy"] = terms["original"], terms["entropy"].detach()
+                inputs["old_per_token_logps"] = torch.where(removed, new.detach(), old)
+        update.original, update.entropy = terms["original"], terms["entropy"].detach()
         if self.era.scale_advantages:
-            update["advantages"] = _of_tokens(update["advantages"], mask) / terms["scale"]
+            inputs["advantages"] = _of_tokens(inputs["advantages"], mask) / terms["scale"]
         return new, terms["entropy"], terms.get("aux_loss")
 
-    def _era_passes(self, model, input_ids, attention_mask, given, mask, batch_size, kind):
+    def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
         """What the forward gives, a dict for each micro-batch of `batch_size` rows.
 
-        given: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
+        options: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
         knowledge, so with images its method runs, on this forward in the place of the model's.
         """
-        found, size = [], batch_size or len(input_ids)
+        outputs, size = [], batch_size or len(input_ids)
 
         def forward(input_ids, attention_mask, labels=None, fused_lm_head=True, **more):
-            rows = mask[len(found) * size :][: len(input_ids)]
+            rows = mask[len(outputs) * size :][: len(input_ids)]
             terms = self._era_forward(model, input_ids, attention_mask, rows, kind, **more)
-            found.append(terms)
-            terms = {name: terms.get(name) for name in ("entropy", "aux_loss")}
-            return types.SimpleNamespace(log_probs=found[-1]["scaled"], **terms)
+            outputs.append(terms)
+            of_trl = {name: terms.get(name) for name in ("entropy", "aux_loss")}
+            return types.SimpleNamespace(log_probs=terms["scaled"], **of_trl)
 
-        experts = given.pop("compute_aux_loss", False)
-        if given:
+        experts = options.pop("compute_aux_loss", False)
+        if options:
             super()._get_per_token_logps_and_entropies(
                 forward,
                 input_ids,
@@ -428,13 +445,13 @@ class EraMixin:
                 mask.size(1),
                 batch_size=size,
                 compute_aux_loss=experts,
-                **given,
+                **options,
             )
         else:
             more = {"output_router_logits": True} if experts else {}
             for ids, attention in zip(input_ids.split(size), attention_mask.split(size)):
                 forward(ids, attention, **more)
-        return found
+        return outputs
 
     def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
         """The model's forward, in which the head calls _era_branches or _era_terms."""
@@ -444,48 +461,50 @@ class EraMixin:
             return model(input_ids=input_ids, attention_mask=attention_mask, era=ask, **more)
 
     def _era_branches(self, head, mask):
+        """Entropies, original log-probs, and those under the scales 1, k and 1/k: no gradients."""
         common = {"temperature": self.temperature, "mask": mask, "compile": self.era.compile}
-        found = fused_branch_log_probs(k=self.era.k, top_k=self.era.top_k, **head, **common)
-        return found._asdict()
+        return fused_branch_log_probs(
+            k=self.era.k, top_k=self.era.top_k, **head, **common
+        )._asdict()
 
     def _era_terms(self, head, mask):
-        """The terms of an update. It first decides the scale, unless the batch has one."""
-        update, bonus = self._era_update, self._entropy_bonus_enabled
+        """The terms of an update, and its scale, which this decides unless the batch has one."""
+        inputs, bonus = self._era_update.inputs, self._entropy_bonus_enabled
         common = {
             **head,
             "temperature": self.temperature,
             "mask": mask,
             "compile": self.era.compile,
         }
-        scale, entropy = update.get("era_scale"), None
+        scale, entropy = inputs.get("era_scale"), None
         if decides := scale is None:
             with torch.no_grad():
                 original = fused_policy_terms(**common, entropy=True)
             entropy = original.entropy
-            scale = self._era_decide(entropy, update, mask)
+            scale = self._era_decide(entropy, inputs, mask)
         terms = fused_policy_terms(
             **common,
             scale=scale,
             top_k=self.era.top_k,
-            original="ref_per_token_logps" in update,
+            original="ref_per_token_logps" in inputs,
             entropy=bonus or entropy is None,
         )
         if decides:
             scaled = terms.scaled.detach()
-            self._era_log(entropy, original.scaled, scaled, scale, update, mask)
+            self._era_log(entropy, original.scaled, scaled, scale, inputs, mask)
         entropy = entropy if terms.entropy is None else terms.entropy
         entropy = entropy if bonus else entropy.detach()
         return {**terms._asdict(), "entropy": entropy, "scale": scale}
 
     def _era_decide(self, entropy, inputs, mask):
-        """(B, T): the scale of each token."""
+        """The scale of each token, (B, T), by the entropies (nats) of the policy that sampled."""
         era = self.era.at(self.state.global_step)
         bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
         h_resp = response_entropy(entropy.float(), mask, era.top_fraction)
         return logit_scale(h_resp, _of_tokens(inputs["advantages"], mask), mask, k=era.k, **bounds)
 
     def _era_log(self, entropy, log_prob, scaled, scale, inputs, mask):
-        """Logs ERA's metrics of a decision, which are means over all ranks.
+        """Log ERA's metrics of a decision, which are means over all ranks.
 
         log_prob, scaled: of the original policy and under the scale that was decided.
         """
@@ -503,11 +522,11 @@ class EraMixin:
             top_fraction=era.top_fraction,
             up=entropy_up(entropy_weight(**chosen, scale=scale), log_prob, scaled),
         )
-        found = update_metrics(self.accelerator.reduce(sums, reduction="sum"))
+        metrics = update_metrics(self.accelerator.reduce(sums, reduction="sum"))
         if self._era_decided[0] != self.state.global_step:
             self._era_decided = self.state.global_step, []
-        self._era_decided[1].append(found["era/response_entropy"])
-        for name, value in {**found, **era.scheduled}.items():
+        self._era_decided[1].append(metrics["era/response_entropy"])
+        for name, value in {**metrics, **era.scheduled}.items():
             if not math.isnan(value):  # TRL averages over the micro-batches of a logging step
                 self._metrics["train"][name].append(value)
 
@@ -539,7 +558,7 @@ class _EachStep(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:
             above = type(self.trainer).__mro__[: type(self.trainer).__mro__.index(EraMixin)]
-            own = [f"{one.__name__}.{name}" for one in above for name in _ACTS if name in vars(one)]
+            own = [f"{cls.__name__}.{name}" for cls in above for name in _ACTS if name in vars(cls)]
             raise self.trainer._era_moved(
                 "training_step made an update in which ERA did not act"
                 + (f"; {', '.join(own)} may lack a call of super()" if own else "")
@@ -555,9 +574,26 @@ class _EachStep(TrainerCallback):
         self.trainer._metrics["train"]["era/updates_below_low"].append(count.updates)
 
 
+@dataclasses.dataclass
+class _Update:
+    """The micro-batch of an update, while TRL computes its loss.
+
+    Attributes:
+        inputs: a copy of TRL's. ERA writes old_per_token_logps and advantages to it before TRL
+            reads them.
+        original: (B, T) log-probs of the original policy, for the KL loss; None before the forward.
+        entropy: (B, T) in nats, detached; None before the forward.
+    """
+
+    inputs: dict[str, Any]
+    original: Optional[torch.Tensor] = None
+    entropy: Optional[torch.Tensor] = None
+
+
 class _Ask:
-    """What the keyword `era` of a forward holds. DDP and FSDP would move and cast the tensors in a
-    tuple, a dict or a dataclass.
+    """What the keyword `era` of a forward holds.
+
+    It is none of tuple, dict or dataclass: DDP and FSDP would move and cast the tensors in those.
 
     Attributes:
         compute: takes a dict, the arguments of `fused_policy_terms` for hidden states, labels and
@@ -597,18 +633,18 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
         if args.cast_lm_head_to_fp32:
             hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
         with context:
-            found = self.get_output_embeddings()(hidden, era=era)
+            terms = self.get_output_embeddings()(hidden, era=era)
         if kwargs.get("output_router_logits"):
-            found["aux_loss"] = _aux_loss(self, states, kwargs["attention_mask"])
-        return found
+            terms["aux_loss"] = _aux_loss(self, states, kwargs["attention_mask"])
+        return terms
 
     def head_with_era(self, hidden, era: Optional[_Ask] = None):
         if era is None:
             return self._era_plain(hidden)
         weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
-        found = era.compute({"hidden": hidden, "labels": era.labels, **weights})
+        terms = era.compute({"hidden": hidden, "labels": era.labels, **weights})
         # Clones: writing into a view of FSDP2's output would lose its hook, and with it a gradient.
-        return {name: None if one is None else one.clone() for name, one in found.items()}
+        return {name: None if term is None else term.clone() for name, term in terms.items()}
 
     model.forward = types.MethodType(with_era, model)
     head.forward = types.MethodType(head_with_era, head)
@@ -637,8 +673,11 @@ def _aux_loss(model, states, attention_mask) -> torch.Tensor:
 
 @contextmanager
 def _tried(model: torch.nn.Module):
-    """The model as it evaluates. Weights that ZeRO-3 has split at load are gathered module by
-    module, as in training; DeepSpeed's own hooks come with its engine, later."""
+    """Run the model as it evaluates, without a gradient.
+
+    Weights that ZeRO-3 has split at load are gathered module by module, as in training; DeepSpeed's
+    own hooks come with its engine, later.
+    """
     split, handles, open_ = hasattr(model.get_output_embeddings().weight, "ds_id"), [], {}
 
     def gather(module, _):
@@ -720,34 +759,34 @@ def _makes_the_logits(model: torch.nn.Module) -> bool:
     if softcap := _softcap(model):
         wanted = softcap * torch.tanh(wanted / softcap)
     return all(
-        one.shape == other.shape
-        and bool(((one - other).abs().amax(-1) <= 0.01 * other.abs().amax(-1)).all())
-        for one, other in ((taken[0].float(), hidden.float()), (logits.float(), wanted))
+        actual.shape == expected.shape
+        and bool(((actual - expected).abs().amax(-1) <= 0.01 * expected.abs().amax(-1)).all())
+        for actual, expected in ((taken[0].float(), hidden.float()), (logits.float(), wanted))
     )
 
 
-def _same(one, other, where=True) -> bool:
+def _same(a, b, where=True) -> bool:
     """Whether two tensors are equal; where: (B, T), the tokens that count."""
-    if one is None or other is None or one.shape != other.shape:
+    if a is None or b is None or a.shape != b.shape:
         return False
     if where is not True:
-        one, other = one[where], other[where]
-    return torch.allclose(one.float(), other.float(), rtol=0, atol=0, equal_nan=True)
+        a, b = a[where], b[where]
+    return torch.allclose(a.float(), b.float(), rtol=0, atol=0, equal_nan=True)
 
 
 def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
-    """(B, T): the tokens that TRL's loss takes; those of a tool are not among them."""
+    """The mask, (B, T), of the tokens that TRL's loss takes; a tool's are not among them."""
     mask, of_policy = inputs["completion_mask"], inputs.get("tool_mask")
     return mask if of_policy is None else mask * of_policy
 
 
 def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """(B, T). TRL's are (B,); subclasses may give one to each token."""
+    """The advantage of each token, (B, T). TRL's are (B,), a subclass's may be (B, T) already."""
     return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
 
 
 def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
-    """Raises ValueError with all that would be silently wrong, or was never tried."""
+    """Raise ValueError with all of TRL's refusals (era/refusals.py) that this trainer has."""
     args, head = trainer.args, model.get_output_embeddings()
     name, loss = type(model).__name__, super(EraMixin, trainer)._compute_loss.__func__
     own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Check the installed verl without importing it."""
+"""Whether ERA fits the installed verl: its version, and the methods that ERA overrides. Nothing of verl is imported."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ OVERRIDDEN = {
 
 
 def problems() -> list[str]:
-    """What is wrong with the verl that `import verl` would find, a line each; empty if nothing is."""
+    """What is wrong with the verl that `import verl` would find, a sentence each; an empty list lets the run start."""
     verl, version = _installed()
     if verl is None:
         return [f"verl is not installed. {INSTALL}"]
@@ -35,7 +35,7 @@ def problems() -> list[str]:
 
 
 def warning() -> str:
-    """What is said of a verl without problems that was not tested; empty for one that was."""
+    """The warning for a verl without problems that no test ran with; "" for a tested one."""
     verl, version = _installed()
     if version in TESTED:
         return ""
@@ -46,9 +46,9 @@ def warning() -> str:
 
 
 def _installed() -> tuple[Path | None, str]:
-    """The package's folder, None without verl, and its version as written."""
+    """The folder of the package verl, None where there is none, and its version as written."""
     spec = importlib.util.find_spec("verl")
-    if spec is None:
+    if spec is None or not spec.submodule_search_locations:
         return None, ""
     verl = Path(spec.submodule_search_locations[0])
     file = verl / "version" / "version"
@@ -56,6 +56,9 @@ def _installed() -> tuple[Path | None, str]:
 
 
 def _order(version: str) -> tuple[int, ...]:
-    """0.9.1 is (0, 9, 1, 0), before it 0.9.1.dev and 0.9.1rc1: (0, 9, 1, -1). Text without three numbers is ()."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)\.?(dev|a|b|rc)?", version)
-    return (*map(int, found.groups()[:3]), -bool(found[4])) if found else ()
+    """A version as numbers that compare as versions do: 0.9.1 is (0, 9, 1, 0), 0.9.1.dev and 0.9.1rc1 (0, 9, 1, -1).
+
+    A text without three numbers is ().
+    """
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)\.?(dev|a|b|rc)?", version)
+    return (*map(int, parts.groups()[:3]), -bool(parts[4])) if parts else ()

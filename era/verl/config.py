@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The actor's configurations with the group `era`, and what ERA does not go together with."""
+"""The actor's configurations with the group `era`, and the check of a whole configuration for verl 0.9.
+
+`prepare`, which main_ppo calls, puts ERA's classes into a configuration that asks for ERA; `check`, which ERA's trainer
+calls too, refuses what does not go together with it. Why, and what to do instead, is declared in era/refusals.py; the
+ranges of the group's values are in era/language_config.py.
+"""
 
 import dataclasses
 import sys
@@ -21,7 +26,7 @@ from era.language_config import (
 )
 from era.refusals import FUSED_KERNELS, RESPONSE_ADVANTAGES, VERL_0_9
 
-# By verl's trainer mode, the one of the same trainer with ERA's workers.
+# By verl's trainer mode, the mode of the same trainer with ERA's workers.
 TRAINER_MODES = {"sync": "era", "colocate_async": "era_colocate_async"}
 # What ERA's trainer tells its workers with an update: how many updates of the actor were before it.
 UPDATES_BEFORE = "era_updates_before"
@@ -33,16 +38,15 @@ NEEDS_ERA_WORKER = (
     "launcher of your own see docs/llm/verl-0.9.md. Nothing was trained."
 )
 
-
 FSDP_TURBO = "fsdp_turbo"  # since verl 0.9.1
-# By strategy, verl's engines beside FSDPEngineWithLMHead.
+# By strategy, the engines of verl that are not FSDPEngineWithLMHead.
 OTHER_ENGINES = {
     "megatron": "MegatronEngineWithLMHead",
     "veomni": "VeOmniEngineWithLMHead",
     FSDP_TURBO: "FSDPTurboEngineWithLMHead",
 }
-# Those whose logits ERA reaches through the temperature: they take one for each response, so the tokens of a response
-# must have one scale. The others have an engine of ERA's, with a scale for each token.
+# The strategies whose logits ERA reaches through the temperature: their engines take one for each response, so the
+# tokens of a response must have one scale. Every other strategy has an engine of ERA's, with a scale for each token.
 SCALES_RESPONSES = {"veomni"}
 
 
@@ -66,20 +70,24 @@ class _WithEra:
 
 @dataclasses.dataclass
 class FSDPActorConfig(_WithEra, verl_config.FSDPActorConfig):
-    """Raises ValueError on construction, for a bad key or value in the group, with the full key."""
+    """verl's configuration of an actor on FSDP, with the group `era`.
+
+    Raises:
+        ValueError: on construction, a bad key or value in the group, with the full key.
+    """
 
 
 @dataclasses.dataclass
 class McoreActorConfig(_WithEra, verl_config.McoreActorConfig):
-    """As FSDPActorConfig, for Megatron."""
+    """verl's configuration of an actor on Megatron, with the group `era`; it raises as FSDPActorConfig does."""
 
 
 @dataclasses.dataclass
 class VeOmniActorConfig(_WithEra, verl_config.VeOmniActorConfig):
-    """As FSDPActorConfig, for VeOmni."""
+    """verl's configuration of an actor on VeOmni, with the group `era`; it raises as FSDPActorConfig does."""
 
 
-# By class of configuration, the engines that it is for.
+# By class of configuration, the strategies that it is for.
 STRATEGIES = {
     "FSDPActorConfig": ("fsdp", "fsdp2", FSDP_TURBO),
     "McoreActorConfig": ("megatron",),
@@ -169,7 +177,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
 
 
 def _replace_fused_kernels(config: Any, era: EraConfig) -> None:
-    """On Megatron, set them to False and say so."""
+    """On Megatron, set the key for fused kernels to False where ERA changes the training, and say so."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     if era.changes_training and actor.strategy == "megatron" and model.use_fused_kernels:
         model.use_fused_kernels = False

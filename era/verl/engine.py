@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl's FSDP engine, with a scale on the logits of each token, which it reads once."""
+"""verl's FSDP engine with a scale on the logits of each token, which are read once for all that the loss takes.
+
+What an engine does with a micro-batch before and after its logits is verl's own. The scales come with the micro-batch,
+from worker.py. Megatron's engine is in megatron_engine.py; VeOmni needs none, as its scales go into verl's temperature.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,21 +27,24 @@ LOGIT_SCALE = "era_logit_scale"
 # Nested (bsz, prompt + response), in the model's output for the KL loss: log-probs of the original policy.
 ORIGINAL_LOG_PROBS = "era_original_log_probs"
 _SCALE = "era_scale"
-# With these verl needs more of the logits than log-probs and entropies.
+# Keys of a micro-batch with which verl needs more of the logits than log-probs and entropies.
 _OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
 
 
 def named(terms: PolicyTerms) -> dict[str, torch.Tensor]:
-    """Those that were asked for, by their names in the model's output."""
+    """The terms that are not None, by their names in the model's output."""
     names = "log_probs", ORIGINAL_LOG_PROBS, "entropy"
     return {name: term for name, term in zip(names, terms) if term is not None}
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor="era")
 class EraFSDPEngine(FSDPEngineWithLMHead):
-    """verl's log-probs and entropies in one read of the logits, which the gradient overwrites.
+    """An FSDP engine that makes log-probs and entropies in one read of the logits, which the gradient overwrites.
 
-    A micro-batch with the key `era_logit_scale` gets the log-probs of the transformed policy.
+    A micro-batch with the key `era_logit_scale` gets the log-probs of the transformed policy. verl calls the hooks for
+    each micro-batch in this order: `prepare_model_inputs` lays out the scales in output_args and, with fused kernels,
+    replaces the model's forward by `_fused_forward`, which makes the terms; `prepare_model_outputs` puts verl's forward
+    back, makes the terms of the logits where there are logits, and nests them.
 
     Attributes:
         enable: False is verl's engine.
@@ -62,9 +69,9 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         return model_inputs, output_args
 
     def _fused_forward(self, output_args, micro_batch, temperature=None, labels=None, shift_labels=None, **inputs):
-        """Takes the place of the model's forward. The arguments it does not use are for PEFT and verl's kernel."""
-        (hidden, weight), others = self.head.arguments(**inputs)
-        make = partial(fused_policy_terms, hidden, weight, **others)
+        """Make the terms in the place of the model's forward; PEFT and verl's kernel have the arguments not used."""
+        (hidden, weight), bias_and_softcap = self.head.arguments(**inputs)
+        make = partial(fused_policy_terms, hidden, weight, **bias_and_softcap)
         return self._terms(make, hidden.shape[:2], output_args, micro_batch)
 
     def _scale(self, micro_batch, shape: torch.Size) -> torch.Tensor:
@@ -103,7 +110,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         return result | {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in flat.items()}
 
     def _terms(self, make: Callable, shape: torch.Size, output_args, micro_batch) -> dict[str, torch.Tensor]:
-        """What verl calls log_probs and entropy, and the original log-probs; of the shape of the labels.
+        """The log-probs and entropies (nats) of a micro-batch, and the original log-probs, of the labels' shape.
 
         Args:
             make: `policy_terms` of this micro-batch's logits, whose shape is (*shape, vocabulary).

@@ -28,7 +28,7 @@ ConfigStore.instance().store(
 
 @ray.remote
 class TaskRunner(verl_main.TaskRunnerV1.__ray_actor_class__):
-    """verl's, in a process that knows ERA's trainer."""
+    """verl's task runner, in a process that knows ERA's trainer."""
 
     def run(self, config):
         import era.verl.trainer  # noqa: F401 - registers itself

@@ -12,8 +12,8 @@ from era.verl import compatibility
 
 
 def main() -> None:
-    if found := compatibility.problems():
-        sys.exit("error: " + "\nerror: ".join(found) + "\nNothing was started.")
+    if problems := compatibility.problems():
+        sys.exit("error: " + "\nerror: ".join(problems) + "\nNothing was started.")
     if untested := compatibility.warning():
         print(f"warning: {untested}", file=sys.stderr)
     from era.verl import launch

@@ -15,10 +15,10 @@ from era.verl.engine import LOGIT_SCALE, named
 
 @EngineRegistry.register(model_type="language_model", backend="megatron", vendor="era")
 class EraMegatronEngine(MegatronEngineWithLMHead):
-    """A micro-batch with the key `era_logit_scale` gets the log-probs of the transformed policy; any other is verl's.
+    """A Megatron engine that gives a micro-batch with the key `era_logit_scale` log-probs of the transformed policy.
 
-    All terms take one read of the logits, which the gradient overwrites. As verl's, they are over all columns of the
-    logits, those with which Megatron pads the vocabulary included.
+    A micro-batch without the key is verl's. All terms take one read of the logits, which the gradient overwrites. As
+    verl's, they are over all columns of the logits, those with which Megatron pads the vocabulary included.
 
     Attributes: top_k, needs_kl and compile of EraFSDPEngine.
     """
@@ -27,10 +27,12 @@ class EraMegatronEngine(MegatronEngineWithLMHead):
     needs_kl = False
     compile = True
 
-    def _lm_head_logits_processor(self, logits, label, temperature, *, calculate_entropy, batch, data_format, **others):
+    def _lm_head_logits_processor(
+        self, logits, label, temperature, *, calculate_entropy, batch, data_format, **options
+    ):
         if LOGIT_SCALE not in batch:
-            others |= {"calculate_entropy": calculate_entropy, "batch": batch, "data_format": data_format}
-            return super()._lm_head_logits_processor(logits, label, temperature, **others)
+            options |= {"calculate_entropy": calculate_entropy, "batch": batch, "data_format": data_format}
+            return super()._lm_head_logits_processor(logits, label, temperature, **options)
         scale = self._as_labels(batch[LOGIT_SCALE], batch, data_format)
         terms = policy_terms(
             logits,
@@ -48,7 +50,11 @@ class EraMegatronEngine(MegatronEngineWithLMHead):
         return named(terms)
 
     def _as_labels(self, values: torch.Tensor, batch, data_format: str) -> torch.Tensor:
-        """Nested (bsz, prompt + response) as verl lays out the labels: (1, tokens of this rank), or padded; with 0."""
+        """Values as verl lays out the labels, (1, tokens of this rank) or padded, with 0 where there are none.
+
+        Args:
+            values: nested (bsz, prompt + response).
+        """
         config = self.engine_config
         common = {"pre_process": True, "use_fp8_padding": self.tf_config.fp8 in ("e4m3", "hybrid")}
         if data_format == "bshd":

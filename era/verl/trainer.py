@@ -11,7 +11,11 @@ from era.verl.config import TRAINER_MODES, UPDATES_BEFORE, check
 
 
 class _WithEra:
-    """Before one of verl's trainers. `mode` is that trainer's own, by which verl picks what goes with it."""
+    """A base that precedes one of verl's trainers, checks the configuration and gives the trainer ERA's workers.
+
+    Attributes:
+        mode: that trainer's own `trainer.v1.trainer_mode`, by which verl picks what goes with it.
+    """
 
     mode: str
 
@@ -47,13 +51,21 @@ class _WithEra:
 
 @register_trainer(TRAINER_MODES["sync"])
 class EraTrainer(_WithEra, PPOTrainerSync):
-    """Raises ValueError on construction, before a worker starts, for what ERA does not go together with."""
+    """verl's trainer PPOTrainerSync with ERA.
+
+    Raises:
+        ValueError: on construction, before a worker starts, ERA is not enabled, or a setting does not go together with
+            it.
+    """
 
     mode = "sync"
 
 
 @register_trainer(TRAINER_MODES["colocate_async"])
 class EraColocateAsyncTrainer(_WithEra, PPOTrainerColocateAsync):
-    """As EraTrainer. H_resp is of the policy being updated, on tokens that it or an older one sampled."""
+    """verl's trainer PPOTrainerColocateAsync with ERA; it raises as EraTrainer does.
+
+    H_resp is of the policy that is being updated, on tokens that this policy or an older one sampled.
+    """
 
     mode = "colocate_async"

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""verl's workers of the actor: the scales of an update, the old log-probs under them, the loss, the metrics."""
+"""verl's workers of the actor with ERA: the scales of an update, the old log-probs under them, the loss, the metrics.
+
+The engine (engine.py, megatron_engine.py) applies the scales to the logits. What verl's worker does before and after is
+left to it: the pass of the policy that sampled, micro-batches, the optimizer, checkpoints, the reference policy.
+"""
 
 import copy
 import os
@@ -46,6 +50,11 @@ _CHOSEN = {"log_prob": "old_log_probs", "token_entropy": "entropy"}
 
 class EraTrainingWorker(TrainingWorker):
     """verl's training worker of the actor. An update without ERA's configuration is verl's to the bit.
+
+    verl calls `set_loss_fn` once and `train_mini_batch` for each update. There, in this order: `_decide` puts the
+    scales and, for several steps, the old log-probs under them into `data`; verl's own method runs the engine, which
+    reads the scales, and `era_ppo_loss`, which reads the old log-probs and adds to `self.up`; the sum of that over all
+    ranks is the last metric.
 
     Raises:
         ValueError: on construction, if the engine for this configuration is not verl's own.
@@ -122,6 +131,7 @@ class EraTrainingWorker(TrainingWorker):
         return output
 
     def _decide(self, data) -> dict[str, float]:
+        """Put the scales, and what the loss needs of them, into `data`; return ERA's metrics but era/entropy_up."""
         era = self._era_of_update(data)
         mask = data["response_mask"].to_padded_tensor(0).bool()
         advantages = data["advantages"].to_padded_tensor(0.0)
@@ -165,6 +175,7 @@ class EraTrainingWorker(TrainingWorker):
         return {"adaptive_entropy/coeff": used}
 
     def _era_of_update(self, data) -> EraConfig:
+        """ERA's configuration with the bounds that its schedule has at this update."""
         if self.era.schedule_steps is None:
             return self.era
         updates_before = tu.get_non_tensor_data(data, UPDATES_BEFORE, None)
@@ -177,9 +188,10 @@ class EraTrainingWorker(TrainingWorker):
         return self.era.at(updates_before)
 
     def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
-        """By a forward pass under the decided scales; empty on Megatron's pipeline stages that compute no loss.
+        """Old log-probs by a forward pass under the decided scales, nested (bsz, response), by their key.
 
-        Not by this worker's infer_batch, which answers on the first rank of a sequence-parallel group only.
+        Empty on Megatron's pipeline stages that compute no loss. The pass is the engine's, because this worker's own
+        infer_batch answers on the first rank of a sequence-parallel group only.
         """
         batch = data.copy()
         tu.assign_non_tensor(
@@ -199,6 +211,8 @@ class EraTrainingWorker(TrainingWorker):
 
 
 class EraActorRolloutRefWorker(ActorRolloutRefWorker):
+    """verl's worker of actor, rollout and reference policy, whose actor trains with ERA."""
+
     actor_worker_cls = EraTrainingWorker
 
 
@@ -240,7 +254,10 @@ def era_ppo_loss(config, model_output, data, dp_group=None, up=None):
 
 
 def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
-    """Nested (bsz, prompt + response): a response token's scale at the position before, which predicts it; else 1."""
+    """The scale of each response token at the position before, which predicts it, nested (bsz, prompt + response).
+
+    Every other position has 1.
+    """
     offsets = data["input_ids"].offsets()
     flat = torch.ones(data["input_ids"].values().shape, dtype=scale.dtype, device=scale.device)
     lengths = data["response_mask"].offsets().diff().tolist()
@@ -250,7 +267,7 @@ def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
 
 
 def _of_responses(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
-    """(bsz,): the one scale of each response's tokens; 1 for an empty response.
+    """The one scale of each response's tokens, (bsz,); 1 for an empty response.
 
     Args:
         scale: (bsz, response), as `logit_scale` returns it.

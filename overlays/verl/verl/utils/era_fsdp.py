@@ -64,7 +64,7 @@ OLD_LOG_PROBS = "era_old_log_probs"
 
 
 def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
-    """(bsz, response_length), the mask that the policy loss uses."""
+    """The mask of the tokens that the policy loss takes, (bsz, response_length)."""
     response_length = batch["responses"].size(1)
     return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
@@ -76,6 +76,11 @@ def _has(batch: Mapping[str, torch.Tensor], key: str) -> bool:
 
 class ActorHooks:
     """The calls that DataParallelPPOActor makes for ERA (for forking tokens: forking_tokens.py).
+
+    Upstream's signatures have no room for what one call leaves to the next, so it is on `self`:
+    for a batch `decide_scales` sets the metrics, to which `policy_loss_inputs` adds; for a
+    micro-batch `prepare` notes the logits, `log_probs` reads them and notes the entropies, and
+    `entropy_from_logits` returns those. With fused kernels what `module` returns makes both.
 
     A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of
     the old_log_prob pass has `era_needs_branches` where the update will be off-policy.
@@ -279,15 +284,18 @@ class ActorHooks:
         return forward
 
     def _fused_forward(self, micro_batch, indices, temperature, labels=None, **inputs):
-        """In the place of the model's; PEFT passes `labels`, always None."""
-        (hidden, weight), others = self._head.arguments(**inputs)
+        """The forward in the place of the model's, whose output has ERA's terms.
+
+        PEFT passes `labels`, which is always None.
+        """
+        (hidden, weight), bias_and_softcap = self._head.arguments(**inputs)
         if indices is not None:
             hidden = hidden.squeeze(0)
         # Without a gradient it is the old_log_prob pass.
         needs_entropy = self._actor.config.entropy_coeff != 0 or not torch.is_grad_enabled()
         log_probs, entropy = self._terms(
-            partial(fused_branch_log_probs, hidden, weight, **others),
-            partial(fused_policy_terms, hidden, weight, **others, entropy=needs_entropy),
+            partial(fused_branch_log_probs, hidden, weight, **bias_and_softcap),
+            partial(fused_policy_terms, hidden, weight, **bias_and_softcap, entropy=needs_entropy),
             temperature,
             micro_batch,
             indices,
@@ -344,7 +352,7 @@ class ActorHooks:
         logits, temperature, micro_batch, indices = self._rows
         self._rows = None
         inplace = logits.requires_grad and torch.is_grad_enabled()
-        found, self._entropy = self._terms(
+        log_probs, self._entropy = self._terms(
             partial(branch_log_probs, logits),
             partial(policy_terms, logits, entropy=not inplace_backward, inplace_backward=inplace),
             temperature,
@@ -353,11 +361,11 @@ class ActorHooks:
         )
         if indices is None:
             length = labels.size(-1)
-            found, self._entropy = (
+            log_probs, self._entropy = (
                 values if values is None else values[:, -length - 1 : -1]
-                for values in (found, self._entropy)
+                for values in (log_probs, self._entropy)
             )
-        return found
+        return log_probs
 
     def _terms(
         self,
@@ -387,7 +395,7 @@ class ActorHooks:
             return torch.cat([original.unsqueeze(-1), scaled], dim=-1), entropy
         scales = _has(micro_batch, LOGIT_SCALE)
         needs_kl = scales and self._needs_kl
-        found, original, entropy = policy(
+        log_probs, original, entropy = policy(
             labels,
             at_positions(micro_batch[LOGIT_SCALE], 1.0) if scales else None,
             temperature,
@@ -396,7 +404,7 @@ class ActorHooks:
             mask=mask,
             compile=compiled,
         )
-        return torch.stack([original, found], dim=-1) if needs_kl else found, entropy
+        return torch.stack([original, log_probs], dim=-1) if needs_kl else log_probs, entropy
 
     def entropy_from_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Token entropies in nats; with ERA enabled those that `log_probs` has just made.
