@@ -13,10 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from engine.call import Call
 from engine.export import verb_export
 from engine.port import verb_port
 from engine.project import ROOT, read_upstreams
-from engine.run import Run
 from engine.session import INTERRUPTED, LOCAL, OK, SESSION, SOURCE, STOPPED, USAGE, Stop, hint, some
 from engine.source import Cache
 from engine.verbs import verb_apply, verb_diff, verb_fetch, verb_revert, verb_status
@@ -88,7 +88,7 @@ def with_verb_first(argv: list[str]) -> list[str]:
     return [verb, *rest]
 
 
-def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Run, str]:
+def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Call, str]:
     argv, paths = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     options = make_parser().parse_args(with_verb_first(argv))
     for name, value in vars(options).items():
@@ -108,28 +108,28 @@ def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Run, st
     clone = real_path(options.checkout) if options.checkout else None
     users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Cache(real_path(options.cache or f"{users}/era-overlays"), options.offline, held)
-    run = Run(upstreams, names, bool(named), paths, cache, checkouts, clone, options)
-    refuse_unfit(run)
-    return run, options.verb
+    call = Call(upstreams, names, bool(named), paths, cache, checkouts, clone, options)
+    refuse_unfit(call)
+    return call, options.verb
 
 
 def real_path(given: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(given)))
 
 
-def refuse_unfit(run: Run) -> None:
+def refuse_unfit(call: Call) -> None:
     """Refuse options that do not go together."""
-    verb, name, clone = run.options.verb, run.names[0], run.clone
-    for each in run.names:
-        run.label(run.upstreams[each])  # refuses a version that is not known
-    if clone and len(run.names) != 1:
+    verb, name, clone = call.options.verb, call.names[0], call.clone
+    for each in call.names:
+        call.label(call.upstreams[each])  # refuses a version that is not known
+    if clone and len(call.names) != 1:
         raise Stop(USAGE, "--checkout needs exactly one upstream", f"for example: {hint(verb, name)}")
     if clone and verb in ("apply", "revert", "fetch"):
         problem = f"`{verb}` does not change a clone of yours. Two lines bring ERA into it, a third undoes the pull:"
         git = f"git -C {shlex.quote(str(clone))}"
         pull = f"{git} pull {shlex.quote(f'{clone}-era')} era"
         raise Stop(USAGE, problem, hint("port", name, "--write").strip("`"), pull, f"{git} reset --keep ORIG_HEAD")
-    if verb == "port" and not (run.options.onto or clone):
+    if verb == "port" and not (call.options.onto or clone):
         advice = f"for example: {hint('port', name, '--onto', 'main')}"
         raise Stop(USAGE, "port needs --onto REF, or --checkout PATH", advice)
 
@@ -140,15 +140,15 @@ def refuse_unfit(run: Run) -> None:
 def perform(argv: list[str]) -> int:
     with contextlib.ExitStack() as held:
         SESSION.scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="era-"))
-        run, verb = read_arguments(argv, held)
-        code = VERBS[verb][0](run)
+        call, verb = read_arguments(argv, held)
+        code = VERBS[verb][0](call)
     if SESSION.json:
-        print(json.dumps(run.result, indent=2, sort_keys=True), flush=True)
-    ready = [name for name in run.names if name not in run.left_out]
+        print(json.dumps(call.result, indent=2, sort_keys=True), flush=True)
+    ready = [name for name in call.names if name not in call.left_out]
     others = [f"it was left out; the others are ready: {some(ready)}"] if ready else []
-    for name, stop in run.left_out.items():
+    for name, stop in call.left_out.items():
         report(*stop.lines, *others, f"to try it again: {hint(verb, name)}")
-    return SOURCE if run.left_out else code
+    return SOURCE if call.left_out else code
 
 
 def report(*lines: str) -> None:

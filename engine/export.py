@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.call import Call
 from engine.checkout import Checkout, refuse_unfinished
 from engine.git import AUTHOR, EMAIL, NO_ID, PATCH, PLAIN_MODES, Entry, Git
 from engine.project import JUNK, ROOT, Upstream, present, read_files, read_series
-from engine.run import Run
 from engine.session import DRIFT, LOCAL, OK, USAGE, WRONG_BASE, Stop, hint, say, some, uninterrupted
 
 FIELDS = ("What", "Why", "Paper", "Upstream-Status", "Drop-When")  # of a patch's header
@@ -31,23 +31,23 @@ class Layer:
     after: dict[str, Entry]
 
 
-def verb_export(run: Run) -> int:
-    plans = {name: plan_export(run, run.upstreams[name]) for name in run.names}
+def verb_export(call: Call) -> int:
+    plans = {name: plan_export(call, call.upstreams[name]) for name in call.names}
     with uninterrupted("some files may be written; `git status` in this project shows them"):
         for name, changes in plans.items():
             for path, content in changes.items():
-                say(f"{name}: {'differs' if run.options.check else 'written' if content else 'removed'}: {path}")
-                if not run.options.check:
+                say(f"{name}: {'differs' if call.options.check else 'written' if content else 'removed'}: {path}")
+                if not call.options.check:
                     write(ROOT / path, content)
             if not changes:
                 say(f"{name}: patches and overlay files equal the checkout")
-            run.result[name] = {"changes": [*changes]}
-    return DRIFT if run.options.check and any(plans.values()) else OK
+            call.result[name] = {"changes": [*changes]}
+    return DRIFT if call.options.check and any(plans.values()) else OK
 
 
-def plan_export(run: Run, up: Upstream) -> dict[str, Content | None]:
+def plan_export(call: Call, up: Upstream) -> dict[str, Content | None]:
     """Return what is to be written: for each path in this project its new content, None for a file to be removed."""
-    checkout = run.look(up.name)
+    checkout = call.look(up.name)
     if checkout.git:
         refuse_unfinished(checkout)
     if not checkout.applied:

@@ -10,11 +10,11 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from engine.call import Call
 from engine.checkout import make_fresh, record_ref
 from engine.git import Git, GitFailed, places
 from engine.overlay import build, commit_files
 from engine.project import LABEL, ROOT, Patch, Upstream, read_overlay
-from engine.run import Run
 from engine.session import CONFLICT, LOCAL, OK, SOURCE, Stop, hint, locked, say, shell_git, some, uninterrupted
 from engine.source import Source, bring, copy, fetch, requested
 from engine.switch import fill
@@ -24,23 +24,23 @@ AM = ("am", "--3way", "--keep-cr", "--quiet")
 BAD = ("conflict", "gone")
 
 
-def verb_port(run: Run) -> int:
-    return max(port(run, run.upstreams[name]) for name in run.names)
+def verb_port(call: Call) -> int:
+    return max(port(call, call.upstreams[name]) for name in call.names)
 
 
-def port(run: Run, up: Upstream) -> int:
+def port(call: Call, up: Upstream) -> int:
     """Try the patches of a version on another revision, and with --write carry them there."""
-    label, onto = run.label(up) or up.default, run.onto(up)
-    beside, write = run.clone or run.checkouts / up.name, run.options.write
+    label, onto = call.label(up) or up.default, call.onto(up)
+    beside, write = call.clone or call.checkouts / up.name, call.options.write
     with contextlib.ExitStack() as temporary:
         if write:
             temporary.enter_context(locked(beside.parent))
             git = make_fresh(up, beside, temporary)
         else:
             git = Git.init(Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="era-"))), bare=False)
-        target = prepare(run, up, label, git)
+        target = prepare(call, up, label, git)
         version = onto if onto and LABEL.fullmatch(onto) else target[:7]  # that a port makes
-        place = beside.with_name(f"{beside.name}-{version if onto or not run.clone else 'era'}")
+        place = beside.with_name(f"{beside.name}-{version if onto or not call.clone else 'era'}")
         if write and place.exists():
             raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
         rows = try_patches(git, up, label, target)
@@ -52,28 +52,28 @@ def port(run: Run, up: Upstream) -> int:
     for row in rows:
         say("\n            ".join([f"  {row['result']:9} {row['patch']}", *row["detail"]]))
     if write:
-        print_next_steps(run, up.name, place, bad)
+        print_next_steps(call, up.name, place, bad)
     else:
-        given = {"--onto": run.options.onto, "--version": run.options.version}
+        given = {"--onto": call.options.onto, "--version": call.options.version}
         more = [word for option, value in given.items() if value for word in (option, value)]
         say(f"{hint('port', up.name, *more, '--write')} carries the patches there, up to the first conflict")
-    run.result[up.name] = {"version": label, "onto": onto or "HEAD", "commit": target, "patches": rows}
+    call.result[up.name] = {"version": label, "onto": onto or "HEAD", "commit": target, "patches": rows}
     return CONFLICT if bad else OK
 
 
 # --- the revision, in a repository of its own ---
 
 
-def find_target(run: Run, up: Upstream, git: Git) -> str:
+def find_target(call: Call, up: Upstream, git: Git) -> str:
     """Bring the commit that --onto names, or the clone's HEAD. Only a pinned version is verified."""
-    onto, cache = run.onto(up), run.cache
-    if run.clone:
-        return from_clone(run.clone, onto, up, git)
+    onto, cache = call.onto(up), call.cache
+    if call.clone:
+        return from_clone(call.clone, onto, up, git)
     if onto in up.versions:
-        source = cache.find(up, up.version(onto), run.options.source)
+        source = cache.find(up, up.version(onto), call.options.source)
         bring(git, cache.repository(up.name), source)
         return source.base
-    kept, place = cache.repository(up.name), str(requested(run.options.source)[1] or up.git)
+    kept, place = cache.repository(up.name), str(requested(call.options.source)[1] or up.git)
     for name in [onto] if re.fullmatch("[0-9a-f]{40}", onto) else [f"refs/tags/{onto}", f"refs/heads/{onto}"]:
         ref = f"refs/onto/{name.replace('/', '%')}"  # so that branches x and x/y do not clash
         if (not cache.offline and fetch(kept, place, name, ref)) or not kept.commit(ref):
@@ -107,12 +107,12 @@ def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
     return commit
 
 
-def prepare(run: Run, up: Upstream, label: str, git: Git) -> str:
+def prepare(call: Call, up: Upstream, label: str, git: Git) -> str:
     """Bring the revision, and the contents of the pinned version, which a three-way merge of the patches needs."""
-    pinned = run.cache.find(up, up.version(label), None)
-    bring(git, run.cache.repository(up.name), pinned)
+    pinned = call.cache.find(up, up.version(label), None)
+    bring(git, call.cache.repository(up.name), pinned)
     build(git, up, label, pinned.base)
-    return find_target(run, up, git)
+    return find_target(call, up, git)
 
 
 def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
@@ -183,10 +183,10 @@ def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: 
             raise GitFailed("am", am.stderr)
 
 
-def print_next_steps(run: Run, name: str, place: Path, stopped: bool) -> None:
+def print_next_steps(call: Call, name: str, place: Path, stopped: bool) -> None:
     if stopped:
         say(f"next: resolve the conflict in {place}, `git add -A` and `git am --continue`, until all are in")
-    if run.clone:
-        say(f"then: {shell_git(run.clone, 'pull', str(place), 'era')} brings ERA into your branch")
+    if call.clone:
+        say(f"then: {shell_git(call.clone, 'pull', str(place), 'era')} brings ERA into your branch")
     export = hint("export", name).split(" --checkout")[0].strip("`")
-    say(f"{'or' if run.clone else 'then'}: `{export} --checkout {place}` makes patches here")
+    say(f"{'or' if call.clone else 'then'}: `{export} --checkout {place}` makes patches here")

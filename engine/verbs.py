@@ -9,65 +9,65 @@ import sys
 from collections.abc import Callable
 
 from engine import switch
+from engine.call import Call
 from engine.checkout import DRIFTED, Checkout, edits, make_fresh, record_ref, refuse_unfinished
 from engine.git import DIFF, Git
 from engine.overlay import build
 from engine.project import Upstream, read_overlay
-from engine.run import Run
 from engine.session import DRIFT, LOCAL, OK, WRONG_BASE, Stop, count, hint, locked, say, shell_git, some, uninterrupted
 from engine.source import bring, requested
 
 
-def verb_fetch(run: Run) -> int:
-    for name in run.names:
-        up = run.upstreams[name]
-        version = up.version(run.label(up) or up.default)
-        run.cache.repair(name)
-        with run.or_left_out(name):
-            source = run.cache.find(up, version, run.options.source)
+def verb_fetch(call: Call) -> int:
+    for name in call.names:
+        up = call.upstreams[name]
+        version = up.version(call.label(up) or up.default)
+        call.cache.repair(name)
+        with call.or_left_out(name):
+            source = call.cache.find(up, version, call.options.source)
             say(f"{name} {version.label}: in the cache and verified ({source.kind}, {source.base[:12]})")
-            run.result[name] = {"version": version.label, "source": source.kind, "commit": source.base}
+            call.result[name] = {"version": version.label, "source": source.kind, "commit": source.base}
     return OK
 
 
 # --- apply and revert ---
 
 
-def verb_apply(run: Run) -> int:
-    return change_all(run, plan_apply)
+def verb_apply(call: Call) -> int:
+    return change_all(call, plan_apply)
 
 
-def verb_revert(run: Run) -> int:
-    return change_all(run, plan_revert)
+def verb_revert(call: Call) -> int:
+    return change_all(call, plan_revert)
 
 
-def change_all(run: Run, plan: Callable) -> int:
+def change_all(call: Call, plan: Callable) -> int:
     """Apply or revert, after everything was built and checked for all upstreams, before the first work tree changes."""
-    with locked(run.checkouts), contextlib.ExitStack() as temporary:
+    with locked(call.checkouts), contextlib.ExitStack() as temporary:
         steps: list[Callable] = []
-        for name in run.names:
-            with run.or_left_out(name):
-                steps += plan(run, run.upstreams[name], temporary)
+        for name in call.names:
+            with call.or_left_out(name):
+                steps += plan(call, call.upstreams[name], temporary)
         with uninterrupted("the same command again completes it; nothing is lost"):
             for step in steps:
                 step()
     return OK
 
 
-def plan_apply(run: Run, up: Upstream, temporary: contextlib.ExitStack) -> list[Callable]:
+def plan_apply(call: Call, up: Upstream, temporary: contextlib.ExitStack) -> list[Callable]:
     """Prepare one checkout. Returns what is left to do, if anything."""
-    checkout, wanted = run.look(up.name, repair=True), run.label(up)
+    checkout, wanted = call.look(up.name, repair=True), call.label(up)
     label = wanted or (checkout.version if checkout.version in up.versions else up.default)
-    run.result[up.name] = {"version": label, "action": "none", "path": str(checkout.path)}
+    call.result[up.name] = {"version": label, "action": "none", "path": str(checkout.path)}
     refuse_unfit(up, label, checkout)
-    asked = requested(run.options.source)[0] or checkout.kind
+    asked = requested(call.options.source)[0] or checkout.kind
     if checkout.applied and checkout.state != "stale" and asked == checkout.kind:
         say(f"{up.name} {label}: {nothing_to_do(up, label, checkout, wanted)}")
         return []
     recorded = checkout.kind if checkout.label == label else ""
-    source = run.cache.find(up, up.version(label), run.options.source, recorded)
+    source = call.cache.find(up, up.version(label), call.options.source, recorded)
     git = checkout.git or make_fresh(up, checkout.path, temporary)
-    bring(git, run.cache.repository(up.name), source)
+    bring(git, call.cache.repository(up.name), source)
     built = build(git, up, label, source.base)
     refs, way, carried = plan_refs(checkout, label, source.base, built.tip), None, []
     if checkout.git:
@@ -82,7 +82,7 @@ def plan_apply(run: Run, up: Upstream, temporary: contextlib.ExitStack) -> list[
         number = verify(git, built.tip, carried)
         if not way:
             git.folder.rename(checkout.path)  # which is an empty folder, or not there
-        run.result[up.name]["action"] = "switch" if way else "fresh"
+        call.result[up.name]["action"] = "switch" if way else "fresh"
         text = f"applied {built} to {source.base[:12]} ({source.kind}); verified {number} files in {checkout.path}"
         kept = f"; your edits are kept: {some(carried)}" if carried else ""
         say(f"{up.name} {label}: {text}{kept}")
@@ -137,9 +137,9 @@ def verify(git: Git, commit: str, carried: list[str]) -> int:
     return len(git.paths(commit)) - len(carried)
 
 
-def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callable]:
-    checkout, name = run.look(up.name, repair=True), up.name
-    result = run.result[name] = {"action": "none"}
+def plan_revert(call: Call, up: Upstream, _: contextlib.ExitStack) -> list[Callable]:
+    checkout, name = call.look(up.name, repair=True), up.name
+    result = call.result[name] = {"action": "none"}
     if checkout.applied and checkout.era not in ("", checkout.tip, checkout.head):
         checkout.state, checkout.note = "wrong-base", "the branch era is elsewhere: check it out first"
     if checkout.state == "wrong-base":
@@ -149,7 +149,7 @@ def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callabl
         return []
     checkout.git("rev-list", "--objects", "--no-walk", checkout.base)  # ends here if there is a file that git lacks
     mine = [*checkout.edited, *(f"commit {oid[:12]}" for oid in checkout.commits)]
-    if mine and not run.options.keep_edits:
+    if mine and not call.options.keep_edits:
         advice = f"{hint('revert', name, '--keep-edits')} puts them on a branch first"
         raise Stop(LOCAL, f"{checkout.path} has local edits: {some(mine)}", advice)
     if mine:
@@ -171,12 +171,12 @@ def plan_revert(run: Run, up: Upstream, _: contextlib.ExitStack) -> list[Callabl
 # --- status and diff ---
 
 
-def verb_status(run: Run) -> int:
+def verb_status(call: Call) -> int:
     drift, failed = False, []
-    for name in run.names:
+    for name in call.names:
         try:
-            found = run.look(name)
-            if found.version in run.upstreams[name].versions:
+            found = call.look(name)
+            if found.version in call.upstreams[name].versions:
                 read_overlay(name, found.version)  # a patch or file that is missing is an error here too
         except Stop as stop:  # the others are shown all the same
             failed.append(stop)
@@ -186,7 +186,7 @@ def verb_status(run: Run) -> int:
         values = {**vars(found), "path": str(found.path), "commit": found.head or None}
         values["source"] = found.kind if known else None
         shown = ("version", "state", "source", "commit", "path", "files", "untracked", "commits", "note")
-        run.result[name] = {key: values[key] for key in shown}
+        call.result[name] = {key: values[key] for key in shown}
         base = found.base if found.applied else found.head  # what `apply` prints
         text = f"{name} {found.version}: {found.state}"
         text += f" ({found.kind}, {base[:12]})" if known else ""
@@ -200,12 +200,12 @@ def verb_status(run: Run) -> int:
     return DRIFT if drift else OK
 
 
-def verb_diff(run: Run) -> int:
+def verb_diff(call: Call) -> int:
     """Print what `git diff` shows between upstream and the overlay; with --local, between the overlay and the files."""
-    shape = ["--stat"] if run.options.stat else ["--patch", "--binary"]
-    color = "always" if not run.options.json and sys.stdout.isatty() else "never"
-    for name in run.names:
-        found = run.look(name)
+    shape = ["--stat"] if call.options.stat else ["--patch", "--binary"]
+    color = "always" if not call.options.json and sys.stdout.isatty() else "never"
+    for name in call.names:
+        found = call.look(name)
         if found.state in ("absent", "wrong-base"):
             problem = f"{found.path}: {found.note or 'there is no checkout yet'}"
             raise Stop(WRONG_BASE, problem, f"{hint('apply', name)} makes one")
@@ -213,13 +213,13 @@ def verb_diff(run: Run) -> int:
         tip = found.tip if found.applied else found.head
         with found.git.scratch_objects() as git:
             ends = (found.base if found.applied else tip, tip)
-            if run.options.local:
+            if call.options.local:
                 ends = (tip, git.snapshot(found.head, [*found.edited, *found.untracked]))
-            out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *run.paths).stdout
+            out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *call.paths).stdout
         if not out:
             print(f"{name}: no difference in {found.path}", file=sys.stderr, flush=True)
-        run.result[name] = {"diff": out.decode("utf-8", "backslashreplace")}
-        if not run.options.json:
+        call.result[name] = {"diff": out.decode("utf-8", "backslashreplace")}
+        if not call.options.json:
             sys.stdout.flush()
             sys.stdout.buffer.write(out)
             sys.stdout.buffer.flush()

@@ -32,7 +32,7 @@ class UserError(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class MakeTarget:
     """A make target that trains or measures; id is its name unless `target` is given."""
 
     id: str
@@ -119,10 +119,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """Runs, places, entries and claims by their ids; the other fields are tables of experiments.toml."""
+    """Make targets (runs), places, entries and claims by their ids; the other fields are tables of experiments.toml."""
 
     title: str
-    runs: Mapping[str, Run]
+    runs: Mapping[str, MakeTarget]
     places: Mapping[str, Place]
     entries: Mapping[str, Entry]
     claims: Mapping[str, Claim]
@@ -143,7 +143,7 @@ class Paper:
         """Whose numbers the place has."""
         return f"{self.sources[place.source]['version']}, from a summary" if place.source else "paper"
 
-    def trainings(self, entry: Entry) -> list[Run]:
+    def trainings(self, entry: Entry) -> list[MakeTarget]:
         """The entry's trainings in the order of their start: each after the one that it continues."""
         chain, name = [], entry.run
         while name:
@@ -174,7 +174,7 @@ def load(file: Path = FILE) -> Paper:
     runs, places, entries, claims = {}, {}, {}, {}
     for group in data["group"].values():
         of_group = group.pop("runs")
-        runs |= {name: Run(name, **{**group, **fields}) for name, fields in of_group.items()}
+        runs |= {name: MakeTarget(name, **{**group, **fields}) for name, fields in of_group.items()}
     for label, table in (data["table"] | data["figure"]).items():
         about = {name: table.pop(name) for name in ("title", "domain", "draws", "note", "source") if name in table}
         place = places[label] = Place(label, **about)
@@ -190,7 +190,7 @@ def load(file: Path = FILE) -> Paper:
 
 
 def _entries(
-    row: str, place: Place, panel: str, fields: dict, runs: Mapping[str, Run], lists: Mapping
+    row: str, place: Place, panel: str, fields: dict, runs: Mapping[str, MakeTarget], lists: Mapping
 ) -> Iterator[Entry]:
     """An entry for each combination of the sweep's values. fields: the row's own and those that it inherits."""
     sweep = fields.pop("sweep", {})

@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from ledger.paper import ROOT, Entry, Paper, Run, UserError
+from ledger.paper import ROOT, Entry, MakeTarget, Paper, UserError
 
 # verl v0.4.1 shuffles the training data with this seed (main_ppo.create_rl_sampler; by default 1). Nothing else can be
 # seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set: vLLM
@@ -70,7 +70,7 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
         yield _evaluation(paper, entry, trainings[-1], seed)
 
 
-def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
+def _job(training: MakeTarget, variables: dict[str, str], seed: int | None) -> str:
     """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
     because make, which chooses the environment, does not run. A second stage waits until the first has ended, also at a
     time limit; its own check refuses to start without the first one's last checkpoint."""
@@ -83,7 +83,7 @@ def _job(training: Run, variables: dict[str, str], seed: int | None) -> str:
     return f'{{ cd "${{CHECKOUTS:-checkouts}}/verl" && {_set(variables)}{command.strip()}; }}'
 
 
-def _evaluation(paper: Paper, entry: Entry, training: Run | None, seed: int | None = None) -> str:
+def _evaluation(paper: Paper, entry: Entry, training: MakeTarget | None, seed: int | None = None) -> str:
     """The evaluation of a training's last checkpoint, or of published weights."""
     evaluation, named = paper.runs[entry.evaluation], "" if seed is None else f"-seed{seed}"
     variables = {**evaluation.variables, "OUT": f"$data/eval/{entry.folder}{named}"}
@@ -109,7 +109,7 @@ def _grid(paper: Paper, entries: Sequence[Entry], seeds: Sequence[int], slurm: b
     return _make([training.id], {name: " ".join(dict.fromkeys(words)) for name, words in values.items()})
 
 
-def _folder(training: Run, seed: int | None) -> str:
+def _folder(training: MakeTarget, seed: int | None) -> str:
     return f"$data/ckpts/ERA/{training.folder}" + ("" if seed is None else f"-seed{seed}")
 
 

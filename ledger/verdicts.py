@@ -27,7 +27,7 @@ FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too n
 
 
 @dataclass(frozen=True)
-class Part:
+class Comparison:
     """One comparison of a claim, in words and as a number. passed: None where there are too few seeds to say."""
 
     words: str
@@ -42,7 +42,7 @@ class Judged:
     numbers: a line for each entry and metric, NaN where a number is not known. paper, error: the paper's. ours, half:
         our mean over the seeds, and half its interval; over: what the interval is over. seeds: how many have the
         metric. difference, allowed: ours - paper, and how large it may be. within: whether ours agrees.
-    states: by entry. claims: by claim, its state and parts."""
+    states: by entry. claims: by claim, its state and comparisons."""
 
     def __init__(self, paper: Paper, results: Sequence[Result]):
         self.paper, self.results = paper, results
@@ -167,7 +167,7 @@ class Judged:
 
     # ---------------------------------------------------------------------------------------------------------- claims
 
-    def _claim(self, claim: Claim) -> tuple[str, list[Part]]:
+    def _claim(self, claim: Claim) -> tuple[str, list[Comparison]]:
         """Its state and parts. Only entries with numbers make parts; until all have numbers the claim is partial."""
         entries = [entry for row in claim.rows for entry in self.paper.row(row)]
         parts = list(TESTS[claim.test](self, claim))
@@ -241,26 +241,26 @@ def _gain(entry: Entry, subject: dict, baseline: dict) -> dict:
 # --------------------------------------------------------------------------------- the tests of claims, by their names
 
 
-def _order(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _order(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     """higher and not_higher."""
     for one, other, ones, others in judged.pairs_of_values(claim):
         difference, half = welch(ones, others)
         words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, difference {difference:+.4g}"
         words += f" ± {half:.4g}" if half else ", one seed: the sign alone"
-        yield Part(words, difference, bool(difference > half) == (claim.test == "higher"))
+        yield Comparison(words, difference, bool(difference > half) == (claim.test == "higher"))
 
 
-def _average(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _average(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     pairs = judged.pairs_of_values(claim)
     if len(pairs) < len(judged.pairs(claim)):
         return
     one, other = (float(np.mean([np.mean(pair[side]) for pair in pairs])) for side in (2, 3))
     gain = 100 * (one / other - 1) if other else math.inf
     words = f"average of {len(pairs)}: {one:.4g} against {other:.4g}, {gain:+.1f} %; the paper {claim.value:+g} %"
-    yield Part(words, gain, gain >= claim.value - claim.tolerance)
+    yield Comparison(words, gain, gain >= claim.value - claim.tolerance)
 
 
-def _aggregate(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _aggregate(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     pairs = judged.pairs_of_values(claim)
     if not pairs:
         return
@@ -269,14 +269,14 @@ def _aggregate(judged: Judged, claim: Claim) -> Iterator[Part]:
     middle, low, high = map(float, bootstrap(tasks, interquartile_difference))
     words = f"interquartile mean over {len(pairs)} of {len(judged.pairs(claim))} tasks, difference {middle:+.3f} "
     if math.isnan(low):
-        yield Part(f"{words}(one seed of a task: the sign alone)", middle, middle > 0)
+        yield Comparison(f"{words}(one seed of a task: the sign alone)", middle, middle > 0)
     elif min(map(len, tasks)) < FEW:
-        yield Part(f"{words}({low:+.3f} to {high:+.3f}), few seeds: too narrow", middle, None)
+        yield Comparison(f"{words}({low:+.3f} to {high:+.3f}), few seeds: too narrow", middle, None)
     else:
-        yield Part(f"{words}({low:+.3f} to {high:+.3f})", middle, low > 0)
+        yield Comparison(f"{words}({low:+.3f} to {high:+.3f})", middle, low > 0)
 
 
-def _above(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _above(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     """Compares the means over the seeds, at the points that both curves have."""
     for one, other, metric in judged.pairs(claim):
         both = [judged.curves(entry, metric) for entry in (one, other)]
@@ -284,19 +284,19 @@ def _above(judged: Judged, claim: Claim) -> Iterator[Part]:
             continue
         found = (mean_curve(both[0])["mean"] - mean_curve(both[1])["mean"]).dropna()
         words = f"{one.name}: above at {(found > 0).sum()}, below at {(found < 0).sum()} of {len(found)} points"
-        yield Part(words, float(found.mean()), bool((found >= 0).all() and found.mean() > 0))
+        yield Comparison(words, float(found.mean()), bool((found >= 0).all() and found.mean() > 0))
 
 
-def _overhead(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _overhead(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     ratios = [np.mean(ones) / np.mean(others) for *_, ones, others in judged.pairs_of_values(claim)]
     if not ratios:
         return
     mean, half = float(np.mean(ratios)) - 1, half_width(ratios)
     words = f"{100 * mean:+.1f} %" + ("" if math.isnan(half) else f" ± {100 * half:.1f} over {len(ratios)} tasks")
-    yield Part(words, mean, mean <= claim.value + claim.tolerance)
+    yield Comparison(words, mean, mean <= claim.value + claim.tolerance)
 
 
-def _bounds(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _bounds(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     """at_least and within: each curve is tested by itself, and the worst one counts."""
     least = claim.low if claim.test == "within" else claim.value - claim.tolerance
     for entry, metric in judged.subjects(claim):
@@ -306,17 +306,17 @@ def _bounds(judged: Judged, claim: Claim) -> Iterator[Part]:
             continue
         low, high = float(min(curve.min() for curve in means)), float(max(curve.max() for curve in means))
         words = f"{entry.name}: {low:.4g} to {high:.4g}"
-        yield Part(words, low if claim.test == "at_least" else high, low >= least and high <= claim.high)
+        yield Comparison(words, low if claim.test == "at_least" else high, low >= least and high <= claim.high)
 
 
-def _spread(judged: Judged, claim: Claim) -> Iterator[Part]:
+def _spread(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     entries = [entry for entry, _ in judged.subjects(claim)]
     for metric in entries[0].metrics:
         means = judged.numbers.ours.loc[[(entry.id, metric) for entry in entries]].dropna()
         if len(means) > 1:
             size = float(np.ptp(means))
             words = f"{metric}: {size:.2f} between largest and smallest of {len(means)}"
-            yield Part(words, size, size <= claim.value)
+            yield Comparison(words, size, size <= claim.value)
 
 
 TESTS = {

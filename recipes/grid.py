@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""A grid of trainings, on this machine's cores or GPUs, as Ray tasks (RAY_ADDRESS) or as a Slurm array (SLURM=1).
+"""Trains the runs of an experiment, on this machine's cores or GPUs, as Ray tasks or as a Slurm array.
+
+What trains one run is a TrainingScript, in recipes/vision and recipes/control; LaunchOptions are what the user chose.
+This file has the order of the runs, their folders and locks, the checks before, and the signals. It leaves out what is
+trained, what a whole run is (run_json.py), and how processes end (processes.py).
 
 A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
 The same command again recovers from everything, a kill -9 included: it skips finished runs, resumes those that have a
-checkpoint, and starts the others over, after moving their files into interrupted-<n>/ of the folder. So does a run that
-run.json calls finished, and that is not whole. What is wrong with one run's folder is that run's line, and the others
-are trained.
-
-What trains is a Host, in recipes/vision and recipes/control.
+checkpoint, and starts the others over, after moving their files into interrupted-<n>/ of the folder. A run that
+run.json calls finished, and that is not whole, starts over too. What is wrong with one run's folder is that run's line,
+and the others are trained.
 """
 
 import abc
@@ -35,13 +37,13 @@ from recipes.launch_options import LaunchOptions, Refused
 from recipes.processes import process_group
 
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
-OWN = os.O_NOFOLLOW | os.O_NONBLOCK  # how they are opened
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK  # of these files
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
 
 
 def flag_names(words: Sequence[str]) -> list[str]:
-    """Names of `--flag`, `--flag=value` and hydra's `name=value`, with - for _, the same to FastTD3's parser."""
+    """The names of `--flag`, `--flag=value` and hydra's `name=value`, with - for _, the same to FastTD3's parser."""
     names = [word.partition("=")[0].lstrip("+") for word in words if re.match(r"--\w|\+{0,2}[\w.]+=", word)]
     return [name.replace("_", "-") for name in names]
 
@@ -70,26 +72,26 @@ class Run:
         return self.folder.name
 
 
-class Host(abc.ABC):
-    """A script that trains one run in the run's folder. An instance is one launch of it.
+class TrainingScript(abc.ABC):
+    """A script that trains one run in the run's folder. An instance is one launch of an experiment with it.
 
     Args:
-        name: of the experiment.
+        name: the experiment's.
         added: the user's flags of the script, which come last and win.
     """
 
-    launcher: ClassVar[str]  # whose options these are
+    launcher: ClassVar[str]  # the one of launch_options.LAUNCHERS that starts it
     experiments: ClassVar[Mapping[str, Any]]
-    root: Path  # where `script` is
-    script: ClassVar[str]
-    upstream: ClassVar[str] = ""  # of which `root` is the checkout
-    packages: ClassVar[tuple[str, ...]] = ()  # that the script imports
-    space: ClassVar[int] = 20 * 2**20  # of a run's folder, in bytes
-    own_flags: Collection[str] = ()  # that the user cannot add: the experiment and the variables set them
+    root: Path  # the folder that `file` is in
+    file: ClassVar[str]  # the script, below root
+    upstream: ClassVar[str] = ""  # the name of the upstream whose checkout `root` is
+    packages: ClassVar[tuple[str, ...]] = ()  # what the script imports
+    space: ClassVar[int] = 20 * 2**20  # bytes that a run's folder may take
+    own_flags: Collection[str] = ()  # what the user cannot add: the experiment and the variables set them
     harmless: ClassVar[tuple[str, ...]] = ()  # flags that change nothing in what is trained
     one_at_a_time: ClassVar[tuple[str, ...]] = ()  # experiments whose runs' time is compared
-    gpus: float = 0  # of a run; below 1, several share one
-    cpus: int = 1  # that a run's processes keep busy
+    gpus: float = 0  # GPUs of a run; below 1, several runs share one
+    cpus: int = 1  # CPUs that a run's processes keep busy
 
     def __init__(self, name: str, added: Sequence[str] = ()):
         self.name, self.added = name, tuple(added)
@@ -104,9 +106,10 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def variables(self, run: Run) -> dict[str, str]:
-        """Environment variables of the process, beside those of this one."""
+        """The environment variables of the run's process, beside those of this one."""
 
     def start_folder(self, run: Run) -> Path:
+        """The folder that the script is started in."""
         return run.folder
 
     def checkpoint(self, run: Run) -> Path | None:
@@ -114,21 +117,22 @@ class Host(abc.ABC):
         return None
 
     def is_finished(self, run: Run) -> bool:
+        """Whether run.json says that the run is finished, and all of it is there."""
         return says_finished(run) and not self.why_not_whole(run)
 
     def why_not_whole(self, run: Run) -> str:
-        """What a run that has come to its end lacks."""
+        """Why the folder of a run that has come to its end does not hold all of it; "" if it does."""
         return run_json.why_not_whole(run.folder)
 
     def record(self, run: Run) -> dict[str, Any] | None:
-        """The run.json of a run that starts now, for a script that writes none."""
+        """The run.json of a run that starts now, where the script writes none; None where it does."""
         return None
 
-    def complete_record(self, run: Run) -> None:  # noqa: B027  most hosts need none
-        """Completes the run.json of a finished run, for a script that writes none."""
+    def complete_record(self, run: Run) -> None:  # noqa: B027  most scripts need none
+        """Complete the run.json of a finished run, where the script does not."""
 
     def last_result(self, run: Run) -> str:
-        """Of a finished run, for its line."""
+        """The end of the line that is printed on a finished run: its last result, or ""."""
         return ""
 
     def comparable(self, words: list[str]) -> list[str]:
@@ -136,21 +140,21 @@ class Host(abc.ABC):
         return words
 
     def problems(self) -> list[str]:
-        """Of this host alone, before anything starts."""
+        """What this script lacks, beside what all scripts need: a sentence each; an empty list lets the runs start."""
         return []
 
     def prepare(self) -> None:  # noqa: B027
-        """Does once, beforehand, what several runs would otherwise do at the same time."""
+        """Do once, before the runs start, what several of them would otherwise do at the same time."""
 
 
 # -------------------------------------------------------------------------------------------------------------- one run
 
 
-def train(host: Host, run: Run, stop: threading.Event | None = None, devices: str | None = None) -> str:
-    """Trains the run to its end, unless it is finished.
+def train(script: TrainingScript, run: Run, stop: threading.Event | None = None, devices: str | None = None) -> str:
+    """Train the run to its end, unless it is finished.
 
     Args:
-        stop: ends the training.
+        stop: set to end the training.
         devices: CUDA_VISIBLE_DEVICES; None leaves that as it is.
 
     Returns:
@@ -162,46 +166,48 @@ def train(host: Host, run: Run, stop: threading.Event | None = None, devices: st
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return "is being trained by another launch, or by what a killed one has left running"
-        if not host.is_finished(run):
-            if says_finished(run) or not (run.folder / COMMAND).exists() or not host.checkpoint(run):
+        if not script.is_finished(run):
+            if says_finished(run) or not (run.folder / COMMAND).exists() or not script.checkpoint(run):
                 set_aside(run.folder)
-            code = run_script(host, run, lock.fileno(), stop, devices)
-            if not host.is_finished(run):
+            code = run_script(script, run, lock.fileno(), stop, devices)
+            if not script.is_finished(run):
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
-                lacks = f" and {host.why_not_whole(run)}" if code == 0 else ""
-                if lacks and host.checkpoint(run):
+                lacks = f" and {script.why_not_whole(run)}" if code == 0 else ""
+                if lacks and script.checkpoint(run):
                     lacks += f".\n  To train it from its start, move {run.folder} away"
                 return f"ended with exit code {code}{lacks}.\n  The end of {run.folder / LOG}:{tail}"
-        host.complete_record(run)
+        script.complete_record(run)
         return ""
 
 
 def says_finished(run: Run) -> bool:
+    """Whether run.json says that the run is finished."""
     return run_json.read(run.folder).get("finished") is True
 
 
 def own_file(run: Run, name: str) -> TextIO:
-    """A file of the launcher's, to append to: it is not opened through a link, and a FIFO is not waited for."""
-    return open(run.folder / name, "a", opener=lambda file, flags: os.open(file, flags | OWN, 0o666))
+    """Open one of the launcher's files to append to, but not through a link, and without waiting at a FIFO."""
+    return open(run.folder / name, "a", opener=lambda file, flags: os.open(file, flags | OPEN_FLAGS, 0o666))
 
 
-def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, devices: str | None) -> int:
+def run_script(script: TrainingScript, run: Run, lock: int, stop: threading.Event | None, devices: str | None) -> int:
+    """Write command.txt and run.json, run the script until it ends or is stopped, and return its exit code."""
     new = run.folder / f"{COMMAND}.new"
     new.unlink(missing_ok=True)  # nothing is written through a link
     new.write_text(shlex.join(run.command) + "\n")
     new.replace(run.folder / COMMAND)
-    if record := host.record(run):
+    if record := script.record(run):
         run_json.start(run.folder, record)
-    given = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+    visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
     # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
     with (
         own_file(run, LOG) as log,
         process_group(
-            host.argv(run),
-            {**os.environ, **host.variables(run), **given},
+            script.argv(run),
+            {**os.environ, **script.variables(run), **visible},
             log,
-            host.start_folder(run),
+            script.start_folder(run),
             ends_with_parent=False,
             seconds_to_end=SECONDS_TO_END,
             inherited=[lock],
@@ -214,7 +220,7 @@ def run_script(host: Host, run: Run, lock: int, stop: threading.Event | None, de
 
 
 def set_aside(folder: Path) -> None:
-    """Moves what an interrupted run has left into interrupted-<n>/."""
+    """Move what an interrupted run has left into interrupted-<n>/ of its folder."""
     left = [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith("interrupted-")]
     if left:
         numbers = [int(path.name[12:]) for path in folder.glob("interrupted-*") if path.name[12:].isdecimal()]
@@ -228,32 +234,32 @@ def set_aside(folder: Path) -> None:
 
 
 def visible_gpus() -> list[str]:
-    """Of this machine, as CUDA_VISIBLE_DEVICES names them; none without a driver."""
+    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them; none without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         visible = ",".join(map(str, range(len(run_json.gpus()))))
     return [device for device in visible.split(",") if device.strip() not in ("", "-1")]
 
 
-def slots(host: Host) -> list[str | None]:
+def slots(script: TrainingScript) -> list[str | None]:
     """CUDA_VISIBLE_DEVICES of each of the runs that this machine trains at the same time."""
-    if not host.gpus:
-        return [None] * (host.options.jobs or run_json.cores())
-    devices, each = visible_gpus(), int(host.gpus) or 1
-    groups = [",".join(devices[at : at + each]) for at in range(0, len(devices) - each + 1, each)]
-    found = groups * (int(1 / host.gpus) if host.gpus < 1 else 1)
-    return found[: host.options.jobs]
+    if not script.gpus:
+        return [None] * (script.options.jobs or run_json.cores())
+    devices, size = visible_gpus(), int(script.gpus) or 1
+    groups = [",".join(devices[at : at + size]) for at in range(0, len(devices) - size + 1, size)]
+    runs_of_a_gpu = int(1 / script.gpus) if script.gpus < 1 else 1
+    return (groups * runs_of_a_gpu)[: script.options.jobs]
 
 
-def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
-    """A thread for each run that is being trained.
+def train_all(script: TrainingScript, runs: Sequence[Run], by_ray: bool) -> list[str]:
+    """Train the runs, as many at a time as there is room for, and print a line on each that ends.
 
     Returns:
         A sentence on each run that did not finish.
     """
     stop, failed = threading.Event(), []
-    train_one, at_once = ray_trainer(host, stop, len(runs)) if by_ray else local_trainer(host, stop)
-    with ThreadPoolExecutor(1 if host.name in host.one_at_a_time else at_once) as threads:
+    train_one, at_once = ray_trainer(script, stop, len(runs)) if by_ray else local_trainer(script, stop)
+    with ThreadPoolExecutor(1 if script.name in script.one_at_a_time else at_once) as threads:
         training = {threads.submit(train_one, run): run for run in runs}
         try:
             for count, ended in enumerate(as_completed(training), 1):
@@ -261,49 +267,50 @@ def train_all(host: Host, runs: Sequence[Run], by_ray: bool) -> list[str]:
                 reason = outcome(ended.result)
                 said = reason.partition("\n")[0] or "finished"
                 with suppress(Exception):
-                    said += "" if reason else host.last_result(run)
+                    said += "" if reason else script.last_result(run)
                 print(f"{time.strftime('%H:%M:%S')} {count} of {len(runs)}: {run.name} {said}", flush=True)
                 failed += [f"{run.name} {reason}"] if reason else []
         except KeyboardInterrupt:
             # `timeout make ...` signals make and this process, and make signals this process again. A second interrupt
             # would let Python go on without the threads that end the trainings.
-            for each in SIGNALS:
-                signal.signal(each, signal.SIG_IGN)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
             stop.set()
             threads.shutdown(cancel_futures=True)
             raise
     return failed
 
 
-def local_trainer(host: Host, stop: threading.Event) -> tuple[Callable[[Run], str], int]:
-    """What trains a run on this machine, and how many at a time."""
-    free = slots(host)
+def local_trainer(script: TrainingScript, stop: threading.Event) -> tuple[Callable[[Run], str], int]:
+    """The function that trains a run on this machine, and how many runs it may train at a time."""
+    free = slots(script)
     at_once = len(free)
 
     def train_one(run: Run) -> str:
         devices = free.pop()
         try:
-            return train(host, run, stop, devices)
+            return train(script, run, stop, devices)
         finally:
             free.append(devices)
 
     return train_one, at_once
 
 
-def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[[Run], str], int]:
+def ray_trainer(script: TrainingScript, stop: threading.Event, runs: int) -> tuple[Callable[[Run], str], int]:
+    """The function that trains a run as a Ray task, and how many runs it may be given at a time: all."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    address = host.options.ray_address
+    address = script.options.ray_address
     ray.init(address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="ERROR")
     interrupt_on_signals()  # ray.init installs a handler of its own
-    if ray.cluster_resources().get("GPU", 0) < host.gpus:
-        raise Refused(f"Ray at {address} has no {host.gpus:g} GPUs. No run was started.")
-    task = ray.remote(num_gpus=host.gpus, num_cpus=0 if host.gpus else 1, max_retries=0)(train)
+    if ray.cluster_resources().get("GPU", 0) < script.gpus:
+        raise Refused(f"Ray at {address} has no {script.gpus:g} GPUs. No run was started.")
+    task = ray.remote(num_gpus=script.gpus, num_cpus=0 if script.gpus else 1, max_retries=0)(train)
 
     def train_one(run: Run) -> str:
-        reference = task.remote(host, run)
+        reference = task.remote(script, run)
         while not stop.wait(0.5) and not ray.wait([reference], timeout=0)[0]:
             pass
         if stop.is_set():
@@ -313,29 +320,33 @@ def ray_trainer(host: Host, stop: threading.Event, runs: int) -> tuple[Callable[
     return train_one, runs
 
 
-def slurm_script(host: Host) -> str:
-    usable, _ = sort_out(host, host.runs)
-    left = [str(index) for index, run in enumerate(host.runs) if run in usable and not host.is_finished(run)]
+def slurm_script(script: TrainingScript) -> str:
+    """The text of a batch script whose array has a job for each run that is not finished."""
+    usable, _ = sort_out(script, script.runs)
+    left = [str(index) for index, run in enumerate(script.runs) if run in usable and not script.is_finished(run)]
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name=era-{host.name}",
-        f"#SBATCH --array={','.join(left)}" + ("%1" if host.name in host.one_at_a_time else ""),
-        f"#SBATCH --cpus-per-task={host.options.cpus_per_run or host.cpus}",
-        *([f"#SBATCH --gres=gpu:{max(1, int(host.gpus))}"] if host.gpus else []),
-        f"#SBATCH --output={shlex.quote(str(host.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
+        f"#SBATCH --job-name=era-{script.name}",
+        f"#SBATCH --array={','.join(left)}" + ("%1" if script.name in script.one_at_a_time else ""),
+        f"#SBATCH --cpus-per-task={script.options.cpus_per_run or script.cpus}",
+        *([f"#SBATCH --gres=gpu:{max(1, int(script.gpus))}"] if script.gpus else []),
+        f"#SBATCH --output={shlex.quote(str(script.runs[0].folder.parent / 'slurm-%A_%a.txt'))}",
         "#SBATCH --open-mode=append",
         "export RUN_INDEX=$SLURM_ARRAY_TASK_ID SLURM= DRY_RUN= CHECK_ONLY= RAY_ADDRESS= PYTHON=",
         f"cd {shlex.quote(os.getcwd())}",
-        f"exec {shlex.join([host.python, '-m', host.launcher, host.name, *host.added])}",
+        f"exec {shlex.join([script.python, '-m', script.launcher, script.name, *script.added])}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def submit(script: str, file: Path) -> None:
-    """Its jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE.
-    SBATCH_ARRAY_INX, which cuts LLM runs into pieces, would replace the array of the runs."""
+def submit(batch_script: str, file: Path) -> None:
+    """Write the batch script to the file and give it to sbatch.
+
+    The jobs get this environment, and with it the variables that choose runs, also where SBATCH_EXPORT says NONE.
+    SBATCH_ARRAY_INX, which cuts LLM runs into pieces, would replace the array of the runs.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(script)
+    file.write_text(batch_script)
     kept = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
     if subprocess.run(["sbatch", "--export=ALL", str(file)], env=kept).returncode != 0:
         raise Refused(f"sbatch refused {file}")
@@ -345,28 +356,28 @@ def submit(script: str, file: Path) -> None:
 
 
 def outcome(function: Callable[..., str | None], *arguments: Any) -> str:
-    """What the function returns; for an error, as whatever is in a run's folder may cause it, its name and text."""
+    """Call the function and return what it returns, or, as anything may be in a run's folder, its error as a text."""
     try:
         return function(*arguments) or ""
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
-def sort_out(host: Host, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def sort_out(script: TrainingScript, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The runs whose folders can be used, and a line on each of the others."""
-    reasons = {run: outcome(unusable, host, run) for run in runs}
+    reasons = {run: outcome(unusable, script, run) for run in runs}
     lines = [
         f"{run.name} is left alone: {reason}. Repair {run.folder}, or move it away: then the run starts anew."
         for run, reason in reasons.items()
         if reason
     ]
     # Names of files may have line breaks, which DRY_RUN's output would give to a shell.
-    lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
+    lines = ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines]
     return [run for run in runs if not reasons[run]], lines
 
 
-def unusable(host: Host, run: Run) -> str:
-    """Why neither this launcher nor a script should read the run's folder; an empty string if they can."""
+def unusable(script: TrainingScript, run: Run) -> str:
+    """Why neither this launcher nor a script should read the run's folder; "" if they can."""
     if run.folder.is_symlink():
         return f"{run.folder} is a link, and what is in the folder behind it may not be a run's"
     if not os.path.lexists(run.folder):
@@ -376,42 +387,45 @@ def unusable(host: Host, run: Run) -> str:
             return f"{path} is a link, and the launcher writes there"
         if path.exists() and not path.is_file() and not path.is_dir():
             return f"{path} is neither a file nor a folder"
-    host.checkpoint(run), folder_problems(host, run)  # what they raise is the reason
+    script.checkpoint(run), folder_problems(script, run)  # what they raise is the reason
     return ""
 
 
-def problems(host: Host, runs: Sequence[Run]) -> list[str]:
-    """What would go wrong silently, or would stop all runs, or some of them only after hours."""
-    found = []
-    if not (host.root / host.script).is_file():
-        apply = f"python3 apply.py apply {host.upstream} --source git --checkouts {host.checkouts}"
-        found.append(f"checkout: {host.root} has no {host.script}. Run: {apply}")
-    wanted = (*host.packages, "ray") if host.options.ray_address else host.packages
-    lacks = [name for name in wanted if find_spec(name) is None]
+def problems(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
+    """What would go wrong silently, or would stop all runs, or some of them only after hours; a sentence each."""
+    sentences = []
+    if not (script.root / script.file).is_file():
+        apply = f"python3 apply.py apply {script.upstream} --source git --checkouts {script.checkouts}"
+        sentences.append(f"checkout: {script.root} has no {script.file}. Run: {apply}")
+    packages = (*script.packages, "ray") if script.options.ray_address else script.packages
+    lacks = [name for name in packages if find_spec(name) is None]
     if lacks:
-        found.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
-    if not (host.options.slurm or host.options.ray_address or slots(host)):
-        has = f"GPUs: a run wants {host.gpus:g}, and this machine has {len(visible_gpus())}."
-        found.append(f"{has} GPUS or GPUS_PER_RUN choose; RAY_ADDRESS or SLURM=1 train elsewhere.")
+        sentences.append(f"environment: {sys.executable} lacks {', '.join(lacks)}. Set PYTHON to one that has them.")
+    if not (script.options.slurm or script.options.ray_address or slots(script)):
+        has = f"GPUs: a run wants {script.gpus:g}, and this machine has {len(visible_gpus())}."
+        sentences.append(f"{has} GPUS or GPUS_PER_RUN choose; RAY_ADDRESS or SLURM=1 train elsewhere.")
     for run in runs:
-        found += folder_problems(host, run)
-    left = sum(not host.is_finished(run) for run in runs)
-    parent = host.runs[0].folder.parent
+        sentences += folder_problems(script, run)
+    left = sum(not script.is_finished(run) for run in runs)
+    parent = script.runs[0].folder.parent
     free = shutil.disk_usage(next(path for path in (parent, *parent.parents) if path.is_dir())).free
-    if free < left * host.space:
-        needed = f"{left} runs may take {left * host.space / 2**30:.1f}"
-        found.append(f"OUTPUT: {parent} has {free / 2**30:.1f} GiB of free disk space; {needed}.")
-    return found or host.problems()
+    if free < left * script.space:
+        needed = f"{left} runs may take {left * script.space / 2**30:.1f}"
+        sentences.append(f"OUTPUT: {parent} has {free / 2**30:.1f} GiB of free disk space; {needed}.")
+    return sentences or script.problems()
 
 
-def folder_problems(host: Host, run: Run) -> list[str]:
-    """A folder with a finished run or a checkpoint must hold this very run. Without either, its files are set aside."""
+def folder_problems(script: TrainingScript, run: Run) -> list[str]:
+    """A sentence if the folder holds another run than this, finished or with a checkpoint; else an empty list.
+
+    Without either, the folder's files are set aside, so that they may be of any run.
+    """
     file = run.folder / COMMAND
-    if not (host.is_finished(run) or host.checkpoint(run)):
+    if not (script.is_finished(run) or script.checkpoint(run)):
         return []
     try:
         words = shlex.split(file.read_text()) if file.is_file() else run.command
-        before, now = (shlex.join(host.comparable(list(each))) for each in (words, run.command))
+        before, now = (shlex.join(script.comparable(list(command))) for command in (words, run.command))
     except ValueError as error:
         raise ValueError(f"{file} is not a command of this experiment ({error})") from None
     if before == now:
@@ -422,60 +436,61 @@ def folder_problems(host: Host, run: Run) -> list[str]:
     ]
 
 
-def print_commands(host: Host, runs: Sequence[Run]) -> None:
-    usable, lines = sort_out(host, runs)
-    finished = sum(map(host.is_finished, usable))
+def print_commands(script: TrainingScript, runs: Sequence[Run]) -> None:
+    """Print the shell command of each run that is not finished, and what is to be said of the others as comments."""
+    usable, lines = sort_out(script, runs)
+    finished = sum(map(script.is_finished, usable))
     print(f"{len(runs)} runs, {finished} of them finished:", file=sys.stderr)
-    for line in (*lines, *broken_promises(host, usable)):
+    for line in (*lines, *broken_promises(script, usable)):
         print(f"# {line}")
     for run in usable:
-        if host.is_finished(run):
+        if script.is_finished(run):
             print(f"# {run.name} is finished")
             continue
-        at = shlex.quote(str(host.start_folder(run)))
-        begin = f"cd {at}" if host.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
-        given = " ".join(f"{name}={quoted(value)}" for name, value in host.variables(run).items())
-        print(f"{begin} && {given} {shlex.join(host.argv(run))}")
+        at = shlex.quote(str(script.start_folder(run)))
+        begin = f"cd {at}" if script.start_folder(run) != run.folder else f"mkdir -p {at} && cd {at}"
+        variables = " ".join(f"{name}={for_shell(value)}" for name, value in script.variables(run).items())
+        print(f"{begin} && {variables} {shlex.join(script.argv(run))}")
 
 
-def broken_promises(host: Host, runs: Sequence[Run]) -> list[str]:
+def broken_promises(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
     """A line on each run that run.json calls finished, and that is not whole."""
     return [
-        f"{run.name} says that it is finished, but {host.why_not_whole(run)}. It starts over; its files move into "
+        f"{run.name} says that it is finished, but {script.why_not_whole(run)}. It starts over; its files move into "
         "interrupted-<n>/ of its folder."
         for run in runs
-        if says_finished(run) and not host.is_finished(run)
+        if says_finished(run) and not script.is_finished(run)
     ]
 
 
-def quoted(value: str) -> str:
-    """For the shell; this process's PATH as a variable."""
+def for_shell(value: str) -> str:
+    """The value as a word of a shell command, in which this process's PATH, at its end, is a variable."""
     path = os.environ["PATH"]
     return f'{shlex.quote(value.removesuffix(path))}"$PATH"' if value.endswith(f":{path}") else shlex.quote(value)
 
 
-def launch(host: Host) -> None:
-    """Prints, checks, submits or trains the grid, as the options say."""
-    options = host.options
+def launch(script: TrainingScript) -> None:
+    """Print, check, submit or train the script's runs, as its options say. Raises Refused where that cannot be."""
+    options = script.options
     # argparse takes the beginning of a flag for the flag.
-    own_flags = flag_names(host.own_flags)
-    if own := [name for name in flag_names(host.added) if any(flag.startswith(name) for flag in own_flags)]:
-        raise Refused(f"ARGS: {', '.join(own)} cannot be set here: the experiment and the variables do.")
-    if not host.runs:
-        raise Refused(f"AGENT={' '.join(options.agents or ())}: {host.name} has no such run.")
+    own_flags = flag_names(script.own_flags)
+    if taken := [name for name in flag_names(script.added) if any(flag.startswith(name) for flag in own_flags)]:
+        raise Refused(f"ARGS: {', '.join(taken)} cannot be set here: the experiment and the variables do.")
+    if not script.runs:
+        raise Refused(f"AGENT={' '.join(options.agents or ())}: {script.name} has no such run.")
     index = options.run_index
-    if index is not None and (index >= len(host.runs) or options.slurm):
-        raise Refused(f"RUN_INDEX={index}: one of runs 0 to {len(host.runs) - 1} expected, and no SLURM=1.")
-    runs = host.runs if index is None else [host.runs[index]]
+    if index is not None and (index >= len(script.runs) or options.slurm):
+        raise Refused(f"RUN_INDEX={index}: one of runs 0 to {len(script.runs) - 1} expected, and no SLURM=1.")
+    runs = script.runs if index is None else [script.runs[index]]
     if options.dry_run:
-        print(slurm_script(host), end="") if options.slurm else print_commands(host, runs)
+        print(slurm_script(script), end="") if options.slurm else print_commands(script, runs)
         return
-    in_python_that_trains(host.python)
-    usable, failed = sort_out(host, runs)
-    if found := list(dict.fromkeys(problems(host, usable))):
-        raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in found))
-    left = [run for run in usable if not host.is_finished(run)]
-    for line in (*failed, *broken_promises(host, left)):
+    in_python_that_trains(script.python)
+    usable, failed = sort_out(script, runs)
+    if lacks := list(dict.fromkeys(problems(script, usable))):
+        raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in lacks))
+    left = [run for run in usable if not script.is_finished(run)]
+    for line in (*failed, *broken_promises(script, left)):
         print(line, flush=True)
     if options.check_only:
         print(f"Nothing is missing; {len(left)} of {len(runs)} runs would start.")
@@ -483,16 +498,16 @@ def launch(host: Host) -> None:
             raise Refused(f"Runs whose folders cannot be used: {len(failed)}, which are named above.")
         return
     for run in usable:
-        if run not in left and (reason := outcome(host.complete_record, run)):
+        if run not in left and (reason := outcome(script.complete_record, run)):
             failed.append(f"{run.name} is finished, but its {run_json.FILE} cannot be completed: {reason}")
     if left:
-        host.prepare()
+        script.prepare()
     if left and options.slurm:
-        submit(slurm_script(host), runs[0].folder.parent / f"{host.name}.sbatch")
+        submit(slurm_script(script), runs[0].folder.parent / f"{script.name}.sbatch")
     else:
         print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
         by_ray = bool(options.ray_address) and index is None
-        failed += train_all(host, left, by_ray) if left else []
+        failed += train_all(script, left, by_ray) if left else []
     if failed:
         again = "The same command again skips finished runs, and resumes or starts over these."
         raise Refused(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
@@ -502,20 +517,20 @@ def launch(host: Host) -> None:
 
 
 def in_python_that_trains(python: str) -> None:
-    """Goes on in that Python: checks see what it lacks, versions are its own, and Ray's tasks have its packages."""
-    found = shutil.which(python)
-    if found is None:
+    """Go on in that Python: checks see what it lacks, versions are its own, and Ray's tasks have its packages."""
+    program = shutil.which(python)
+    if program is None:
         raise Refused(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")
-    if os.path.abspath(found) != os.path.abspath(sys.executable):
+    if os.path.abspath(program) != os.path.abspath(sys.executable):
         # Without PYTHON, which may be a script that starts a Python elsewhere, as pyenv's are.
-        os.execve(found, [found, *sys.orig_argv[1:]], {**os.environ, "PYTHON": ""})
+        os.execve(program, [program, *sys.orig_argv[1:]], {**os.environ, "PYTHON": ""})
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP end the launch as Ctrl-C does: nothing is left running."""
-    for each in SIGNALS:
-        if signal.getsignal(each) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
-            signal.signal(each, signal.default_int_handler)
+    """From now on, SIGTERM and SIGHUP end the launch as Ctrl-C does: nothing is left running."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
+            signal.signal(number, signal.default_int_handler)
 
 
 def main(launcher: str, doc: str, experiments: Collection[str], start: Callable[[str, list[str]], None]) -> int:

@@ -17,13 +17,13 @@ Runs = dict[str, list[str]]  # the name of each run's folder, and the module and
 
 
 def runs(module: str, task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int], *flags: str) -> Runs:
-    """Seed by seed, so that the first runs already compare all methods."""
-    found = {}
+    """A run for each seed, method and setting, seed by seed, so that the first ones already compare all methods."""
+    named = {}
     for seed in seeds:
         for method, setting in ((method, setting) for method, values in settings.items() for setting in values):
             words = [module, *flags, "--method", method, "--setting", setting, "--seed", str(seed)]
-            found[f"{task}-{method}-{setting}-seed{seed}"] = words
-    return found
+            named[f"{task}-{method}-{setting}-seed{seed}"] = words
+    return named
 
 
 def llm_runs(task: str, settings: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> Runs:
@@ -52,15 +52,15 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    for found in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS, trl.ADDED):
-        of_tasks = (runs("rivals.trl_run", task, found[task], trl.SEEDS, "--task", task) for task in found)
+    for methods in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS, trl.ADDED):
+        of_tasks = (runs("rivals.trl_run", task, methods[task], trl.SEEDS, "--task", task) for task in methods)
         yield {name: words for stage in of_tasks for name, words in stage.items()}
 
 
 STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
 
 
-class Stages(grid.Host):
+class Stages(grid.TrainingScript):
     """The runs of one stage, in this Python and on this machine's cores."""
 
     launcher = launch_options.RIVALS
@@ -79,35 +79,35 @@ class Stages(grid.Host):
         return records.why_not_whole(run.folder)
 
     def checkpoint(self, run: grid.Run) -> Path | None:
-        """Of trl's runs, which find it by themselves."""
+        """A checkpoint of one of trl's runs, which find the newest by themselves; the others have none."""
         return next(run.folder.glob("checkpoint-*"), None)
 
 
 def start(domain: str, added: list[str]) -> None:
-    host = Stages(domain)
+    script = Stages(domain)
     if added:
         raise grid.Refused(f"{' '.join(added)}: the protocol has no further flags.")
-    if domain == "llm" and not (host.checkouts / "verl/verl/utils/era.py").is_file():
-        raise grid.Refused(f"{host.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
-    for stage in STAGES[domain](host.output):
-        host.runs = [grid.Run(host.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
-        usable, failed = grid.sort_out(host, host.runs)
-        left = [run for run in usable if not host.is_finished(run)]
-        if (left or failed) and host.options.dry_run:
-            grid.print_commands(host, host.runs)
+    if domain == "llm" and not (script.checkouts / "verl/verl/utils/era.py").is_file():
+        raise grid.Refused(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
+    for stage in STAGES[domain](script.output):
+        script.runs = [grid.Run(script.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
+        usable, failed = grid.sort_out(script, script.runs)
+        left = [run for run in usable if not script.is_finished(run)]
+        if (left or failed) and script.options.dry_run:
+            grid.print_commands(script, script.runs)
             print("note: the runs of a next stage need these.", file=sys.stderr)
             return
-        for line in (*failed, *grid.broken_promises(host, left)):
+        for line in (*failed, *grid.broken_promises(script, left)):
             print(line, flush=True)
-        if left and host.options.check_only:
-            print(f"Nothing is missing; {len(left)} of the {len(host.runs)} runs of the next stage would start.")
+        if left and script.options.check_only:
+            print(f"Nothing is missing; {len(left)} of the {len(script.runs)} runs of the next stage would start.")
             return
         if left:
-            print(f"{len(left)} of {len(stage)} runs to train, in {host.output}; each writes {grid.LOG}", flush=True)
-            failed += grid.train_all(host, left, by_ray=False)
+            print(f"{len(left)} of {len(stage)} runs to train, in {script.output}; each writes {grid.LOG}", flush=True)
+            failed += grid.train_all(script, left, by_ray=False)
         if failed:
             raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
-    print(f"All runs of docs/rivals/{domain}.md are finished, in {host.output}.")
+    print(f"All runs of docs/rivals/{domain}.md are finished, in {script.output}.")
 
 
 if __name__ == "__main__":

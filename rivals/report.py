@@ -81,8 +81,8 @@ COMPARED = {
 }
 
 
-class Part(NamedTuple):
-    """A task and kind of updates: each method's chosen setting and fresh runs. tuned: whether on this task."""
+class TaskResults(NamedTuple):
+    """Each method's chosen setting and fresh runs on a task, with one kind of updates. tuned: whether on this task."""
 
     task: str
     tuned: bool
@@ -97,13 +97,14 @@ def llm_numbers() -> pd.DataFrame:
     return llm.measures(records.read("llm/samples")).join(runs)
 
 
-def llm_parts(numbers: pd.DataFrame) -> dict[str, Part]:
-    """By the name of the part."""
-    parts = {}
+def llm_results(numbers: pd.DataFrame) -> dict[str, TaskResults]:
+    """The results of each of llm.PARTS, by its name."""
+    results = {}
     for tuned_on, task, off_policy in llm.PARTS:
-        found = chosen_and_fresh(numbers.loc[task], numbers.score[tuned_on], llm.settings(off_policy))
-        parts[f"{task}{', off-policy' if off_policy else ''}"] = Part(task, tuned_on == task, off_policy, *found)
-    return parts
+        chosen, fresh = chosen_and_fresh(numbers.loc[task], numbers.score[tuned_on], llm.settings(off_policy))
+        name = f"{task}{', off-policy' if off_policy else ''}"
+        results[name] = TaskResults(task, tuned_on == task, off_policy, chosen, fresh)
+    return results
 
 
 def setpoints_table(numbers: pd.DataFrame) -> str:
@@ -124,23 +125,23 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
     return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
 
 
-def llm_results_table(part: Part) -> str:
+def llm_results_table(results: TaskResults) -> str:
     """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
-    shown, compared = SHOWN[part.task], COMPARED[part.task]
-    era, lines = part.fresh["off-era" if part.off_policy else "era"], []
-    for method, found in part.fresh.items():
+    shown, compared = SHOWN[results.task], COMPARED[results.task]
+    era, lines = results.fresh["off-era" if results.off_policy else "era"], []
+    for method, found in results.fresh.items():
         cells = [spread(found[column], digits) for column, digits in map(HEADINGS.get, shown)]
         for column, digits in map(HEADINGS.get, compared):
             cells.append("-" if found is era else difference(era[column], found[column], digits))
-        lines.append([llm.METHODS[method].name, part.chosen[method], *cells])
+        lines.append([llm.METHODS[method].name, results.chosen[method], *cells])
     return table(["method", "setting", *shown, *(f"ERA minus it, {heading}" for heading in compared)], lines)
 
 
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """By the name that marks their place in the page."""
     tables = {"setpoints": setpoints_table(numbers)}
-    for title, part in llm_parts(numbers).items():
-        tables[f"results {title.replace(', ', '-')}"] = llm_results_table(part)
+    for title, results in llm_results(numbers).items():
+        tables[f"results {title.replace(', ', '-')}"] = llm_results_table(results)
     return tables
 
 
@@ -515,7 +516,7 @@ def pages() -> dict[Path, str]:
 
 def draw(folder: Path) -> None:
     numbers = llm_numbers()
-    parts = {title: (part.task, part.chosen) for title, part in llm_parts(numbers).items() if part.tuned}
+    parts = {title: (results.task, results.chosen) for title, results in llm_results(numbers).items() if results.tuned}
     pictures.frontiers(records.read("llm/samples"), parts, folder / "rivals-frontiers.png")
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")

@@ -33,9 +33,9 @@ Path("run.json").write_text(json.dumps({"finished": True, "total_steps": 40}))
 """
 
 
-class Counting(grid.Host):
+class Counting(grid.TrainingScript):
     launcher = CONTROL
-    root, script, own_flags = grid.PROJECT, "tests/counting.py", ("--agent",)
+    root, file, own_flags = grid.PROJECT, "tests/counting.py", ("--agent",)
 
     def __init__(self, name, added=()):
         super().__init__(name, added)

@@ -208,8 +208,8 @@ def test_only_this_very_run_goes_on_in_its_folder(tmp_path):
 def test_a_disk_that_is_too_full_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT", str(tmp_path / "not/yet"))
     monkeypatch.setattr(Counting, "space", 2**60)
-    host = Counting("counts")
-    (problem,) = grid.problems(host, host.runs)
+    script = Counting("counts")
+    (problem,) = grid.problems(script, script.runs)
     assert f"{tmp_path}/not/yet has" in problem and "2 runs may take" in problem
 
 
@@ -252,6 +252,6 @@ def test_a_slurm_job_trains_the_run_of_its_index(tmp_path, monkeypatch):
 def test_each_run_has_gpus_of_its_own(monkeypatch, gpus, jobs, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,GPU-c")
     monkeypatch.setenv("JOBS", jobs)
-    host = Counting("counts")
-    host.gpus = gpus
-    assert grid.slots(host) == expected
+    script = Counting("counts")
+    script.gpus = gpus
+    assert grid.slots(script) == expected

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, TARGET_ENTROPY, TASK, Run
+from demo.control.settings import ARMS, CURVES_FILE, FLAGS, LOG_INTERVAL, TARGET_ENTROPY, TASK, Settings
 from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
 
 NEEDED = ("fast_td3/train.py", "fast_td3/era_training.py", "fast_td3/environments/gymnasium_env.py")
@@ -24,7 +24,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return given
 
 
-def prepare(run: Run, checkout: Path, out: Path):
+def prepare(run: Settings, checkout: Path, out: Path):
     """The run's Training."""
     from demo.runner.training import Training, begin, csv_rows, environment
     from recipes import PROJECT
@@ -59,7 +59,7 @@ def demo(arguments: argparse.Namespace) -> None:
     )
     runs = []
     for seed in dict.fromkeys(arguments.seeds):
-        arms = [Run(arm, seed, arguments.steps) for arm in ARMS]
+        arms = [Settings(arm, seed, arguments.steps) for arm in ARMS]
         train([prepare(run, checkout, out) for run in arms], arguments.fresh)
         runs += arms
     report.end(runs, out)

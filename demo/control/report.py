@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas
 
-from demo.control.settings import CURVES_FILE, DIMENSIONS, ERA, FLAGS, LEARNED, NAMES, TARGET_ENTROPY, TASK, Run
+from demo.control.settings import CURVES_FILE, DIMENSIONS, ERA, FLAGS, LEARNED, NAMES, TARGET_ENTROPY, TASK, Settings
 from demo.runner import colors, tables
 
 ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
@@ -47,7 +47,7 @@ def held(runs: pandas.DataFrame) -> str:
     )
 
 
-def end(runs: list[Run], out: Path) -> None:
+def end(runs: list[Settings], out: Path) -> None:
     """The end of the demo: its table, picture and runs.csv."""
     curves = tables.read(runs, out, CURVES_FILE)
     table = curves.groupby(["name", "seed"], sort=False).apply(measures, include_groups=False).reset_index()

@@ -47,7 +47,7 @@ _AGENTS = {
 
 
 @dataclass(frozen=True)
-class Run:
+class Settings:
     """steps: of the environments, a multiple of LOG_INTERVAL."""
 
     arm: str

@@ -77,7 +77,7 @@ def overrides(settings: Settings, arm: str, data: Path, model: Path, run: Path) 
         "trainer.resume_mode": "disable",
         **(_in_0_9(settings, run) if settings.verl == "0.9.1" else _in_0_4(settings)),
     }
-    return [f"{key}={quoted(value)}" for key, value in values.items()]
+    return [f"{key}={for_hydra(value)}" for key, value in values.items()]
 
 
 def _in_0_4(settings: Settings) -> dict:
@@ -109,7 +109,7 @@ def _in_0_9(settings: Settings, run: Path) -> dict:
     }
 
 
-def quoted(value) -> str:
+def for_hydra(value) -> str:
     """A path as hydra's grammar takes it with any characters, as launch.sh of verl's recipes writes it: backslashes are
     doubled before a quote, the closing one included, and a quote gets one more."""
     if not isinstance(value, Path):

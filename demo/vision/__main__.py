@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
-from demo.vision.settings import CLASSES, EPOCHS_FILE, MODEL, Run
+from demo.vision.settings import CLASSES, EPOCHS_FILE, MODEL, Settings
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -19,7 +19,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def prepare(run: Run, checkout: Path, out: Path, images: Path):
+def prepare(run: Settings, checkout: Path, out: Path, images: Path):
     """The run's Training."""
     from demo.runner.training import Training, begin, csv_rows, environment
     from recipes import PROJECT
@@ -58,7 +58,7 @@ def demo(arguments: argparse.Namespace) -> None:
     )
     images, runs = data.write(out / "images"), []
     for seed in dict.fromkeys(arguments.seeds):
-        pair = [Run(h0, seed, arguments.epochs) for h0 in (None, min_entropy)]
+        pair = [Settings(h0, seed, arguments.epochs) for h0 in (None, min_entropy)]
         train([prepare(run, checkout, out, images) for run in pair], arguments.fresh)
         runs += pair
     report.end(runs, era, out)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas
 
 from demo.runner import colors, tables
-from demo.vision.settings import BASELINE, EPOCHS_FILE, MODEL, OFF, ON, Run
+from demo.vision.settings import BASELINE, EPOCHS_FILE, MODEL, OFF, ON, Settings
 
 ROUNDING = 1e-6  # of an entropy that comes from fp32 logits, nats
 SMALLEST = "smallest entropy, nats"
@@ -46,7 +46,7 @@ def held(epochs: pandas.DataFrame, floor: float) -> str:
     return f"ERA's floor of {floor:.4f} held in {held_in}{unseen}"
 
 
-def end(runs: list[Run], era, out: Path) -> None:
+def end(runs: list[Settings], era, out: Path) -> None:
     """The end of the demo: its table, picture and runs.csv. era: the activation of the ERA runs."""
     epochs = tables.read(runs, out, EPOCHS_FILE)
     table = evaluations(epochs)

@@ -17,7 +17,7 @@ EPOCHS_FILE = "epochs.csv"
 
 
 @dataclass(frozen=True)
-class Run:
+class Settings:
     """min_entropy: H0 of ERA in nats, None for a baseline."""
 
     min_entropy: float | None

@@ -7,4 +7,4 @@ from recipes.control.ppo import PPO
 from recipes.control.sac import SAC
 from recipes.control.tdmpc2 import TDMPC2
 
-HOSTS = {name: host for host in (FastTD3, PPO, SAC, TDMPC2) for name in host.experiments}
+SCRIPTS = {name: script for script in (FastTD3, PPO, SAC, TDMPC2) for name in script.experiments}  # by experiment

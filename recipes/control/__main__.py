@@ -9,8 +9,8 @@ they keep no replay buffer. Your flags come after the run's own and win.
 import sys
 
 from recipes import grid
-from recipes.control import HOSTS
+from recipes.control import SCRIPTS
 from recipes.launch_options import CONTROL
 
 if __name__ == "__main__":
-    sys.exit(grid.main(CONTROL, __doc__, HOSTS, lambda name, added: grid.launch(HOSTS[name](name, added))))
+    sys.exit(grid.main(CONTROL, __doc__, SCRIPTS, lambda name, added: grid.launch(SCRIPTS[name](name, added))))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes import run_json
-from recipes.control.host import CURVES, Agent, Host, Part, code_of
+from recipes.control.script import CURVES, Agent, ControlScript, Grid, code_of
 from recipes.grid import LOG, Run
 
 # tab. continuous_envs2
@@ -30,10 +30,10 @@ TANH, LEARNED, BATCH = ("--era_distribution", "tanh"), "--era_learn_delta", ("--
 DISTRIBUTIONS = (era(), era("-learned", LEARNED), era("-tanh", *TANH), era("-tanh-learned", *TANH, LEARNED))
 
 
-class FastTD3(Host):
-    """Its checkpoints hold neither replay buffer nor optimizers, so an interrupted run starts over."""
+class FastTD3(ControlScript):
+    """FastTD3's train.py, whose interrupted runs start over: a checkpoint has neither replay buffer nor optimizers."""
 
-    upstream, script = "fasttd3", "fast_td3/train.py"
+    upstream, file = "fasttd3", "fast_td3/train.py"
     packages = ("torch", "tensordict", "tyro", "wandb", "tqdm", "gymnasium", "mujoco", "stable_baselines3")
     default_gpus = 1
     cpus = 16  # for 128 environment processes: what each of 8 GPUs has on a node with 128 CPUs
@@ -44,12 +44,12 @@ class FastTD3(Host):
     )
     experiments = {
         # fig. hb_fastsac
-        "humanoidbench": (Part((FASTTD3, era()), TASKS, TEN_SEEDS),),
-        "distribution": (Part(DISTRIBUTIONS, TWO_TASKS, FIVE_SEEDS),),
+        "humanoidbench": (Grid((FASTTD3, era()), TASKS, TEN_SEEDS),),
+        "distribution": (Grid(DISTRIBUTIONS, TWO_TASKS, FIVE_SEEDS),),
         # fig. batch_era
-        "batch": (Part((FASTTD3, era(), era("-batch", *BATCH)), TWO_TASKS, FIVE_SEEDS),),
+        "batch": (Grid((FASTTD3, era(), era("-batch", *BATCH)), TWO_TASKS, FIVE_SEEDS),),
         # fig. time_continuous
-        "time": (Part((FASTTD3, FASTTD3_NO_DELAY, era()), TASKS, (1,), SHORT),),
+        "time": (Grid((FASTTD3, FASTTD3_NO_DELAY, era()), TASKS, (1,), SHORT),),
     }
 
     def __init__(self, name: str, added: Sequence[str] = ()):
@@ -72,13 +72,14 @@ class FastTD3(Host):
 
     def variables(self, run: Run) -> dict[str, str]:
         about = run_json.for_script(**self.about(run))
-        return {"PYTHONPATH": self.path(), "TQDM_MININTERVAL": "10", **about}  # seconds; the bar goes into log.txt
+        # Its progress bar goes into log.txt, every 10 seconds.
+        return {"PYTHONPATH": self.python_path(), "TQDM_MININTERVAL": "10", **about}
 
     def code(self) -> dict:
         return code_of(self.root, self.checkouts / "humanoid-bench")
 
     def is_finished(self, run: Run) -> bool:
-        """train.py writes the final model last."""
+        """Whether the final model, which train.py writes last, and the whole curve are there."""
         models = run.folder.glob("models/*_final.pt")
         return any(map(zipfile.is_zipfile, models)) and not self.why_not_whole(run)
 
@@ -86,10 +87,10 @@ class FastTD3(Host):
         return run_json.why_not_whole(run.folder, run_json.read(run.folder).get("total_steps") or self.steps(run))
 
     def steps(self, run: Run) -> int | None:
-        """That were asked for: train.py prints its settings at its start."""
+        """How many steps the run was asked for, from its log: train.py prints its settings at its start."""
         log = run.folder / LOG
-        found = re.findall(r"\btotal_timesteps=(\d+)", log.read_text(errors="replace")) if log.is_file() else []
-        return int(found[-1]) if found else None
+        printed = re.findall(r"\btotal_timesteps=(\d+)", log.read_text(errors="replace")) if log.is_file() else []
+        return int(printed[-1]) if printed else None
 
     def record(self, run: Run) -> dict:
         packages = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")

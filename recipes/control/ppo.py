@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from era.gaussian_defaults import PPO_TARGET
-from recipes.control.host import CURVES, Agent, Host, Part
+from recipes.control.script import CURVES, Agent, ControlScript, Grid
 from recipes.grid import Run
 
 TASKS = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
@@ -43,39 +43,39 @@ LLM_TECHNIQUES = (
 )
 
 
-class PPO(Host):
+class PPO(ControlScript):
     upstream = "drl-code-pytorch"
-    script = "5.PPO-continuous/PPO_continuous_main.py"
+    file = "5.PPO-continuous/PPO_continuous_main.py"
     packages = ("torch", "numpy", "gymnasium", "mujoco", "tensorboard")
     experiments = {
         # fig. gym_ppo, and the control arms: HalfCheetah with all arms first
         "ppo": (
-            Part((BASELINE, PPO_ERA, *CONTROLS), CHEETAH, FIVE_SEEDS),
-            Part((BASELINE, PPO_ERA), TASKS[1:], FIVE_SEEDS),
+            Grid((BASELINE, PPO_ERA, *CONTROLS), CHEETAH, FIVE_SEEDS),
+            Grid((BASELINE, PPO_ERA), TASKS[1:], FIVE_SEEDS),
         ),
         # fig. compare_eapo; its PPO-ERA is that of "ppo"
-        "eapo": (Part((EAPO,), TASKS, FIVE_SEEDS),),
+        "eapo": (Grid((EAPO,), TASKS, FIVE_SEEDS),),
         # Not in the paper: EAPO as long as PPO-ERA, and PPO without the bonus that EAPO leaves out.
         "eapo-3m": (
-            Part(
+            Grid(
                 (BASELINE, PPO_ERA, Agent("eapo_3m", EAPO_FLAGS), Agent("ppo_no_bonus", NO_BONUS)),
                 CHEETAH,
                 (1, 2, 3),
             ),
         ),
         # fig. ablation_llm_tricks
-        "llm-techniques": (Part((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
+        "llm-techniques": (Grid((BASELINE, *LLM_TECHNIQUES), CHEETAH, TEN_SEEDS),),
         # Not in the paper, docs/rivals/control.md: targets far from the paper's.
-        "ppo-targets": (Part(MIS_SET, CHEETAH, FIVE_SEEDS),),
+        "ppo-targets": (Grid(MIS_SET, CHEETAH, FIVE_SEEDS),),
     }
 
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast", *agent.flags)
 
     def checkpoint(self, run: Run) -> Path | None:
-        """The script finds its checkpoint by itself, and writes the first one a minute after its start.
+        """The checkpoint, which the script finds by itself; it writes the first one a minute after its start.
 
-        One that was cut short is set aside with the rest of the run.
+        One that was cut short is none, and is set aside with the rest of the run.
         """
         file = run.folder / "checkpoint.pt"
         return file if zipfile.is_zipfile(file) else None

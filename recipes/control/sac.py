@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with SAC, OBAC and their ERA agents, by sbx (JAX), and two of CPU size."""
 
-from recipes.control.host import Agent, Host, Part
+from recipes.control.script import Agent, ControlScript, Grid
 
 HUMANOIDBENCH = tuple(f"h1-{task}-v0" for task in ("walk", "run", "stand", "hurdle", "stair", "crawl"))
 THREE = ("h1-run-v0", "h1-hurdle-v0", "h1-stair-v0")  # "three challenging" ones; the paper does not name them
@@ -29,21 +29,21 @@ OBAC_REWARD = Agent("obac-reward", ("--obac", "reward"))
 TARGETS = ("-0.25", "-0.75", "-1.0")
 
 
-class SAC(Host):
-    script = "recipes/control/sac_train.py"
+class SAC(ControlScript):
+    file = "recipes/control/sac_train.py"
     packages = ("sbx", "jax", "flax", "optax", "stable_baselines3", "gymnasium", "mujoco", "torch")
     apart = ("alpha", "obac")
     experiments = {
         # fig. hb_sac, and the SAC of fig. preview_results
-        "sac-humanoidbench": (Part((BASELINE, ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
-        "sac-dmc": (Part((BASELINE, ERA), DMC, TEN_SEEDS),),
+        "sac-humanoidbench": (Grid((BASELINE, ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
+        "sac-dmc": (Grid((BASELINE, ERA), DMC, TEN_SEEDS),),
         # fig. hb_obac
-        "obac-humanoidbench": (Part((OBAC, OBAC_ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
+        "obac-humanoidbench": (Grid((OBAC, OBAC_ERA), HUMANOIDBENCH, TEN_SEEDS, MODIFIED),),
         # fig. mujoco, and SAC's half of fig. compare_mnse
-        "sac-gym": (Part((BASELINE, ERA), GYM, TEN_SEEDS),),
+        "sac-gym": (Grid((BASELINE, ERA), GYM, TEN_SEEDS),),
         # fig. ablation_entropy
         "sac-targets": (
-            Part(
+            Grid(
                 (
                     *(BASELINE, ERA, Agent("sac-no_entropy", ("--alpha_init", "0"))),
                     *(Agent(f"sac-target_{target}", ("--target_entropy", target)) for target in TARGETS),
@@ -55,22 +55,22 @@ class SAC(Host):
         ),
         # fig. humanoidbench_sac
         "sac-standard": (
-            Part((BASELINE,), THREE, TEN_SEEDS, MODIFIED),
-            Part((Agent("sac-standard"),), THREE, TEN_SEEDS),
+            Grid((BASELINE,), THREE, TEN_SEEDS, MODIFIED),
+            Grid((Agent("sac-standard"),), THREE, TEN_SEEDS),
         ),
         # fig. ablation_distribution; ERA is the truncated one with constant delta
         "sac-distribution": (
-            Part(
+            Grid(
                 (ERA, era("-learned", LEARNED), era("-tanh", *TANH), era("-tanh-learned", *TANH, LEARNED)),
                 FOUR,
                 FIVE_SEEDS,
             ),
         ),
         # fig. batch_era
-        "sac-batch": (Part((BASELINE, ERA, era("-batch", *BATCH)), FOUR, FIVE_SEEDS),),
+        "sac-batch": (Grid((BASELINE, ERA, era("-batch", *BATCH)), FOUR, FIVE_SEEDS),),
         # Not in the paper: how well ERA and SAC's alpha hold the same entropy, at a length that fits a CPU.
         "alpha": (
-            Part(
+            Grid(
                 (BASELINE, Agent("sac-alpha_0.01", ("--alpha_init", "0.01")), ERA),
                 GYM[:1],
                 THREE_SEEDS,
@@ -79,7 +79,7 @@ class SAC(Host):
         ),
         # Not in the paper: the same agents at a size that fits a CPU, and what the switch does without ERA.
         "obac": (
-            Part(
+            Grid(
                 (BASELINE, OBAC, OBAC_REWARD, ERA, OBAC_ERA),
                 GYM[:1],
                 THREE_SEEDS,

@@ -21,7 +21,7 @@ import numpy as np
 from era.gaussian_defaults import SAC_TARGET
 from recipes import run_json
 from recipes.control import environments
-from recipes.control.host import CURVES
+from recipes.control.script import CURVES
 
 COLUMNS = (
     *("global_step", "eval_avg_return", "seconds", "cpu_seconds"),

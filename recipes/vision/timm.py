@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes import launch_options, run_json
-from recipes.grid import Host, Run
+from recipes.grid import Run, TrainingScript
 from recipes.launch_options import LaunchOptions, Refused
 from recipes.vision.experiments import (
     CIFAR10_FLAGS,
@@ -47,10 +47,10 @@ def flags_of(words: Sequence[str]) -> argparse.Namespace:
         raise Refused(f"ARGS: {error}.") from None
 
 
-class Timm(Host):
+class Timm(TrainingScript):
     launcher = launch_options.VISION
     experiments = EXPERIMENTS
-    upstream, script = "timm", "train.py"
+    upstream, file = "timm", "train.py"
     packages = ("torch", "torchvision", "yaml", "safetensors", "huggingface_hub")
     space = 5 * 2**29  # ten checkpoints of 200 MB, the last and the best
     own_flags = (
@@ -66,9 +66,9 @@ class Timm(Host):
         self.experiment = self.experiments[name]
         self.classes, self.processes = self.options.classes, self.options.gpus
         self.runs = self.plan(self.options.output or self.root / "output/era")
-        self.given = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
-        self.gpus = self.processes if self.given.device.startswith("cuda") else 0
-        self.cpus = self.processes * (1 + self.given.workers)
+        self.train_flags = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
+        self.gpus = self.processes if self.train_flags.device.startswith("cuda") else 0
+        self.cpus = self.processes * (1 + self.train_flags.workers)
 
     def plan(self, output: Path) -> list[Run]:
         dataset = self.experiment.dataset
@@ -95,11 +95,11 @@ class Timm(Host):
 
     def base_command(self) -> tuple[bool, list[str]]:
         """Whether with augmentation, and the printed command with GPUS and DATA_DIR."""
-        aug, asked = self.experiment.aug, self.options.augmentation
-        if aug is not None and asked is not None:
-            raise Refused(f"AUG={asked}: the paper says whether {self.name} is with augmentation.")
+        aug, chosen = self.experiment.aug, self.options.augmentation
+        if aug is not None and chosen is not None:
+            raise Refused(f"AUG={chosen}: the paper says whether {self.name} is with augmentation.")
         if aug is None:
-            aug = bool(asked)
+            aug = bool(chosen)
         words = WITH_AUG if aug else WITHOUT_AUG
         script, _, data_flag, _, *flags = words
         if self.experiment.dataset == IMAGENET:
@@ -128,29 +128,35 @@ class Timm(Host):
         return [*command, "--resume", str(checkpoint)] if checkpoint else command
 
     def variables(self, run: Run) -> dict[str, str]:
-        """distributed_train.sh starts torchrun by its name, which takes a free port, so that runs can share a node."""
+        """The variables with which distributed_train.sh finds torchrun by its name, and that takes a free port.
+
+        So runs can share a node.
+        """
         scripts = os.path.dirname(self.python)
         return {"PATH": os.pathsep.join(filter(None, (scripts, os.environ["PATH"]))), "PET_STANDALONE": "1"}
 
     def checkpoint(self, run: Run) -> Path | None:
-        """timm removes last.pth.tar before it renames tmp.pth.tar to it: after a kill in between, another is newest."""
+        """The newest whole checkpoint of an epoch's end.
+
+        timm removes last.pth.tar before it renames tmp.pth.tar to it: after a kill in between, another is newest.
+        """
         last = run.folder / CHECKPOINT
         if zipfile.is_zipfile(last):
             return last
         # recovery-* is from the middle of an epoch: resuming there, timm would leave out the rest of that epoch.
-        others = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
-        others = [path for path in others if zipfile.is_zipfile(path)]
-        return max(others, key=lambda path: path.stat().st_mtime, default=None)
+        names = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
+        whole = [path for path in names if zipfile.is_zipfile(path)]
+        return max(whole, key=lambda path: path.stat().st_mtime, default=None)
 
     def epochs(self, run: Run) -> int:
-        """Of the whole run, whatever EPOCHS says."""
+        """How many epochs the whole run has, whatever EPOCHS says."""
         return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
 
     def is_finished(self, run: Run) -> bool:
         return not self.why_not_whole(run)
 
     def why_not_whole(self, run: Run) -> str:
-        """Of the epochs of this launch, which may be fewer than the run's."""
+        """What the folder lacks of the epochs of this launch, which may be fewer than the run's; "" if nothing."""
         return run_json.why_not_whole(run.folder, run.steps or self.epochs(run))
 
     def record(self, run: Run) -> dict[str, Any]:
@@ -171,22 +177,22 @@ class Timm(Host):
         return f", top-1 {float(rows[-1]['eval_top1']):.2f}" if rows and rows[-1].get("eval_top1") else ""
 
     def comparable(self, words: list[str]) -> list[str]:
-        """The data may move."""
+        """The words without the folder of the data, which may move."""
         at = words.index("--data-dir")
         return [*words[:at], *words[at + 2 :]]
 
     def problems(self) -> list[str]:
-        if self.given.dataset:
+        if self.train_flags.dataset:
             return []
         wanted = (self.classes or IMAGENET_CLASSES) if self.experiment.dataset == IMAGENET else None
-        return folder_of_images_problems(self.root / self.given.data_dir, wanted)
+        return folder_of_images_problems(self.root / self.train_flags.data_dir, wanted)
 
     def prepare(self) -> None:
-        """CIFAR-10 is downloaded in one process, before torchrun's, which would all write the same archive at once."""
-        if self.given.dataset == "torch/cifar10":
+        """Download CIFAR-10 in one process, before torchrun's, which would all write the same archive at once."""
+        if self.train_flags.dataset == "torch/cifar10":
             from torchvision.datasets import CIFAR10
 
-            CIFAR10(self.root / self.given.data_dir, download=True)
+            CIFAR10(self.root / self.train_flags.data_dir, download=True)
 
 
 def summary(folder: Path) -> list[dict[str, str]]:
@@ -198,15 +204,19 @@ def summary(folder: Path) -> list[dict[str, str]]:
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:
-    """Faults that timm would silently train with. wanted: the number of classes; None: any."""
+    """The faults of a folder of images that timm would silently train with: a sentence, or none.
+
+    Args:
+        wanted: the number of classes; None: any.
+    """
     classes = []
     for names in SPLITS:
-        found = next((data / name for name in names if (data / name).is_dir()), None)
-        if found is None:
+        split = next((data / name for name in names if (data / name).is_dir()), None)
+        if split is None:
             return [
                 f"data: no {data}/{names[0]} with a folder of images per class. Set DATA_DIR to the folder above it."
             ]
-        classes.append({entry.name for entry in os.scandir(found) if entry.is_dir()})
+        classes.append({entry.name for entry in os.scandir(split) if entry.is_dir()})
     if classes[0] != classes[1]:
         return [
             f"data: {data}: the training images are in {len(classes[0])} class folders and the validation images in "

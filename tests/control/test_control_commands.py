@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from recipes import grid, run_json
-from recipes.control import HOSTS
+from recipes.control import SCRIPTS
 from recipes.control.sac import SAC
 
 CHEETAH = "HalfCheetah-v4"
@@ -24,13 +24,13 @@ def flags(run):
     return {flag: True if value.startswith("--") else value for flag, value in pairs if flag.startswith("--")}
 
 
-def host(experiment, *added):
-    return HOSTS[experiment](experiment, added)
+def launch_of(experiment, *added):
+    return SCRIPTS[experiment](experiment, added)
 
 
 def test_main_results_of_fasttd3():
     """tab. continuous_envs2, 10 seeds, both agents; all else is as FastTD3 has it."""
-    found = host("humanoidbench").runs
+    found = launch_of("humanoidbench").runs
     names = ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
     tasks = [f"h1hand-{name}-v0" for name in names]
     expected = {(t, a, s) for s in range(1, 11) for t in tasks for a in ("fasttd3", "fastsac_era")}
@@ -42,19 +42,19 @@ def test_main_results_of_fasttd3():
 
 def test_fasttd3_without_its_delay():
     """Its runs are shorter, in a folder of their own."""
-    undelayed = [run for run in host("time").runs if run.agent == "fasttd3-no_delay"]
+    undelayed = [run for run in launch_of("time").runs if run.agent == "fasttd3-no_delay"]
     assert len(undelayed) == 8 and all(flags(run)["--policy_frequency"] == "1" for run in undelayed)
     assert {run.folder.parent.name for run in undelayed} == {"time"}
 
 
 def test_the_last_of_two_flags_says_whether_there_are_gpus():
-    assert host("batch", "--no-cuda").gpus == host("batch", "--cuda", "--no_cuda").gpus == 0
-    assert host("batch", "--no_cuda", "--cuda").gpus == host("batch").gpus == 1
+    assert launch_of("batch", "--no-cuda").gpus == launch_of("batch", "--cuda", "--no_cuda").gpus == 0
+    assert launch_of("batch", "--no_cuda", "--cuda").gpus == launch_of("batch").gpus == 1
 
 
 def test_main_results_of_ppo():
     """fig. gym_ppo: four tasks, five seeds; HalfCheetah with the control arms comes first, seed by seed."""
-    found = host("ppo").runs
+    found = launch_of("ppo").runs
     figure = {(run.task, run.agent, run.seed) for run in found if run.agent in ("ppo", "ppo_era")}
     tasks = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
     assert figure == {(task, agent, seed) for task in tasks for agent in ("ppo", "ppo_era") for seed in range(1, 6)}
@@ -73,9 +73,9 @@ def test_main_results_of_ppo():
 
 def test_eapo():
     """fig. compare_eapo, and its shorter comparison. tau and lambda_H: EAPO's authors, mujoco-ppo.yaml."""
-    figure, shorter = host("eapo").runs, host("eapo-3m").runs
+    figure, shorter = launch_of("eapo").runs, launch_of("eapo-3m").runs
     assert {(run.agent, run.seed) for run in figure} == {("eapo", seed) for seed in range(1, 6)}
-    assert {run.task for run in figure} == {run.task for run in host("ppo").runs}
+    assert {run.task for run in figure} == {run.task for run in launch_of("ppo").runs}
     values = {run.agent: flags(run) for run in (*figure, *shorter)}
     expected = {"--eapo_tau": "0.02", "--eapo_lambda": "0.001", "--entropy_coef": "0"}
     assert values["eapo_3m"] == {**values["ppo"], **expected}
@@ -86,7 +86,7 @@ def test_eapo():
 
 def test_llm_techniques():
     """fig. ablation_llm_tricks: ten seeds, several values of each; selecting needs a state-dependent sigma."""
-    found = host("llm-techniques").runs
+    found = launch_of("llm-techniques").runs
     assert {run.task for run in found} == {"HalfCheetah-v4"}
     assert set(Counter(run.agent for run in found).values()) == {10}
     values = {run.agent: flags(run) for run in found}
@@ -113,7 +113,7 @@ COUNTS = {  # experiment: tasks, agents, seeds
 
 @pytest.mark.parametrize("experiment", COUNTS)
 def test_a_runs_flags_are_those_of_its_agents_name(experiment):
-    found = host(experiment).runs
+    found = launch_of(experiment).runs
     counts = [len({getattr(run, name) for run in found}) for name in ("task", "agent", "seed")]
     assert tuple(counts) == COUNTS[experiment] and len(found) == math.prod(counts)
     for run in found:
@@ -131,7 +131,7 @@ def test_a_runs_flags_are_those_of_its_agents_name(experiment):
 
 def test_humanoidbench_as_it_is():
     """fig. humanoidbench_sac: the modified half is that of fig. hb_sac."""
-    found = host("sac-standard").runs
+    found = launch_of("sac-standard").runs
     assert Counter(run.agent for run in found) == {"sac": 30, "sac-standard": 30}
     assert all(("--no_termination" in flags(run)) == (run.agent == "sac") for run in found)
 
@@ -139,19 +139,19 @@ def test_humanoidbench_as_it_is():
 def test_a_run_of_several_experiments_is_one():
     """The runs of `alpha` and `time` are shorter, in folders of their own."""
     commands = {}
-    for name in HOSTS:
-        for run in host(name).runs:
+    for name in SCRIPTS:
+        for run in launch_of(name).runs:
             assert commands.setdefault(run.folder, run.command) == run.command
-    assert len({run.folder.parent for run in host("alpha").runs + host("sac-gym").runs}) == 2
-    assert sum(len(host(name).runs) for name in SAC.experiments) > len({f for f in commands if "-sac" in f.name})
+    assert len({run.folder.parent for run in launch_of("alpha").runs + launch_of("sac-gym").runs}) == 2
+    assert sum(len(launch_of(name).runs) for name in SAC.experiments) > len({f for f in commands if "-sac" in f.name})
 
 
 def test_tdmpc2(monkeypatch):
     """fig. dmc_tdmpc2: six tasks, three seeds; on the CPU without compilation."""
-    on_gpu = host("tdmpc2")
+    on_gpu = launch_of("tdmpc2")
     assert len(on_gpu.runs) == 36 and {run.agent for run in on_gpu.runs} == {"tdmpc2", "tdmpc2_era"}
     monkeypatch.setenv("GPUS_PER_RUN", "0")
-    on_cpu = host("tdmpc2")
+    on_cpu = launch_of("tdmpc2")
     assert on_cpu.argv(on_cpu.runs[0]) == [*on_gpu.argv(on_gpu.runs[0]), "device=cpu", "compile=false"]
 
 
@@ -159,7 +159,7 @@ def test_variables_choose_and_the_users_flags_win(monkeypatch, capsys):
     given = {"TASKS": "Ant-v4", "SEED": "7 07", "AGENT": "ppo_era", "DRY_RUN": "1", "PYTHON": "some/python"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    grid.launch(host("ppo", "--lr_a", "1e-3"))
+    grid.launch(launch_of("ppo", "--lr_a", "1e-3"))
     printed, errors = capsys.readouterr()
     assert errors == "1 runs, 0 of them finished:\n" and printed.endswith("--entropy_coef 0 --lr_a 1e-3\n")
     words = shlex.split(printed)
@@ -172,21 +172,21 @@ def test_variables_choose_and_the_users_flags_win(monkeypatch, capsys):
 def test_a_part_is_trained_with_its_own_tasks(monkeypatch):
     monkeypatch.setenv("SEED", "1")
     monkeypatch.setenv("TASKS", "Hopper-v4")
-    assert [run.agent for run in host("ppo").runs] == ["ppo", "ppo_era"]
+    assert [run.agent for run in launch_of("ppo").runs] == ["ppo", "ppo_era"]
     monkeypatch.setenv("TASKS", "Reacher-v4")
-    assert len(host("ppo").runs) == 6
+    assert len(launch_of("ppo").runs) == 6
 
 
 def test_slurm_script(monkeypatch):
     monkeypatch.setenv("SEED", "1 2")
-    script = grid.slurm_script(host("humanoidbench", "--num_envs", "64"))
+    script = grid.slurm_script(launch_of("humanoidbench", "--num_envs", "64"))
     assert "#SBATCH --array=" + ",".join(map(str, range(32))) + "\n" in script and "#SBATCH --gres=gpu:1\n" in script
     assert script.endswith(" -m recipes.control humanoidbench --num_envs 64\n")
     assert "#SBATCH --cpus-per-task=16\n" in script and "#SBATCH --open-mode=append\n" in script
-    alpha = grid.slurm_script(host("alpha"))
-    assert "%1\n" in grid.slurm_script(host("time")) and "gres" not in alpha and "--cpus-per-task=1\n" in alpha
+    alpha = grid.slurm_script(launch_of("alpha"))
+    assert "%1\n" in grid.slurm_script(launch_of("time")) and "gres" not in alpha and "--cpus-per-task=1\n" in alpha
     monkeypatch.setenv("CPUS_PER_RUN", "5")
-    assert "--cpus-per-task=5\n" in grid.slurm_script(host("alpha"))
+    assert "--cpus-per-task=5\n" in grid.slurm_script(launch_of("alpha"))
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_bad_values_are_named(monkeypatch, command, variables, said):
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(grid.Refused, match=said):
-        grid.launch(host(*command.split()))
+        grid.launch(launch_of(*command.split()))
 
 
 def test_what_is_missing_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("CHECKOUTS", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    launch = host("tdmpc2")
+    launch = launch_of("tdmpc2")
     monkeypatch.setattr(type(launch), "packages", ("no_such_package",))
     checkout, environment, gpus = grid.problems(launch, launch.runs)
     assert "apply.py apply tdmpc2" in checkout and "lacks no_such_package" in environment
@@ -223,7 +223,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
 def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeypatch, tmp_path):
     """run.json gets the steps from the log only once the run has come to its end."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    launch = host("humanoidbench")
+    launch = launch_of("humanoidbench")
     run = launch.runs[0]
     (run.folder / "models").mkdir(parents=True)
     with zipfile.ZipFile(run.folder / "models/x_final.pt", "w"):
@@ -241,7 +241,7 @@ def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeyp
 
 def test_a_checkpoint_of_ppo_that_was_cut_short_is_none(monkeypatch, tmp_path):
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    launch = host("ppo")
+    launch = launch_of("ppo")
     run = launch.runs[0]
     run.folder.mkdir()
     with zipfile.ZipFile(run.folder / "checkpoint.pt", "w") as file:

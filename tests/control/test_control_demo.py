@@ -12,13 +12,13 @@ import pytest
 from demo_helpers import run, start
 
 from demo.control import report, settings
-from demo.control.settings import ARMS, ERA, LEARNED, NO_DELAY, TD3, Run
+from demo.control.settings import ARMS, ERA, LEARNED, NO_DELAY, TD3, Settings
 
 STEPS = 200
 
 
 def test_agents_differ_in_nothing_but_themselves():
-    td3, no_delay, era, learned = (set(Run(arm, 3, 1000).flags()) for arm in ARMS)
+    td3, no_delay, era, learned = (set(Settings(arm, 3, 1000).flags()) for arm in ARMS)
     assert no_delay - td3 == {"--policy_frequency=1"} and td3 <= no_delay
     assert td3 ^ era == {"--agent=fasttd3", "--agent=fastsac_era"}
     assert learned - era == {"--era_learn_delta"} and era <= learned
@@ -26,7 +26,7 @@ def test_agents_differ_in_nothing_but_themselves():
 
 @pytest.mark.parametrize("steps", [200, 1000, 1200, 6000])
 def test_last_step_is_evaluated(steps):
-    flags = dict(flag[2:].split("=") for flag in Run(TD3, 1, steps).flags() if "=" in flag)
+    flags = dict(flag[2:].split("=") for flag in Settings(TD3, 1, steps).flags() if "=" in flag)
     assert int(flags["total_timesteps"]) == steps + 1  # counted from 0
     assert steps % int(flags["eval_interval"]) == 0 and int(flags["eval_interval"]) % settings.LOG_INTERVAL == 0
 
@@ -85,7 +85,7 @@ def test_runs_of_the_real_script_and_their_reuse(patched_fasttd3, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "held in 2 of 2 ERA runs" in result.stdout
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    curves = {arm: pandas.read_csv(out / Run(arm, 1, STEPS).folder / settings.CURVES_FILE) for arm in ARMS}
+    curves = {arm: pandas.read_csv(out / Settings(arm, 1, STEPS).folder / settings.CURVES_FILE) for arm in ARMS}
     for arm, rows in curves.items():
         assert rows["global_step"].tolist() == [100, 200] and rows["eval_avg_return"].notna().all()
         for column in ("policy_entropy", "gaussian_entropy", "delta", "min_std"):

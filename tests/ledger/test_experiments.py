@@ -11,7 +11,7 @@ import pytest
 from ledger.figures import LINES
 from ledger.paper import ROOT
 from ledger.verdicts import TESTS
-from recipes.control import HOSTS
+from recipes.control import SCRIPTS
 from recipes.vision.timm import Timm
 
 
@@ -23,11 +23,11 @@ def without_seed(name):
 def recipes():
     """The runs of the recipes by experiment: (folder without seed, seed)."""
     found = {}
-    hosts = {f"control-{name}": HOSTS[name](name) for name in HOSTS}
-    hosts |= {f"vision-{name}": Timm(name) for name in Timm.experiments}
-    for experiment, host in hosts.items():
+    scripts = {f"control-{name}": SCRIPTS[name](name) for name in SCRIPTS}
+    scripts |= {f"vision-{name}": Timm(name) for name in Timm.experiments}
+    for experiment, script in scripts.items():
         apart = "time/" if experiment in ("control-time", "vision-cifar10-time") else ""
-        found[experiment] = {(apart + without_seed(run.name), run.seed) for run in host.runs}
+        found[experiment] = {(apart + without_seed(run.name), run.seed) for run in script.runs}
     return found
 
 

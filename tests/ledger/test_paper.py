@@ -47,7 +47,7 @@ def numbers(cells: list[str]) -> list[list[Decimal]]:
     return [[Decimal(number) for number in NUMBER.findall(cell)] for cell in cells]
 
 
-def quoted(entry: Entry) -> list[list[Decimal]]:
+def printed_numbers(entry: Entry) -> list[list[Decimal]]:
     return [[Decimal(repr(part)) for part in number if part == part] for number in entry.paper.values()]
 
 
@@ -74,7 +74,7 @@ def test_rows_of_the_llm_tables_are_those_of_the_paper(tex, paper, label):
         elif len(cells) == 8 and NUMBER.search(cells[-1]):
             is_gain = "uparrow" in cells[0] or not re.search(r"[A-Za-z]", cells[0])
             of_paper[block, "gain" if is_gain else cells[0]] = numbers(cells[1:])
-    found = {(entry.panel, "gain" if entry.gain else entry.label): quoted(entry) for entry in at(paper, label)}
+    found = {(entry.panel, "gain" if entry.gain else entry.label): printed_numbers(entry) for entry in at(paper, label)}
     assert found == of_paper
     assert all(list(entry.paper) == ORDER for entry in at(paper, label))
 
@@ -92,7 +92,7 @@ def test_rows_of_the_vision_table_are_those_of_the_paper(tex, paper):
                 of_paper[block, "gain"] = [gain1, gain5]
     assert len(of_paper) == 12
     entries = at(paper, "tab:main_results_vision")
-    found = {(entry.panel, "gain" if entry.gain else entry.label): quoted(entry) for entry in entries}
+    found = {(entry.panel, "gain" if entry.gain else entry.label): printed_numbers(entry) for entry in entries}
     assert found == of_paper
 
 

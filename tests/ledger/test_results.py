@@ -14,7 +14,7 @@ import synthetic
 from ledger import results
 from ledger.paper import ROOT
 from ledger.verdicts import Judged
-from recipes.control import HOSTS
+from recipes.control import SCRIPTS
 from recipes.control.sac import SAC
 from recipes.llm import evaluate
 from recipes.vision.timm import Timm
@@ -342,7 +342,7 @@ def test_a_run_belongs_to_the_entry_that_its_run_json_names(paper, tmp_path):
     assert [result.why for result in collect(paper, tmp_path / "my copy")] == [why]
 
 
-@pytest.mark.parametrize("script", [*dict.fromkeys(HOSTS.values()), Timm], ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", [*dict.fromkeys(SCRIPTS.values()), Timm], ids=lambda script: script.__name__)
 def test_a_launched_run_names_the_entry_that_its_folder_is_called_by(script):
     """So that older runs, which name none, belong to the same entries."""
     for name in script.experiments:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import bands
 
-from demo.llm.config import quoted
+from demo.llm.config import for_hydra
 from demo.llm.training import environment
 from recipes.processes import process_group
 
@@ -79,7 +79,7 @@ def overrides(mini_batch: int) -> list[str]:
         "trainer.val_before_train": False,
         "trainer.save_freq": SAVE_FREQ,
     }
-    return [f"{key}={quoted(value)}" for key, value in values.items()]
+    return [f"{key}={for_hydra(value)}" for key, value in values.items()]
 
 
 def mini_batch(file: Path, variables: dict[str, str]) -> int:

@@ -68,9 +68,9 @@ def test_hydra_reads_a_path_as_it_was_from_the_demo_and_from_launch_sh(text):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     launch = ROOT / "overlays/verl/recipe/era/launch.sh"
-    command = f"source <(grep '^quoted()' {launch}); quoted \"$1\""
+    command = f"source <(grep '^for_hydra()' {launch}); for_hydra \"$1\""
     of_shell = subprocess.run(["bash", "-c", command, "_", text], capture_output=True, text=True, check=True).stdout
-    assert config.quoted(Path(text)) == of_shell
+    assert config.for_hydra(Path(text)) == of_shell
     assert OverridesParser.create().parse_override(f"key={of_shell}").value() == text
 
 

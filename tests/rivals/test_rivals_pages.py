@@ -108,7 +108,7 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
     assert "| 0.66 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: reached |" in tables["setpoints"]
     assert "| 0.99 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: not kept |" in tables["setpoints"]
     assert "| 0.33 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: kept |" in tables["setpoints"]
-    parts = {name: (part.task, part.chosen) for name, part in report.llm_parts(numbers).items() if part.tuned}
+    parts = {name: (part.task, part.chosen) for name, part in report.llm_results(numbers).items() if part.tuned}
     assert list(parts) == ["chain", "chain, off-policy", "chain-goal"]
     pictures.frontiers(samples, parts, tmp_path / "frontiers.png")
     pictures.settings(numbers, tmp_path / "settings.png")

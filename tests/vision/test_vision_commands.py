@@ -33,8 +33,8 @@ def commands(monkeypatch):
         with monkeypatch.context() as given:
             for variable, value in variables.items():
                 given.setenv(variable, value)
-            host = Timm(name, added)
-            return [host.argv(run) for run in host.runs]
+            script = Timm(name, added)
+            return [script.argv(run) for run in script.runs]
 
     return words
 
@@ -194,21 +194,21 @@ def checkpoint(folder, name):
 def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_its_data_may_have_moved(monkeypatch, tmp_path):
     """timm deletes the last one, and then renames tmp.pth.tar to it: a kill may come between."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    host = Timm("cifar10")
-    run, folder = host.runs[0], Path(host.runs[0].folder)
+    script = Timm("cifar10")
+    run, folder = script.runs[0], Path(script.runs[0].folder)
     folder.mkdir()
     (folder / "command.txt").write_text(shlex.join(run.command))
     monkeypatch.setenv("DATA_DIR", "/another place")
     moved = Timm("cifar10")
     assert moved.runs[0].command != run.command and grid.folder_problems(moved, moved.runs[0]) == []
-    assert host.checkpoint(run) is None
+    assert script.checkpoint(run) is None
     for age, name in enumerate(("tmp.pth.tar", "checkpoint-9.pth.tar", "model_best.pth.tar")):
         checkpoint(folder, name)
         os.utime(folder / name, (10**9 - age, 10**9 - age))
     (folder / "checkpoint-11.pth.tar").write_bytes(b"PK\x03\x04 and no end")
-    assert host.argv(run)[-2:] == ["--resume", str(folder / "tmp.pth.tar")]
+    assert script.argv(run)[-2:] == ["--resume", str(folder / "tmp.pth.tar")]
     checkpoint(folder, "last.pth.tar")
-    assert host.checkpoint(run).name == "last.pth.tar"
+    assert script.checkpoint(run).name == "last.pth.tar"
 
 
 def test_a_run_is_finished_with_all_epochs_of_its_launch(monkeypatch, tmp_path):

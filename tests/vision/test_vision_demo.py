@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from demo.vision import data, measures, report
 from demo.vision import settings as demo_settings
-from demo.vision.settings import EPOCHS_FILE, Run
+from demo.vision.settings import EPOCHS_FILE, Settings
 
 EPOCHS = 1
 
@@ -121,7 +121,7 @@ def trained(patched_timm, tmp_path_factory):
 
 
 def epochs(out, h0):
-    return pandas.read_csv(out / Run(h0, 1, EPOCHS).folder / EPOCHS_FILE)
+    return pandas.read_csv(out / Settings(h0, 1, EPOCHS).folder / EPOCHS_FILE)
 
 
 @pytest.mark.slow

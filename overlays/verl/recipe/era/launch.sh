@@ -33,7 +33,7 @@ experiment=${experiment#run_}
 # A path as the caller meant it, and as hydra's grammar takes it with any characters: a quote needs
 # a backslash before it, and backslashes before a quote, the closing one included, are doubled.
 absolute() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s/%s' "${caller}" "$1"; }
-quoted() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
+for_hydra() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
 
 RAY_DATA_HOME=$(absolute "${RAY_DATA_HOME:-"${HOME}/verl"}")
 MODEL_PATH=$(absolute "${MODEL_PATH:-"${RAY_DATA_HOME}/models/${model}"}")
@@ -49,26 +49,26 @@ export TENSORBOARD_DIR VERL_FILE_LOGGER_PATH
 # On an existing Ray cluster the process that logs has the environment in which Ray was started.
 if [[ -n "${runtime_env:-}" ]]; then
     settings+=(
-        "++${runtime_env}.TENSORBOARD_DIR=$(quoted "${TENSORBOARD_DIR}")"
-        "++${runtime_env}.VERL_FILE_LOGGER_PATH=$(quoted "${VERL_FILE_LOGGER_PATH}")"
+        "++${runtime_env}.TENSORBOARD_DIR=$(for_hydra "${TENSORBOARD_DIR}")"
+        "++${runtime_env}.VERL_FILE_LOGGER_PATH=$(for_hydra "${VERL_FILE_LOGGER_PATH}")"
     )
 fi
 
 # Once stage 2 has a checkpoint of its own, it resumes from that one, as every other run does.
 if [[ -n "${stage1_ckpt:-}" ]]; then
-    settings+=(trainer.resume_from_path="$(quoted "$(absolute "${stage1_ckpt%/}")")")
+    settings+=(trainer.resume_from_path="$(for_hydra "$(absolute "${stage1_ckpt%/}")")")
     [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] ||
         settings+=(trainer.resume_mode=resume_path)
 fi
 
 overrides=(
-    data.train_files="$(quoted "${TRAIN_FILE}")"
-    data.val_files="$(quoted "${TEST_FILE}")"
-    actor_rollout_ref.model.path="$(quoted "${MODEL_PATH}")"
+    data.train_files="$(for_hydra "${TRAIN_FILE}")"
+    data.val_files="$(for_hydra "${TEST_FILE}")"
+    actor_rollout_ref.model.path="$(for_hydra "${MODEL_PATH}")"
     trainer.nnodes="${NNODES:-4}"
     trainer.n_gpus_per_node="${GPUS_PER_NODE:-8}"
     trainer.total_training_steps="${TOTAL_STEPS}"
-    trainer.default_local_dir="$(quoted "${CKPTS_DIR}")"
+    trainer.default_local_dir="$(for_hydra "${CKPTS_DIR}")"
     trainer.experiment_name="${experiment}"
     trainer.logger="${LOGGER:-"[console,file,tensorboard]"}"
     "${settings[@]}"

@@ -17,7 +17,9 @@ from engine.source import Cache
 
 
 @dataclasses.dataclass
-class Run:
+class Call:
+    """What the user asked apply.py for, and what came of it."""
+
     upstreams: dict[str, Upstream]
     names: list[str]
     named: bool  # by the user; otherwise `names` are those that a verb without names applies to
