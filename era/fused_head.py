@@ -7,10 +7,16 @@ ERA in turn replaces the forward of the model itself, by one that calls the func
 era/log_probs_fused.py.
 """
 
+import importlib
 import re
 from typing import Any, Callable
 
 import torch
+
+# language_config.py, beside this file; era_config.py in a patched checkout.
+_config = importlib.import_module(
+    "era.language_config" if __package__ == "era" else "verl.utils.era_config"
+)
 
 # Keys of transformers' configurations by which some models multiply or cap their logits otherwise:
 # logit_scale, logits_scaling, logits_soft_cap, output_logit_soft_cap, lm_head_multiplier,
@@ -36,40 +42,32 @@ class FusedHead:
     """
 
     def __init__(self, module: torch.nn.Module, use_kl_loss: bool):
-        fused = "actor_rollout_ref.model.use_fused_kernels=True with ERA"
-        to_do = "Set use_fused_kernels to False. Nothing was trained."
-        for model in module.modules():
-            self._forward_globals = getattr(type(model).forward, "__globals__", {})
-            if "forward_base_model" in self._forward_globals and hasattr(model, "lm_head"):
-                break
-        else:
-            raise ValueError(
-                f"{fused} needs a text model with an lm_head whose forward verl has replaced. This "
-                "is another model, or fused_kernel_options.impl_backend is none of verl's kernels. "
-                f"{to_do}"
-            )
-        self._model, config = model, model.config.get_text_config()
-        head, self.softcap = model.lm_head, getattr(config, "final_logit_softcapping", None)
-        found = [
+        models = [
+            model
+            for model in module.modules()
+            if "forward_base_model" in _globals_of_forward(model) and hasattr(model, "lm_head")
+        ]
+        _refuse({"another model": not models and f"fused kernels with {type(module).__name__}"})
+        self._model = model = models[0]
+        config, head = model.config.get_text_config(), model.lm_head
+        self.softcap = getattr(config, "final_logit_softcapping", None)
+        more = [
             f"config.{name} is {value}"
             for name, value in vars(config).items()
             if _OTHER_HEADS.search(name) and not _OF_OTHER_LOGITS.search(name)
             if value not in (None, 1)
         ]
         if not isinstance(head, torch.nn.Linear):
-            found.append(f"lm_head is a {type(head).__name__}")
-        elif use_kl_loss:
-            ignored = {"lm_head.bias": head.bias, "config.final_logit_softcapping": self.softcap}
-            found += [
-                f"{name}, which verl's kernel for the reference policy of the KL loss ignores"
-                for name, value in ignored.items()
-                if value is not None
-            ]
-        if found:
-            raise ValueError(
-                f"{fused} makes the logits of {type(model).__name__} from a linear lm_head and "
-                f"config.final_logit_softcapping alone, but it has {', and '.join(found)}. {to_do}"
+            more.append(f"lm_head is a {type(head).__name__}")
+        kernels, name = "fused kernels", type(model).__name__
+        present = {"another head": more and f"{kernels} with {name}, whose {' and '.join(more)}"}
+        if use_kl_loss:
+            values = {"lm_head.bias": getattr(head, "bias", None), "a soft-cap": self.softcap}
+            ignored = " and ".join(key for key, value in values.items() if value is not None)
+            present["head of the reference policy"] = ignored and (
+                f"{kernels} and a KL loss with {name}, which has {ignored}"
             )
+        _refuse(present)
 
     def replace(self, forward: Callable) -> None:
         self._model.forward = forward
@@ -85,6 +83,16 @@ class FusedHead:
         Args:
             inputs: the model's, without those for verl's kernel.
         """
-        hidden = self._forward_globals["forward_base_model"](self._model, **inputs)[0]
+        forward = _globals_of_forward(self._model)["forward_base_model"]
+        hidden = forward(self._model, **inputs)[0]
         head = self._model.lm_head
         return (hidden, head.weight), {"bias": head.bias, "softcap": self.softcap}
+
+
+def _globals_of_forward(model: torch.nn.Module) -> dict[str, Any]:
+    """The module's names for the forward of a model's class, which verl may have replaced."""
+    return getattr(type(model).forward, "__globals__", {})
+
+
+def _refuse(present: dict[str, Any]) -> None:
+    _config.refuse(_config.FUSED_REFUSALS, present, f"{_config.CONFIG_KEY}.enable=True")

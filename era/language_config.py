@@ -83,6 +83,27 @@ BONUS_REFUSALS = {
         subject=f"`{BONUS_KEY}`",
     ),
 }
+_NO_FUSED_KERNELS = "Set use_fused_kernels to False"
+FUSED_REFUSALS = {  # checked by era/fused_head.py
+    "another model": Refusal(
+        "fused kernels with a model whose forward verl has not replaced, as a multi-modal one's, "
+        "also with `k=1`",
+        "ERA takes the place of verl's forward, and needs a text model with an lm_head and one of "
+        "verl's kernels for fused_kernel_options.impl_backend",
+        _NO_FUSED_KERNELS,
+    ),
+    "another head": Refusal(
+        "fused kernels with a head that is more than a linear layer and a soft-cap (Cohere, "
+        "Granite, RecurrentGemma, an `lm_head` with an adapter), also with `k=1`",
+        "the logits are made from a linear lm_head and config.final_logit_softcapping alone",
+        _NO_FUSED_KERNELS,
+    ),
+    "head of the reference policy": Refusal(
+        "fused kernels and a KL loss with a head that has a bias or a soft-cap, also with `k=1`",
+        "verl's kernel for the reference policy ignores it",
+        _NO_FUSED_KERNELS,
+    ),
+}
 _FORKING, _GSPO = f"`{FORKING_KEY}` below 1", f"`{LOSS_KEY}=gspo`"
 VERL_0_4_1 = {
     "megatron": _MEGATRON._replace(
@@ -103,6 +124,7 @@ VERL_0_4_1 = {
         "Set use_fused_kernels, ulysses_sequence_parallel_size, or the KL loss or penalty, back",
         "actor_rollout_ref.model.use_fused_kernels",
     ),
+    **FUSED_REFUSALS,
     "multi-turn": Refusal(
         "multi-turn with `algorithm.filter_groups` (`recipe/dapo`)",
         "v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool "
@@ -282,7 +304,7 @@ class EraConfig:
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """For the log: era/low and era/high, those of them that a schedule moves."""
+        """The bounds that a schedule moves, in nats, as metrics era/low and era/high."""
         ends = {"low": self.low_end, "high": self.high_end}
         return {f"era/{name}": getattr(self, name) for name, end in ends.items() if end is not None}
 
@@ -301,6 +323,7 @@ class EraConfig:
 
     @property
     def changes_training(self) -> bool:
+        """Whether an update differs from upstream's: ERA is enabled, and k is not 1."""
         return self.enable and self.k != 1
 
 

@@ -7,7 +7,15 @@ out where its framework is: era/verl/config.py and worker.py, era/trl.py, axolot
 Those of verl v0.4.1 are in era/language_config.py, because a patched checkout has that file alone.
 """
 
-from era.language_config import ACTOR, BONUS_KEY, BONUS_REFUSALS, COVARIANCES, LOSS_KEY, Refusal
+from era.language_config import (
+    ACTOR,
+    BONUS_KEY,
+    BONUS_REFUSALS,
+    COVARIANCES,
+    FUSED_REFUSALS,
+    LOSS_KEY,
+    Refusal,
+)
 
 FUSED_KERNELS = "actor_rollout_ref.model.use_fused_kernels"
 # Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens
@@ -93,6 +101,7 @@ VERL_0_9 = {
         "ERA is in verl's own engine",
         "Unset VERL_ENGINE_VENDOR, or set enable to False",
     ),
+    **FUSED_REFUSALS,
     "kernels on FSDP-Turbo": Refusal(
         "FSDP-Turbo: fused kernels",
         "ERA replaces the model's forward for them, and FSDP-Turbo rewrites it",

@@ -245,7 +245,7 @@ def untrained(name, **fields):
 HEADS = [  # model, its configuration, the actor's; what is refused
     ("Qwen2", {}, {}, None),
     ("Gemma2", {}, {}, None),
-    ("Gemma2", {}, {"use_kl_loss": True}, "which verl's kernel for"),
+    ("Gemma2", {}, {"use_kl_loss": True}, "which has a soft-cap: verl's kernel for"),
     ("Granite", {"logits_scaling": 8.0}, {}, "logits_scaling"),
     ("Cohere", {}, {}, "logit_scale"),
     ("RecurrentGemma", {}, {}, "logits_soft_cap"),
@@ -257,7 +257,9 @@ HEADS = [  # model, its configuration, the actor's; what is refused
 @pytest.mark.parametrize("name, fields, actor, refused", HEADS)
 def test_heads_that_fused_kernels_would_take_for_linear_layers_are_refused(import_verl, name, fields, actor, refused):
     model = untrained(name, **fields)
-    with pytest.raises(ValueError, match="forward verl has replaced"):
+    with pytest.raises(
+        ValueError, match=f"fused kernels with {name}ForCausalLM: ERA takes the place of verl's forward"
+    ):
         hooks(model)
     token_model.fuse(model)
     if not refused:
