@@ -21,140 +21,13 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optio
 
 ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
+LOSS_KEY = f"{ACTOR}.policy_loss.loss_mode"
 FORKING_KEY = f"{ACTOR}.policy_loss.forking_fraction"
 BONUS_KEY = f"{ACTOR}.adaptive_entropy"
 # What a key for ERA is called, wherever a user puts it: era, ERA, use_era, useEra, omega_low; but
 # not temperature, iteration or generation.
 _LOOKS_LIKE_ERA = re.compile(r"(?<![a-z0-9])era(?![a-z0-9])|omega_?(low|high)", re.IGNORECASE)
 _WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-LOSS_KEY = f"{ACTOR}.policy_loss.loss_mode"
-# verl's policy losses that select tokens by the covariance of log-probs and advantages.
-COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
-
-
-class Refusal(NamedTuple):
-    """What does not go together with ERA; era/refusals.py has those of the other frameworks.
-
-    Attributes:
-        setting: what is refused, as a row of a table in docs/llm has it, in Markdown.
-        why: the reason, a clause that goes on after a colon.
-        instead: what to do, in the imperative, without the full stop.
-        key: of verl's configuration; a message shows it with its value in the place of `setting`.
-        subject: what it does not go together with, where that is not ERA.
-    """
-
-    setting: str
-    why: str
-    instead: str
-    key: str = ""
-    subject: str = ""
-
-
-_MEGATRON = Refusal(
-    "Megatron",
-    "this is in verl's FSDP actor alone",
-    "Set it to fsdp",
-    f"{ACTOR}.strategy",
-)
-_OWN_UPDATE = Refusal(
-    "an update of the recipe's own (`recipe/spin`, `recipe/sppo`)",
-    "this is in the update of verl's DataParallelPPOActor, which the recipe replaces",
-    "Take a recipe with verl's own update",
-)
-COVARIANCES = Refusal(
-    "`policy_loss.loss_mode=clip_cov`, `kl_cov`",
-    "its covariances would be those of the scaled policy",
-    "Set it to vanilla or gspo",
-    LOSS_KEY,
-)
-BONUS_REFUSALS = {
-    "bonus without k=1": Refusal(
-        "`era.enable=False`, or `era.k` other than 1",
-        "the bonus takes ERA's place and reads its metrics",
-        "Set era.enable=True and era.k=1",
-        subject=f"`{BONUS_KEY}`",
-    ),
-    "bonus with a coefficient": Refusal(
-        "`entropy_coeff` other than 0",
-        "the bonus sets it before each update",
-        "Set it to 0",
-        f"{ACTOR}.entropy_coeff",
-        subject=f"`{BONUS_KEY}`",
-    ),
-}
-_NO_FUSED_KERNELS = "Set use_fused_kernels to False"
-FUSED_REFUSALS = {  # checked by era/fused_head.py
-    "another model": Refusal(
-        "fused kernels with a model whose forward verl has not replaced, as a multi-modal one's, "
-        "also with `k=1`",
-        "ERA takes the place of verl's forward, and needs a text model with an lm_head and one of "
-        "verl's kernels for fused_kernel_options.impl_backend",
-        _NO_FUSED_KERNELS,
-    ),
-    "another head": Refusal(
-        "fused kernels with a head that is more than a linear layer and a soft-cap (Cohere, "
-        "Granite, RecurrentGemma, an `lm_head` with an adapter), also with `k=1`",
-        "the logits are made from a linear lm_head and config.final_logit_softcapping alone",
-        _NO_FUSED_KERNELS,
-    ),
-    "head of the reference policy": Refusal(
-        "fused kernels and a KL loss with a head that has a bias or a soft-cap, also with `k=1`",
-        "verl's kernel for the reference policy ignores it",
-        _NO_FUSED_KERNELS,
-    ),
-}
-_FORKING, _GSPO = f"`{FORKING_KEY}` below 1", f"`{LOSS_KEY}=gspo`"
-VERL_0_4_1 = {
-    "megatron": _MEGATRON._replace(
-        setting="Megatron, also with `k=1`", instead="Set it to fsdp, or take era.verl in verl 0.9"
-    ),
-    "covariances": COVARIANCES,
-    "forking": Refusal(
-        "`policy_loss.forking_fraction` below 1",
-        "what ERA means where most advantages are set to 0 is not defined",
-        "Set it to 1",
-        FORKING_KEY,
-    ),
-    "reference policy with Ulysses": Refusal(
-        "fused kernels and Ulysses with a reference policy, of a KL loss or `use_kl_in_reward`, "
-        "but for LoRA's",
-        "v0.4.1's own log-probs of that policy are wrong, with ERA or without: its fused kernels "
-        "roll the labels inside each slice, so that those at its border are of other tokens",
-        "Set use_fused_kernels, ulysses_sequence_parallel_size, or the KL loss or penalty, back",
-        "actor_rollout_ref.model.use_fused_kernels",
-    ),
-    **FUSED_REFUSALS,
-    "multi-turn": Refusal(
-        "multi-turn with `algorithm.filter_groups` (`recipe/dapo`)",
-        "v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool "
-        "tokens",
-        "Use verl.trainer.main_ppo",
-        "actor_rollout_ref.rollout.multi_turn.enable",
-    ),
-    "images in dynamic batches": Refusal(
-        "multi-modal inputs with `use_dynamic_bsz`",
-        "v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises",
-        "Set use_dynamic_bsz to False",
-    ),
-    "own update": _OWN_UPDATE._replace(setting=f"{_OWN_UPDATE.setting}, also with `k=1`"),
-    "forking in an own update": _OWN_UPDATE._replace(subject=_FORKING),
-    "forking on megatron": _MEGATRON._replace(subject=_FORKING),
-    "forking with covariances": COVARIANCES._replace(
-        why="its covariances would be those of advantages that are set to 0",
-        instead="Set one of them back",
-        subject=_FORKING,
-    ),
-    "gspo on megatron": _MEGATRON._replace(subject=_GSPO),
-    "gspo with another mean": Refusal(
-        "`loss_agg_mode` other than seq-mean-token-mean",
-        "GSPO is a mean over responses of means over tokens",
-        "Set it to seq-mean-token-mean",
-        f"{ACTOR}.loss_agg_mode",
-        subject=_GSPO,
-    ),
-    **BONUS_REFUSALS,
-}
 
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
@@ -325,6 +198,134 @@ class EraConfig:
     def changes_training(self) -> bool:
         """Whether an update differs from upstream's: ERA is enabled, and k is not 1."""
         return self.enable and self.k != 1
+
+
+# verl's policy losses that select tokens by the covariance of log-probs and advantages.
+COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
+
+
+class Refusal(NamedTuple):
+    """What does not go together with ERA; era/refusals.py has those of the other frameworks.
+
+    Attributes:
+        setting: what is refused, as a row of a table in docs/llm has it, in Markdown.
+        why: the reason, a clause that goes on after a colon.
+        instead: what to do, in the imperative, without the full stop.
+        key: of verl's configuration; a message shows it with its value in the place of `setting`.
+        subject: what it does not go together with, where that is not ERA.
+    """
+
+    setting: str
+    why: str
+    instead: str
+    key: str = ""
+    subject: str = ""
+
+
+_MEGATRON = Refusal(
+    "Megatron",
+    "this is in verl's FSDP actor alone",
+    "Set it to fsdp",
+    f"{ACTOR}.strategy",
+)
+_OWN_UPDATE = Refusal(
+    "an update of the recipe's own (`recipe/spin`, `recipe/sppo`)",
+    "this is in the update of verl's DataParallelPPOActor, which the recipe replaces",
+    "Take a recipe with verl's own update",
+)
+COVARIANCES = Refusal(
+    "`policy_loss.loss_mode=clip_cov`, `kl_cov`",
+    "its covariances would be those of the scaled policy",
+    "Set it to vanilla or gspo",
+    LOSS_KEY,
+)
+BONUS_REFUSALS = {
+    "bonus without k=1": Refusal(
+        "`era.enable=False`, or `era.k` other than 1",
+        "the bonus takes ERA's place and reads its metrics",
+        "Set era.enable=True and era.k=1",
+        subject=f"`{BONUS_KEY}`",
+    ),
+    "bonus with a coefficient": Refusal(
+        "`entropy_coeff` other than 0",
+        "the bonus sets it before each update",
+        "Set it to 0",
+        f"{ACTOR}.entropy_coeff",
+        subject=f"`{BONUS_KEY}`",
+    ),
+}
+_NO_FUSED_KERNELS = "Set use_fused_kernels to False"
+FUSED_REFUSALS = {  # checked by era/fused_head.py
+    "another model": Refusal(
+        "fused kernels with a model whose forward verl has not replaced, as a multi-modal one's, "
+        "also with `k=1`",
+        "ERA takes the place of verl's forward, and needs a text model with an lm_head and one of "
+        "verl's kernels for fused_kernel_options.impl_backend",
+        _NO_FUSED_KERNELS,
+    ),
+    "another head": Refusal(
+        "fused kernels with a head that is more than a linear layer and a soft-cap (Cohere, "
+        "Granite, RecurrentGemma, an `lm_head` with an adapter), also with `k=1`",
+        "the logits are made from a linear lm_head and config.final_logit_softcapping alone",
+        _NO_FUSED_KERNELS,
+    ),
+    "head of the reference policy": Refusal(
+        "fused kernels and a KL loss with a head that has a bias or a soft-cap, also with `k=1`",
+        "verl's kernel for the reference policy ignores it",
+        _NO_FUSED_KERNELS,
+    ),
+}
+_FORKING, _GSPO = f"`{FORKING_KEY}` below 1", f"`{LOSS_KEY}=gspo`"
+VERL_0_4_1 = {
+    "megatron": _MEGATRON._replace(
+        setting="Megatron, also with `k=1`", instead="Set it to fsdp, or take era.verl in verl 0.9"
+    ),
+    "covariances": COVARIANCES,
+    "forking": Refusal(
+        "`policy_loss.forking_fraction` below 1",
+        "what ERA means where most advantages are set to 0 is not defined",
+        "Set it to 1",
+        FORKING_KEY,
+    ),
+    "reference policy with Ulysses": Refusal(
+        "fused kernels and Ulysses with a reference policy, of a KL loss or `use_kl_in_reward`, "
+        "but for LoRA's",
+        "v0.4.1's own log-probs of that policy are wrong, with ERA or without: its fused kernels "
+        "roll the labels inside each slice, so that those at its border are of other tokens",
+        "Set use_fused_kernels, ulysses_sequence_parallel_size, or the KL loss or penalty, back",
+        "actor_rollout_ref.model.use_fused_kernels",
+    ),
+    **FUSED_REFUSALS,
+    "multi-turn": Refusal(
+        "multi-turn with `algorithm.filter_groups` (`recipe/dapo`)",
+        "v0.4.1's DAPO trainer never tells the actor of the loss mask, so ERA would act on tool "
+        "tokens",
+        "Use verl.trainer.main_ppo",
+        "actor_rollout_ref.rollout.multi_turn.enable",
+    ),
+    "images in dynamic batches": Refusal(
+        "multi-modal inputs with `use_dynamic_bsz`",
+        "v0.4.1 then weighs a micro-batch by its number of keys, which ERA raises",
+        "Set use_dynamic_bsz to False",
+    ),
+    "own update": _OWN_UPDATE._replace(setting=f"{_OWN_UPDATE.setting}, also with `k=1`"),
+    "forking in an own update": _OWN_UPDATE._replace(subject=_FORKING),
+    "forking on megatron": _MEGATRON._replace(subject=_FORKING),
+    "forking with covariances": COVARIANCES._replace(
+        why="its covariances would be those of advantages that are set to 0",
+        instead="Set one of them back",
+        subject=_FORKING,
+    ),
+    "gspo on megatron": _MEGATRON._replace(subject=_GSPO),
+    "gspo with another mean": Refusal(
+        "`loss_agg_mode` other than seq-mean-token-mean",
+        "GSPO is a mean over responses of means over tokens",
+        "Set it to seq-mean-token-mean",
+        f"{ACTOR}.loss_agg_mode",
+        subject=_GSPO,
+    ),
+    **BONUS_REFUSALS,
+}
 
 
 def looks_like_era(name: str) -> bool:
