@@ -104,7 +104,7 @@ def pushes(h_resp, log_p, scaled, advantages, scale, low) -> tuple[float, float]
     and `scale` of shape (seeds, groups, GROUP).
     """
     h_resp = h_resp.unsqueeze(-1).expand_as(advantages).flatten()
-    log_p, scaled, advantages, scale = (one.reshape(-1, 1) for one in (log_p, scaled, advantages, scale))
+    log_p, scaled, advantages, scale = (values.reshape(-1, 1) for values in (log_p, scaled, advantages, scale))
     chosen = {"log_prob": log_p, "token_entropy": h_resp.unsqueeze(-1), "advantages": advantages}
     up = entropy_up(entropy_weight(**chosen, scale=scale), log_p, scaled)
     bounds = {"low": low, "high": math.inf, "top_fraction": 1.0}
@@ -152,7 +152,7 @@ def train(
         if pushed is not None:
             log_p = sampled_from.logits.unsqueeze(-2).expand_as(scaled).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
             arms_of = zip(h_resp, log_p, log_probs.detach(), weight, scale)
-            pushed.append([pushes(*one, setting.low) for one in arms_of])
+            pushed.append([pushes(*arm, setting.low) for arm in arms_of])
         adam.zero_grad()
         (-weight * log_probs).mean((2, 3)).sum().backward()
         adam.step()
@@ -208,7 +208,7 @@ def main():
         print(f"{name:54}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
         if pushed:
             ups, downs = torch.tensor(pushed).sum(0).unbind(-1)
-            ratios = "".join(f"{one:>18.2f}" for one in (ups / downs).tolist())
+            ratios = "".join(f"{ratio:>18.2f}" for ratio in (ups / downs).tolist())
             print(f"{'    era/entropy_up / era/entropy_down, all updates':54}{ratios}", flush=True)
         if number == 0:
             picture(entropies, file)

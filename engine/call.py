@@ -43,12 +43,12 @@ class Call:
     def look(self, name: str, repair: bool = False) -> Checkout:
         """Return a checkout with its state. With `repair` a switch that was cut short is taken back first."""
         path = self.clone or self.checkouts / name
-        found = find(name, path)
-        if repair and found.git:
-            if switch.recover(found):
-                found = find(name, path)
-            refuse_unfinished(found)
-        return examine(self.upstreams[name], found, self.label(self.upstreams[name]))
+        checkout = find(name, path)
+        if repair and checkout.git:
+            if switch.recover(checkout):
+                checkout = find(name, path)
+            refuse_unfinished(checkout)
+        return examine(self.upstreams[name], checkout, self.label(self.upstreams[name]))
 
     @contextlib.contextmanager
     def or_left_out(self, name: str):

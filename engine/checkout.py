@@ -68,23 +68,23 @@ def record_ref(label: str, base: str, tip: str) -> str:
 
 def find(name: str, path: Path) -> Checkout:
     """The checkout with its record, as far as git tells without reading files."""
-    found, git = Checkout(name, path), Git.at(path) if (path / ".git").exists() else None
+    checkout, git = Checkout(name, path), Git.at(path) if (path / ".git").exists() else None
     if not git:
-        return found
-    found.git, found.head, found.era = git, git.commit("HEAD"), git.commit(BRANCH)
-    found.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
-    found.unfinished = git.commit(NEXT)
-    on_era, records = found.branch == BRANCH, []
+        return checkout
+    checkout.git, checkout.head, checkout.era = git, git.commit("HEAD"), git.commit(BRANCH)
+    checkout.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
+    checkout.unfinished = git.commit(NEXT)
+    on_era, records = checkout.branch == BRANCH, []
     for label, base, tip in (ref.split("/")[3:] for ref in git.refs(RECORDS)):
-        above = git.is_ancestor(tip, found.head) or (on_era and git.is_ancestor(base, found.head))
-        records.append((tip != found.head, not above, base != found.head, label, base, tip))
-    found.tips = tuple(record[-1] for record in records)
+        above = git.is_ancestor(tip, checkout.head) or (on_era and git.is_ancestor(base, checkout.head))
+        records.append((tip != checkout.head, not above, base != checkout.head, label, base, tip))
+    checkout.tips = tuple(record[-1] for record in records)
     if records:  # the best: HEAD is its tip, or else above it, or else the upstream below it
-        _, elsewhere, _, found.label, found.base, found.tip = min(records)
-        found.applied = not elsewhere and (on_era or found.tip != found.base)
-        package = re.search("^sha256: (.*)$", git("cat-file", "commit", found.base), re.M)
-        found.sha256 = package[1] if package else ""
-    return found
+        _, elsewhere, _, checkout.label, checkout.base, checkout.tip = min(records)
+        checkout.applied = not elsewhere and (on_era or checkout.tip != checkout.base)
+        package = re.search("^sha256: (.*)$", git("cat-file", "commit", checkout.base), re.M)
+        checkout.sha256 = package[1] if package else ""
+    return checkout
 
 
 def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Git:
@@ -113,35 +113,35 @@ def is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
-def examine(up: Upstream, found: Checkout, requested: str | None = None) -> Checkout:
+def examine(up: Upstream, checkout: Checkout, requested: str | None = None) -> Checkout:
     """Fill in the state. `requested` is what --version says."""
-    found.version = requested or (found.label if found.label in up.versions else up.default)
-    git, head = found.git, found.head
-    if not os.path.lexists(found.path) or is_empty_folder(found.path):
-        return found
+    checkout.version = requested or (checkout.label if checkout.label in up.versions else up.default)
+    git, head = checkout.git, checkout.head
+    if not os.path.lexists(checkout.path) or is_empty_folder(checkout.path):
+        return checkout
     pins = {version.commit: label for label, version in up.versions.items()}
-    pins.setdefault(found.base, found.label)
+    pins.setdefault(checkout.base, checkout.label)
     if not head:
-        found.state, found.note = "wrong-base", "it is not a git work tree with a commit"
-    elif found.unfinished:
-        found.state = "interrupted"
-        found.note = "a switch was cut short; apply or revert takes it back first: repeat your command"
-    elif found.applied:
-        found.note = why_stale(up, found, found.version)
-        found.version = found.label
-        found.edited, found.untracked = edits(git, head)
-        found.commits = git("rev-list", "--reverse", f"{found.tip}..{head}").split()
-        found.files = sorted({*found.edited, *git.changes(found.tip, head)})
-        found.state = "stale" if found.note else "modified" if found.files or found.commits else "applied"
+        checkout.state, checkout.note = "wrong-base", "it is not a git work tree with a commit"
+    elif checkout.unfinished:
+        checkout.state = "interrupted"
+        checkout.note = "a switch was cut short; apply or revert takes it back first: repeat your command"
+    elif checkout.applied:
+        checkout.note = why_stale(up, checkout, checkout.version)
+        checkout.version = checkout.label
+        checkout.edited, checkout.untracked = edits(git, head)
+        checkout.commits = git("rev-list", "--reverse", f"{checkout.tip}..{head}").split()
+        checkout.files = sorted({*checkout.edited, *git.changes(checkout.tip, head)})
+        checkout.state = "stale" if checkout.note else "modified" if checkout.files or checkout.commits else "applied"
     elif head in pins:
-        found.version = pins[head]
-        found.edited, found.untracked = edits(git, head)
-        found.files = found.edited
-        found.state = "modified" if found.files else "clean"
+        checkout.version = pins[head]
+        checkout.edited, checkout.untracked = edits(git, head)
+        checkout.files = checkout.edited
+        checkout.state = "modified" if checkout.files else "clean"
     else:
-        found.state = "wrong-base"
-        found.note = f"HEAD is {head}, expected {up.version(found.version).commit} ({found.version})"
-    return found
+        checkout.state = "wrong-base"
+        checkout.note = f"HEAD is {head}, expected {up.version(checkout.version).commit} ({checkout.version})"
+    return checkout
 
 
 def why_stale(up: Upstream, checkout: Checkout, label: str) -> str:

@@ -113,8 +113,8 @@ def read_arguments(argv: list[str], held: contextlib.ExitStack) -> tuple[Call, s
     return call, options.verb
 
 
-def real_path(given: str) -> Path:
-    return Path(os.path.realpath(os.path.expanduser(given)))
+def real_path(path: str) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def refuse_unfit(call: Call) -> None:

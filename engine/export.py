@@ -181,7 +181,7 @@ def fold(layers: list[Layer], edited: dict[str, Entry]) -> None:
 
 def patch_files(git: Git, up: Upstream, checkout: Checkout, layers: list[Layer], upstream: set) -> dict[str, Content]:
     """Return the patches with their series, each named after its place and subject, as by `git format-patch`."""
-    folder, found = f"patches/{up.name}/{checkout.label}", []
+    folder, contents = f"patches/{up.name}/{checkout.label}", []
     series = ROOT / folder / "series"
     old = read_series(up.name, checkout.label) if series.exists() else []
     git("read-tree", checkout.base)
@@ -190,13 +190,13 @@ def patch_files(git: Git, up: Upstream, checkout: Checkout, layers: list[Layer],
         git.stage(layer.after)
         before, after = after, git("write-tree")
         if before != after:
-            found.append(format_patch(git, layer, before, after))
+            contents.append(format_patch(git, layer, before, after))
     if checkout.kind == "pypi":  # patches for files that the package lacks stay as they are, in their places
         for place, patch in enumerate(old):
             if not upstream & patch.files.keys():
-                found.insert(place, (patch.subject, patch.raw))
-    names = [f"{place:04d}-{slug(subject)}.patch" for place, (subject, _) in enumerate(found, 1)]
-    files = {f"{folder}/{name}": (False, content) for name, (_, content) in zip(names, found)}
+                contents.insert(place, (patch.subject, patch.raw))
+    names = [f"{place:04d}-{slug(subject)}.patch" for place, (subject, _) in enumerate(contents, 1)]
+    files = {f"{folder}/{name}": (False, content) for name, (_, content) in zip(names, contents)}
     same = series.exists() and names == [patch.file for patch in old]
     return {**files, f"{folder}/series": read(series) if same else text(names)}
 

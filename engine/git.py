@@ -88,10 +88,10 @@ class Git:
         """
         bare = not os.path.lexists(folder / ".git")
         git = cls(folder, bare, places(folder, bare))
-        found = git.run("rev-parse", "--git-common-dir", ok=None)
-        if found.returncode:
+        answer = git.run("rev-parse", "--git-common-dir", ok=None)
+        if answer.returncode:
             return None
-        real = folder / os.fsdecode(found.stdout).rstrip("\n")
+        real = folder / os.fsdecode(answer.stdout).rstrip("\n")
         rows = git("config", "--file", str(real / "config"), "--type=bool", "--get-regexp", FILE_SYSTEM, ok=(0, 1))
         lines = [f"bare = {bare}", *(row.removeprefix("core.").replace(" ", " = ") for row in rows.splitlines())]
         shown = Path(tempfile.mkdtemp(dir=SESSION.scratch))
@@ -216,11 +216,11 @@ class Git:
 
     def stage_files(self, paths: Iterable[str]) -> None:
         """Put files into the index as they are on disk; those that are not there are taken out."""
-        found = {path: (self.folder / path) for path in paths}
-        folders = {path for path, place in found.items() if place.is_dir() and not place.is_symlink()}
+        places = {path: (self.folder / path) for path in paths}
+        folders = {path for path, place in places.items() if place.is_dir() and not place.is_symlink()}
         if folders:
             self.stage({path: ("0", NO_ID) for path in folders})
-        names = "".join(f"{path}\0" for path in found if path not in folders)
+        names = "".join(f"{path}\0" for path in places if path not in folders)
         self("update-index", "--add", "--remove", "--replace", "-z", "--stdin", data=names)
 
     def snapshot(self, tree: str, paths: Iterable[str]) -> str:

@@ -73,9 +73,9 @@ def apply_patch(index: Git, patch: Patch, before: str, title: str) -> str:
     # and anything that git reads in a patch file and we do not.
     made = read_diff(os.fsdecode(index.run(*PATCH, before, after).stdout))
     for path in sorted(made.keys() | patch.files.keys()):
-        found, expected = (", ".join(files.get(path, ["no change"])) for files in (made, patch.files))
-        if found != expected:
-            problem = f"git made of {path}: {found}; the patch says: {expected}, and its index line must match"
+        changed, expected = (", ".join(files.get(path, ["no change"])) for files in (made, patch.files))
+        if changed != expected:
+            problem = f"git made of {path}: {changed}; the patch says: {expected}, and its index line must match"
             advice = "the patch was edited or cut short, or is for another version: edit a checkout and export"
             raise Stop(WRONG_BASE, f"{title}: {patch.file}: {problem}", advice)
     return after

@@ -54,8 +54,8 @@ def port(call: Call, up: Upstream) -> int:
     if write:
         print_next_steps(call, up.name, place, bad)
     else:
-        given = {"--onto": call.options.onto, "--version": call.options.version}
-        more = [word for option, value in given.items() if value for word in (option, value)]
+        chosen = {"--onto": call.options.onto, "--version": call.options.version}
+        more = [word for option, value in chosen.items() if value for word in (option, value)]
         say(f"{hint('port', up.name, *more, '--write')} carries the patches there, up to the first conflict")
     call.result[up.name] = {"version": label, "onto": onto or "HEAD", "commit": target, "patches": rows}
     return CONFLICT if bad else OK
@@ -145,14 +145,14 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
 
 def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]:
     """The files in which `git am` stopped, with the lines of the conflict markers."""
-    found = [f"{path}: does not exist there" for path in patch.files if path not in there]
+    lines = [f"{path}: does not exist there" for path in patch.files if path not in there]
     for path in git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]:
-        lines = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
-        at = [str(number) for number, line in enumerate(lines, 1) if line.startswith(b"<<<<<<< ")]
-        found.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
-    if not found:  # not a conflict: a full disk, or contents that a source package lacks
+        text = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
+        at = [str(number) for number, line in enumerate(text, 1) if line.startswith(b"<<<<<<< ")]
+        lines.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
+    if not lines:  # not a conflict: a full disk, or contents that a source package lacks
         raise GitFailed("am", said)
-    return found
+    return lines
 
 
 # --- with --write ---

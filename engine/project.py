@@ -48,15 +48,15 @@ class Upstream:
 
     def version(self, label: str) -> Version:
         """The version of this label; `1.0.28` is as good as `v1.0.28`."""
-        found = self.versions.get(label) or self.versions.get(f"v{label}")
-        if not found:
+        version = self.versions.get(label) or self.versions.get(f"v{label}")
+        if not version:
             more = [self.plugin] if self.plugin else []
             raise Stop(USAGE, f"{self.name} has no version {label!r}", f"known: {', '.join(self.versions)}", *more)
-        return found
+        return version
 
 
 def read_upstreams() -> dict[str, Upstream]:
-    found, where = {}, ""
+    upstreams, where = {}, ""
     try:
         for name, fields in json.loads((ROOT / "upstreams.json").read_text(encoding="utf-8")).items():
             versions, where = {}, f"{name}: "
@@ -66,13 +66,13 @@ def read_upstreams() -> dict[str, Upstream]:
                 versions[label] = Version(label, **{**values, "sdist": sdist})
                 if not LABEL.fullmatch(label) or not re.fullmatch("[0-9a-f]{40}", versions[label].commit):
                     raise ValueError("expected a plain label and a commit of 40 hex digits")
-            found[name] = Upstream(name, **{**fields, "versions": versions})
-            if found[name].default not in versions:
-                raise ValueError(f"the default {found[name].default!r} is not among the versions")
+            upstreams[name] = Upstream(name, **{**fields, "versions": versions})
+            if upstreams[name].default not in versions:
+                raise ValueError(f"the default {upstreams[name].default!r} is not among the versions")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         undo = "`git diff upstreams.json` shows what was edited, `git checkout -- upstreams.json` undoes it"
         raise Stop(USAGE, f"upstreams.json: {where}{error}", undo) from None
-    return found
+    return upstreams
 
 
 # --- patches ---
@@ -130,14 +130,14 @@ def read_list(file: str) -> dict[str, str]:
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise Stop(USAGE, f"cannot read {file}: {error}", f"`git checkout -- {file}` brings it back") from None
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for line in lines:
         path, _, source = (part.strip() for part in line.split("#")[0].partition("<-"))
-        if path in found:
+        if path in sources:
             raise Stop(USAGE, f"{file}: {path} is listed twice", f"`git checkout -- {file}` undoes an edit")
         if path:
-            found[path] = source
-    return found
+            sources[path] = source
+    return sources
 
 
 def read_series(name: str, label: str) -> list[Patch]:
@@ -153,8 +153,8 @@ def read_files(name: str) -> dict[str, str]:
 
 def present(pattern: str) -> set[str]:
     """The files of this project that match, by their paths in it."""
-    found = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_symlink() or not path.is_dir()}
-    return {path for path in found if not JUNK.search(path)}
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_symlink() or not path.is_dir()}
+    return {path for path in files if not JUNK.search(path)}
 
 
 def read_overlay(name: str, label: str) -> tuple[list[Patch], dict[str, str]]:

@@ -98,13 +98,13 @@ class Cache:
             say(f"{title}: taking the source package instead")
             return self.package(git, version.sdist, None)
 
-    def package(self, git: Git, sdist: Sdist, given: Path | None) -> Source:
+    def package(self, git: Git, sdist: Sdist, file: Path | None) -> Source:
         """A source package as a commit; `given` is the user's own copy of it."""
         folder, ref = self.root / "archives" / sdist.sha256, f"refs/pins/sdist-{sdist.sha256}"
         kept = next((path for path in folder.glob("*.tar.gz") if sha256(path) == sdist.sha256), None)
-        if given or not kept:
+        if file or not kept:
             with tempfile.TemporaryDirectory(prefix="era-") as scratch:
-                archive = given or download(sdist, Path(scratch), self.offline)
+                archive = file or download(sdist, Path(scratch), self.offline)
                 if sha256(archive) != sdist.sha256:
                     expected = f"expected {sdist.sha256}; none of it was used"
                     raise Stop(WRONG_BASE, f"{archive}: the sha256 is {sha256(archive)}", expected)

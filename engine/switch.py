@@ -42,16 +42,16 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
     changes = git.changes(old, new)
     paths = sorted({*changes, *also})
     created = [path for path, (_, entry) in changes.items() if entry[1] != NO_ID]
-    found = {place for path in created for place in blocked(git.folder, path, {*paths})}
-    seen = "" if found else git.snapshot(old, paths)
-    if not found and not saved:
-        found = edits_in_the_way(git, paths, old, new, seen)
-    if found:
+    blocking = {place for path in created for place in blocked(git.folder, path, {*paths})}
+    seen = "" if blocking else git.snapshot(old, paths)
+    if not blocking and not saved:
+        blocking = edits_in_the_way(git, paths, old, new, seen)
+    if blocking:
         advice = f"see {hint('diff', checkout.name, '--local')}; export them, commit them elsewhere or move them away"
         more = (
             f"{shell_git(checkout.path, 'status', '--ignored')} shows what is only staged (`git reset FILE`) or ignored"
         )
-        raise Stop(LOCAL, f"{checkout.path}: local edits are in the way: {some(sorted(found))}", advice, more)
+        raise Stop(LOCAL, f"{checkout.path}: local edits are in the way: {some(sorted(blocking))}", advice, more)
     switch = Switch(checkout, new, paths, seen)
     try:
         with git.copied_index() as index:
@@ -72,11 +72,11 @@ def blocked(folder: Path, path: str, known: set[str]) -> list[str]:
     """Untracked or ignored files in place of a folder that a new file needs, or in a folder in the new file's place."""
     parts = path.split("/")
     above = ["/".join(parts[:end]) for end in range(1, len(parts))]
-    found = [place for place in above if (folder / place).is_file() or (folder / place).is_symlink()]
+    blocking = [place for place in above if (folder / place).is_file() or (folder / place).is_symlink()]
     if (folder / path).is_dir() and not (folder / path).is_symlink():
         inside = [place for place in (folder / path).rglob("*") if place.is_symlink() or not place.is_dir()]
-        found += [place.relative_to(folder).as_posix() for place in inside]
-    return [place for place in found if place not in known]
+        blocking += [place.relative_to(folder).as_posix() for place in inside]
+    return [place for place in blocking if place not in known]
 
 
 # --- the steps ---

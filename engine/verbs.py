@@ -60,8 +60,8 @@ def plan_apply(call: Call, up: Upstream, temporary: contextlib.ExitStack) -> lis
     label = wanted or (checkout.version if checkout.version in up.versions else up.default)
     call.result[up.name] = {"version": label, "action": "none", "path": str(checkout.path)}
     refuse_unfit(up, label, checkout)
-    asked = requested(call.options.source)[0] or checkout.kind
-    if checkout.applied and checkout.state != "stale" and asked == checkout.kind:
+    kind = requested(call.options.source)[0] or checkout.kind
+    if checkout.applied and checkout.state != "stale" and kind == checkout.kind:
         say(f"{up.name} {label}: {nothing_to_do(up, label, checkout, wanted)}")
         return []
     recorded = checkout.kind if checkout.label == label else ""
@@ -175,25 +175,25 @@ def verb_status(call: Call) -> int:
     drift, failed = False, []
     for name in call.names:
         try:
-            found = call.look(name)
-            if found.version in call.upstreams[name].versions:
-                read_overlay(name, found.version)  # a patch or file that is missing is an error here too
+            checkout = call.look(name)
+            if checkout.version in call.upstreams[name].versions:
+                read_overlay(name, checkout.version)  # a patch or file that is missing is an error here too
         except Stop as stop:  # the others are shown all the same
             failed.append(stop)
             continue
-        drift = drift or found.state in DRIFTED
-        known = found.state not in ("absent", "wrong-base", "interrupted")
-        values = {**vars(found), "path": str(found.path), "commit": found.head or None}
-        values["source"] = found.kind if known else None
+        drift = drift or checkout.state in DRIFTED
+        known = checkout.state not in ("absent", "wrong-base", "interrupted")
+        values = {**vars(checkout), "path": str(checkout.path), "commit": checkout.head or None}
+        values["source"] = checkout.kind if known else None
         shown = ("version", "state", "source", "commit", "path", "files", "untracked", "commits", "note")
         call.result[name] = {key: values[key] for key in shown}
-        base = found.base if found.applied else found.head  # what `apply` prints
-        text = f"{name} {found.version}: {found.state}"
-        text += f" ({found.kind}, {base[:12]})" if known else ""
-        text += f" in {found.path}" + (f"; {found.note}" if found.note else "")
-        text += f"; edited: {some(found.files)}" if found.files else ""
-        text += f"; {count(len(found.commits), 'commit')} of yours on top" if found.commits else ""
-        text += f"; {count(len(found.untracked), 'untracked file')}" if found.untracked else ""
+        base = checkout.base if checkout.applied else checkout.head  # what `apply` prints
+        text = f"{name} {checkout.version}: {checkout.state}"
+        text += f" ({checkout.kind}, {base[:12]})" if known else ""
+        text += f" in {checkout.path}" + (f"; {checkout.note}" if checkout.note else "")
+        text += f"; edited: {some(checkout.files)}" if checkout.files else ""
+        text += f"; {count(len(checkout.commits), 'commit')} of yours on top" if checkout.commits else ""
+        text += f"; {count(len(checkout.untracked), 'untracked file')}" if checkout.untracked else ""
         say(text)
     if failed:
         raise Stop(failed[0].code, *(line for stop in failed for line in stop.lines))
@@ -205,19 +205,19 @@ def verb_diff(call: Call) -> int:
     shape = ["--stat"] if call.options.stat else ["--patch", "--binary"]
     color = "always" if not call.options.json and sys.stdout.isatty() else "never"
     for name in call.names:
-        found = call.look(name)
-        if found.state in ("absent", "wrong-base"):
-            problem = f"{found.path}: {found.note or 'there is no checkout yet'}"
+        checkout = call.look(name)
+        if checkout.state in ("absent", "wrong-base"):
+            problem = f"{checkout.path}: {checkout.note or 'there is no checkout yet'}"
             raise Stop(WRONG_BASE, problem, f"{hint('apply', name)} makes one")
-        refuse_unfinished(found)
-        tip = found.tip if found.applied else found.head
-        with found.git.scratch_objects() as git:
-            ends = (found.base if found.applied else tip, tip)
+        refuse_unfinished(checkout)
+        tip = checkout.tip if checkout.applied else checkout.head
+        with checkout.git.scratch_objects() as git:
+            ends = (checkout.base if checkout.applied else tip, tip)
             if call.options.local:
-                ends = (tip, git.snapshot(found.head, [*found.edited, *found.untracked]))
+                ends = (tip, git.snapshot(checkout.head, [*checkout.edited, *checkout.untracked]))
             out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *call.paths).stdout
         if not out:
-            print(f"{name}: no difference in {found.path}", file=sys.stderr, flush=True)
+            print(f"{name}: no difference in {checkout.path}", file=sys.stderr, flush=True)
         call.result[name] = {"diff": out.decode("utf-8", "backslashreplace")}
         if not call.options.json:
             sys.stdout.flush()

@@ -89,12 +89,12 @@ def _thinned(curve: pd.Series) -> pd.Series:
 def _aggregate(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:
     lines = {}
     for label in dict.fromkeys(entry.label for entry, _ in members):
-        found = [(entry, judged.curves(entry, metric)) for entry, metric in members if entry.label == label]
-        tasks = [(curves, judged.paper.scales[entry.values["TASKS"]]) for entry, curves in found if curves]
-        runs = sum(len(curves) for _, curves in found)
-        whole = sum(max(len(curves), entry.seeds) for entry, curves in found)
+        curves_of_entries = [(entry, judged.curves(entry, metric)) for entry, metric in members if entry.label == label]
+        tasks = [(curves, judged.paper.scales[entry.values["TASKS"]]) for entry, curves in curves_of_entries if curves]
+        runs = sum(len(curves) for _, curves in curves_of_entries)
+        whole = sum(max(len(curves), entry.seeds) for entry, curves in curves_of_entries)
         if tasks:
-            name = f"{label} ({len(tasks)} of {len(found)} tasks, {runs} of {whole} runs)"
+            name = f"{label} ({len(tasks)} of {len(curves_of_entries)} tasks, {runs} of {whole} runs)"
             lines[name] = interquartile_curve(*zip(*tasks))
     return lines
 
@@ -103,10 +103,10 @@ def _points(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) ->
     """A row that sweeps nothing, or less than the others, is one point, named after the row."""
     series: dict[str, dict] = {}
     for entry, metric in members:
-        found = judged.numbers.loc[(entry.id, metric)]
+        measured = judged.numbers.loc[(entry.id, metric)]
         name = list(entry.values.values())[-1] if swept and len(entry.values) == swept else entry.label
-        if found.seeds:
-            point = {"mean": found.ours, "low": found.ours - found.half, "high": found.ours + found.half}
+        if measured.seeds:
+            point = {"mean": measured.ours, "low": measured.ours - measured.half, "high": measured.ours + measured.half}
             series.setdefault(entry.label if entry.values else "", {})[judged.paper.metrics.get(name, name)] = point
     return {label: pd.DataFrame.from_dict(points, orient="index") for label, points in series.items()}
 

@@ -159,8 +159,8 @@ class Paper:
 
     def find(self, name: str) -> list[Entry]:
         """All entries of a row, or the one entry of this id."""
-        if found := self.row(name) or [entry for entry in self.entries.values() if entry.id == name]:
-            return found
+        if entries := self.row(name) or [entry for entry in self.entries.values() if entry.id == name]:
+            return entries
         known = {known for entry in self.entries.values() for known in (entry.row, entry.id)}
         similar = f"Similar: {', '.join(close)}. " if (close := get_close_matches(name, known, 5)) else ""
         raise UserError(f"there is no row {name!r} in {FILE.name}. {similar}`reproduce.py list` names all.")

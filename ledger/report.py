@@ -52,7 +52,7 @@ def write(judged: Judged, out: Path) -> Path:
     )
     (out / "report.md").write_text(text, encoding="utf-8")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    body = re.sub(r'(?<=src=")figures/[\w-]+\.svg', lambda found: _inlined(out / found[0]), body)
+    body = re.sub(r'(?<=src=")figures/[\w-]+\.svg', lambda source: _inlined(out / source[0]), body)
     page = templates.get_template("page.html.j2").render(title=paper.title, body=body)
     (out / "index.html").write_text(page, encoding="utf-8")
     return out / "index.html"
@@ -91,11 +91,11 @@ def first_sentence(judged: Judged) -> str:
     states, claims = Counter(judged.states.values()), Counter(state for state, _ in judged.claims.values())
     good, bad, untouched, cannot = (states[state] for state in (REPRODUCED, NOT_REPRODUCED, NOT_RUN, CANNOT))
     begun = states.total() - good - bad - untouched - cannot
-    could, others = "none could be judged yet", ""
+    could, rest = "none could be judged yet", ""
     if good + bad:
-        could, others = f"{good + bad} could be judged so far: {good} reproduced, {bad} not reproduced", " others"
+        could, rest = f"{good + bad} could be judged so far: {good} reproduced, {bad} not reproduced", " others"
     return (
-        f"Of the paper's {states.total()} entries, {could}; {begun}{others} have begun, {untouched} were not run, and "
+        f"Of the paper's {states.total()} entries, {could}; {begun}{rest} have begun, {untouched} were not run, and "
         f"{cannot} this project cannot run. Of its {claims.total()} claims, {claims[REPRODUCED]} hold as a whole, "
         f"{claims[NOT_REPRODUCED]} do not, and {claims[PARTIAL]} could be tested in part."
     )
@@ -173,16 +173,16 @@ def _cells(numbers: pd.DataFrame, whose: str) -> list[tuple[str, list[str]]]:
     """The paper's numbers as it prints them, ours, and the difference, as far as there are any. whose: `paper`, or what
     else the former are of."""
     lines, over = list(numbers.itertuples()), ", ".join(filter(None, numbers.over.unique()))
-    found = []
+    cells = []
     if numbers.paper.notna().any():
         papers = [f"{line.paper}" + ("" if math.isnan(line.error) else f"{PM}{line.error}") for line in lines]
-        found.append((whose, papers))
+        cells.append((whose, papers))
     if numbers.ours.notna().any():
         ours = [with_interval(line.ours, line.half) for line in lines]
-        found.append((f"ours, ± over {over}" if over else "ours", ours))
+        cells.append((f"ours, ± over {over}" if over else "ours", ours))
     if numbers.difference.notna().any():
-        found.append(("difference", [_difference(line) for line in lines]))
-    return found
+        cells.append(("difference", [_difference(line) for line in lines]))
+    return cells
 
 
 def _difference(line) -> str:

@@ -70,22 +70,22 @@ class Wanted:
 
 def wanted_of(paper: Paper) -> dict[tuple[bool, str], Wanted]:
     """By is_evaluation and name of a Result."""
-    found: dict[tuple[bool, str], Wanted] = {}
+    wanted_by_name: dict[tuple[bool, str], Wanted] = {}
     for entry in paper.entries.values():
-        wanted = found.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
+        wanted = wanted_by_name.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
         of_claims = {claim.metric for claim in paper.claims.values() if entry.row in claim.rows}
         wanted.metrics |= {*entry.metrics, *of_claims} - {""}
         wanted.at_step = min(filter(None, (wanted.at_step, entry.at_step)), default=None)
-    return found
+    return wanted_by_name
 
 
 def usual_folders() -> list[Path]:
     """Where the recipes write by default, and OUTPUT, as far as they exist. The Makefile has the same variables."""
-    given = os.environ.get
-    home = ROOT / (given("RAY_DATA_HOME") or Path.home() / "verl")
+    variable = os.environ.get
+    home = ROOT / (variable("RAY_DATA_HOME") or Path.home() / "verl")
     places = [home / "ckpts/ERA", home / "eval", ROOT / "results/control"]
-    places += [ROOT / (given("CHECKOUTS") or "checkouts") / name / "output/era" for name in ("timm", "fasttd3")]
-    places += [ROOT / given("OUTPUT")] if given("OUTPUT") else []
+    places += [ROOT / (variable("CHECKOUTS") or "checkouts") / name / "output/era" for name in ("timm", "fasttd3")]
+    places += [ROOT / variable("OUTPUT")] if variable("OUTPUT") else []
     return [place for place in places if place.is_dir()]
 
 
@@ -97,34 +97,34 @@ def collect(
     Args:
         repository: results that came with this project; the user's own results of a run come before these.
         with_modified: results of modified code are used too."""
-    found = [result for folder in folders for result in read_folder(folder, paper, with_modified)]
+    results = [result for folder in folders for result in read_folder(folder, paper, with_modified)]
     for result in read_folder(repository, paper, with_modified) if repository else ():
         result.from_repository = True
-        found.append(result)
-    leave_out_other_lengths(found)
+        results.append(result)
+    leave_out_other_lengths(results)
     counted: dict[tuple, Result] = {}
-    for result in sorted(found, key=lambda result: (not result.finished, -len(result.curves))):
+    for result in sorted(results, key=lambda result: (not result.finished, -len(result.curves))):
         if result.why:
             continue
         keys = [(result.is_evaluation, result.name, key) for key in (result.seed, result.digest)]
-        others = [counted[key] for key in keys if key in counted]
-        if others:
-            result.why = f"is the run in {others[0].folder}, which counts, or a copy of it"
+        same = [counted[key] for key in keys if key in counted]
+        if same:
+            result.why = f"is the run in {same[0].folder}, which counts, or a copy of it"
         else:
             counted |= dict.fromkeys(keys, result)
-    return found
+    return results
 
 
-def leave_out_other_lengths(found: Sequence[Result]) -> None:
+def leave_out_other_lengths(results: Sequence[Result]) -> None:
     """Leave out runs that were asked for other steps than the repository's runs of their name, or else than most."""
     rows: dict[str, list[Result]] = {}
-    for result in found:
+    for result in results:
         if result.finished and result.total and not (result.why or result.is_evaluation):
             rows.setdefault(result.name, []).append(result)
-    for results in rows.values():
-        totals = [result.total for result in results if result.from_repository] or [result.total for result in results]
+    for row in rows.values():
+        totals = [result.total for result in row if result.from_repository] or [result.total for result in row]
         usual = max(Counter(totals).items(), key=lambda pair: (pair[1], pair[0]))[0]
-        for result in results:
+        for result in row:
             if result.total != usual:
                 result.why = f"was asked for {result.total} steps, and other runs of its row for {usual}"
 
@@ -175,8 +175,8 @@ def folders_below(root: Path) -> Iterator[tuple[Path, set[str], str]]:
     while left:
         folder = left.pop()
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
             left += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             yield folder, {entry.name for entry in entries}, ""
         except FileNotFoundError:
@@ -247,10 +247,10 @@ def loads(text: str) -> dict:
             raise ValueError(f"{twice[0]!r} is there twice")
         return dict(pairs)
 
-    found = json.loads(text, object_pairs_hook=once)
-    if not isinstance(found, dict):
+    value = json.loads(text, object_pairs_hook=once)
+    if not isinstance(value, dict):
         raise ValueError("is no JSON object")
-    return found
+    return value
 
 
 def one_line(text: object) -> str:
@@ -345,19 +345,19 @@ def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Accuracies in percent, of benchmarks that are sampled as in the paper; pass@k as curves over k."""
     benchmarks, errors = loads(text)["benchmarks"], {}
-    for name, one in benchmarks.items():
-        if not isinstance(one.get("as_paper"), bool | None):
-            raise ValueError(f"as_paper of {name} is {one['as_paper']!r}")
-        if one.get("as_paper") is False:
+    for name, benchmark in benchmarks.items():
+        if not isinstance(benchmark.get("as_paper"), bool | None):
+            raise ValueError(f"as_paper of {name} is {benchmark['as_paper']!r}")
+        if benchmark.get("as_paper") is False:
             continue
-        result.values[name] = 100 * one["accuracy"]
-        if one["standard_error"] is not None:
-            errors[name] = 100 * one["standard_error"]
+        result.values[name] = 100 * benchmark["accuracy"]
+        if benchmark["standard_error"] is not None:
+            errors[name] = 100 * benchmark["standard_error"]
         metric = f"pass@k/{name}"
-        if one["pass_at"] and metric in wanted.metrics:
-            shares = {int(k): 100 * share for k, share in one["pass_at"].items()}
+        if benchmark["pass_at"] and metric in wanted.metrics:
+            shares = {int(k): 100 * share for k, share in benchmark["pass_at"].items()}
             curve = pd.Series(shares, dtype=float).sort_index()
-            if list(curve.index) != [2**i for i in range(one["samples_per_problem"].bit_length())]:
+            if list(curve.index) != [2**i for i in range(benchmark["samples_per_problem"].bit_length())]:
                 result.without[metric] = "k is not 1, 2, 4 and so on, up to the samples of a problem"
             elif not curve.is_monotonic_increasing:
                 result.without[metric] = "it falls with k"
@@ -369,7 +369,7 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     if six <= errors.keys():
         errors["average"] = float(np.hypot.reduce([errors[name] for name in six])) / len(six)
     result.intervals = {name: Z95 * error for name, error in errors.items()}
-    result.steps = result.total = sum(one["samples"] for one in benchmarks.values())
+    result.steps = result.total = sum(benchmark["samples"] for benchmark in benchmarks.values())
     return ""
 
 

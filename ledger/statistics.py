@@ -85,8 +85,8 @@ def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndar
     size = sum(task.size for task in tasks)
     resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_NUMBERS // size))
     drawn = {"n_resamples": resamples, "batch": min(200, 1 + MOST_AT_ONCE // size), "rng": np.random.default_rng(0)}
-    found = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
-    return middle, found.confidence_interval.low, found.confidence_interval.high
+    resampled = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
+    return middle, resampled.confidence_interval.low, resampled.confidence_interval.high
 
 
 def interquartile_curve(

@@ -48,10 +48,10 @@ class Judged:
         self.paper, self.results = paper, results
         self.means: dict[tuple, pd.DataFrame] = {}  # of curves, as figures.py draws them: an entry may be in several
         self._known: dict[tuple, float | None] = {}
-        found: dict[tuple, list[Result]] = {}
+        by_name: dict[tuple, list[Result]] = {}
         for result in results:
-            found.setdefault((result.is_evaluation, result.name), []).append(result)
-        of_entry = {id: found.get((bool(entry.evaluation), entry.folder), []) for id, entry in paper.entries.items()}
+            by_name.setdefault((result.is_evaluation, result.name), []).append(result)
+        of_entry = {id: by_name.get((bool(entry.evaluation), entry.folder), []) for id, entry in paper.entries.items()}
         self.begun = {id for id, results in of_entry.items() if results}
         self.used = {
             id: [result for result in results if not result.why and _is_complete(result, paper.entries[id])]
@@ -282,9 +282,10 @@ def _above(judged: Judged, claim: Claim) -> Iterator[Comparison]:
         both = [judged.curves(entry, metric) for entry in (one, other)]
         if not all(both):
             continue
-        found = (mean_curve(both[0])["mean"] - mean_curve(both[1])["mean"]).dropna()
-        words = f"{one.name}: above at {(found > 0).sum()}, below at {(found < 0).sum()} of {len(found)} points"
-        yield Comparison(words, float(found.mean()), bool((found >= 0).all() and found.mean() > 0))
+        difference = (mean_curve(both[0])["mean"] - mean_curve(both[1])["mean"]).dropna()
+        above, below = (difference > 0).sum(), (difference < 0).sum()
+        words = f"{one.name}: above at {above}, below at {below} of {len(difference)} points"
+        yield Comparison(words, float(difference.mean()), bool((difference >= 0).all() and difference.mean() > 0))
 
 
 def _overhead(judged: Judged, claim: Claim) -> Iterator[Comparison]:

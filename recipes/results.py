@@ -49,15 +49,15 @@ def lines(output: Path) -> list[str]:
             groups.setdefault(name.rpartition("-seed")[0], []).append(last_values(run))
         elif not run.name.startswith("interrupted-"):
             unfinished.append(f"not whole: {name}: {reason}" if record.get("finished") else f"not finished: {name}")
-    found = []
+    table = []
     for group, runs in groups.items():
         cells = []
         for title in runs[0]:
             values = [run[title] for run in runs if title in run]
             spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
             cells.append(f"{title} {statistics.fmean(values):.2f}{spread}")
-        found.append(f"{group:<44} {len(runs):>2} seeds  {',  '.join(cells)}")
-    return found + unfinished
+        table.append(f"{group:<44} {len(runs):>2} seeds  {',  '.join(cells)}")
+    return table + unfinished
 
 
 if __name__ == "__main__":

@@ -171,12 +171,12 @@ def why_not_whole(folder: Path, steps: int | None = None) -> str:
 
 
 def _check(folder: Path, steps: int | None) -> None:
-    found = [name for name in (EVALUATION, VERL, *CURVES) if os.path.lexists(folder / name)]
-    if not found:
+    files = [name for name in (EVALUATION, VERL, *CURVES) if os.path.lexists(folder / name)]
+    if not files:
         raise _Fault(f"has no metrics: none of {', '.join((EVALUATION, VERL, *CURVES))}")
-    if EVALUATION in found:
+    if EVALUATION in files:
         _check_evaluation(_json(folder / EVALUATION))
-    if found == [EVALUATION]:
+    if files == [EVALUATION]:
         return
     has_record = os.path.lexists(folder / FILE)
     if not has_record and steps is None:
@@ -185,12 +185,12 @@ def _check(folder: Path, steps: int | None) -> None:
     total = record.get("total_steps") if steps is None else steps
     if type(total) is not int or not 0 < total < 10**12:
         raise _Fault(f"{FILE} does not say how many steps were asked for: total_steps is {_short(total)}")
-    for name in found:
+    for name in files:
         if name == VERL:
             _check_verl(folder / name, total)
         elif name in CURVES:
             _check_curves(folder / name, total, record)
-    if steps is None and record.get("finished") is not True and VERL not in found:
+    if steps is None and record.get("finished") is not True and VERL not in files:
         raise _Fault(f"{FILE} does not say that it is finished")
 
 
@@ -253,8 +253,8 @@ def _checked_cells(name: str, header: list[str], body: str) -> list[str]:
 def _every(host: str, command: Any) -> int:
     flag, every = EVERY.get(host, ("", 1))
     words = " ".join(map(str, command or [])).replace("=", " ").split()
-    given = [value for name, value in zip(words, words[1:]) if name == flag and value.isdecimal()]
-    return int(given[-1]) if given else every
+    values = [value for name, value in zip(words, words[1:]) if name == flag and value.isdecimal()]
+    return int(values[-1]) if values else every
 
 
 def _check_verl(file: Path, total: int) -> None:
@@ -290,22 +290,23 @@ def _check_evaluation(summary: dict[str, Any]) -> None:
     benchmarks = summary.get("benchmarks")
     if not isinstance(benchmarks, dict) or not benchmarks:
         raise _Fault(f"{EVALUATION} has no benchmark")
-    for name, one in benchmarks.items():
-        check_benchmark(name, one)
+    for name, benchmark in benchmarks.items():
+        check_benchmark(name, benchmark)
 
 
-def check_benchmark(name: str, one: dict[str, Any]) -> None:
+def check_benchmark(name: str, benchmark: dict[str, Any]) -> None:
     """Raises a ValueError if the summary of a benchmark, by recipes/llm/evaluate.py, is not of all its samples."""
-    name, protocol = _short(name), one.get("protocol") or {}
-    counts = [one.get(key) for key in ("problems", "samples_per_problem", "samples")]
+    name, protocol = _short(name), benchmark.get("protocol") or {}
+    counts = [benchmark.get(key) for key in ("problems", "samples_per_problem", "samples")]
     if any(type(count) is not int or not 0 < count < 10**12 for count in counts):
         raise _Fault(f"{EVALUATION} does not say how many samples of {name} there are")
     problems, each, samples = counts
-    asked = protocol.get("problems", problems) * protocol.get("samples", each)
-    if samples != asked or problems * each != asked or one.get("complete") is not True:
-        raise _Fault(f"{EVALUATION} has {samples} of {_short(asked)} samples of {name}")
-    shares = {"accuracy": one.get("accuracy"), **{f"pass@{k}": v for k, v in (one.get("pass_at") or {}).items()}}
-    shares |= {"standard_error": one["standard_error"]} if one.get("standard_error") is not None else {}
+    expected = protocol.get("problems", problems) * protocol.get("samples", each)
+    if samples != expected or problems * each != expected or benchmark.get("complete") is not True:
+        raise _Fault(f"{EVALUATION} has {samples} of {_short(expected)} samples of {name}")
+    pass_at = benchmark.get("pass_at") or {}
+    shares = {"accuracy": benchmark.get("accuracy"), **{f"pass@{k}": share for k, share in pass_at.items()}}
+    shares |= {"standard_error": benchmark["standard_error"]} if benchmark.get("standard_error") is not None else {}
     for key, value in shares.items():
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise _Fault(f"{EVALUATION} has {_short(value)} for {_short(key)} of {name}, which is from 0 to 1")
@@ -338,12 +339,12 @@ def complete_lines(text: str) -> str:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(text_of(file))
+        value = json.loads(text_of(file))
     except (RecursionError, json.JSONDecodeError) as error:
         raise _Fault(f"{file.name} is not JSON ({type(error).__name__}: {_short(error)})") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise _Fault(f"{file.name} is not a JSON object")
-    return found
+    return value
 
 
 def _short(value: Any) -> str:
@@ -432,13 +433,13 @@ def hardware() -> dict[str, Any]:
     """
     named = {"cpu": "model name", "family": "cpu family", "model": "model", "stepping": "stepping"}
     values = _first_cpu()
-    found: dict[str, Any] = {key: values[name] for key, name in named.items() if name in values}
-    found.setdefault("cpu", platform.processor() or platform.machine())
+    machine: dict[str, Any] = {key: values[name] for key, name in named.items() if name in values}
+    machine.setdefault("cpu", platform.processor() or platform.machine())
     if importlib.util.find_spec("torch"):
         import torch
 
-        found["capability"] = torch.backends.cpu.get_cpu_capability()
-    return {**found, "cores": cores(), "gpus": gpus()}
+        machine["capability"] = torch.backends.cpu.get_cpu_capability()
+    return {**machine, "cores": cores(), "gpus": gpus()}
 
 
 def cores() -> int:

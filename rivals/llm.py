@@ -143,10 +143,10 @@ def measures(samples: pd.DataFrame) -> pd.DataFrame:
 
     d@.95 is `distinct_at` .95, best_accuracy the accuracy at the best temperature, score what the rule maximizes.
     """
-    found = samples[samples.temperature == 1].set_index(KEY)
+    rows = samples[samples.temperature == 1].set_index(KEY)
     runs = samples.sort_values("temperature", ascending=False).groupby(KEY)[["pass_at_1", "distinct_32"]]
-    found["d@.95"] = runs.apply(distinct_at, 0.95)
-    found["best_accuracy"] = runs.max().pass_at_1
-    of_goal = found.index.get_level_values("task") == "chain-goal"
-    found["score"] = found.best_accuracy.where(of_goal, found["d@.95"])
-    return found
+    rows["d@.95"] = runs.apply(distinct_at, 0.95)
+    rows["best_accuracy"] = runs.max().pass_at_1
+    of_goal = rows.index.get_level_values("task") == "chain-goal"
+    rows["score"] = rows.best_accuracy.where(of_goal, rows["d@.95"])
+    return rows

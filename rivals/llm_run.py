@@ -98,9 +98,9 @@ def train(arguments: argparse.Namespace) -> Path:
     start = start_model(arguments.task, arguments.seed)
     folder = Path("verl").resolve()
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
-    others = [setting.format(steps=arguments.steps) for setting in SAVE]
-    others += llm.overrides(arguments.method, arguments.setting, arguments.task)
-    training.train_arm(settings, "grpo", arguments.checkout, start, folder, others)
+    overrides = [setting.format(steps=arguments.steps) for setting in SAVE]
+    overrides += llm.overrides(arguments.method, arguments.setting, arguments.task)
+    training.train_arm(settings, "grpo", arguments.checkout, start, folder, overrides)
     curves.steps(folder, arguments.task).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
 

@@ -94,8 +94,8 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
     axes = figure.subplots(1, len(methods), sharey=True)
     for (method, values), axis in zip(methods.items(), axes):
         for place, setting in enumerate(values):
-            found = seeds.response_entropy["chain", method, setting]
-            axis.plot([place] * len(found), found, "o", color=colors.BASELINE, alpha=0.5)
+            ends = seeds.response_entropy["chain", method, setting]
+            axis.plot([place] * len(ends), ends, "o", color=colors.BASELINE, alpha=0.5)
             if method in ("era", "adaptive"):  # adaptive-mean's target is of another entropy
                 target = float(setting) * llm.START["chain"][0]
                 axis.plot([place - 0.4, place + 0.4], [target] * 2, color=colors.ERA, linewidth=2)
@@ -198,8 +198,8 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
     axes = figure.subplots(1, 2, sharey=True)
     heights = [-number for number in range(len(fresh))]
     for images, axis in zip((vision.TEST, vision.SHIFTED), axes):
-        for (arm, found), height in zip(fresh.items(), heights):
-            values = found["nll", images]
+        for (arm, runs), height in zip(fresh.items(), heights):
+            values = runs["nll", images]
             color = colors.ERA if vision.ARMS[arm] == "era" else colors.BASELINE
             axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
             axis.plot(values.mean(), height, "|", color=color, markersize=14, markeredgewidth=2)
@@ -219,9 +219,9 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for (title, (curves, labels)), axis in zip(panels.items(), axes):
         for agent, seeds in curves.items():
-            found, color = mean_curve(seeds), ARM_COLORS[agent]
-            axis.plot(found.index, found["mean"], color=color, label=labels[agent], linewidth=1.4)
-            axis.fill_between(found.index, found.low, found.high, color=color, alpha=0.12, linewidth=0)
+            curve, color = mean_curve(seeds), ARM_COLORS[agent]
+            axis.plot(curve.index, curve["mean"], color=color, label=labels[agent], linewidth=1.4)
+            axis.fill_between(curve.index, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("step")
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))

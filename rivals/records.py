@@ -102,15 +102,15 @@ def why_not_whole(folder: Path) -> str:
         name, rows = ("llm/samples", len(llm.TEMPERATURES)) if host == "verl" else ("trl/samples", 1)
         if is_vision:
             name, rows = "vision/measures", len(vision.VARIANTS[run["method"]]) * (2 + len(vision.SHIFTS))
-        found = len(HOSTS[host](folder)[name])
+        count = len(HOSTS[host](folder)[name])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"cannot be read ({type(error).__name__}: {error})"
-    return "" if found == rows else f"has {found} of {rows} rows of {name}"
+    return "" if count == rows else f"has {count} of {rows} rows of {name}"
 
 
 def gather(output: Path) -> dict[str, pd.DataFrame]:
     """Tables, as far as there are any, of the finished runs in `output`."""
-    found = {}
+    tables = {}
     for folder in sorted(file.parent for file in output.glob(f"*/{run_json.FILE}")):
         run = run_json.read(folder)
         if not run.get("finished") or run.get("host") not in HOSTS:
@@ -120,21 +120,21 @@ def gather(output: Path) -> dict[str, pd.DataFrame]:
             continue
         for name, table in HOSTS[run["host"]](folder).items():
             columns = {key: run[key] for key in KEY} | (about(run) if name.endswith("/runs") else {})
-            found.setdefault(name, []).append(pd.DataFrame(columns, table.index).join(table))
-    return {name: pd.concat(tables) for name, tables in found.items()}
+            tables.setdefault(name, []).append(pd.DataFrame(columns, table.index).join(table))
+    return {name: pd.concat(of_runs) for name, of_runs in tables.items()}
 
 
 def collect(output: Path, records: Path = RECORDS) -> int:
     """Puts the finished runs in `output` into `records`. Returns their number."""
-    found = gather(output)
-    for name, table in found.items():
+    tables = gather(output)
+    for name, table in tables.items():
         file = records / f"{name}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         both = pd.concat([read(name, records), table]) if file.is_file() else table
         both = both.drop_duplicates([*KEY, *ROWS[name]], keep="last").sort_values(KEY, kind="stable")
         # Five digits are more than a comparison of seeds can use.
         both.to_csv(file, index=False, float_format="%.5g", na_rep="nan", lineterminator="\r\n")
-    return sum(len(table) for name, table in found.items() if name.endswith("/runs"))
+    return sum(len(table) for name, table in tables.items() if name.endswith("/runs"))
 
 
 def main() -> None:

@@ -118,10 +118,10 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
         target = float(share) * llm.START["chain"][0]
         lines.append([f"{target:.2f}"])
         for method in ("era", "adaptive"):
-            found = ends["chain", method, share]
-            found = found[found.index.isin((*TUNING_SEEDS, *FRESH_SEEDS))]
-            below, reached = (found < target - HELD).any(), ((found - target).abs() <= HELD).all()
-            lines[-1].append(f"{joined(found, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
+            entropies = ends["chain", method, share]
+            entropies = entropies[entropies.index.isin((*TUNING_SEEDS, *FRESH_SEEDS))]
+            below, reached = (entropies < target - HELD).any(), ((entropies - target).abs() <= HELD).all()
+            lines[-1].append(f"{joined(entropies, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
     return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
 
 
@@ -129,10 +129,10 @@ def llm_results_table(results: TaskResults) -> str:
     """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
     shown, compared = SHOWN[results.task], COMPARED[results.task]
     era, lines = results.fresh["off-era" if results.off_policy else "era"], []
-    for method, found in results.fresh.items():
-        cells = [spread(found[column], digits) for column, digits in map(HEADINGS.get, shown)]
+    for method, runs in results.fresh.items():
+        cells = [spread(runs[column], digits) for column, digits in map(HEADINGS.get, shown)]
         for column, digits in map(HEADINGS.get, compared):
-            cells.append("-" if found is era else difference(era[column], found[column], digits))
+            cells.append("-" if runs is era else difference(era[column], runs[column], digits))
         lines.append([llm.METHODS[method].name, results.chosen[method], *cells])
     return table(["method", "setting", *shown, *(f"ERA minus it, {heading}" for heading in compared)], lines)
 
@@ -221,8 +221,8 @@ def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
     shown, lines = {**TRL_MEASURES, **TRL_TRAINING}, []
     for method, settings in trl.TASKS[task].items():
         for setting in settings:
-            found = numbers.loc[[(task, method, setting, seed) for seed in trl.SEEDS]]
-            cells = [joined(found[name], f".{digits}f") for name, digits in shown.items()]
+            runs = numbers.loc[[(task, method, setting, seed) for seed in trl.SEEDS]]
+            cells = [joined(runs[name], f".{digits}f") for name, digits in shown.items()]
             lines.append([trl.name(method, setting), *cells])
     heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "lowest H_resp"]
     return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
@@ -275,12 +275,12 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         seeds = [seed for seed in trl.SEEDS if (task, *arm, seed) in numbers.index]
         if not seeds:
             continue
-        found = numbers.loc[[(task, *arm, seed) for seed in seeds]]
-        shown = [joined(found[name], f".{digits}f") for name, digits in BOUND_MEASURES.items()]
-        kept = (found.training_response_entropy >= trl.BOUND[task] - HELD).sum()
+        runs = numbers.loc[[(task, *arm, seed) for seed in seeds]]
+        shown = [joined(runs[name], f".{digits}f") for name, digits in BOUND_MEASURES.items()]
+        kept = (runs.training_response_entropy >= trl.BOUND[task] - HELD).sum()
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
-        cells = [joined(found[name], form) if found[name].notna().all() else "-" for name, form in further.items()]
+        cells = [joined(runs[name], form) if runs[name].notna().all() else "-" for name, form in further.items()]
         lines.append([BOUND_NAMES.get(arm) or trl.name(*arm), *shown, *cells])
     heading = ["reward", "distinct right of 32", "H_resp, last 10 steps", "kept", "up / down", "updates below"]
     return table(["arm", *heading, "batches sampled for one"], lines)
@@ -405,8 +405,8 @@ def return_cells(returns: Mapping[str, pd.Series], base: str, subject: str) -> d
         return "-" if one == other else difference(returns[one], returns[other], 0, WELCH)
 
     return {
-        agent: [joined(found, ",.0f"), f"{found.mean():,.0f}", minus(agent, base), minus(subject, agent)]
-        for agent, found in returns.items()
+        agent: [joined(values, ",.0f"), f"{values.mean():,.0f}", minus(agent, base), minus(subject, agent)]
+        for agent, values in returns.items()
     }
 
 
@@ -426,7 +426,7 @@ def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds:
         agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent, seeds)])
         for agent in arms
     }
-    cells = return_cells({agent: found.eval_avg_return for agent, found in ends.items()}, "ppo", subject)
+    cells = return_cells({agent: rows.eval_avg_return for agent, rows in ends.items()}, "ppo", subject)
     lines = [
         [label, *cells[agent], joined(ends[agent].entropy_per_dim, ".2f"), percent(ends[agent].clipped)]
         for agent, label in arms.items()
@@ -452,8 +452,8 @@ def tasks_table() -> str:
 
 def return_curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6), window: int = WINDOW) -> list[pd.Series]:
     """The return over the steps of each seed, means over `window` evaluations."""
-    found = (rows.set_index("global_step").eval_avg_return for rows in curves(group, agent, seeds))
-    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in found]
+    returns = (rows.set_index("global_step").eval_avg_return for rows in curves(group, agent, seeds))
+    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in returns]
 
 
 def alpha_table() -> str:
@@ -478,8 +478,10 @@ def obac_table() -> str:
     Imitations are those of all updates, none of which comes before the first evaluation.
     """
     runs = {agent: curves("obac", agent) for agent in OBAC}
-    ends = {agent: [rows.tail(3).mean() for rows in found] for agent, found in runs.items()}
-    returns = {agent: pd.Series([end.eval_avg_return for end in found]) for agent, found in ends.items()}
+    ends = {agent: [rows.tail(3).mean() for rows in runs_of_agent] for agent, runs_of_agent in runs.items()}
+    returns = {
+        agent: pd.Series([end.eval_avg_return for end in runs_of_agent]) for agent, runs_of_agent in ends.items()
+    }
     cells, lines = return_cells(returns, "sac", "obac_era"), []
     for agent, label in OBAC.items():
         lines.append([label, *cells[agent]])
@@ -510,8 +512,8 @@ def pages() -> dict[Path, str]:
         },
         "control/sac": {"alpha": alpha_table(), "obac": obac_table()},
     }
-    files = {DOCS / f"{name}.md": found for name, found in tables.items()}
-    return {file: filled(file.read_text(), found) for file, found in files.items()}
+    files = {DOCS / f"{name}.md": text for name, text in tables.items()}
+    return {file: filled(file.read_text(), text) for file, text in files.items()}
 
 
 def draw(folder: Path) -> None:

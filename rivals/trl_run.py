@@ -56,19 +56,19 @@ def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
 
 
 def main() -> None:
-    given = parse()
-    is_warm_up = given.method in trl.WARM_UP
-    arm = None if is_warm_up else trl.arm(given.task, given.method, given.setting)
-    settings = Settings(given.task, given.seed, given.steps or (trl.STEPS if is_warm_up else arm.steps))
-    known = {"method": given.method, "setting": given.setting, **run_json.code(PROJECT)}
+    arguments = parse()
+    is_warm_up = arguments.method in trl.WARM_UP
+    arm = None if is_warm_up else trl.arm(arguments.task, arguments.method, arguments.setting)
+    settings = Settings(arguments.task, arguments.seed, arguments.steps or (trl.STEPS if is_warm_up else arm.steps))
+    known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
     host = "trl-warm-up" if is_warm_up else "trl"  # rivals.records gathers the others alone
     steps = settings.task.warm_up_updates if is_warm_up else settings.steps
-    record = run_json.begin(host, given.task, given.seed, steps, PACKAGES, **known)
+    record = run_json.begin(host, arguments.task, arguments.seed, steps, PACKAGES, **known)
     run_json.start(Path(), record)
     if is_warm_up:
         training.warm_up(settings)
     else:
-        start = Path(f"../{given.task}-warm-up-0-seed{given.seed}")
+        start = Path(f"../{arguments.task}-warm-up-0-seed{arguments.seed}")
         changes = {"learning_rate": trl.LEARNING_RATE, **arm.changes}
         training.train(start, settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm), **changes)
     run_json.finish(Path(), record)

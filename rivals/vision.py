@@ -48,6 +48,6 @@ def measures(rows: pd.DataFrame) -> pd.DataFrame:
     return grouped.agg(lambda column: column.mean(skipna=False)).unstack()
 
 
-def scores(found: pd.DataFrame) -> pd.Series:
+def scores(measured: pd.DataFrame) -> pd.Series:
     """Minus the NLL on the held-out images, which the rule minimizes; a collapse is not chosen."""
-    return -found["nll", HELD_OUT].fillna(math.inf)
+    return -measured["nll", HELD_OUT].fillna(math.inf)

@@ -69,7 +69,7 @@ def image_sets() -> dict[str, Images]:
         vision.HELD_OUT: parts["validation"],
         vision.TEST: numpy.setdiff1d(range(len(digits)), numpy.concatenate(list(parts.values()))),
     }
-    return {name: (images[found], targets[found]) for name, found in indices.items()}
+    return {name: (images[chosen], targets[chosen]) for name, chosen in indices.items()}
 
 
 def corrupted(images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -147,8 +147,8 @@ def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dic
         if variant.endswith("scaled"):
             by = temperature(predicted[vision.HELD_OUT][after_era], sets[vision.HELD_OUT][1])
         for name, (_, targets) in sets.items():
-            found = measures(predicted[name][after_era] / by, targets)
-            rows.append({"variant": variant, "set": name, "temperature": by, **found})
+            measured = measures(predicted[name][after_era] / by, targets)
+            rows.append({"variant": variant, "set": name, "temperature": by, **measured})
     return rows
 
 

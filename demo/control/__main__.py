@@ -18,10 +18,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", default=[1], type=seed_number, nargs="+", help=f"{len(ARMS)} runs for each")
     steps = f"of each run's environments, a multiple of {LOG_INTERVAL}"
     parser.add_argument("--steps", default=6000, type=at_least(2 * LOG_INTERVAL), help=steps)
-    given = parser.parse_args(arguments)
-    if given.steps % LOG_INTERVAL:
-        parser.error(f"argument --steps: expected a multiple of {LOG_INTERVAL}, got {given.steps}")
-    return given
+    options = parser.parse_args(arguments)
+    if options.steps % LOG_INTERVAL:
+        parser.error(f"argument --steps: expected a multiple of {LOG_INTERVAL}, got {options.steps}")
+    return options
 
 
 def prepare(run: Settings, checkout: Path, out: Path):

@@ -16,10 +16,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--task", default="chain", choices=chain.TASKS, help="docs/demos.md describes them")
     parser.add_argument("--seed", default=Settings.seed, type=seed_number, help="of warm-up, data and sampling")
     parser.add_argument("--steps", default=Settings.steps, type=at_least(1), help="of each of the two runs")
-    given = parser.parse_args(arguments)
-    given.checkout = given.checkout or Path(VERSIONS[given.verl][0])
-    given.out = given.out or Path(f"results/demo-verl-{given.verl}")
-    return given
+    options = parser.parse_args(arguments)
+    options.checkout = options.checkout or Path(VERSIONS[options.verl][0])
+    options.out = options.out or Path(f"results/demo-verl-{options.verl}")
+    return options
 
 
 def warm_up(settings: Settings, checkout: Path, out: Path, fresh: bool = False) -> Path:

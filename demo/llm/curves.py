@@ -77,7 +77,7 @@ def why_not_whole(run: Path, steps: int) -> str:
     if not validations:
         return "has no validation"
     for dump, answers in wanted.items():
-        found = written(dump).count("\n")
-        if found != answers:
-            return f"has {found} of {answers} answers in {dump.relative_to(run)}"
+        count = written(dump).count("\n")
+        if count != answers:
+            return f"has {count} of {answers} answers in {dump.relative_to(run)}"
     return ""

@@ -47,21 +47,22 @@ def held(omega_low: float, ends: dict[str, float], scaled: float) -> str:
 
 def end(settings: config.Settings, folder: Path) -> None:
     """The end of the demo: its table, picture and runs.csv."""
-    steps, found = {}, {}
+    steps, measured = {}, {}
     for arm in config.ARMS:
         name, run = arm.upper(), folder / arm
         steps[name] = curves.steps(run, settings.task)
-        found[name] = measures(steps[name], curves.validations(run, settings.task), run_json.read(run)["seconds"])
-    numbers = {name: {label: value for label, (value, _) in one.items()} for name, one in found.items()}
+        measured[name] = measures(steps[name], curves.validations(run, settings.task), run_json.read(run)["seconds"])
+    numbers = {name: {label: value for label, (value, _) in of_arm.items()} for name, of_arm in measured.items()}
     pandas.DataFrame(numbers).T.to_csv(folder / "runs.csv", index_label="run")
     shown = {
-        name: {label: f"{value:.{digits}f}" for label, (value, digits) in one.items()} for name, one in found.items()
+        name: {label: f"{value:.{digits}f}" for label, (value, digits) in of_arm.items()}
+        for name, of_arm in measured.items()
     }
     table = pandas.DataFrame(shown).replace("nan", "-").to_string(col_space=7)
     window = LAST + 1 if settings.steps > LAST else 1  # the mean of fewer steps is a flat line
-    both = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
+    both = pandas.concat(of_arm.assign(name=name, seed=settings.seed) for name, of_arm in steps.items())
     note = f"task {settings.task}, seed {settings.seed}"
     tables.entropy_picture(both, STYLES, config.ANSWERS, settings.omega_low, window, note, folder / "entropy.png")
-    ends = {name: one["response_entropy"].tail(LAST).mean(skipna=False) for name, one in steps.items()}
+    ends = {name: of_arm["response_entropy"].tail(LAST).mean(skipna=False) for name, of_arm in steps.items()}
     line = held(settings.omega_low, ends, steps["ERA"]["scaled_token_fraction"].mean())
     tables.print_end(table, line, folder / "entropy.png", folder / "runs.csv")

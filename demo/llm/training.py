@@ -47,7 +47,7 @@ def train_arm(
 
 def environment(checkout: Path, ray: str, metrics: Path) -> dict[str, str]:
     """The environment of verl's processes, which neither join the user's Ray cluster nor touch the user's caches."""
-    given = runner.environment(
+    variables = runner.environment(
         checkout,
         PROJECT,
         VERL_FILE_LOGGER_PATH=str(metrics),
@@ -57,7 +57,7 @@ def environment(checkout: Path, ray: str, metrics: Path) -> dict[str, str]:
         HF_HUB_OFFLINE="1",
         GLOO_SOCKET_IFNAME="lo0" if sys.platform == "darwin" else "lo",
     )
-    return {name: value for name, value in given.items() if not name.startswith("RAY_")} | {
+    return {name: value for name, value in variables.items() if not name.startswith("RAY_")} | {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_prestart_worker_first_driver": "0",  # a process for every CPU, most of which verl never uses
     }

@@ -16,8 +16,8 @@ PAGE = "docs/demos.md"
 
 def read(runs: Iterable, out: Path, file: str) -> pandas.DataFrame:
     """The rows of that file of all runs, each with its run's name and seed."""
-    found = (pandas.read_csv(out / run.folder / file).assign(name=run.name, seed=run.seed) for run in runs)
-    return pandas.concat(found, ignore_index=True)
+    tables = (pandas.read_csv(out / run.folder / file).assign(name=run.name, seed=run.seed) for run in runs)
+    return pandas.concat(tables, ignore_index=True)
 
 
 def rows_and_means(runs: pandas.DataFrame, decimals: dict[str, int]) -> str:
@@ -72,7 +72,7 @@ def entropy_picture(curves, styles: dict[str, dict], answers: int, low: float, w
 def save(figure, file: Path, note: str) -> None:
     """Saves the figure, with one legend for all panels below them, so that it hides no curve."""
     labels = [axis.get_legend_handles_labels() for axis in figure.axes]
-    handles = {label: handle for found in labels for handle, label in zip(*found)}
+    handles = {label: handle for pairs in labels for handle, label in zip(*pairs)}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
     figure.suptitle(note, fontsize=8, x=0.995, ha="right")
     figure.savefig(file, dpi=110)

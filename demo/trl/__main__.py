@@ -43,8 +43,8 @@ def prepare(settings: Settings, label: str, folder: Path, length: int, show, *wo
 
 def no_validation(file: Path) -> str:
     """ "" if this file of an arm has what the report shows."""
-    found = json.loads(file.read_text())
-    return "" if all(isinstance(found[name], float) for name in VALIDATED) else f"has no numbers in {file.name}"
+    measured = json.loads(file.read_text())
+    return "" if all(isinstance(measured[name], float) for name in VALIDATED) else f"has no numbers in {file.name}"
 
 
 def no_weights(folder: Path) -> str:

@@ -22,13 +22,13 @@ LAST = 4  # steps whose mean H_resp the table has
 
 def measures(steps: pandas.DataFrame, validation: dict[str, float]) -> dict[str, float]:
     """The measures of a finished run."""
-    found = (
+    values = (
         *(validation[name] for name in VALIDATED),
         steps["response_entropy"].tail(LAST).mean(),
         steps["scaled_token_fraction"].mean(),
         steps["step_seconds"].median(),
     )
-    return dict(zip(SHOWN, found))
+    return dict(zip(SHOWN, values))
 
 
 def end(settings: Settings, folder: Path) -> None:
@@ -39,7 +39,7 @@ def end(settings: Settings, folder: Path) -> None:
         {"name": name, "seed": settings.seed, **measures(steps[name], validations[name])} for name in steps
     )
     runs.to_csv(folder / "runs.csv", index=False)
-    curves = pandas.concat(one.assign(name=name, seed=settings.seed) for name, one in steps.items())
+    curves = pandas.concat(rows.assign(name=name, seed=settings.seed) for name, rows in steps.items())
     low, window = BOUNDS[settings.task_name]["era"], min(11, settings.steps // 3 or 1)
     shown = f"SmolLM2-135M, {settings.task_name}, seed {settings.seed}"
     tables.entropy_picture(curves, STYLES, ANSWERS, low, window, shown, folder / "entropy.png")

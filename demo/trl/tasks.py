@@ -44,8 +44,8 @@ class Task:
 
 
 def _is_pair(question: Question, answer: str) -> bool:
-    found = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is not another answer
-    return found is not None and int(found[1]) + int(found[2]) == question[0]
+    summands = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is not another answer
+    return summands is not None and int(summands[1]) + int(summands[2]) == question[0]
 
 
 def _pair(question: Question, rng: random.Random) -> str:
@@ -76,7 +76,7 @@ TASKS = {
 
 def right_answers(task: Task, prompts: Sequence[str], answers: Sequence[str]) -> dict[str, list[str | None]]:
     """The answers to each prompt, None for those that are wrong."""
-    found = {prompt: [] for prompt in prompts}
+    right = {prompt: [] for prompt in prompts}
     for prompt, answer in zip(prompts, answers):
-        found[prompt].append(answer if task.is_right(task.question_of(prompt), answer) else None)
-    return found
+        right[prompt].append(answer if task.is_right(task.question_of(prompt), answer) else None)
+    return right

@@ -98,7 +98,9 @@ def warm_up(settings: Settings) -> None:
     """Supervised training on right answers. Leaves the model and its tokenizer in this folder."""
     rng, task = random.Random(settings.seed), settings.task
     questions = rng.choices(task.questions, k=PROMPTS * ANSWERS * task.warm_up_updates)
-    rows = [{"prompt": task.prompt(one), "completion": task.demonstration(one, rng)} for one in questions]
+    rows = [
+        {"prompt": task.prompt(question), "completion": task.demonstration(question, rng)} for question in questions
+    ]
     transformers.set_seed(settings.seed)
     model, tokenizer = pretrained()
     trainer = SFTTrainer(
@@ -121,10 +123,10 @@ def rewards(task: Task):
 
     def reward(prompts, completions, log_metric, **_):
         right = right_answers(task, prompts, completions)
-        log_metric("distinct_right", sum(len(set(found) - {None}) for found in right.values()) / len(right))
-        eights = [found[i : i + 8] for found in right.values() for i in range(0, len(found), 8)]
+        log_metric("distinct_right", sum(len(set(of_prompt) - {None}) for of_prompt in right.values()) / len(right))
+        eights = [of_prompt[i : i + 8] for of_prompt in right.values() for i in range(0, len(of_prompt), 8)]
         log_metric("pass_at_8", sum(map(any, eights)) / len(eights))
-        return [float(task.is_right(*one)) for one in zip(map(task.question_of, prompts), completions)]
+        return [float(task.is_right(*pair)) for pair in zip(map(task.question_of, prompts), completions)]
 
     return reward
 

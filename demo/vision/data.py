@@ -30,7 +30,7 @@ def load() -> tuple[list[Image.Image], numpy.ndarray]:
     """All 1797 of scikit-learn's set as RGB images, and their digits, (1797,) int64."""
     digits, size = load_digits(), (IMAGE_SIZE, IMAGE_SIZE)
     pixels = (digits.images * (255 / 16)).round().astype(numpy.uint8)
-    images = [Image.fromarray(one).resize(size, Image.Resampling.BICUBIC).convert("RGB") for one in pixels]
+    images = [Image.fromarray(digit).resize(size, Image.Resampling.BICUBIC).convert("RGB") for digit in pixels]
     return images, digits.target
 
 

@@ -56,12 +56,12 @@ def train_epoch(model, images, loss_fn, optimizer) -> dict[str, float]:
 def predict(model, images) -> dict[str, numpy.ndarray]:
     """raw, era: logits before and after ERA, (images, classes) fp32, equal without ERA; targets: (images,) int."""
     model.eval()
-    found = []
+    batches = []
     with raw_logits(model) as activation:
         for batch, targets in images:
             raw = model(batch)
-            found.append((raw, activation(raw), targets))
-    return {name: torch.cat(parts).numpy() for name, parts in zip(("raw", "era", "targets"), zip(*found))}
+            batches.append((raw, activation(raw), targets))
+    return {name: torch.cat(parts).numpy() for name, parts in zip(("raw", "era", "targets"), zip(*batches))}
 
 
 def main(folder: str, min_entropy: float | None, seed: int, epochs: int) -> None:
@@ -81,8 +81,8 @@ def main(folder: str, min_entropy: float | None, seed: int, epochs: int) -> None
     for epoch in range(epochs):
         scheduler.step(epoch)
         trained = train_epoch(model, train_images, loss_fn, optimizer)
-        found = predict(model, validation_images)
-        on, off = (measures(found[logits], found["raw"], found["targets"]) for logits in ("era", "raw"))
+        predicted = predict(model, validation_images)
+        on, off = (measures(predicted[logits], predicted["raw"], predicted["targets"]) for logits in ("era", "raw"))
         rows.append({"epoch": epoch + 1, **trained, **on, **{f"off, {label}": value for label, value in off.items()}})
         pandas.DataFrame(rows).to_csv(settings.EPOCHS_FILE, index=False)
 

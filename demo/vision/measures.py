@@ -31,7 +31,7 @@ def measures(logits: numpy.ndarray, ranking: numpy.ndarray, targets: numpy.ndarr
     probabilities = numpy.exp(logarithms)
     confidences, right = probabilities[index, chosen], chosen == targets
     entropies = special.entr(probabilities).sum(axis=1)
-    found = {
+    values = {
         "top-1, %": 100 * right.mean(),
         "smallest entropy, nats": entropies.min(),
         "mean entropy, nats": entropies.mean(),
@@ -39,4 +39,4 @@ def measures(logits: numpy.ndarray, ranking: numpy.ndarray, targets: numpy.ndarr
         "ECE, %": 100 * calibration_error(confidences, right),
         "NLL, nats": -logarithms[index, targets].mean(),
     }
-    return {label: float(value) for label, value in found.items()}
+    return {label: float(value) for label, value in values.items()}

@@ -38,7 +38,7 @@ def evaluations(epochs: pandas.DataFrame) -> pandas.DataFrame:
 def held(epochs: pandas.DataFrame, floor: float) -> str:
     """Whether the floor held in training and validation. epochs: the rows of all runs. NaN did not hold."""
     smallest = epochs[[SMALLEST, f"train {SMALLEST}"]].min(axis=1, skipna=False)
-    smallest = smallest.groupby([epochs["name"], epochs["seed"]]).agg(lambda one: one.min(skipna=False))
+    smallest = smallest.groupby([epochs["name"], epochs["seed"]]).agg(lambda entropies: entropies.min(skipna=False))
     era, baseline = smallest[ON], smallest[BASELINE].min(skipna=False)
     kept = (era >= floor - ROUNDING).sum()
     held_in = f"{kept} of {len(era)} runs: smallest H {era.min(skipna=False):.4f}, baseline {baseline:.4f}"

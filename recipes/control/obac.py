@@ -172,10 +172,10 @@ class OBAC(SAC):
     @staticmethod
     @jax.jit
     def soft_update(tau, qf_state):
-        others = {"offline": SAC.soft_update(tau, qf_state.offline)}
+        updated = {"offline": SAC.soft_update(tau, qf_state.offline)}
         if qf_state.reward_critics is not None:
-            others["reward_critics"] = SAC.soft_update(tau, qf_state.reward_critics)
-        return SAC.soft_update(tau, qf_state.replace(**others))
+            updated["reward_critics"] = SAC.soft_update(tau, qf_state.reward_critics)
+        return SAC.soft_update(tau, qf_state.replace(**updated))
 
     @staticmethod
     @jax.jit

@@ -151,10 +151,10 @@ def source_file(pin: dict) -> Path:
         from datasets import DownloadManager
 
         file = DownloadManager().download(f"{GITHUB}/{pin['github']}/{pin['revision']}/{pin['path']}")
-    found = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    if found != pin["sha256"]:
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    if digest != pin["sha256"]:
         raise ValueError(
-            f"{file} has sha256 {found}, the pinned one is {pin['sha256']}. Delete it and run the same command "
+            f"{file} has sha256 {digest}, the pinned one is {pin['sha256']}. Delete it and run the same command "
             "again; if it stays so, the source has changed."
         )
     return Path(file)

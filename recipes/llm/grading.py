@@ -57,16 +57,16 @@ class Grade(NamedTuple):
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
     """(start, end, content) of every complete outermost \\boxed{...} or \\fboxed{...}."""
-    found, position = [], 0
+    spans, position = [], 0
     while opening := BOX.search(text, position):
         depth, position = 1, opening.end()
         for brace in BRACE.finditer(text, position):
             depth += {"{": 1, "}": -1}.get(brace.group(), 0)
             if depth == 0:
-                found.append((opening.start(), brace.end(), text[opening.end() : brace.start()]))
+                spans.append((opening.start(), brace.end(), text[opening.end() : brace.start()]))
                 position = brace.end()
                 break
-    return found
+    return spans
 
 
 def boxed_answer(text: str) -> str | None:
@@ -74,11 +74,11 @@ def boxed_answer(text: str) -> str | None:
 
     Boxes before it that a comma, "and" or "or" joins to it belong to the answer: 2, 5.
     """
-    found = boxes(text)
-    if not found:
+    spans = boxes(text)
+    if not spans:
         return None
-    contents = [found[-1][2].strip()]
-    for before, after in zip(reversed(found[:-1]), reversed(found)):
+    contents = [spans[-1][2].strip()]
+    for before, after in zip(reversed(spans[:-1]), reversed(spans)):
         if not JOINS.fullmatch(text[before[1] : after[0]]):
             break
         if before[2].strip() not in contents:
@@ -109,9 +109,9 @@ def choice_answer(text: str) -> str | None:
     A box that holds anything but a single letter is returned as it is. None without either.
     """
     text = unicodedata.normalize("NFKC", text)
-    found = boxes(text)
-    if found:
-        content = found[-1][2].strip()
+    spans = boxes(text)
+    if spans:
+        content = spans[-1][2].strip()
         letter = LETTER.fullmatch(WRAPPING.sub("", content))
         return (letter[1] or letter[2]).upper() if letter else content
     spoken = [match for phrase in PHRASE.finditer(text) if (match := SPOKEN.match(text, phrase.end()))]
@@ -151,13 +151,13 @@ def grade_math(text: str, ground_truth: str) -> Grade:
         return Grade(answer, False, "unparsable")
     pairs = list(product(parse(gold), parsed))
     errors = 0
-    for expected, given in pairs:
+    for expected, candidate in pairs:
         try:
-            if verify(expected, given, timeout_seconds=None, raise_on_error=True):
+            if verify(expected, candidate, timeout_seconds=None, raise_on_error=True):
                 return Grade(answer, True, "ok")
         except Exception:  # sympy cannot compare this pair; another may still agree
             errors += 1
-    if all(isinstance(given, str) for given in parsed):
+    if all(isinstance(candidate, str) for candidate in parsed):
         return Grade(answer, False, "unparsable")
     return Grade(answer, False, "grader error" if errors else "ok")
 

@@ -162,12 +162,12 @@ def gpu_problems(nodes: int, wanted: int) -> Iterator[str]:
     if find_spec("torch"):
         import torch
 
-        found = torch.cuda.device_count()
+        gpus = torch.cuda.device_count()
     else:
-        found = len(run_json.gpus())
-    if "RAY_ADDRESS" not in os.environ and (nodes > 1 or found < wanted):
+        gpus = len(run_json.gpus())
+    if "RAY_ADDRESS" not in os.environ and (nodes > 1 or gpus < wanted):
         yield (
-            f"GPUs: the run wants {nodes} x {wanted} (NNODES x GPUS_PER_NODE), this machine has {found}. On several "
+            f"GPUs: the run wants {nodes} x {wanted} (NNODES x GPUS_PER_NODE), this machine has {gpus}. On several "
             "nodes start Ray and set RAY_ADDRESS=auto, or submit slurm_ray.sbatch."
         )
 
@@ -217,16 +217,16 @@ def positions(settings: dict[str, Any]) -> float | None:
     With rope_scaling (rope_parameters since transformers 5), vLLM multiplies them as its _get_and_verify_max_len says.
     """
     settings = settings.get("text_config") or settings
-    found = settings.get("max_position_embeddings")
-    if found is not None and not isinstance(found, (int, float)):
-        raise TypeError(f"max_position_embeddings is {found!r}, not a number")
+    count = settings.get("max_position_embeddings")
+    if count is not None and not isinstance(count, (int, float)):
+        raise TypeError(f"max_position_embeddings is {count!r}, not a number")
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type")
-    if found is None or kind in ("su", "longrope", "llama3") or "gemma3" in settings.get("model_type", ""):
-        return found
+    if count is None or kind in ("su", "longrope", "llama3") or "gemma3" in settings.get("model_type", ""):
+        return count
     if kind == "yarn":
-        found = rope.get("original_max_position_embeddings", found)
-    return found * rope.get("factor", 1)
+        count = rope.get("original_max_position_embeddings", count)
+    return count * rope.get("factor", 1)
 
 
 def data_problems(key: str, file: Path, config=None, tokenizer=None) -> Iterator[str]:
@@ -371,9 +371,9 @@ def problems_without_verl(framework: str, config_dir: str, overrides: list[str])
     text = (Path(config_dir) / "era_math.yaml").read_text()
 
     def value(key: str) -> str:
-        given = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith(f"{key}=")]
-        if given:
-            return unquoted(given[-1])
+        values = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith(f"{key}=")]
+        if values:
+            return unquoted(values[-1])
         return re.search(rf"^ +{key.rpartition('.')[2]}: (\S+)", text, re.MULTILINE)[1]
 
     yield from environment_problems(framework)
@@ -436,33 +436,33 @@ def main(arguments: list[str] | None = None) -> int:
     missing = "the folder in which verl 0.4.1's checkout will be; all but its own settings is checked"
     parser.add_argument("--without-checkout", metavar="FOLDER", help=missing)
     args = parser.parse_args(arguments)
-    found, config = [], None
+    lacks, config = [], None
     try:
         if args.without_checkout:
-            found.append(f"checkout: no {args.without_checkout}. Run `make apply`, then this check again.")
-            found.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+            lacks.append(f"checkout: no {args.without_checkout}. Run `make apply`, then this check again.")
+            lacks.extend(problems_without_verl("verl", args.config_dir, args.overrides))
         elif IS_PATCHED_CHECKOUT and not find_spec("recipe.dapo"):
-            found.append(
+            lacks.append(
                 f"checkout: {Path.cwd()} was made from verl's source package, which lacks recipe/dapo, the trainer of "
                 "the paper's runs. Move it away and run: python3 apply.py apply verl --source git"
             )
-            found.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+            lacks.extend(problems_without_verl("verl", args.config_dir, args.overrides))
         else:
-            config = checked_config(args.config_dir, args.overrides, found)
+            config = checked_config(args.config_dir, args.overrides, lacks)
     except (ValueError, OSError, TypeError) as error:
-        found.append(f"settings: {error}")
+        lacks.append(f"settings: {error}")
     if config is not None and (step := reached_step(config)) is not None:
         folder, last = config.trainer.default_local_dir, config.trainer.total_training_steps
         print(f"{folder} has reached step {step} of {last}: nothing is left to train. TOTAL_STEPS=... trains on.")
         return FINISHED
-    if found:
-        print("This run cannot start:", *found, sep="\n  - ", file=sys.stderr)
+    if lacks:
+        print("This run cannot start:", *lacks, sep="\n  - ", file=sys.stderr)
     elif args.record:
         write_record(config, args.overrides, args.record, args.added)
-    return int(bool(found))
+    return int(bool(lacks))
 
 
-def checked_config(config_dir: str, overrides: list[str], found: list[str]):
+def checked_config(config_dir: str, overrides: list[str], lacks: list[str]):
     """The run's whole configuration, None if there is none; what it lacks is appended to `found`."""
     try:
         from hydra.errors import HydraException
@@ -470,19 +470,19 @@ def checked_config(config_dir: str, overrides: list[str], found: list[str]):
 
         check = era_check()
     except ImportError as error:
-        found.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9", config_dir, overrides))
-        if not any(problem.startswith("packages: ") for problem in found):
-            found.append(f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains.")
+        lacks.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9", config_dir, overrides))
+        if not any(problem.startswith("packages: ") for problem in lacks):
+            lacks.append(f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains.")
         return None
     config = None
     try:
         config = compose(config_dir, overrides)
-        found.extend(problems(config))
+        lacks.extend(problems(config))
         check(config.copy())
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        found.append(f"settings: {error}")
+        lacks.append(f"settings: {error}")
     except (AttributeError, TypeError, ArithmeticError) as error:
-        found.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS and NNODES.")
+        lacks.append(f"settings: one of them has another type or is missing: {error}. Look at ARGS and NNODES.")
     return config
 
 
