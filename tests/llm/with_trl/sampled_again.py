@@ -96,6 +96,10 @@ def problems(trainer, start, seen, asked):
         if sorted(trained(trainer, batches)) != expected:
             found.append(f"step {step}: another batch")
         tokens = sum(plain_grpo.mask_of(batch).sum().item() for batch in batches)
+        for batch in batches:
+            left, right = batch["prompt_mask"].diff(), batch["completion_mask"].diff()
+            if left.min() < 0 or right.max() > 0:
+                found.append(f"step {step}: padded on another side than TRL does")
         if {int(batch["num_items_in_batch"]) for batch in batches} != {int(tokens)}:
             found.append(f"step {step}: num_items_in_batch")
     model, _ = plain_grpo.trained(start, seen, args, getattr(trainer, "era", None) or OFF)
@@ -110,10 +114,10 @@ class OFF:
 def main(folder):
     torch.set_num_threads(1)
     judge = Judge()
-    # Half of a group on each process
+    # Three groups, the second of them on both processes
     settings = {
         "ddp_backend": "gloo",
-        "per_device_train_batch_size": 2,
+        "per_device_train_batch_size": 6,
         "max_steps": 6,
         "train_dataset": prompts(),
         **ERA,

@@ -40,7 +40,7 @@ def test_equal_advantages_are_none_even_where_a_rounded_mean_leaves_them():
     assert groups_with_advantage(advantages.unsqueeze(-1).expand(6, 4), 3).tolist() == [False, True]
 
 
-def test_on_two_processes_that_share_each_group(tmp_path):
+def test_on_two_processes_that_share_a_group(tmp_path):
     assert on_two_processes("sampled_again.py", tiny_grpo.write(tmp_path, torch.double)) == {"problems": []}
 
 
