@@ -13,6 +13,11 @@
 # limitations under the License.
 """Log-probs of labels under scaled logits, and entropies, as plain formulas that torch compiles.
 
+`policy_terms` gives an update its terms with their gradient, also where ranks share a vocabulary;
+`branch_log_probs` gives the policy that sampled its log-probs under each scale that ERA can choose.
+Left out: which scale a token gets, and the loss (language.py); logits that never exist as one
+tensor (log_probs_fused.py); second derivatives. Needed: torch and the standard library alone.
+
 For a row of logits z, a scale s and a temperature T:
 
     scaled log-prob     log softmax(s z / T)_y      of the policy that ERA transforms (Eq. llm)
@@ -29,8 +34,6 @@ Exponentials are in fp32, their arguments and sums in fp64: a rounded factor s /
 150,000 equal logits alike, and a sum in fp32 would drop small terms beside a large one. For T in
 [0.3, 2] and s in [1/8, 8] the errors against fp64 stay below 5e-7 (1 + |log-prob|) for log-probs,
 4e-6 nats for entropies and 1.5e-6 (1 + the row's largest) for gradients in fp32.
-
-This file needs only torch and the standard library.
 """
 
 import functools
@@ -150,10 +153,10 @@ def policy_terms(
             "output of a model. Leave it off for these. Nothing was computed."
         )
     matrix, rows = as_rows(logits, labels, scale, temperature, mask)
-    part = None if group is None else _part_of(matrix, rows, group)
-    top_k = checked_top_k(top_k, part.vocabulary if part else logits.size(-1))
-    asked = top_k, original, entropy
-    terms = RowTerms.apply(matrix, rows, asked, inplace_backward, compile, part)
+    shard = None if group is None else _shard_of(matrix, rows, group)
+    top_k = checked_top_k(top_k, shard.vocabulary if shard else logits.size(-1))
+    params = TermParams(top_k, original, entropy, inplace_backward, compile, shard)
+    terms = RowTerms.apply(matrix, rows, params)
     return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
 
 
@@ -183,11 +186,13 @@ def branch_log_probs(
     top_k = checked_top_k(top_k, logits.size(-1))
     scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
     factors = scales / rows.temperature
-    wanted, squares = (factors[:, :1], False) if top_k else (factors, k == 2)
-    sums = _row_sums(matrix, rows, wanted, with_mean=True, squares=squares, compile=compile)
-    if top_k:
+    if top_k:  # the sums over all logits serve the original policy alone
+        sums = _row_sums(
+            matrix, rows, factors[:, :1], with_mean=True, squares=False, compile=compile
+        )
         scaled = _TopK(matrix, rows.labels, factors, top_k).log_probs()
     else:
+        sums = _row_sums(matrix, rows, factors, with_mean=True, squares=k == 2, compile=compile)
         scaled = sums.label * factors - sums.log_z
     terms = scaled, *_original_and_entropy(sums, rows)
     scaled, original, entropy = (_outputs(term, rows, logits) for term in terms)
@@ -229,7 +234,7 @@ def backend(device: Union[str, torch.device], compile: bool = True) -> str:
 class Rows(NamedTuple):
     """What belongs to each row of the logits, (rows, 1) each."""
 
-    labels: torch.Tensor  # in RowTerms, of a part of the vocabulary: -1 where another part has it
+    labels: torch.Tensor  # columns of the logits; in RowTerms -1 where another shard has the label
     scale: torch.Tensor  # fp64, as the temperature
     temperature: torch.Tensor
     active: torch.Tensor  # bool
@@ -238,12 +243,40 @@ class Rows(NamedTuple):
         return Rows(*(column[index] for column in self))
 
 
+class TermParams(NamedTuple):
+    """What `RowTerms` computes and how: the arguments of `policy_terms` that hold for all rows.
+
+    Attributes:
+        top_k: how many of the largest logits normalise the scaled log-probs; None for all.
+        original: whether original log-probs are computed.
+        entropy: whether entropies are computed.
+        inplace_backward: whether the gradient overwrites the logits.
+        compile: whether a compiler may read the logits.
+        shard: this rank's columns, or None where the logits have the whole vocabulary.
+    """
+
+    top_k: Optional[int]
+    original: bool
+    entropy: bool
+    inplace_backward: bool
+    compile: bool
+    shard: Optional["_Shard"] = None
+
+    def computed(self) -> tuple[bool, bool, bool]:
+        """Whether each of the PolicyTerms is computed."""
+        return True, self.original, self.entropy
+
+    def summed_factors(self) -> slice:
+        """Which of the factors 1 / T and s / T need a sum over the whole vocabulary."""
+        return slice(0 if self.original or self.entropy else 1, 1 if self.top_k else 2)
+
+
 class _Sums(NamedTuple):
-    """Of each row, relative to its largest logit; fp64.
+    """Sums over the vocabulary for each row, in fp64, with d = z - max z.
 
     Attributes:
         largest: (rows, 1), max z.
-        label: (rows, 1), d of the label, z_y - max z.
+        label: (rows, 1), d of the label y, z_y - max z.
         log_z: (rows, factors), log sum exp(f d).
         mean: (rows, 1), of d under the first factor, or 0.
     """
@@ -252,6 +285,37 @@ class _Sums(NamedTuple):
     label: torch.Tensor
     log_z: torch.Tensor
     mean: torch.Tensor
+
+
+class GradientRows(NamedTuple):
+    """What `_write_gradient` makes the gradient of each row of, (rows, 1) except for the factors.
+
+    Attributes:
+        active: bool; the other rows have the gradient 0.
+        labels: the columns of the labels; -1 where another shard has them.
+        at_label: the gradient at the label.
+        largest: max z.
+        factors: (rows, 0 to 2), the factors f of z.
+        coefficients: (rows, 0 to 2), of exp(f d) for each factor f.
+        d_coefficient: of d exp(f d) for the first f; None where no entropy was computed.
+        All but the first two are in fp32 (fp64 for fp64 logits).
+    """
+
+    active: torch.Tensor
+    labels: torch.Tensor
+    at_label: torch.Tensor
+    largest: torch.Tensor
+    factors: torch.Tensor
+    coefficients: torch.Tensor
+    d_coefficient: Optional[torch.Tensor]
+
+    def at(self, chunk: slice) -> "GradientRows":
+        """Some of the rows; where their two factors are equal, with one for both."""
+        rows = GradientRows(*(column if column is None else column[chunk] for column in self))
+        if not _are_equal(rows.factors):
+            return rows
+        total = rows.coefficients.sum(-1, keepdim=True)
+        return rows._replace(factors=rows.factors[:, :1], coefficients=total)
 
 
 def _sums(z, factors, with_mean, squares):
@@ -287,23 +351,25 @@ def _weights(d, factors, dtype, squares):
     return [torch.where(f > smallest, w * w, w) for f in factors.split(1, -1)]
 
 
-def _write_gradient(z, active, labels, at_label, largest, factors, columns, by_d, squares):
-    """Overwrites z: the sum over f of exp(f d) columns_f, plus exp(f d) d by_d for the first f.
+def _write_gradient(
+    z, active, labels, at_label, largest, factors, coefficients, d_coefficient, squares
+):
+    """Overwrites z by its gradient.
 
-    At the label it writes `at_label`, whose terms cancel and were summed in fp64; in rows without
-    a gradient it writes 0. Rounded arguments of exp do no harm here, since a exp(-a) is small.
+    It is the sum over the factors f of coefficient_f exp(f d), plus d_coefficient d exp(f d) for
+    the first. At the label it is `at_label`, whose terms cancel and were summed in fp64; in rows
+    that are not active it is 0. Rounded arguments of exp do no harm, since a exp(-a) is small.
 
     Args:
         z: (n, vocabulary), any floating dtype.
-        active, labels: (n, 1).
-        at_label, largest, factors, columns, by_d: (n, any), fp32 (fp64 for fp64); by_d or None.
         squares: as in `_weights`.
+        The others are those of GradientRows, apart so that `_run_compiled` sees each tensor.
     """
     d = z.to(largest.dtype) - largest
     weights = _weights(d, factors, d.dtype, squares)
-    gradient = sum(w * column for w, column in zip(weights, columns.split(1, -1)))
-    if by_d is not None:
-        gradient = gradient + weights[0] * d.clamp(min=_LOWEST) * by_d
+    gradient = sum(w * column for w, column in zip(weights, coefficients.split(1, -1)))
+    if d_coefficient is not None:
+        gradient = gradient + weights[0] * d.clamp(min=_LOWEST) * d_coefficient
     is_label = torch.arange(z.size(-1), device=z.device) == labels
     z.copy_(torch.where(active, torch.where(is_label, at_label, gradient), 0))
 
@@ -312,8 +378,8 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
     """The sums of the active rows; the values returned for other rows mean nothing."""
     logits, count = logits.detach(), factors.size(-1)
     largest, log_z, mean = (
-        torch.zeros(len(logits), columns, dtype=torch.double, device=logits.device)
-        for columns in (1, count, 1)
+        torch.zeros(len(logits), width, dtype=torch.double, device=logits.device)
+        for width in (1, count, 1)
     )
     kernels = _kernels(logits, compile)
     if kernels and count:
@@ -323,20 +389,19 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
         dtype, buffer = at_least_fp32(logits.dtype), None
         if logits.device.type == "cpu" and dtype != logits.dtype:
             # A loop over bf16 and fp64 is not well vectorised, so bf16 is copied to fp32 first. One
-            # buffer serves all parts, since the system would map the pages of each new one.
+            # buffer serves all chunks, since the system would map the pages of each new one.
             buffer = torch.empty_like(logits[: _rows_at_a_time(logits, elements)], dtype=dtype)
-        for part in _parts(logits, rows.active, elements):
-            z = logits[part]
+        for chunk in _chunks(logits, rows.active, elements):
+            z, f = logits[chunk], factors[chunk]
             z = z if buffer is None else buffer[: len(z)].copy_(z)
-            wanted = factors[part]
-            if _are_equal(wanted):
-                wanted = wanted[:, :1]
-            by_squares = squares or _are_doubled(wanted)
-            largest[part], log_z[part], mean[part] = make(z, wanted, with_mean, by_squares)
+            if _are_equal(f):
+                f = f[:, :1]
+            by_squares = squares or _are_doubled(f)
+            largest[chunk], log_z[chunk], mean[chunk] = make(z, f, with_mean, by_squares)
     return _Sums(largest, logits.gather(-1, rows.labels) - largest, log_z, mean)
 
 
-class _Part(NamedTuple):
+class _Shard(NamedTuple):
     """This rank's columns of a vocabulary that is split over a group: `width` from `begin` on."""
 
     group: "torch.distributed.ProcessGroup"
@@ -345,7 +410,7 @@ class _Part(NamedTuple):
     vocabulary: int
 
     def columns(self, labels: torch.Tensor) -> torch.Tensor:
-        """Where in this part the labels of the whole vocabulary are; -1 for those of others."""
+        """Where in this shard the labels of the whole vocabulary are; -1 for those of others."""
         columns = labels - self.begin
         return torch.where((columns >= 0) & (columns < self.width), columns, -1)
 
@@ -354,43 +419,43 @@ class _Part(NamedTuple):
         return (labels < 0) | (labels >= self.vocabulary)
 
 
-def _part_of(logits: torch.Tensor, rows: Rows, group) -> _Part:
+def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
     """Which columns this rank has. Raises ValueError on all ranks alike, as `policy_terms`."""
     dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
-    mine = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
-    parts = torch.zeros(size, 3, dtype=torch.long, device=logits.device)
-    parts[rank] = torch.tensor(mine, device=logits.device)
-    torch.distributed.all_reduce(parts, group=group)
-    counts, widths, kinds = parts.T.tolist()
+    own = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
+    shards = torch.zeros(size, 3, dtype=torch.long, device=logits.device)
+    shards[rank] = torch.tensor(own, device=logits.device)
+    torch.distributed.all_reduce(shards, group=group)
+    counts, widths, kinds = shards.T.tolist()
     if len(set(counts)) > 1 or len(set(kinds)) > 1:
         names = [str(dtypes[kind]) for kind in kinds]
         raise ValueError(
             f"The {size} ranks of the group have {counts} rows of logits in {names}; expected the "
             "same rows and dtype on each, with a part of the vocabulary. Nothing was computed."
         )
-    part = _Part(group, sum(widths[:rank]), widths[rank], sum(widths))
-    outside = part.lacks(rows.labels)  # 0 where a row is not active
+    shard = _Shard(group, sum(widths[:rank]), widths[rank], sum(widths))
+    outside = shard.lacks(rows.labels)  # 0 where a row is not active
     if logits.device.type == "cpu" and outside.any():
         raise ValueError(
-            f"a label is {rows.labels[outside][0].item()}; expected 0 to {part.vocabulary - 1}, "
+            f"a label is {rows.labels[outside][0].item()}; expected 0 to {shard.vocabulary - 1}, "
             f"one of the columns of the group's {size} parts."
         )
-    return part
+    return shard
 
 
-def _of_all_parts(sums: _Sums, factors: torch.Tensor, rows: Rows, part: _Part) -> _Sums:
-    """The sums of whole rows, from those of this rank's part."""
+def _of_all_shards(sums: _Sums, factors: torch.Tensor, rows: Rows, shard: _Shard) -> _Sums:
+    """The sums of whole rows, from those of this rank's shard."""
     largest = sums.largest.clone()
-    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=part.group)
-    # A part of which all logits are -inf has no sums of its own, and adds nothing.
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=shard.group)
+    # A shard of which all logits are -inf has no sums of its own, and adds nothing.
     nothing = sums.largest == -math.inf
     shift = sums.largest - largest
     weights = (sums.log_z + shift * factors).exp().masked_fill(nothing, 0)
     mean = (weights[:, :1] * (sums.mean + shift)).masked_fill(nothing, 0)
     label = (sums.label + shift).masked_fill(nothing, -math.inf)
     packed = torch.cat([weights, label.masked_fill(rows.labels < 0, 0), mean], -1)
-    torch.distributed.all_reduce(packed, group=part.group)
+    torch.distributed.all_reduce(packed, group=shard.group)
     total, label, mean = packed.split([factors.size(-1), 1, 1], -1)
     return _Sums(largest, label, total.log(), mean / total[:, :1])
 
@@ -420,99 +485,99 @@ class RowTerms(torch.autograd.Function):
     """`policy_terms` of a matrix of logits and its Rows, (rows, 1) each."""
 
     @staticmethod
-    def forward(ctx, logits, rows, asked, inplace, compile, part=None):
-        top_k, original, entropy = asked
+    def forward(ctx, logits, rows, params):
+        shard, labels, safe_rows = params.shard, rows.labels, rows
+        if shard:
+            rows = rows._replace(labels=shard.columns(labels))
+            safe_rows = rows._replace(labels=rows.labels.clamp(min=0))
         factors = torch.cat([torch.ones_like(rows.scale), rows.scale], -1) / rows.temperature
-        wanted = slice(0 if original or entropy else 1, 1 if top_k else 2)
-        labels, at = rows.labels, rows
-        if part:
-            rows = rows._replace(labels=part.columns(labels))
-            at = rows._replace(labels=rows.labels.clamp(min=0))
-        sums = _row_sums(logits, at, factors[:, wanted], entropy, False, compile)
-        if part and factors[:, wanted].numel():
-            sums = _of_all_parts(sums, factors[:, wanted], rows, part)
-        ctx.top = None
-        if top_k:
-            ctx.top = _TopK(logits, labels, factors[:, 1:], top_k, part)
-            scaled = ctx.top.log_probs()
+        factors, scaled_factor = factors[:, params.summed_factors()], factors[:, 1:]
+        sums = _row_sums(
+            logits, safe_rows, factors, params.entropy, squares=False, compile=params.compile
+        )
+        if shard and factors.numel():
+            sums = _of_all_shards(sums, factors, rows, shard)
+        top = None
+        if params.top_k:
+            top = _TopK(logits, labels, scaled_factor, params.top_k, shard)
+            scaled = top.log_probs()
         else:
-            scaled = sums.label * factors[:, 1:] - sums.log_z[:, -1:]
+            scaled = sums.label * scaled_factor - sums.log_z[:, -1:]
         ctx.save_for_backward(logits)
-        ctx.rows, ctx.factors, ctx.wanted, ctx.sums = rows, factors[:, wanted], wanted, sums
-        ctx.entropy, ctx.inplace, ctx.compile, ctx.part = entropy, inplace, compile, part
+        ctx.rows, ctx.params, ctx.factors, ctx.sums, ctx.top = rows, params, factors, sums, top
         terms = scaled, *_original_and_entropy(sums, rows)
-        if part:
-            terms = (term.masked_fill(part.lacks(labels), math.nan) for term in terms)
+        if shard:
+            terms = (term.masked_fill(shard.lacks(labels), math.nan) for term in terms)
         return tuple(
-            _outputs(term, rows, logits) if is_asked else None
-            for term, is_asked in zip(terms, (True, original, entropy))
+            _outputs(term, rows, logits) if is_computed else None
+            for term, is_computed in zip(terms, params.computed())
         )
 
     @staticmethod
     def backward(ctx, *gradients):
         refuse_second_derivatives()
         (logits,) = ctx.saved_tensors
-        rows, sums, top = ctx.rows, ctx.sums, ctx.top
-        scaled, original, entropy = (
+        rows, params = ctx.rows, ctx.params
+        grad_scaled, grad_original, grad_entropy = (
             torch.zeros_like(rows.scale) if g is None else g / rows.temperature for g in gradients
         )
-        scaled = scaled * rows.scale
-        active = rows.active & ((scaled != 0) | (original != 0) | (entropy != 0))
-        # dH / dz = - p (d - mean d) / T^2
-        entropy = entropy / rows.temperature
-        columns = torch.cat([entropy * sums.mean - original, -scaled], -1)[:, ctx.wanted]
-        columns = columns * (-sums.log_z).exp()
-        by_d = -entropy * (-sums.log_z[:, :1]).exp() if ctx.entropy else None
-        weights = (ctx.factors * sums.label).exp()
-        at_label = original + (weights * columns).sum(-1, keepdim=True)
-        if by_d is not None:
-            at_label += weights[:, :1] * sums.label.clamp(min=_LOWEST) * by_d
-        if not top:
-            at_label += scaled
-        dtype = at_least_fp32(logits.dtype)
-        scalars = [
-            column if column is None else column.to(dtype)
-            for column in (at_label, sums.largest, ctx.factors, columns, by_d)
-        ]
-        result = logits.detach() if ctx.inplace else torch.empty_like(logits)
-        _write_rows(result, logits, (active, rows.labels, *scalars), ctx.compile)
-        if top:
-            sparse = torch.where(active, top.gradient(scaled), 0)
-            indices = ctx.part.columns(top.indices) if ctx.part else top.indices
-            sparse = sparse + result.gather(-1, indices.clamp(min=0))
-            row = torch.arange(len(result), device=result.device).unsqueeze(-1)
-            if ctx.part:
-                own = indices >= 0
-                row, indices, sparse = row.expand_as(own)[own], indices[own], sparse[own]
-            result[row, indices] = sparse.to(result.dtype)  # scatter_ of bf16 copies all of it
-        return result, None, None, None, None, None
+        grad_scaled = grad_scaled * rows.scale
+        active = rows.active & ((grad_scaled != 0) | (grad_original != 0) | (grad_entropy != 0))
+        gradient = _gradient_rows(
+            ctx, active, grad_scaled, grad_original, grad_entropy, logits.dtype
+        )
+        result = logits.detach() if params.inplace_backward else torch.empty_like(logits)
+        _write_rows(result, logits, gradient, params.compile)
+        if ctx.top:
+            ctx.top.add_gradient(result, grad_scaled, active)
+        return result, None, None
 
 
-def _write_rows(result, logits, columns, compile) -> None:
-    """Writes `_write_gradient` of the rows into `result`, which may be the logits.
+def _gradient_rows(ctx, active, grad_scaled, grad_original, grad_entropy, dtype) -> GradientRows:
+    """The GradientRows of `RowTerms`' gradients by its terms over T, (rows, 1) fp64 each."""
+    sums, factors, params = ctx.sums, ctx.factors, ctx.params
+    grad_entropy = grad_entropy / ctx.rows.temperature  # dH / dz = - p (d - mean d) / T^2
+    coefficients = torch.cat([grad_entropy * sums.mean - grad_original, -grad_scaled], -1)
+    coefficients = coefficients[:, params.summed_factors()] * (-sums.log_z).exp()
+    d_coefficient = -grad_entropy * (-sums.log_z[:, :1]).exp() if params.entropy else None
+    weights = (factors * sums.label).exp()
+    at_label = grad_original + (weights * coefficients).sum(-1, keepdim=True)
+    if d_coefficient is not None:
+        at_label += weights[:, :1] * sums.label.clamp(min=_LOWEST) * d_coefficient
+    if not params.top_k:
+        at_label += grad_scaled
+    dtype = at_least_fp32(dtype)
+    return GradientRows(
+        active=active,
+        labels=ctx.rows.labels,
+        at_label=at_label.to(dtype),
+        largest=sums.largest.to(dtype),
+        factors=factors.to(dtype),
+        coefficients=coefficients.to(dtype),
+        d_coefficient=None if d_coefficient is None else d_coefficient.to(dtype),
+    )
 
-    Args:
-        columns: what `_write_gradient` takes after z, of all rows.
-    """
-    active, factors = columns[0], columns[4]
+
+def _write_rows(result, logits, gradient: GradientRows, compile) -> None:
+    """Writes `_write_gradient` of the rows into `result`, which may be the logits."""
+    has_factors = gradient.factors.size(-1) > 0
     kernels, logits = _kernels(logits, compile), logits.detach()
     inplace = result.data_ptr() == logits.data_ptr()
-    if kernels and factors.size(-1):
-        kernels.write_gradient(result, logits, *columns)
+    if kernels and has_factors:
+        kernels.write_gradient(result, logits, *gradient)
         if inplace:  # a kernel writes behind autograd's back
             torch.autograd.graph.increment_version(result)
         return
-    (write, elements), end = _runner(_write_gradient, logits, compile), 0
-    for part in _parts(logits, active, elements) if factors.size(-1) else ():
-        out = result[part]
+    write, elements = _runner(_write_gradient, logits, compile)
+    end = 0
+    for chunk in _chunks(logits, gradient.active, elements) if has_factors else ():
+        out = result[chunk]
         if not inplace:
-            out.copy_(logits[part])
-        of_part = [column if column is None else column[part] for column in columns]
-        if _are_equal(of_part[4]):
-            of_part[4], of_part[5] = of_part[4][:, :1], of_part[5].sum(-1, keepdim=True)
-        write(out, *of_part, _are_doubled(of_part[4]))
-        result[end : part.start] = 0
-        end = part.stop
+            out.copy_(logits[chunk])
+        rows = gradient.at(chunk)
+        write(out, *rows, _are_doubled(rows.factors))
+        result[end : chunk.start] = 0
+        end = chunk.stop
     result[end:] = 0
 
 
@@ -533,25 +598,34 @@ def refuse_second_derivatives() -> None:
 class _TopK:
     """The softmax over the k largest logits of each row, under `factors` of z, (rows, n)."""
 
-    def __init__(self, logits, labels, factors, k, part=None):
-        rows, own = _rows_at_a_time(logits, _eager_elements(logits)), min(k, logits.size(-1))
-        chosen = [_top_k(some, own) for some in logits.detach().split(rows)]
-        values, self.indices = (torch.cat(tensors) for tensors in zip(*chosen))
-        if part:
-            values, self.indices = _top_k_of_all_parts(values, self.indices, k, part)
+    def __init__(self, logits, labels, factors, k, shard=None):
+        count, own_k = _rows_at_a_time(logits, _eager_elements(logits)), min(k, logits.size(-1))
+        chunks = [_top_k(chunk, own_k) for chunk in logits.detach().split(count)]
+        values, indices = (torch.cat(tensors) for tensors in zip(*chunks))
+        if shard:
+            values, indices = _top_k_of_all_shards(values, indices, k, shard)
+        self.indices, self.shard = indices, shard
         values = values.double().unsqueeze(-2)
         values = values - values.amax(-1, keepdim=True)
         self.log_p = (values * factors.unsqueeze(-1)).log_softmax(-1)
-        self.is_label = self.indices == labels
+        self.is_label = indices == labels
 
     def log_probs(self) -> torch.Tensor:
-        found = self.log_p.masked_fill(~self.is_label.unsqueeze(-2), 0).sum(-1)
-        return found.masked_fill(~self.is_label.any(-1, keepdim=True), OUTSIDE_TOP_K_LOG_PROB)
+        at_label = self.log_p.masked_fill(~self.is_label.unsqueeze(-2), 0).sum(-1)
+        return at_label.masked_fill(~self.is_label.any(-1, keepdim=True), OUTSIDE_TOP_K_LOG_PROB)
 
-    def gradient(self, weight: torch.Tensor) -> torch.Tensor:
-        """weight (1[i = y] - p_i) at the indices; weight is (rows, 1), n is 1."""
-        weight = weight * self.is_label.any(-1, keepdim=True)
-        return (self.is_label.double() - self.log_p[:, 0].exp()) * weight
+    def add_gradient(self, result, grad_scaled, active) -> None:
+        """Adds grad_scaled (1[i = y] - p_i) to `result` at the indices i; for one factor."""
+        weight = grad_scaled * self.is_label.any(-1, keepdim=True)
+        gradient = (self.is_label.double() - self.log_p[:, 0].exp()) * weight
+        gradient = torch.where(active, gradient, 0)
+        indices = self.shard.columns(self.indices) if self.shard else self.indices
+        gradient = gradient + result.gather(-1, indices.clamp(min=0))
+        row = torch.arange(len(result), device=result.device).unsqueeze(-1)
+        if self.shard:
+            own = indices >= 0
+            row, indices, gradient = row.expand_as(own)[own], indices[own], gradient[own]
+        result[row, indices] = gradient.to(result.dtype)  # scatter_ of bf16 copies all of it
 
 
 def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -572,16 +646,16 @@ def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values, candidates.gather(-1, position)
 
 
-def _top_k_of_all_parts(values, indices, k, part) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of each row, with indices of the whole vocabulary, from those of each part."""
-    own, shape = values.size(-1), (len(values), k)
-    mine = torch.full((2, *shape), -1.0, dtype=torch.double, device=values.device)
-    mine[0] = -math.inf
-    mine[0, :, :own], mine[1, :, :own] = values, indices + part.begin
-    size = torch.distributed.get_world_size(part.group)
-    all_parts = [torch.empty_like(mine) for _ in range(size)]
-    torch.distributed.all_gather(all_parts, mine, group=part.group)
-    values, indices = torch.cat(all_parts, -1)
+def _top_k_of_all_shards(values, indices, k, shard) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest of each row, with indices of the whole vocabulary, from those of each shard."""
+    own_k, shape = values.size(-1), (len(values), k)
+    own = torch.full((2, *shape), -1.0, dtype=torch.double, device=values.device)
+    own[0] = -math.inf
+    own[0, :, :own_k], own[1, :, :own_k] = values, indices + shard.begin
+    size = torch.distributed.get_world_size(shard.group)
+    all_shards = [torch.empty_like(own) for _ in range(size)]
+    torch.distributed.all_gather(all_shards, own, group=shard.group)
+    values, indices = torch.cat(all_shards, -1)
     # Stable, so that all ranks choose the same of equal logits.
     values, order = values.sort(stable=True, dim=-1, descending=True)
     return values[:, :k], indices.gather(-1, order[:, :k]).long()
@@ -612,8 +686,8 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
         # Only values that need not be waited for, and that a compiler does not trace.
         number = not isinstance(values, torch.Tensor)
         if (number or result.device.type == "cpu") and not torch.compiler.is_compiling():
-            given = torch.tensor(values, dtype=torch.double) if number else result[active]
-            wrong = given[~((given > 0) & (given < math.inf))]
+            known = torch.tensor(values, dtype=torch.double) if number else result[active]
+            wrong = known[~((known > 0) & (known < math.inf))]
             if len(wrong):
                 raise ValueError(f"{name} is {wrong[0].item()}; expected positive, finite numbers.")
         return result
@@ -661,7 +735,7 @@ def _rows_at_a_time(logits: torch.Tensor, elements: int) -> int:
     return max(1, elements // logits.size(-1) // threads) * threads
 
 
-def _parts(logits: torch.Tensor, active: torch.Tensor, elements: int) -> Iterator[slice]:
+def _chunks(logits: torch.Tensor, active: torch.Tensor, elements: int) -> Iterator[slice]:
     """Slices of about equally many rows, without the rows at their ends that are not active."""
     count = math.ceil(len(logits) / _rows_at_a_time(logits, elements))
     active, end = active.flatten().cpu(), 0

@@ -58,8 +58,10 @@ def fused_policy_terms(
         ValueError: as `policy_terms`.
     """
     matrix, rows = _log_probs.as_rows(hidden, labels, scale, temperature, mask)
-    asked = _log_probs.checked_top_k(top_k, len(weight)), original, entropy
-    terms = _HeadTerms.apply(matrix, weight, bias, rows, softcap, asked, compile)
+    top_k = _log_probs.checked_top_k(top_k, len(weight))
+    # The logits of a few rows are made for their gradient alone, which may overwrite them.
+    params = _log_probs.TermParams(top_k, original, entropy, True, compile)
+    terms = _HeadTerms.apply(matrix, weight, bias, softcap, rows, params)
     return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
 
 
@@ -89,20 +91,20 @@ def fused_branch_log_probs(
     matrix, rows = _log_probs.as_rows(hidden, labels, None, temperature, mask)
     head = _Head.of(matrix, weight, bias, softcap)
     dtype = _log_probs.at_least_fp32(head.weight.dtype)
-    found = matrix.new_zeros(len(matrix), 5, dtype=dtype)
-    for index in head.parts(rows.active):
-        part, logits = rows.at(index), head.capped(head.product(matrix[index]))
-        columns = _log_probs.branch_log_probs(
-            logits,
-            part.labels.squeeze(-1),
+    scaled = matrix.new_zeros(len(matrix), 3, dtype=dtype)
+    original, entropy = scaled.new_zeros(2, len(matrix))
+    for index in head.chunks(rows.active):
+        chunk = rows.at(index)
+        scaled[index], original[index], entropy[index] = _log_probs.branch_log_probs(
+            head.capped(head.product(matrix[index])),
+            chunk.labels.squeeze(-1),
             k,
-            part.temperature.squeeze(-1),
+            chunk.temperature.squeeze(-1),
             top_k=top_k,
             compile=compile,
         )
-        found[index] = torch.cat([columns[0], *(c.unsqueeze(-1) for c in columns[1:])], -1)
-    found = found.view(*labels.shape, 5)
-    return Branches(found[..., :3], found[..., 3], found[..., 4])
+    shape = labels.shape
+    return Branches(scaled.view(*shape, 3), original.view(shape), entropy.view(shape))
 
 
 class _Head(NamedTuple):
@@ -118,8 +120,8 @@ class _Head(NamedTuple):
             dtype = torch.nn.functional.linear(hidden[:1], weight[:1]).dtype
         return cls(weight.to(dtype), None if bias is None else bias.to(dtype), softcap)
 
-    def parts(self, active: torch.Tensor) -> list[torch.Tensor]:
-        """Indices of the active rows, as many at a time as make the wanted number of logits."""
+    def chunks(self, active: torch.Tensor) -> list[torch.Tensor]:
+        """Indices of the active rows, as many at a time as make HEAD_ELEMENTS logits."""
         on_cpu = active.device.type == "cpu"
         elements = _CPU_HEAD_ELEMENTS if on_cpu else _GPU_HEAD_ELEMENTS
         count = max(1, elements // len(self.weight))
@@ -137,22 +139,21 @@ class _Head(NamedTuple):
 
 class _HeadTerms(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, rows, softcap, asked, compile):
+    def forward(ctx, hidden, weight, bias, softcap, rows, params):
         head = _Head.of(hidden, weight, bias, softcap)
         dtype = _log_probs.at_least_fp32(head.weight.dtype)
         terms = [
-            hidden.new_zeros(len(hidden), 1, dtype=dtype) if wanted else None
-            for wanted in (True, *asked[1:])
+            hidden.new_zeros(len(hidden), 1, dtype=dtype) if is_computed else None
+            for is_computed in params.computed()
         ]
-        for index in head.parts(rows.active):
+        for index in head.chunks(rows.active):
             logits = head.capped(head.product(hidden[index]))
-            parts = _log_probs.RowTerms.apply(logits, rows.at(index), asked, True, compile)
-            for term, found in zip(terms, parts):
+            chunk_terms = _log_probs.RowTerms.apply(logits, rows.at(index), params)
+            for term, chunk_term in zip(terms, chunk_terms):
                 if term is not None:
-                    term[index] = found
+                    term[index] = chunk_term
         ctx.save_for_backward(hidden, weight, bias)
-        ctx.rows, ctx.softcap, ctx.asked, ctx.compile = rows, softcap, asked, compile
-        ctx.dtype = head.weight.dtype
+        ctx.softcap, ctx.rows, ctx.params, ctx.dtype = softcap, rows, params, head.weight.dtype
         return tuple(terms)
 
     @staticmethod
@@ -161,7 +162,7 @@ class _HeadTerms(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors
         head = _Head.of(hidden, weight, bias, ctx.softcap, ctx.dtype)
         sum_dtype = _log_probs.at_least_fp32(weight.dtype)
-        of_hidden, of_weight, of_bias = (
+        grad_hidden, grad_weight, grad_bias = (
             torch.zeros_like(tensor, dtype=dtype) if needed else None
             for tensor, dtype, needed in (
                 (hidden, hidden.dtype, ctx.needs_input_grad[0]),
@@ -169,31 +170,32 @@ class _HeadTerms(torch.autograd.Function):
                 (bias, sum_dtype, ctx.needs_input_grad[2]),
             )
         )
-        given = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        used = torch.cat([gradients[i] for i in given], -1).any(-1, keepdim=True)
-        for index in head.parts(ctx.rows.active & used):
+        with_gradient = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        gradients = [gradients[i] for i in with_gradient]
+        has_gradient = torch.cat(gradients, -1).any(-1, keepdim=True)
+        for index in head.chunks(ctx.rows.active & has_gradient):
             inputs = hidden[index].to(ctx.dtype)
             product = head.product(inputs).requires_grad_()
             with torch.enable_grad():
                 terms = _log_probs.RowTerms.apply(
-                    head.capped(product), ctx.rows.at(index), ctx.asked, True, ctx.compile
+                    head.capped(product), ctx.rows.at(index), ctx.params
                 )
-            (gradient,) = torch.autograd.grad(
-                [terms[i] for i in given], product, [gradients[i][index] for i in given]
+            (grad_product,) = torch.autograd.grad(
+                [terms[i] for i in with_gradient], product, [g[index] for g in gradients]
             )
-            if of_hidden is not None:
-                of_hidden[index] = _hidden_gradient(gradient, head.weight).to(hidden.dtype)
-            if of_weight is not None:  # without a second tensor of its size
-                blocks = gradient.split(_WEIGHT_BLOCK, -1)
-                for total, columns in zip(of_weight.split(_WEIGHT_BLOCK), blocks):
+            if grad_hidden is not None:
+                grad_hidden[index] = _hidden_gradient(grad_product, head.weight).to(hidden.dtype)
+            if grad_weight is not None:  # without a second tensor of its size
+                blocks = grad_product.split(_WEIGHT_BLOCK, -1)
+                for total, columns in zip(grad_weight.split(_WEIGHT_BLOCK), blocks):
                     total += columns.t() @ inputs
-            if of_bias is not None:
-                of_bias += gradient.sum(0, dtype=of_bias.dtype)
+            if grad_bias is not None:
+                grad_bias += grad_product.sum(0, dtype=grad_bias.dtype)
         sums = (
             total if total is None else total.to(tensor.dtype)
-            for total, tensor in ((of_weight, weight), (of_bias, bias))
+            for total, tensor in ((grad_weight, weight), (grad_bias, bias))
         )
-        return of_hidden, *sums, None, None, None, None
+        return grad_hidden, *sums, None, None, None
 
 
 def _hidden_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

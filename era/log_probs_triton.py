@@ -62,7 +62,7 @@ def _sums(
     SQUARES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of a row: its largest logit, the N <= 3 sums of exp2(f d), d = z - max z, and the mean of d
+    """Writes a row's largest logit, its N <= 3 sums of exp2(f d), d = z - max z, and the mean of d
     under the first f.
 
     SQUARES: the factors are f, 2 f and f / 2, so that one exponential makes all.
@@ -83,15 +83,15 @@ def _sums(
             inside = start + offsets < vocabulary
             z = tl.load(LOGITS + row * stride + start + offsets, mask=inside, other=float("-inf"))
             z = z.to(tl.float32)
-            found = tl.max(z, 0)
-            if found > largest:  # of the n-th block with a probability of about 1 / n
+            block_largest = tl.max(z, 0)
+            if block_largest > largest:  # of the n-th block with a probability of about 1 / n
                 if largest > float("-inf"):
-                    shift, lost = _difference(largest, found)
+                    shift, lost = _difference(largest, block_largest)
                     moment = _power(high0, low0, shift, lost) * (moment + shift * s0)
                     s0 *= _power(high0, low0, shift, lost)
                     s1 *= _power(high1, low1, shift, lost)
                     s2 *= _power(high2, low2, shift, lost)
-                largest = found
+                largest = block_largest
             z = tl.where(z < _LOWEST, _LOWEST, z)  # tl.maximum would hide NaN
             d, lost = _difference(z, tl.where(largest > float("-inf"), largest, 0.0))
             if SQUARES:
@@ -127,8 +127,8 @@ def _write_gradient(
     ACTIVE,
     LARGEST,
     FACTORS,
-    COLUMNS,
-    BY_D,
+    COEFFICIENTS,
+    D_COEFFICIENT,
     AT_LABEL,
     out_stride,
     stride,
@@ -137,8 +137,10 @@ def _write_gradient(
     WITH_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a block of a row. At the label AT_LABEL; elsewhere the sum of exp2(f d) c over N <= 2
-    factors f, plus by_d d exp2(f d) for the first f. d = z - max z.
+    """Writes a block of a row's gradient, with d = z - max z.
+
+    At the label it is AT_LABEL, elsewhere the sum of coefficient_f exp2(f d) over N <= 2 factors f,
+    plus d_coefficient d exp2(f d) for the first f.
     """
     row = tl.program_id(0).to(tl.int64)
     offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -149,22 +151,24 @@ def _write_gradient(
         d = z.to(tl.float32) - tl.load(LARGEST + row)
         d = tl.where(d < _LOWEST, _LOWEST, d)
         w = tl.exp2(tl.load(FACTORS + row * N) * d)
-        gradient = w * tl.load(COLUMNS + row * N)
+        gradient = w * tl.load(COEFFICIENTS + row * N)
         if WITH_D:
-            gradient += w * d * tl.load(BY_D + row)
+            gradient += w * d * tl.load(D_COEFFICIENT + row)
         if N > 1:
             w = tl.exp2(tl.load(FACTORS + row * N + 1) * d)
-            gradient += w * tl.load(COLUMNS + row * N + 1)
+            gradient += w * tl.load(COEFFICIENTS + row * N + 1)
         gradient = tl.where(offsets == tl.load(LABELS + row), tl.load(AT_LABEL + row), gradient)
     tl.store(OUT + row * out_stride + offsets, gradient.to(OUT.dtype.element_ty), mask=inside)
 
 
 def sums(logits, active, factors, with_mean, squares) -> tuple[torch.Tensor, ...]:
-    """What log_probs._sums makes of the active rows.
+    """The largest logit, the sums and the mean that log_probs._sums returns, of the active rows.
 
     Args:
-        active: (rows, 1) bool.
+        logits: (rows, vocabulary) bf16, fp16 or fp32, contiguous along the vocabulary.
+        active: (rows, 1) bool; what is returned for other rows means nothing.
         factors: (rows, 1 to 3) fp64.
+        with_mean, squares: as in log_probs._sums; squares is for three factors alone.
     """
     n, count = factors.shape
     largest = torch.zeros((n, 1), device=logits.device)
@@ -192,13 +196,13 @@ def sums(logits, active, factors, with_mean, squares) -> tuple[torch.Tensor, ...
 
 
 def write_gradient(
-    result, logits, active, labels, at_label, largest, factors, columns, by_d
+    result, logits, active, labels, at_label, largest, factors, coefficients, d_coefficient
 ) -> None:
     """Writes into `result` what log_probs._write_gradient puts in the place of the logits.
 
     Args:
         result: the logits, or a tensor like them.
-        The others are those of log_probs._write_gradient, with 1 or 2 factors.
+        The others are those of log_probs.GradientRows, with 1 or 2 factors.
     """
     n, vocabulary = logits.shape
     _write_gradient[(n, triton.cdiv(vocabulary, BLOCK))](
@@ -208,14 +212,14 @@ def write_gradient(
         active.int(),
         largest,
         (factors.double() * math.log2(math.e)).float().contiguous(),
-        columns.contiguous(),
-        by_d,
+        coefficients.contiguous(),
+        d_coefficient,
         at_label,
         result.stride(0),
         logits.stride(0),
         vocabulary,
         N=factors.size(-1),
-        WITH_D=by_d is not None,
+        WITH_D=d_coefficient is not None,
         BLOCK=BLOCK,
         num_warps=_WARPS,
     )

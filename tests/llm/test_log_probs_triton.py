@@ -109,13 +109,18 @@ def test_infinite_and_missing_logits_stay_in_their_rows(interpreter):
 def test_a_label_of_another_part_of_the_vocabulary_is_in_no_column(kernels):
     logits, labels, _ = rows(4, 300, 3.0)
     labels[1:3] = -1
-    columns = [torch.randn(4, n) for n in (2, 1)]
-    factors, at_label = torch.tensor([[1.0, 2.0]]).expand(4, 2), torch.full((4, 1), 7.0)
-    largest = logits.amax(-1, keepdim=True) + torch.arange(4).unsqueeze(-1)  # that of another part
-    scalars = labels.unsqueeze(-1), at_label, largest, factors, *columns
+    gradient = log_probs.GradientRows(
+        active=torch.ones(4, 1, dtype=torch.bool),
+        labels=labels.unsqueeze(-1),
+        at_label=torch.full((4, 1), 7.0),
+        largest=logits.amax(-1, keepdim=True) + torch.arange(4).unsqueeze(-1),  # that of another shard
+        factors=torch.tensor([[1.0, 2.0]]).expand(4, 2),
+        coefficients=torch.randn(4, 2),
+        d_coefficient=torch.randn(4, 1),
+    )
     found, expected = torch.empty_like(logits), logits.clone()
-    kernels.write_gradient(found, logits, torch.ones(4, 1, dtype=torch.bool), *scalars)
-    log_probs._write_gradient(expected, torch.ones(4, 1, dtype=torch.bool), *scalars, False)
+    kernels.write_gradient(found, logits, *gradient)
+    log_probs._write_gradient(expected, *gradient, False)
     torch.testing.assert_close(found, expected)
     assert (found == 7).sum(-1).tolist() == [1, 0, 0, 1]
 
