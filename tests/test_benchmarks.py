@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import FASTTD3, TIMM
 
-from tools.bench import tables
+from tools.bench import measure
 
 # Module and arguments, its upstream, and the smallest sizes.
 BENCHES = {
@@ -41,21 +41,22 @@ def python(project_root):
 
 def test_ratios_are_paired_by_turn():
     """The machine is three times as slow in the second turn, and the arm takes twice its baseline's time in both."""
-    table = tables.ratios({"plain": [1.0, 3.0], "era": [2.0, 6.0]}, ratio="plain", other={"era": "era", "plain": "era"})
+    seconds = {"plain": [1.0, 3.0], "era": [2.0, 6.0]}
+    table = measure.ratios(seconds, ratio="plain", other={"era": "era", "plain": "era"})
     assert list(table.seconds) == [2, 4] and list(table.ratio) == [1, 2] and list(table.other) == [0.5, 1]
     assert list(table.ratio_p20) == list(table.ratio_p80) == [1, 2]
 
 
 def test_arms_take_turns_in_both_orders():
     order = []
-    found = tables.take_turns({arm: lambda arm=arm: order.append(arm) or arm for arm in "ab"}, 2)
+    found = measure.take_turns({arm: lambda arm=arm: order.append(arm) or arm for arm in "ab"}, 2)
     assert order == ["b", "a", "a", "b"] and found == {"a": ["a", "a"], "b": ["b", "b"]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone counts a process's memory at its peak")
 def test_the_memory_of_a_run_is_what_it_holds_beyond_what_was_held():
     held, size = torch.ones(2**24), 2**25
-    assert tables.cost(lambda: torch.ones(size))["mib"] == pytest.approx(128, abs=8) and held.all()
+    assert measure.cost(lambda: torch.ones(size))["mib"] == pytest.approx(128, abs=8) and held.all()
 
 
 def test_arms_that_cannot_run_are_left_out():
@@ -63,7 +64,7 @@ def test_arms_that_cannot_run_are_left_out():
         raise ImportError("no such package")
 
     arms = {"a": lambda: {"x": {"seconds": 1.0, "mib": 4.0}}, "b": lambda: {"x": {"seconds": 2.0, "mib": 1.0}}}
-    (table,) = tables.compare({**arms, "c": missing}, 2, ratio={"a": "a", "b": "a"}).values()
+    (table,) = measure.compare({**arms, "c": missing}, 2, ratio={"a": "a", "b": "a"}).values()
     assert list(table.index) == ["a", "b"] and list(table.ratio) == [1, 2] and list(table.mib_ratio) == [1, 0.25]
 
 
@@ -91,10 +92,10 @@ import torch
 from tools.bench import actor
 
 actor.prepare_0_4(sys.argv[1])
-args = types.SimpleNamespace(tokens=128, vocabulary=200, width=32, layers=1)
+args = types.SimpleNamespace(vocabulary=200, width=32, layers=1)
 
 def step(name):
-    bench, arm, seen = actor.Actor(args), actor.ARMS[name], []
+    bench, arm, seen = actor.Actor(128, args), actor.ARMS[name], []
     bench.optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in bench.model.parameters()]))
     bench.take_turn(arm, bench.prepare(arm))
     return torch.cat([g.flatten() for g in seen[0]])

@@ -13,15 +13,12 @@ functions are plain torch, and attention spans the pack: a little more work, the
 with its own baseline, turn by turn.
 """
 
-import contextlib
+import argparse
 import copy
-import io
 import math
 import os
 import sys
 import tempfile
-import types
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -31,24 +28,25 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 import torch
 import torch.distributed as dist
 
-from tools.bench import tables
+from tools.bench import measure
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 RESPONSES = 8
 ADVANTAGES = [1.5, -0.5, -0.5, -0.5] * 2  # a positive one in each of two mini-batches
 ERA = {"enable": True, "low": 99.0, "high": 100.0, "k": 2.0}  # nats: each response has too little entropy
-ARMS = tables.trainer_arms(
+ARMS = measure.trainer_arms(
     **{
         "2 mini-batches": {"ppo_mini_batch_size": RESPONSES // 2},
         "KL loss": {"use_kl_loss": True},
         "entropy bonus": {"entropy_coeff": 0.001},
         "fused kernels (torch)": {"use_fused_kernels": True},
     }
-) | {"ERA, top-k 20": tables.Arm("GRPO", {"top_k": 20})}
+) | {"ERA, top-k 20": measure.TrainerArm("GRPO", {"top_k": 20})}
 
 
-def build_model(args):
+def build_model(tokens, args):
+    """A Qwen2 of this width, with room for this many tokens."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     heads = max(1, args.width // 128)
@@ -59,7 +57,7 @@ def build_model(args):
         num_hidden_layers=args.layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        max_position_embeddings=args.tokens,
+        max_position_embeddings=tokens,
         tie_word_embeddings=False,
     )
     attention = "flash_attention_2" if DEVICE == "cuda" else "sdpa"
@@ -69,16 +67,16 @@ def build_model(args):
     return model
 
 
-def make_batch(args):
+def make_batch(tokens, vocabulary):
     """Full-length responses to prompts of a fifth of the length, as the paper's 2,048 + 8,192."""
-    length = args.tokens // RESPONSES
+    length = tokens // RESPONSES
     prompt = length // 5
-    tokens = torch.randint(args.vocabulary, (RESPONSES, length))
+    ids = torch.randint(vocabulary, (RESPONSES, length))
     batch = {
-        "input_ids": tokens,
-        "prompts": tokens[:, :prompt],
-        "responses": tokens[:, prompt:].clone(),
-        "attention_mask": torch.ones_like(tokens),
+        "input_ids": ids,
+        "prompts": ids[:, :prompt],
+        "responses": ids[:, prompt:].clone(),
+        "attention_mask": torch.ones_like(ids),
         "position_ids": torch.arange(length).repeat(RESPONSES, 1),
         "ref_log_prob": -4 * torch.rand(RESPONSES, length - prompt),
         "advantages": torch.tensor(ADVANTAGES).unsqueeze(-1).repeat(1, length - prompt),
@@ -87,6 +85,7 @@ def make_batch(args):
 
 
 def check(arm, metrics, norms):
+    """Assert that a turn has scaled what it should, and that it has trained."""
     arm.check_scaled([value for name, value in metrics.items() if name == "era/scaled_token_fraction"], share=0.25)
     assert all(0 < norm < math.inf for norm in norms), f"{arm}: gradient norms {norms}"
 
@@ -105,19 +104,19 @@ def with_fused_kernels(model):
 
 
 class Actor:
-    """v0.4.1's actor: one policy and one batch, for all arms. args: of `read_arguments`, with one number of tokens."""
+    """v0.4.1's actor: one policy and one batch of this many tokens, for all arms."""
 
-    def __init__(self, args):
-        self.tokens = args.tokens
+    def __init__(self, tokens, args):
+        self.tokens = tokens
         torch.manual_seed(0)
-        self.model = build_model(args)
+        self.model = build_model(tokens, args)
         self.fused_model = with_fused_kernels(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()  # AdamW's state is there before the first update is measured
         self.optimizer.zero_grad()
-        self.batch = make_batch(args)
+        self.batch = make_batch(tokens, args.vocabulary)
 
     def prepare(self, arm):
         """The arm's actor."""
@@ -132,7 +131,7 @@ class Actor:
             "use_fused_kernels": False,
             "use_torch_compile": DEVICE == "cuda",
             **({} if arm.era is None else {"era": ERA | arm.era}),
-            **arm.host,
+            **arm.settings,
         }
         file = Path(dp_actor.__file__).parents[2] / "trainer/config/ppo_trainer.yaml"
         config = OmegaConf.merge(OmegaConf.load(file).actor_rollout_ref.actor, config)
@@ -161,13 +160,13 @@ class Actor:
         def update():
             metrics.update(actor.update_policy(data))
 
-        costs = {"old_log_prob": tables.cost(old_log_prob, DEVICE), "update": tables.cost(update, DEVICE)}
+        costs = {"old_log_prob": measure.cost(old_log_prob, DEVICE), "update": measure.cost(update, DEVICE)}
         check(arm, metrics, metrics["actor/grad_norm"])
         return costs
 
 
 def prepare_0_4(checkout):
-    """Makes `import verl` the checkout, and its actor run on this machine, in a group of one process."""
+    """Make `import verl` the checkout, and its actor run on this machine, in a group of one process."""
     sys.path.insert(0, checkout)
     from tools.bench.stand_ins import install_memory_counters, install_padding_functions
 
@@ -183,17 +182,17 @@ def prepare_0_4(checkout):
 class Worker:
     """0.9's worker, and ERA's, with the same policy and batch; methods as `Actor`'s."""
 
-    def __init__(self, args):
+    def __init__(self, tokens, args):
         from verl.workers.engine_workers import TrainingWorker
 
         from era.verl.worker import EraTrainingWorker
 
         torch.manual_seed(0)
-        model, self.batch = build_model(args), make_batch(args)
+        model, self.batch = build_model(tokens, args), make_batch(tokens, args.vocabulary)
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             self.verls, self.eras = (
-                build_worker(worker, folder, args.tokens) for worker in (TrainingWorker, EraTrainingWorker)
+                build_worker(worker, folder, tokens) for worker in (TrainingWorker, EraTrainingWorker)
             )
 
     def prepare(self, arm):
@@ -202,8 +201,8 @@ class Worker:
 
         from era.verl.config import FSDPActorConfig as EraFSDPActorConfig
 
-        host = {key: value for key, value in arm.host.items() if key != "ppo_mini_batch_size"}
-        common = {"rollout_n": 1, "use_dynamic_bsz": True, **host}
+        settings = {key: value for key, value in arm.settings.items() if key != "ppo_mini_batch_size"}
+        common = {"rollout_n": 1, "use_dynamic_bsz": True, **settings}
         if arm.era is None:
             return self.verls, FSDPActorConfig(**common)
         return self.eras, EraFSDPActorConfig(era=ERA | arm.era, **common)
@@ -223,6 +222,7 @@ class Worker:
         return data
 
     def take_turn(self, arm, actor):
+        """The costs of both passes of one step of training."""
         from verl.utils import tensordict_utils as tu
         from verl.workers.utils.losses import ppo_loss
         from verl.workers.utils.padding import response_from_nested
@@ -232,16 +232,17 @@ class Worker:
         data, metrics = self._data(), {}
 
         def old_log_prob():
-            asked = data.copy()
-            tu.assign_non_tensor(asked, calculate_entropy=True, compute_loss=False)
-            found = worker.infer_batch(asked)
+            rows = data.copy()
+            tu.assign_non_tensor(rows, calculate_entropy=True, compute_loss=False)
+            inferred = worker.infer_batch(rows)
             for name, key in (("old_log_probs", "log_probs"), ("entropy", "entropy")):
-                data[name] = response_from_nested(found[key], data["response_mask"])
+                data[name] = response_from_nested(inferred[key], data["response_mask"])
 
         def update():
             metrics.update(tu.get(worker.train_mini_batch(data), "metrics"))
 
-        old_cost, mini_batch = tables.cost(old_log_prob), arm.host.get("ppo_mini_batch_size", RESPONSES)
+        costs = {"old_log_prob": measure.cost(old_log_prob)}
+        mini_batch = arm.settings.get("ppo_mini_batch_size", RESPONSES)
         tu.assign_non_tensor(
             data,
             calculate_entropy=config.entropy_coeff != 0,
@@ -250,12 +251,13 @@ class Worker:
             epochs=1,
             dataloader_kwargs={"shuffle": False},
         )
-        costs = {"old_log_prob": old_cost, "update": tables.cost(update)}
+        costs["update"] = measure.cost(update)
         check(arm, metrics, metrics["grad_norm"])
         return costs
 
 
 def build_worker(worker_class, folder, tokens):
+    """A worker of this class with the folder's model, for batches of this many tokens."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers import config as verl
 
@@ -280,6 +282,7 @@ def build_worker(worker_class, folder, tokens):
 
 
 def prepare_0_9():
+    """Make the installed verl run on this CPU, in a group of one process."""
     from demo.llm.verl_0_9 import cpu
 
     os.environ.update(cpu.ENVIRONMENT)
@@ -289,40 +292,42 @@ def prepare_0_9():
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl's worker reads these although the group exists
 
 
-def read_arguments():
-    gpu = DEVICE == "cuda"
-    parser = tables.parser(__doc__)
-    parser.add_argument("--checkout", help="of verl v0.4.1 with the ERA overlay; else verl 0.9 is measured")
-    help_ = f"multiples of {RESPONSES}, prompts included; several for several sizes"
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 30720] if gpu else [512], help=help_)
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--width", type=int, default=3584 if gpu else 128)
-    parser.add_argument("--layers", type=int, default=4 if gpu else 2)
-    args = parser.parse_args()
-    if any(tokens < 8 * RESPONSES or tokens % RESPONSES for tokens in args.tokens):
-        parser.error(f"--tokens: multiples of {RESPONSES}, at least {8 * RESPONSES}, are needed")
-    return args
+def number_of_tokens(text):
+    """The number in an argument of --tokens."""
+    tokens = int(text)
+    if tokens < 8 * RESPONSES or tokens % RESPONSES:
+        raise argparse.ArgumentTypeError(f"multiples of {RESPONSES}, at least {8 * RESPONSES}, are needed")
+    return tokens
 
 
-def main():
-    args = read_arguments()
-    warnings.filterwarnings("ignore")
-    written = tables.Tables(args.csv, DEVICE)
-    chosen = {name: arm for name, arm in ARMS.items() if args.checkout or "use_fused_kernels" not in arm.host}
-    baselines = {name: arm.baseline for name, arm in chosen.items()}
-    with contextlib.redirect_stdout(io.StringIO()):  # every actor of verl announces itself
-        prepare_0_4(args.checkout) if args.checkout else prepare_0_9()
+GPU = DEVICE == "cuda"
+ARGUMENTS = {
+    "--checkout": {"help": "of verl v0.4.1 with the ERA overlay; else verl 0.9 is measured"},
+    "--tokens": {
+        "type": number_of_tokens,
+        "nargs": "+",
+        "default": [8192, 16384, 30720] if GPU else [512],
+        "help": f"multiples of {RESPONSES}, prompts included; several for several sizes",
+    },
+    "--vocabulary": {"type": int, "default": 151_936},
+    "--width": {"type": int, "default": 3584 if GPU else 128},
+    "--layers": {"type": int, "default": 4 if GPU else 2},
+}
+
+
+def tables(args):
+    arms = {name: arm for name, arm in ARMS.items() if args.checkout or "use_fused_kernels" not in arm.settings}
+    baselines = {name: arm.baseline for name, arm in arms.items()}
+    prepare_0_4(args.checkout) if args.checkout else prepare_0_9()
     for tokens in args.tokens:
-        with contextlib.redirect_stdout(io.StringIO()):
-            bench = (Actor if args.checkout else Worker)(types.SimpleNamespace(**vars(args) | {"tokens": tokens}))
-            arms = {name: partial(bench.take_turn, arm, bench.prepare(arm)) for name, arm in chosen.items()}
-            found = tables.compare(arms, args.turns, ratio=baselines)
-        shape = {name: getattr(args, name) for name in ("vocabulary", "width", "layers", "turns")}
-        for pass_, table in found.items():
+        bench = (Actor if args.checkout else Worker)(tokens, args)
+        turns = {name: partial(bench.take_turn, arm, bench.prepare(arm)) for name, arm in arms.items()}
+        columns = {name: getattr(args, name) for name in ("vocabulary", "width", "layers")} | {"tokens": tokens}
+        for pass_, rows in measure.compare(turns, args.turns, ratio=baselines).items():
             title = f"{pass_}: {tokens:,} tokens x {args.vocabulary:,}, ratios to the arm's baseline"
-            shape |= {"pass": pass_, "tokens": tokens, "baseline": [baselines[arm] for arm in table.index]}
-            written.add(title, table, **shape)
+            baseline = [baselines[arm] for arm in rows.index]
+            yield title, rows, {"pass": pass_, "baseline": baseline, **columns}
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables, device=DEVICE)

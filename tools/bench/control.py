@@ -23,93 +23,99 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tools.bench import tables
+from tools.bench import measure
 
 
-class Host(NamedTuple):
-    """How a host's script trains. The first arm is the baseline, the second that of second_ratio.
+class Script(NamedTuple):
+    """A training script and its arms, of which the first is the baseline, and the second that of second_ratio.
 
     Attributes:
-        seconds: the column of train.csv that is the clock.
-        steps: how many a turn measures, between the first row and the last.
-        before: the steps before the first row. `steps_flag` gets the sum of both.
+        file: within the checkout.
+        seconds: the column of its log that is the clock.
+        flags: those of all arms, in one string.
+        steps_flag: the flag of the number of steps.
+        steps: how many a turn measures, between the first row of the log and the last.
+        steps_before: how many come before the first row.
+        arms: the flags of each arm.
     """
 
-    script: str
+    file: str
     seconds: str
-    arms: dict[str, list[str]]
     flags: str
     steps_flag: str
     steps: int
-    before: int
+    steps_before: int
+    arms: dict[str, str]
 
 
-ERA = ["--agent", "fastsac_era"]
-HOSTS = {
-    "fasttd3": Host(
-        "fast_td3/train.py",
-        "seconds",
-        {
-            "FastTD3": ["--agent", "fasttd3"],
-            "FastTD3 without delay": ["--agent", "fasttd3", "--policy_frequency", "1"],
-            "FastSAC-ERA": ERA,
-            "FastSAC-ERA, learned delta": [*ERA, "--era_learn_delta"],
-            "FastSAC-ERA, tanh": [*ERA, "--era_distribution", "tanh"],
-            "FastSAC-ERA, clipped": [*ERA, "--era_distribution", "clipped"],
-            "FastSAC-ERA, batch level": [*ERA, "--era_level", "batch"],
-        },
-        "--no_use_wandb --no_compile --no_cuda --env_name Gym-Humanoid-v5 --num_envs 4 --num_eval_envs 1 "
+SCRIPTS = {
+    "fasttd3": Script(
+        file="fast_td3/train.py",
+        seconds="seconds",
+        flags="--no_use_wandb --no_compile --no_cuda --env_name Gym-Humanoid-v5 --num_envs 4 --num_eval_envs 1 "
         "--batch_size 256 --buffer_size 1000 --num_updates 2 --eval_interval 0 --save_interval 0 "
         "--render_interval 0 --csv_path train.csv",
-        "--total_timesteps",
-        100,
-        101,
-    ),
-    "ppo": Host(
-        "5.PPO-continuous/PPO_continuous_main.py",
-        "cpu_seconds",
-        {
-            "parameter": [],
-            "head": ["--std", "head"],
-            "era": ["--std", "era"],
-            "eapo": ["--eapo_tau", "0.02", "--entropy_coef", "0"],
+        steps_flag="--total_timesteps",
+        steps=100,
+        steps_before=101,
+        arms={
+            "FastTD3": "--agent fasttd3",
+            "FastTD3 without delay": "--agent fasttd3 --policy_frequency 1",
+            "FastSAC-ERA": "--agent fastsac_era",
+            "FastSAC-ERA, learned delta": "--agent fastsac_era --era_learn_delta",
+            "FastSAC-ERA, tanh": "--agent fastsac_era --era_distribution tanh",
+            "FastSAC-ERA, clipped": "--agent fastsac_era --era_distribution clipped",
+            "FastSAC-ERA, batch level": "--agent fastsac_era --era_level batch",
         },
-        "--env HalfCheetah-v4 --csv_path train.csv",
-        "--max_train_steps",
-        15_000,
-        5_000,
     ),
+    "ppo": Script(
+        file="5.PPO-continuous/PPO_continuous_main.py",
+        seconds="cpu_seconds",
+        flags="--env HalfCheetah-v4 --csv_path train.csv",
+        steps_flag="--max_train_steps",
+        steps=15_000,
+        steps_before=5_000,
+        arms={
+            "parameter": "",
+            "head": "--std head",
+            "era": "--std era",
+            "eapo": "--eapo_tau 0.02 --entropy_coef 0",
+        },
+    ),
+}
+ARGUMENTS = {
+    "script": {"choices": SCRIPTS},
+    "--checkout": {"type": Path, "required": True, "help": "with the ERA overlay"},
+    "--arms": {"nargs": "+", "metavar": "ARM", "help": "beside the two baselines (default: all)"},
+    "--steps": {"type": int, "help": "of a turn: as many as lie between rows, or multiples of that"},
 }
 
 
-def take_turn(host: Host, checkout: Path, flags: list[str]) -> dict:
-    command = [sys.executable, str(checkout / host.script), *host.flags.split(), *flags]
+def take_turn(script: Script, checkout: Path, flags: list[str]) -> dict[str, measure.Cost]:
+    """Train once; the seconds of a step between the first row of the log and the last."""
+    command = [sys.executable, str(checkout / script.file), *script.flags.split(), *flags]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            sys.exit(f"{done.stdout}\nerror: {host.script} ended with exit code {done.returncode}; see above.")
-        rows = pd.read_csv(Path(folder) / "train.csv")[[host.seconds, "global_step"]]
+            sys.exit(f"{done.stdout}\nerror: {script.file} ended with exit code {done.returncode}; see above.")
+        rows = pd.read_csv(Path(folder) / "train.csv")[[script.seconds, "global_step"]]
     seconds, steps = rows.iloc[-1] - rows.iloc[0]
     return {"step": {"seconds": seconds / steps}}
 
 
-def main() -> None:
-    parser = tables.parser(__doc__, turns=3)
-    parser.add_argument("host", choices=HOSTS)
-    parser.add_argument("--checkout", type=Path, required=True, help="with the ERA overlay")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="beside the two baselines (default: all)")
-    parser.add_argument("--steps", type=int, help="of a turn: as many as lie between rows, or multiples of that")
-    args, flags = parser.parse_known_args()
-    host = HOSTS[args.host]
-    names = [name for number, name in enumerate(host.arms) if number < 2 or name in (args.arms or host.arms)]
-    steps = args.steps or host.steps
-    flags += [host.steps_flag, str(steps + host.before)]
-    arms = {name: partial(take_turn, host, args.checkout.resolve(), [*host.arms[name], *flags]) for name in names}
-    written = tables.Tables(args.csv)
-    table = tables.compare(arms, args.turns, warm_up=False, ratio=names[0], second_ratio=names[1])["step"]
-    title = f"{host.script}, {args.turns} turns of {steps} steps; {' '.join(flags)}"
-    written.add(title, table, host=args.host, steps=steps, turns=args.turns, flags=" ".join(flags))
+def tables(args):
+    script, checkout = SCRIPTS[args.script], args.checkout.resolve()
+    first, second, *more = script.arms
+    steps = args.steps or script.steps
+    flags = [*args.flags, script.steps_flag, str(steps + script.steps_before)]
+    arms = {
+        name: partial(take_turn, script, checkout, [*script.arms[name].split(), *flags])
+        for name in (first, second, *[name for name in more if name in (args.arms or more)])
+    }
+    rows = measure.compare(arms, args.turns, warm_up=False, ratio=first, second_ratio=second)["step"]
+    title = f"{script.file}, {args.turns} turns of {steps} steps; {' '.join(flags)}"
+    yield title, rows, {"script": args.script, "steps": steps, "flags": " ".join(flags)}
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables, turns=3, takes_flags=True)

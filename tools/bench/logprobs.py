@@ -10,16 +10,15 @@ compiles the entropy, so that is an arm too, and so are torch's own cross-entrop
 from their description. So is "the release's way": entropy under autograd, and rows of the logits rescaled in place
 through an index.
 
-OMP_NUM_THREADS sets the number of threads. Memory is the peak of the logits and what is made of them. On a GPU the last
-column is the share of the copy bandwidth: the logits are read once forward, and read and written once more backward.
+OMP_NUM_THREADS sets the number of threads. Memory is the peak of the logits and what is made of them. `copies` is the
+time in copies of the logits, each of which reads and writes them once: at full bandwidth, reading them once takes 0.5,
+and an update, which reads and writes them once more backward, 1.5.
 """
 
 import contextlib
 import functools
 import itertools
-import statistics
 import sys
-import warnings
 from functools import partial
 
 import torch
@@ -27,22 +26,28 @@ import torch.nn.functional as F
 
 from era import log_probs
 from era.log_probs_fused import fused_policy_terms
-from tools.bench import tables
+from tools.bench import measure
 
 K, ANY_K, TOP_K = 2.0, 1.7, 20  # ANY_K is not a power of 2: an exponential for each scale
 TEMPERATURE = 1.0  # upstream divides by it, whatever it is
 INDUCTOR = "inductor's kernels"
+COPY = "a copy of the logits"
 HEAD = "head and update, entropy bonus"  # on a GPU
-MOVES = {"old_log_prob": 1, "update": 3, "update, entropy bonus": 3, HEAD: 3}  # reads and writes of the logits
 WIDTH = 3584  # of the hidden states
 
 
 class Case:
-    """Eight responses, as ERA scales them: one of too little entropy, one of too much, both of positive advantage."""
+    """Logits of eight responses, of which ERA scales two: one of too little entropy, and one of too much.
 
-    def __init__(self, tokens, vocabulary, dtype, device):
+    Args:
+        tokens: of all responses.
+        vocabulary: of the labels.
+        columns: of the logits, where other processes have the rest of the vocabulary.
+    """
+
+    def __init__(self, tokens, vocabulary, dtype=torch.float32, device="cpu", columns=None):
         self.dtype, self.device = dtype, device
-        self.kept = torch.randn(8, tokens // 8, vocabulary, dtype=dtype, device=device).mul_(3)
+        self.kept = torch.randn(8, tokens // 8, columns or vocabulary, dtype=dtype, device=device).mul_(3)
         self.logits = torch.empty_like(self.kept)
         self.labels = torch.randint(vocabulary, self.kept.shape[:2], device=device)
 
@@ -54,27 +59,30 @@ class Case:
         return hidden.requires_grad_(), weight.requires_grad_()
 
     def scale(self, k):
+        """Each token's scale."""
         of_response = torch.tensor([k, 1, 1, 1, 1, 1, 1, 1 / k], device=self.device)
         return of_response[:, None].expand(self.labels.shape)
 
-    def take_turn(self, group, arm):
-        """Makes the arm's terms of the logits, and in an update their gradient."""
+    def take_turn(self, what, terms):
+        """What the terms of the logits cost, in an update with the gradient of their sum, which is kept as `total`."""
         self.logits.copy_(self.kept)
-        terms = ARMS[group][arm]
 
         def run():
-            if group == HEAD:
-                return sum(term.sum() for term in terms(self)).backward()
-            if group == "old_log_prob":
+            if what == "old_log_prob":
                 with torch.no_grad():
                     return terms(self, self.logits)
             logits = Model.apply(torch.zeros((), requires_grad=True), [self.logits.detach()])
-            sum(term.sum() for term in terms(self, logits)).backward()
+            total = sum(term.sum() for term in terms(self, logits))
+            total.backward()
+            self.total = total.detach()
 
-        with without_kernels() if arm.endswith(INDUCTOR) else contextlib.nullcontext():
-            cost = tables.cost(run, self.device)
+        cost = measure.cost(run, self.device)
         cost["mib"] += self.logits.nbytes / 2**20
-        return {group: cost}
+        return {what: cost}
+
+    def copy_logits(self, what):
+        """What a copy of the logits costs, under the name of what it is compared with."""
+        return {what: measure.cost(lambda: self.logits.copy_(self.kept), self.device)}
 
 
 @contextlib.contextmanager
@@ -90,7 +98,7 @@ def without_kernels():
 
 
 class Model(torch.autograd.Function):
-    """Replaces the model: its output is the logits, whose memory may be overwritten."""
+    """In place of a model: a function whose output is the logits, in memory that may be overwritten."""
 
     @staticmethod
     def forward(ctx, anchor, holder):
@@ -134,8 +142,8 @@ def liger(case, logits):
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
     logits.div_(TEMPERATURE)
-    found = LigerCrossEntropyFunction.apply(logits.flatten(0, 1), case.labels.flatten(), None, -100, 0.0, 0.0, "none")
-    return [-(found[0] if isinstance(found, tuple) else found)]
+    loss = LigerCrossEntropyFunction.apply(logits.flatten(0, 1), case.labels.flatten(), None, -100, 0.0, 0.0, "none")
+    return [-(loss[0] if isinstance(loss, tuple) else loss)]
 
 
 def trl(case, logits, entropy=False):
@@ -158,8 +166,8 @@ def branches(case, logits, k=K, compile=True):
     return log_probs.branch_log_probs(logits, case.labels, k, TEMPERATURE, compile=compile)
 
 
-def era(case, logits, k=K, **asked):
-    terms = log_probs.policy_terms(logits, case.labels, case.scale(k), TEMPERATURE, inplace_backward=True, **asked)
+def era(case, logits, **options):
+    terms = log_probs.policy_terms(logits, case.labels, case.scale(K), TEMPERATURE, inplace_backward=True, **options)
     return [term for term in terms if term is not None]
 
 
@@ -175,19 +183,19 @@ def release(case, logits):
     return [logprobs_from_logits(logits, case.labels)]
 
 
-def fused_head_of_verl(case):
+def fused_head_of_verl(case, _):
     from verl.utils.kernel.linear_cross_entropy import linear_cross_entropy
 
     hidden, weight = case.head
     return linear_cross_entropy(hidden.flatten(0, 1), weight, case.labels.flatten(), TEMPERATURE, "none")
 
 
-def head_and_logits(case):
+def head_and_logits(case, _):
     hidden, weight = case.head
     return era(case, hidden @ weight.t(), entropy=True)
 
 
-def fused_head(case):
+def fused_head(case, _):
     terms = fused_policy_terms(*case.head, case.labels, case.scale(K), TEMPERATURE, entropy=True)
     return [terms.scaled, terms.entropy]
 
@@ -229,38 +237,36 @@ ARMS = {  # of each group the first is the baseline
     },
 }
 ONLY_ON_A_GPU = ("flash-attn", "Liger", INDUCTOR)
+ARGUMENTS = {
+    "--checkout": {"required": True, "help": "of verl v0.4.1 with the ERA overlay"},
+    "--device": {"choices": ["cpu", "cuda"], "default": "cpu"},
+    "--tokens": {"type": int, "nargs": "+", "help": "at least 16; default: 512, on a GPU 8192 and 30720"},
+    "--vocabulary": {"type": int, "default": 151_936},
+    "--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]},
+}
 
 
-def measure(case, group, turns):
-    """A row for each arm: seconds, ratio to the first arm, MiB, and on a GPU the share of the copy bandwidth."""
-    names = [arm for arm in ARMS[group] if case.device == "cuda" or not any(words in arm for words in ONLY_ON_A_GPU)]
-    arms = {arm: partial(case.take_turn, group, arm) for arm in names}
-    table = tables.compare(arms, turns, ratio=names[0])[group]
-    if case.device == "cuda":
-        copies = [tables.cost(lambda: case.logits.copy_(case.kept), "cuda")["seconds"] for _ in range(turns)]
-        table["of_copy"] = MOVES[group] / 2 * statistics.median(copies) / table.seconds  # a copy reads and writes once
-    return table
+def arms_of(case, what):
+    """The arms that this device has, and a copy of the logits."""
+    arms = {}
+    for arm, terms in ARMS[what].items():
+        if case.device == "cuda" or not any(words in arm for words in ONLY_ON_A_GPU):
+            turn = partial(case.take_turn, what, terms)
+            arms[arm] = without_kernels()(turn) if arm.endswith(INDUCTOR) else turn
+    return arms | {COPY: partial(case.copy_logits, what)}
 
 
-def main():
-    parser = tables.parser(__doc__)
-    parser.add_argument("--checkout", required=True, help="of verl v0.4.1 with the ERA overlay")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--tokens", type=int, nargs="+", help="at least 16; default: 512, on a GPU 8192 and 30720")
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
-    args = parser.parse_args()
+def tables(args):
     sys.path.insert(0, args.checkout)
-    warnings.filterwarnings("ignore", message=".*pkg_resources")
-    written = tables.Tables(args.csv, args.device)
-    sizes = args.tokens or ([8192, 30720] if args.device == "cuda" else [512])
-    for tokens, dtype in itertools.product(sizes, args.dtypes):
+    gpu = args.device == "cuda"
+    for tokens, dtype in itertools.product(args.tokens or ([8192, 30720] if gpu else [512]), args.dtypes):
         case = Case(tokens, args.vocabulary, getattr(torch, dtype), args.device)
-        for group in [group for group in ARMS if args.device == "cuda" or group != HEAD]:
-            table = measure(case, group, args.turns)
-            shape = {"tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype, "turns": args.turns}
-            written.add(f"{group}: {tokens} x {args.vocabulary:,} {dtype}", table, group=group, **shape)
+        columns = {"tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype}
+        for what in [what for what in ARMS if gpu or what != HEAD]:
+            rows = measure.compare(arms_of(case, what), args.turns, ratio=next(iter(ARMS[what])), copies=COPY)[what]
+            title = f"{what}: {tokens} x {args.vocabulary:,} {dtype}"
+            yield title, rows, {"group": what, **columns}
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables)

@@ -22,38 +22,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from demo.llm.verl_0_9 import cpu
-from era.log_probs import policy_terms
-from tools.bench import tables
-from tools.bench.logprobs import TEMPERATURE, TOP_K, Model
-
-K = 2.0
-
-
-class Case:
-    """Eight responses, as ERA scales them: one of too little entropy, one of too much, both of positive advantage."""
-
-    def __init__(self, tokens: int, vocabulary: int):
-        of_response = torch.tensor([K, 1, 1, 1, 1, 1, 1, 1 / K])
-        self.scale = of_response.repeat_interleave(tokens // 8).unsqueeze(0)
-        self.labels = torch.randint(vocabulary, self.scale.shape)  # alike on all ranks
-        torch.manual_seed(dist.get_rank())
-        self.kept = torch.randn(*self.scale.shape, vocabulary // dist.get_world_size()).mul_(3)
-        self.logits, self.losses = torch.empty_like(self.kept), {}
-
-    def take_turn(self, group, arm):
-        """Makes the arm's terms of the logits and their gradient, and keeps their sum."""
-        self.logits.copy_(self.kept)
-        dist.barrier()
-
-        def run():
-            logits = Model.apply(torch.zeros((), requires_grad=True), [self.logits.detach()])
-            loss = sum(term.sum() for term in ARMS[group][arm](self, logits))
-            loss.backward()
-            self.losses[group, arm] = loss.item()
-
-        cost = tables.cost(run)
-        cost["mib"] += self.logits.nbytes / 2**20
-        return {group: cost}
+from tools.bench import measure
+from tools.bench.logprobs import TEMPERATURE, TOP_K, Case, K, era
 
 
 def verl(case, logits, entropy=False):
@@ -68,67 +38,75 @@ def verl(case, logits, entropy=False):
 def by_their_functions(case, logits, entropy=False):
     from verl.utils.megatron.tensor_parallel import vocab_parallel_log_probs_from_logits
 
-    scaled = logits * (case.scale / TEMPERATURE).unsqueeze(-1)
+    scaled = logits * (case.scale(K) / TEMPERATURE).unsqueeze(-1)
     return [vocab_parallel_log_probs_from_logits(scaled, case.labels), *verl(case, logits, entropy)]
 
 
-def era(case, logits, **asked):
-    terms = policy_terms(
-        logits, case.labels, case.scale, TEMPERATURE, group=dist.group.WORLD, inplace_backward=True, **asked
-    )
-    return [term for term in terms if term is not None]
+def era_in_parts(case, logits, **options):
+    return era(case, logits, group=dist.group.WORLD, **options)
 
 
-ARMS = {  # of each group the first is the baseline
-    "update": {"verl": verl, "ERA": era, f"ERA, top-k {TOP_K}": partial(era, top_k=TOP_K)},
-    "update, KL loss": {"verl": verl, "ERA by their functions": by_their_functions, "ERA": partial(era, original=True)},
-    "update, KL loss, entropy bonus": {
-        "verl": partial(verl, entropy=True),
-        "ERA by their functions": partial(by_their_functions, entropy=True),
-        "ERA": partial(era, original=True, entropy=True),
+BASELINE, THEIRS = "verl", "ERA by their functions"
+ARMS = {
+    "update": {BASELINE: verl, "ERA": era_in_parts, f"ERA, top-k {TOP_K}": partial(era_in_parts, top_k=TOP_K)},
+    "update, KL loss": {
+        BASELINE: verl,
+        THEIRS: by_their_functions,
+        "ERA": partial(era_in_parts, original=True),
     },
+    "update, KL loss, entropy bonus": {
+        BASELINE: partial(verl, entropy=True),
+        THEIRS: partial(by_their_functions, entropy=True),
+        "ERA": partial(era_in_parts, original=True, entropy=True),
+    },
+}
+ARGUMENTS = {
+    "--tensor-parallel": {"type": int, "nargs": "+", "default": [1, 2]},
+    "--tokens": {"type": int, "default": 256, "help": "a multiple of 8"},
+    "--vocabulary": {"type": int, "default": 151_936},
 }
 
 
 def process(rank: int, size: int, folder: str, tokens: int, vocabulary: int, turns: int) -> None:
+    """Measure all arms in one of `size` processes; the first writes WHAT.csv into the folder."""
     from megatron.core import parallel_state
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
-    torch.manual_seed(0)
-    case, found = Case(tokens, vocabulary), {}
-    for group in ARMS:
-        arms = {arm: partial(case.take_turn, group, arm) for arm in ARMS[group]}
-        found |= tables.compare(arms, turns, ratio="verl")
-        losses = [case.losses[group, arm] for arm in ("ERA by their functions", "ERA") if (group, arm) in case.losses]
-        assert all(abs(a - losses[0]) < 1e-4 * abs(a) for a in losses), f"the arms' terms differ: {losses}"
-    if rank == 0:
-        for group, table in found.items():
-            table.to_csv(f"{folder}/{group}.csv")
+    torch.manual_seed(rank)
+    case, totals = Case(tokens, vocabulary, columns=vocabulary // size), {}
+    dist.broadcast(case.labels, 0)
+
+    def take_turn(what, arm):
+        dist.barrier()
+        costs = case.take_turn(what, ARMS[what][arm])
+        totals[arm] = case.total.item()
+        return costs
+
+    for what in ARMS:
+        table = measure.compare({arm: partial(take_turn, what, arm) for arm in ARMS[what]}, turns, ratio=BASELINE)[what]
+        if THEIRS in ARMS[what]:
+            assert abs(totals["ERA"] - totals[THEIRS]) < 1e-4 * abs(totals[THEIRS]), f"the terms differ: {totals}"
+        if rank == 0:
+            table.to_csv(f"{folder}/{what}.csv")
     dist.barrier()
     os._exit(0)  # destroy_process_group sometimes hangs in gloo's teardown
 
 
-def main():
-    parser = tables.parser(__doc__)
-    parser.add_argument("--tensor-parallel", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--tokens", type=int, default=256, help="a multiple of 8")
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    args = parser.parse_args()
+def tables(args):
     os.environ.update(cpu.ENVIRONMENT, OMP_NUM_THREADS="1")
-    written = tables.Tables(args.csv)
     for size in args.tensor_parallel:
         with tempfile.TemporaryDirectory() as folder:
-            given = size, folder, args.tokens, args.vocabulary, args.turns
-            torch.multiprocessing.spawn(process, given, nprocs=size)
-            found = {group: pd.read_csv(f"{folder}/{group}.csv", index_col=0) for group in ARMS}
-        for group, table in found.items():
-            shape = {"tensor_parallel": size, "tokens": args.tokens, "vocabulary": args.vocabulary, "turns": args.turns}
-            title = f"{group}: {args.tokens} x {args.vocabulary:,} float32, tensor parallelism {size}"
-            written.add(title, table, group=group, **shape)
+            inputs = size, folder, args.tokens, args.vocabulary, args.turns
+            torch.multiprocessing.spawn(process, inputs, nprocs=size)
+            measured = {what: pd.read_csv(f"{folder}/{what}.csv", index_col=0) for what in ARMS}
+        columns = {"tensor_parallel": size, "tokens": args.tokens, "vocabulary": args.vocabulary}
+        for what, rows in measured.items():
+            title = f"{what}: {args.tokens} x {args.vocabulary:,} float32, tensor parallelism {size}"
+            yield title, rows, {"group": what, **columns}
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables)

@@ -4,10 +4,9 @@
 
     python -m tools.bench.plugins [--hosts sb3-ppo ...] [--turns 15] [--csv FILE]
 
-Two arms per host, with the host's default settings on a CPU: its own policy (SAC's also learns its entropy coefficient)
+Two arms per framework, with its default settings on a CPU: its own policy (SAC's also learns its entropy coefficient)
 and ERA's. The task is HalfCheetah-v5 in one environment. In rsl_rl it is 64 points that cost nothing, so that the ratio
-is the largest possible. `obac` has the agents of `make control-obac` with its settings. All arms of a host train in one
-process.
+is the largest possible. `obac` has the agents of `make control-obac` with its settings. All arms train in one process.
 
 A step's own noise hides the share of the activation: ln sigma from the head's output, and its gradient. So the
 activation is also measured alone, after each turn, for the calls that ERA's arm makes in a step; its ratio is to that
@@ -17,10 +16,7 @@ Times are CPU times of the process, all threads together: other processes on the
 times.
 """
 
-import contextlib
-import io
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +24,7 @@ from typing import NamedTuple
 import torch
 
 from era import continuous
-from tools.bench import tables
+from tools.bench import measure
 
 TASK = "HalfCheetah-v5"
 TARGET, LOW, HIGH = -0.3, -8.0, 0.0
@@ -41,7 +37,7 @@ OBAC = {
 }
 RATIO_TO = {**dict.fromkeys(OBAC, "baseline"), "activation": "era"}
 ITERATION = 24 * 64  # rsl_rl's steps between updates, of all its environments
-cost = partial(tables.cost, clock=time.process_time, memory=False)
+cost = partial(measure.cost, clock=time.process_time, memory=False)
 
 
 def sb3_ppo(arm):
@@ -71,7 +67,7 @@ def sbx_sac(arm):
 
 
 def learner(model):
-    """A function that goes on with the training."""
+    """A function that trains the model a number of steps more."""
     return lambda steps: model.learn(steps, reset_num_timesteps=False)
 
 
@@ -103,35 +99,46 @@ def rsl_rl_ppo(arm):
     return lambda steps: runner.learn(steps // ITERATION)
 
 
-class Host(NamedTuple):
-    """How a host trains.
+class Calls(NamedTuple):
+    """Calls of the activation in an environment step, of pre-activations of shape (rows, dimensions)."""
+
+    number: float
+    rows: int
+    dimensions: int
+    with_gradient: bool = False
+
+
+class Agent(NamedTuple):
+    """An agent of a framework.
 
     Attributes:
-        make: takes an arm's name and returns a function that trains `steps` more steps.
+        make: takes an arm's name and returns a function that trains a number of steps more.
         steps: environment steps of a turn, of all environments together.
-        calls: the activation's calls in a step: how many, with which (rows, dimensions), whether with a gradient.
+        calls: ERA's; without any, the activation is not measured alone.
+        arms: the names of the policies.
     """
 
-    make: Callable
+    make: Callable[[str], Callable[[int], object]]
     steps: int
-    calls: tuple[tuple[float, tuple[int, int], bool], ...] = ()
+    calls: tuple[Calls, ...] = ()
     arms: tuple[str, ...] = ("baseline", "era")
 
 
-HOSTS = {
-    "sb3-ppo": Host(sb3_ppo, 2048, ((1, (1, 6), False), (10 / 64, (64, 6), True))),  # 10 epochs, minibatches of 64
-    "sb3-sac": Host(sb3_sac, 100, ((1, (1, 6), False), (1, (256, 6), False), (1, (256, 6), True))),
-    "sbx-sac": Host(sbx_sac, 200),
-    "obac": Host(obac, 200, arms=tuple(OBAC)),
+AGENTS = {
+    # 10 epochs, minibatches of 64
+    "sb3-ppo": Agent(sb3_ppo, 2048, (Calls(1, 1, 6), Calls(10 / 64, 64, 6, True))),
+    "sb3-sac": Agent(sb3_sac, 100, (Calls(1, 1, 6), Calls(1, 256, 6), Calls(1, 256, 6, True))),
+    "sbx-sac": Agent(sbx_sac, 200),
+    "obac": Agent(obac, 200, arms=tuple(OBAC)),
     # 5 epochs of 4 minibatches of 384
-    "rsl-rl-ppo": Host(rsl_rl_ppo, 4 * ITERATION, ((1 / 64, (64, 12), False), (20 / ITERATION, (384, 12), True))),
+    "rsl-rl-ppo": Agent(rsl_rl_ppo, 4 * ITERATION, (Calls(1 / 64, 64, 12), Calls(20 / ITERATION, 384, 12, True))),
 }
 
 
 def seconds_of_calls(calls):
     """CPU seconds of these calls in an environment step."""
     total = 0.0
-    for number, shape, with_gradient in calls:
+    for number, *shape, with_gradient in calls:
         pre_std, weights = torch.randn(shape, requires_grad=with_gradient), torch.randn(shape)
 
         def run(pre_std=pre_std, weights=weights):
@@ -144,37 +151,33 @@ def seconds_of_calls(calls):
     return total
 
 
-def measure(host, turns):
-    """A row for each arm: CPU seconds per environment step, of the activation alone too."""
+def arms_of(agent):
+    """The arms that train, and the activation alone: CPU seconds of an environment step."""
 
     def take_turn(train):
-        return {"step": {"seconds": cost(lambda: train(host.steps))["seconds"] / host.steps}}
+        return {"step": {"seconds": cost(lambda: train(agent.steps))["seconds"] / agent.steps}}
 
     arms = {}
-    for arm in host.arms:
-        train = host.make(arm)
-        train(host.steps + 200)  # learning starts after 100 steps; then everything is allocated and compiled
+    for arm in agent.arms:
+        train = agent.make(arm)
+        train(agent.steps + 200)  # learning starts after 100 steps; then everything is allocated and compiled
         arms[arm] = partial(take_turn, train)
-    if host.calls:
-        arms["activation"] = lambda: {"step": {"seconds": seconds_of_calls(host.calls)}}
-    return tables.compare(arms, turns, warm_up=False, ratio=RATIO_TO)["step"]
+    if agent.calls:
+        arms["activation"] = lambda: {"step": {"seconds": seconds_of_calls(agent.calls)}}
+    return arms
 
 
-def main():
-    parser = tables.parser(__doc__, turns=15)
-    parser.add_argument("--hosts", nargs="+", choices=HOSTS, default=[*HOSTS])
-    args = parser.parse_args()
+def tables(args):
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    written = tables.Tables(args.csv)
     for name in args.hosts:
-        host = HOSTS[name]
-        with contextlib.redirect_stdout(io.StringIO()):
-            table = measure(host, args.turns)
-        title = f"{name}, {args.turns} turns of {host.steps} environment steps; the activation's ratio is to era"
-        ratio_to = [RATIO_TO[arm] for arm in table.index]
-        written.add(title, table, host=name, ratio_to=ratio_to, turns=args.turns, steps=host.steps)
+        steps = AGENTS[name].steps
+        rows = measure.compare(arms_of(AGENTS[name]), args.turns, warm_up=False, ratio=RATIO_TO)["step"]
+        title = f"{name}, {args.turns} turns of {steps} environment steps; the activation's ratio is to era"
+        ratio_to = [RATIO_TO[arm] for arm in rows.index]
+        yield title, rows, {"host": name, "ratio_to": ratio_to, "steps": steps}
 
+
+ARGUMENTS = {"--hosts": {"nargs": "+", "choices": AGENTS, "default": [*AGENTS]}}
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables, turns=15)

@@ -14,11 +14,9 @@ Every response of positive advantage is scaled, half of the tokens, which is ass
 baseline, turn by turn. CPU time is used because other processes change it less than wall time.
 """
 
-import contextlib
 import math
 import tempfile
 import time
-import warnings
 from functools import partial
 
 import torch
@@ -28,14 +26,15 @@ from trl import GRPOConfig, GRPOTrainer
 
 from demo.llm import models
 from era.trl import EraGRPOConfig, EraGRPOTrainer
-from tools.bench import tables
+from tools.bench import measure
 
 PROMPT, GROUP = "0123", 4
-ARMS = tables.trainer_arms(**{"2 iterations": {"num_iterations": 2}, "KL loss": {"beta": 0.1}})
-cost = partial(tables.cost, clock=time.process_time)
+ARMS = measure.trainer_arms(**{"2 iterations": {"num_iterations": 2}, "KL loss": {"beta": 0.1}})
+cost = partial(measure.cost, clock=time.process_time)
 
 
 def write_model(folder, args):
+    """Write a model of two layers that never ends a response."""
     torch.manual_seed(0)
     model = models.two_layer_qwen2(args.vocabulary, args.width, 4 * args.width, positions=args.tokens + len(PROMPT))
     model.generation_config.suppress_tokens = [models.EOS]  # all responses are of full length
@@ -59,7 +58,7 @@ def build(arm, folder, args, dtype):
         "use_cpu": True,
         "report_to": [],
         "disable_tqdm": True,
-        **arm.host,
+        **arm.settings,
     }
     trainer_class, config_class = (GRPOTrainer, GRPOConfig) if arm.era is None else (EraGRPOTrainer, EraGRPOConfig)
     if arm.era is not None:
@@ -79,6 +78,7 @@ def build(arm, folder, args, dtype):
 
 
 def take_turn(arm, trainer, rows):
+    """The costs of a step and of its passes, the first of which only some arms have."""
     batch = {}
     torch.manual_seed(0)
 
@@ -107,31 +107,28 @@ def take_turn(arm, trainer, rows):
     return costs
 
 
-def main():
-    parser = tables.parser(__doc__, turns=3)
-    parser.add_argument("--tokens", type=int, default=128, help="of all responses")
-    parser.add_argument("--responses", type=int, default=8, help=f"a multiple of {GROUP}")
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
-    args = parser.parse_args()
-    warnings.filterwarnings("ignore")
+ARGUMENTS = {
+    "--tokens": {"type": int, "default": 128, "help": "of all responses"},
+    "--responses": {"type": int, "default": 8, "help": f"a multiple of {GROUP}"},
+    "--vocabulary": {"type": int, "default": 151_936},
+    "--width": {"type": int, "default": 256},
+    "--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]},
+}
+
+
+def tables(args):
     transformers.logging.disable_progress_bar()
-    written, rows = tables.Tables(args.csv), [{"prompt": PROMPT} for _ in range(args.responses)]
+    rows = [{"prompt": PROMPT} for _ in range(args.responses)]
+    columns = {name: getattr(args, name) for name in ("tokens", "vocabulary", "width")}
+    baselines = {name: arm.baseline for name, arm in ARMS.items()}
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder, args)
         for dtype in args.dtypes:
-            with contextlib.redirect_stdout(None):
-                arms = {
-                    name: partial(take_turn, arm, build(arm, folder, args, dtype), rows) for name, arm in ARMS.items()
-                }
-                baselines = {name: arm.baseline for name, arm in ARMS.items()}
-                found = tables.compare(arms, args.turns, ratio=baselines)
-            for pass_, table in found.items():
+            arms = {name: partial(take_turn, arm, build(arm, folder, args, dtype), rows) for name, arm in ARMS.items()}
+            for pass_, table in measure.compare(arms, args.turns, ratio=baselines).items():
                 title = f"{pass_}, {dtype}: {args.tokens} tokens x {args.vocabulary:,}, ratios to the arm's baseline"
-                shape = {name: getattr(args, name) for name in ("tokens", "vocabulary", "width", "turns")}
-                written.add(title, table, **{"pass": f"{pass_} {dtype}"}, **shape)
+                yield title, table, {"pass": f"{pass_} {dtype}", **columns}
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables, turns=3)

@@ -23,7 +23,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from tools.bench import tables
+from tools.bench import measure
 
 PLAIN, LISTING, LOGGED = "cross-entropy", "the listing", "ERA, entropies logged"
 INVERSES = {"ERA, approx": "approx", "ERA, exact": "exact", LOGGED: "approx"}
@@ -31,6 +31,8 @@ TURN_SECONDS = 0.02  # a turn repeats what is shorter
 
 
 class Listing(nn.Module):
+    """The paper's code:image, with its unused maximum."""
+
     def __init__(self, num_classes, min_entropy):
         super().__init__()
         c_h, upper_bound = math.exp(min_entropy - 1), math.log(4.0) / 4.0
@@ -46,6 +48,7 @@ class Listing(nn.Module):
 
 
 def paper_min_entropy(num_classes):
+    """The paper's minimum in nats."""
     return 0.6 if num_classes == 10 else 1.2  # CIFAR-10, ImageNet
 
 
@@ -65,21 +68,21 @@ def loss_function(arm):
     return EntropyMeter(nn.CrossEntropyLoss()) if arm == LOGGED else F.cross_entropy
 
 
-def measure(steps, args):
+def compare(steps, args):
     """A row for each arm: seconds, and the ratios to plain and to the listing."""
 
     def repeated(step):
-        once = partial(tables.cost, step, args.device, memory=False)
+        once = partial(measure.cost, step, args.device, memory=False)
         once(repeats=2)  # compilation, the allocator, cuDNN's choice
         repeats = max(1, round(TURN_SECONDS / once(repeats=3)["seconds"]))
         return lambda: {"step": once(repeats=repeats)}
 
     arms = {arm: repeated(step) for arm, step in steps.items()}
-    return tables.compare(arms, args.turns, warm_up=False, ratio=PLAIN, listing_ratio=LISTING)["step"]
+    return measure.compare(arms, args.turns, warm_up=False, ratio=PLAIN, listing_ratio=LISTING)["step"]
 
 
 def measure_activation(args, batch, num_classes, mode):
-    """Between logits and cross-entropy, forward and backward."""
+    """The table of the activation alone, between logits and cross-entropy, forward and backward."""
     torch._dynamo.reset()  # otherwise the arms of all sizes reach the limit on recompilations of one function
     generator, steps = torch.Generator().manual_seed(0), {}
     logits = (3 * torch.randn(batch, num_classes, generator=generator)).to(args.device).requires_grad_()
@@ -92,11 +95,11 @@ def measure_activation(args, batch, num_classes, mode):
         if mode == "compiled" and arm != PLAIN:
             module = torch.compile(module, dynamic=False)
         steps[arm] = partial(step, module, loss_function(arm))
-    return measure(steps, args)
+    return compare(steps, args)
 
 
 def training_step(device, images, target, classifier, loss_fn):
-    """A function that takes a step."""
+    """A function that takes a step of training, of which none changes the classifier."""
     optimizer = torch.optim.SGD(classifier.parameters(), lr=0.0, momentum=0.9, nesterov=True)  # turns are alike
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
 
@@ -112,6 +115,7 @@ def training_step(device, images, target, classifier, loss_fn):
 
 
 def measure_model(args, name):
+    """The table of steps of a timm model, with the activation's share of each."""
     import timm
     from timm.layers.era import attach_era
 
@@ -128,39 +132,46 @@ def measure_model(args, name):
             attach_era(classifier, min_entropy, inverse=INVERSES[arm])
         classifier = classifier.to(args.device).train()
         steps[arm] = training_step(args.device, images, target, classifier, loss_function(arm))
-    table = measure(steps, args)
+    table = compare(steps, args)
     alone = measure_activation(args, args.batch, args.classes, "eager").seconds
     return table.assign(activation_share=(alone - alone[PLAIN]) / table.seconds[PLAIN])
 
 
-def main():
-    parser = tables.parser(__doc__, turns=15)
-    parser.add_argument("--checkout", required=True, help="of timm with the ERA overlay")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
-    help_ = "of the logits of the activation alone (default: 64x10 256x1000 64x21841)"
-    sizes = ["64x10", "256x1000", "64x21841"]
-    parser.add_argument("--sizes", nargs="*", default=sizes, metavar="BATCHxCLASSES", help=help_)
-    help_ = "of timm, whose steps are measured with their own image size (default: resnet50 test_resnet)"
-    parser.add_argument("--models", nargs="*", default=["resnet50", "test_resnet"], metavar="MODEL", help=help_)
-    parser.add_argument("--batch", type=int, help="images of a step (default: 8, on a GPU 64)")
-    parser.add_argument("--classes", type=int, default=1000, help="of the models, at least 10")
-    args = parser.parse_args()
+ARGUMENTS = {
+    "--checkout": {"required": True, "help": "of timm with the ERA overlay"},
+    "--device": {"choices": ["cpu", "cuda"], "default": "cpu"},
+    "--modes": {"nargs": "+", "choices": ["eager", "compiled"], "default": ["eager", "compiled"]},
+    "--sizes": {
+        "nargs": "*",
+        "default": ["64x10", "256x1000", "64x21841"],
+        "metavar": "BATCHxCLASSES",
+        "help": "of the logits of the activation alone (default: 64x10 256x1000 64x21841)",
+    },
+    "--models": {
+        "nargs": "*",
+        "default": ["resnet50", "test_resnet"],
+        "metavar": "MODEL",
+        "help": "of timm, whose steps are measured with their own image size (default: resnet50 test_resnet)",
+    },
+    "--batch": {"type": int, "help": "images of a step (default: 8, on a GPU 64)"},
+    "--classes": {"type": int, "default": 1000, "help": "of the models, at least 10"},
+}
+
+
+def tables(args):
     args.batch = args.batch or (64 if args.device == "cuda" else 8)
     sys.path.insert(0, args.checkout)
     import timm
 
     torch.backends.cudnn.benchmark = True  # as in train.py
-    written = tables.Tables(args.csv, args.device)
     planned = [("activation", *map(int, size.split("x")), mode) for size in args.sizes for mode in args.modes]
     planned += [(name, args.batch, args.classes, "eager") for name in args.models]
-    for what, *sizes in planned:
-        table = measure_activation(args, *sizes) if what == "activation" else measure_model(args, what)
-        batch, classes, mode = sizes
-        shape = {"what": what, "batch": batch, "classes": classes, "mode": mode}
+    for what, batch, classes, mode in planned:
+        rows = measure_activation(args, batch, classes, mode) if what == "activation" else measure_model(args, what)
         title = f"{what}, {batch} x {classes:,} logits, {mode}"
-        written.add(title, table, **shape, turns=args.turns, timm=timm.__version__)
+        columns = {"what": what, "batch": batch, "classes": classes, "mode": mode, "timm": timm.__version__}
+        yield title, rows, columns
 
 
 if __name__ == "__main__":
-    main()
+    measure.main(__doc__, ARGUMENTS, tables, turns=15)
