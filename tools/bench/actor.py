@@ -316,6 +316,7 @@ ARGUMENTS = {
 
 
 def tables(args):
+    """A table for each number of tokens and pass."""
     arms = {name: arm for name, arm in ARMS.items() if args.checkout or "use_fused_kernels" not in arm.settings}
     baselines = {name: arm.baseline for name, arm in arms.items()}
     prepare_0_4(args.checkout) if args.checkout else prepare_0_9()

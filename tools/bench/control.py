@@ -104,6 +104,7 @@ def take_turn(script: Script, checkout: Path, flags: list[str]) -> dict[str, mea
 
 
 def tables(args):
+    """The script's table."""
     script, checkout = SCRIPTS[args.script], args.checkout.resolve()
     first, second, *more = script.arms
     steps = args.steps or script.steps

@@ -257,6 +257,7 @@ def arms_of(case, what):
 
 
 def tables(args):
+    """A table for each number of tokens, dtype and group of arms."""
     sys.path.insert(0, args.checkout)
     gpu = args.device == "cuda"
     for tokens, dtype in itertools.product(args.tokens or ([8192, 30720] if gpu else [512]), args.dtypes):

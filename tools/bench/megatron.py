@@ -96,6 +96,7 @@ def process(rank: int, size: int, folder: str, tokens: int, vocabulary: int, tur
 
 
 def tables(args):
+    """A table for each number of processes and group of arms."""
     os.environ.update(cpu.ENVIRONMENT, OMP_NUM_THREADS="1")
     for size in args.tensor_parallel:
         with tempfile.TemporaryDirectory() as folder:

@@ -168,6 +168,7 @@ def arms_of(agent):
 
 
 def tables(args):
+    """A table for each agent."""
     torch.set_num_threads(1)
     for name in args.hosts:
         steps = AGENTS[name].steps

@@ -117,6 +117,7 @@ ARGUMENTS = {
 
 
 def tables(args):
+    """A table for each dtype and pass."""
     transformers.logging.disable_progress_bar()
     rows = [{"prompt": PROMPT} for _ in range(args.responses)]
     columns = {name: getattr(args, name) for name in ("tokens", "vocabulary", "width")}

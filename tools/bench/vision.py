@@ -159,6 +159,7 @@ ARGUMENTS = {
 
 
 def tables(args):
+    """A table for each size of the logits and mode, then one for each model."""
     args.batch = args.batch or (64 if args.device == "cuda" else 8)
     sys.path.insert(0, args.checkout)
     import timm
