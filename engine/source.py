@@ -99,7 +99,7 @@ class Cache:
             return self.package(git, version.sdist, None)
 
     def package(self, git: Git, sdist: Sdist, file: Path | None) -> Source:
-        """A source package as a commit; `given` is the user's own copy of it."""
+        """A source package as a commit; `file` is the user's own copy of it."""
         folder, ref = self.root / "archives" / sdist.sha256, f"refs/pins/sdist-{sdist.sha256}"
         kept = next((path for path in folder.glob("*.tar.gz") if sha256(path) == sdist.sha256), None)
         if file or not kept:

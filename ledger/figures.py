@@ -32,7 +32,9 @@ SETTINGS = {
 
 @dataclass
 class Panel:
-    """lines: by label, a table of mean, low and high. Its index is x: numbers, or names where points are drawn.
+    """One picture of a figure.
+
+    lines: by label, a table of mean, low and high. Its index is x: numbers, or names where points are drawn.
     curves: what these are of, where they are of single entries: folder, metric, and the step at which they end."""
 
     title: str
@@ -100,7 +102,7 @@ def _aggregate(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int)
 
 
 def _points(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) -> dict[str, pd.DataFrame]:
-    """A row that sweeps nothing, or less than the others, is one point, named after the row."""
+    """The points of a panel. A row that sweeps nothing, or less than the others, is one point, named after the row."""
     series: dict[str, dict] = {}
     for entry, metric in members:
         measured = judged.numbers.loc[(entry.id, metric)]
@@ -115,7 +117,7 @@ LINES = {"curves": _curves, "aggregate": _aggregate, "points": _points}
 
 
 def svg(panel: Panel) -> str:
-    """The legend stands below the plot, one label under the other, so that it hides no curve."""
+    """The panel as SVG. The legend stands below the plot, one label under the other, so that it hides no curve."""
     with matplotlib.rc_context(SETTINGS):
         names = list(dict.fromkeys(name for table in panel.lines.values() for name in table.index))
         has_names = isinstance(names[0], str)
@@ -134,7 +136,7 @@ def svg(panel: Panel) -> str:
 
 
 def _draw_points(axis, panel: Panel, names: list[str]) -> None:
-    """A name under the other, with the numbers to the right."""
+    """Draw one name under the other, with the numbers to the right."""
     for count, (label, table) in enumerate(panel.lines.items()):
         y = [names.index(name) + 0.5 * (count - (len(panel.lines) - 1) / 2) / len(panel.lines) for name in table.index]
         bars = np.nan_to_num([table["mean"] - table.low, table.high - table["mean"]])

@@ -27,7 +27,7 @@ DOMAINS = {"llm": "LLM", "vision": "vision", "control": "control"}
 
 
 def write(judged: Judged, out: Path) -> Path:
-    """Returns index.html."""
+    """Write the report's pages and pictures, and return index.html."""
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
@@ -122,8 +122,10 @@ def where_from(judged: Judged) -> str:
 
 
 def section(judged: Judged, place: Place, drawn: Sequence[tuple[Place, figures.Panel]], out: Path) -> dict:
-    """pictures: file and title of each panel; repeated: panels whose curves are all in another picture, which is not
-    drawn again, and where; tables: by panel; claims: those that have begun, with state and parts.
+    """What a template shows of a table or figure.
+
+    pictures: file and title of each panel; repeated: panels whose curves are all in another picture, which is not
+    drawn again, and where; tables: by panel; claims: those that have begun, with state and comparisons.
 
     Args:
         drawn: all panels of the report."""
@@ -193,7 +195,7 @@ def _difference(line) -> str:
 
 
 def with_interval(value: float, half: float) -> str:
-    """Both, with decimals for four significant digits of the larger one; a dash if the value is not known."""
+    """A value and its interval, with four significant digits of the larger one; a dash if the value is not known."""
     if math.isnan(value):
         return "–"
     size = max(abs(value), 0 if math.isnan(half) else half)

@@ -69,7 +69,7 @@ class Wanted:
 
 
 def wanted_of(paper: Paper) -> dict[tuple[bool, str], Wanted]:
-    """By is_evaluation and name of a Result."""
+    """What is read of the folders, by is_evaluation and name of a Result."""
     wanted_by_name: dict[tuple[bool, str], Wanted] = {}
     for entry in paper.entries.values():
         wanted = wanted_by_name.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
@@ -230,7 +230,7 @@ def why_not_used(result: Result, with_modified: bool) -> str:
 
 
 def run_json(file: Path) -> dict:
-    """Its fields that are read here must be what recipes/run_json.py writes: true is not the seed 1."""
+    """The record in a run.json. The fields in KINDS must be what recipes/run_json.py writes: true is not the seed 1."""
     info = loads(text_of(file))
     for name, kind in KINDS.items():
         if type(info.get(name)) not in (kind, type(None)):
@@ -317,7 +317,7 @@ def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int
 
 
 def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
-    """A line is {"step": 3, "data": {"actor/entropy": 0.31}}; NaN is null."""
+    """Read verl's metrics, in which a line is {"step": 3, "data": {"actor/entropy": 0.31}}; NaN is null."""
     times = "timing_s/old_log_prob"
     written: dict[str, dict[int, float | None]] = {}
     steps = set()
@@ -343,7 +343,7 @@ def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 
 
 def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
-    """Accuracies in percent, of benchmarks that are sampled as in the paper; pass@k as curves over k."""
+    """Read the accuracies, in percent, of benchmarks that are sampled as in the paper; pass@k as curves over k."""
     benchmarks, errors = loads(text)["benchmarks"], {}
     for name, benchmark in benchmarks.items():
         if not isinstance(benchmark.get("as_paper"), bool | None):
@@ -374,7 +374,7 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 
 
 def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
-    """A row for each epoch. Runs in the folder time/ are compared by their speed, which log.txt has."""
+    """Read timm's table of epochs. Runs in the folder time/ are compared by their speed, which log.txt has."""
     accuracies = {f"eval_{metric}": metric for metric in wanted.metrics}
     read_csv(result, text, "epoch", accuracies.keys(), first=1)
     for column in accuracies.keys() & result.curves.keys():
@@ -397,7 +397,7 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 
 
 def train_csv(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
-    """The file of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
+    """Read the table of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
     is_timed = result.name.startswith("time/")
     read_csv(result, text, "global_step", {*wanted.metrics, "seconds"} if is_timed else wanted.metrics)
     seconds = result.curves.get("seconds")

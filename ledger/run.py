@@ -71,9 +71,12 @@ def _trainings(paper: Paper, entry: Entry, seed: int | None, slurm: bool) -> Ite
 
 
 def _job(training: MakeTarget, variables: dict[str, str], seed: int | None) -> str:
-    """slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
+    """The shell command that submits a training.
+
+    slurm_ray.sbatch takes the run script and hydra's overrides as its arguments, and not ARGS. PYTHON is set here
     because make, which chooses the environment, does not run. A second stage waits until the first has ended, also at a
-    time limit; its own check refuses to start without the first one's last checkpoint."""
+    time limit; its own check refuses to start without the first one's last checkpoint.
+    """
     words = [*shlex.split(os.environ.get("ARGS", "")), *([] if seed is None else [SEED_OVERRIDE.format(seed)])]
     python = ROOT / ".venv/verl-gpu/bin/python"
     if (python.parent.parent / "installed").is_file() and not os.environ.get("PYTHON"):

@@ -33,7 +33,7 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
 
 
 def half_width_of_shares(percent: float, answers: float, runs: int) -> float:
-    """In points, of the difference between a share of `answers` answers and the mean of `runs` such shares."""
+    """Half the interval, in points, of a share of `answers` answers minus the mean of `runs` such shares."""
     share = percent / 100
     return 100 * float(stats.norm.ppf(0.975)) * math.sqrt(share * (1 - share) / answers * (1 + 1 / runs))
 

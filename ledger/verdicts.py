@@ -161,22 +161,22 @@ class Judged:
         return self._agreement(entry)
 
     def _state_by_claims(self, entry: Entry) -> str:
-        """The paper has no number for a curve, so a curve has the state of the claims (as a whole) that it is in."""
+        """The state of a curve, for which the paper has no number: that of the claims, as a whole, that it is in."""
         states = {self.claims[id][0] for id, claim in self.paper.claims.items() if entry.row in claim.rows}
         return next((state for state in (PARTIAL, NOT_REPRODUCED, REPRODUCED) if state in states), COMPLETE)
 
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _claim(self, claim: Claim) -> tuple[str, list[Comparison]]:
-        """Its state and parts. Only entries with numbers make parts; until all have numbers the claim is partial."""
+        """A claim's state and comparisons, of entries that have numbers; until all have them, the claim is partial."""
         entries = [entry for row in claim.rows for entry in self.paper.row(row)]
-        parts = list(TESTS[claim.test](self, claim))
-        passed = [part.passed for part in parts]
+        comparisons = list(TESTS[claim.test](self, claim))
+        passed = [comparison.passed for comparison in comparisons]
         if not any(entry.id in self.begun for entry in entries):
-            return NOT_RUN, parts
-        if not parts or None in passed or not all(map(self.is_whole, entries)):
-            return PARTIAL, parts
-        return REPRODUCED if all(passed) else NOT_REPRODUCED, parts
+            return NOT_RUN, comparisons
+        if not comparisons or None in passed or not all(map(self.is_whole, entries)):
+            return PARTIAL, comparisons
+        return REPRODUCED if all(passed) else NOT_REPRODUCED, comparisons
 
     def subjects(self, claim: Claim) -> list[tuple[Entry, str]]:
         """The claim's subjects, each with the metric that is tested."""
@@ -242,7 +242,7 @@ def _gain(entry: Entry, subject: dict, baseline: dict) -> dict:
 
 
 def _order(judged: Judged, claim: Claim) -> Iterator[Comparison]:
-    """higher and not_higher."""
+    """The tests higher and not_higher."""
     for one, other, ones, others in judged.pairs_of_values(claim):
         difference, half = welch(ones, others)
         words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, difference {difference:+.4g}"
@@ -298,7 +298,7 @@ def _overhead(judged: Judged, claim: Claim) -> Iterator[Comparison]:
 
 
 def _bounds(judged: Judged, claim: Claim) -> Iterator[Comparison]:
-    """at_least and within: each curve is tested by itself, and the worst one counts."""
+    """The tests at_least and within: each curve is tested by itself, and the worst one counts."""
     least = claim.low if claim.test == "within" else claim.value - claim.tolerance
     for entry, metric in judged.subjects(claim):
         late = [behind(curve, claim.after) for curve in judged.curves(entry, metric)]

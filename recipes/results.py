@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def last_values(run: Path) -> dict[str, float]:
-    """By column, the last value that a run has."""
+    """The last value that a run has of each of COLUMNS, by its title."""
     curves = run / "train.csv"
     rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else summary(run)
     return {

@@ -116,7 +116,7 @@ def write(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """{} without run.json, or with one that cannot be read."""
+    """The record in the folder; {} without run.json, or with one that cannot be read."""
     try:
         record = json.loads(text_of(folder / FILE))
     except (OSError, ValueError, RecursionError):
@@ -147,7 +147,7 @@ LONGEST_EPISODE = 1000  # steps; PPO ends with the episode in which it reaches i
 
 
 class _Fault(ValueError):
-    """Its message is the reason why a folder is not whole."""
+    """A folder is not whole; the message is the reason."""
 
 
 def why_not_whole(folder: Path, steps: int | None = None) -> str:
@@ -227,8 +227,10 @@ def _check_curves(file: Path, total: int, record: dict[str, Any]) -> None:
 
 @functools.cache
 def _plain_rows(width: int) -> re.Pattern:
-    """Rows of a step and numbers within the range of fp32, written plainly. Reading the report's thousands of files, it
-    takes half of the time that converting each number would."""
+    """A pattern of whole rows: a step, and numbers within the range of fp32, written plainly.
+
+    Reading the report's thousands of files, it takes half of the time that converting each number would.
+    """
     number = r"-?[0-9]{1,38}(?:\.[0-9]+)?(?:e-[0-9]+)?"
     return re.compile(rf"(?:[0-9]{{1,12}}(?:,{number}){{{width - 1}}}\n)*")
 
@@ -258,7 +260,7 @@ def _every(host: str, command: Any) -> int:
 
 
 def _check_verl(file: Path, total: int) -> None:
-    """The logger leaves a line that a kill has cut. Stage 2 begins behind stage 1's steps."""
+    """Check verl's metrics, whose logger leaves a line that a kill has cut. Stage 2 begins behind stage 1's steps."""
     steps = set()
     for line in text_of(file).splitlines():
         try:
@@ -275,7 +277,10 @@ def _check_verl(file: Path, total: int) -> None:
 
 
 def _check_steps(name: str, steps: list[int], usual: int, expected: int, total: int) -> None:
-    """usual: the most steps from one row to the next. expected: the least that the last row may have."""
+    """Raise _Fault if rows are missing between the steps, or at their end.
+
+    usual: the most steps from one row to the next. expected: the least that the last row may have.
+    """
     last = steps[-1] if steps else 0
     if last > total + LONGEST_EPISODE:
         raise _Fault(f"{name} has step {_short(last)}, and {total} were asked for")
@@ -348,7 +353,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """For a message: on one line, and not long."""
+    """A value as a message has it: on one line, and not long."""
     return ascii(str(value)[:60])[1:-1]
 
 
@@ -443,7 +448,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """How many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -458,7 +463,7 @@ def _first_cpu() -> dict[str, str]:
 
 
 def gpus() -> list[str]:
-    """Their names."""
+    """The names of this machine's NVIDIA GPUs."""
     names = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return [line.strip() for line in names.splitlines() if line.strip()]
 

@@ -112,7 +112,7 @@ def settings(off_policy: bool) -> dict[str, list[str]]:
 
 
 def overrides(method: str, setting: str, task: str) -> list[str]:
-    """What differs from the demo's GRPO."""
+    """Hydra's overrides for a method and its setting: what differs from the demo's GRPO."""
     chosen, value = METHODS[method], float(setting)
     rate = OFF_POLICY_RATE if chosen.off_policy else chain.TASKS[task].learning_rate
     h_resp, mean = (f"{value * entropy:.4f}" for entropy in START[task])

@@ -93,7 +93,7 @@ def sample(weights: Path, task: str) -> list[dict]:
 
 
 def train(arguments: argparse.Namespace) -> Path:
-    """The folder of the final weights."""
+    """Train the run, and return the folder of the final weights."""
     settings = config.Settings(arguments.task, arguments.seed, arguments.steps)
     start = start_model(arguments.task, arguments.seed)
     folder = Path("verl").resolve()

@@ -27,7 +27,7 @@ WELCH = partial(stats.ttest_ind, equal_var=False)
 
 
 def spread(values: pd.Series, digits: int) -> str:
-    """Mean (smallest to largest)."""
+    """A cell of a table: the mean, and in brackets the smallest and the largest value."""
     return f"{mean(values):.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
 
 
@@ -46,7 +46,7 @@ def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = s
 
 
 def chosen_and_fresh(numbers: pd.DataFrame, scores: pd.Series, settings: Mapping[str, Sequence[str]]) -> tuple:
-    """Of each method the setting that the rule chooses, and the numbers of its fresh runs."""
+    """The setting of each method that the rule chooses, and the numbers of its fresh runs."""
     chosen = choose(scores, settings)
     return chosen, {method: of(numbers, (method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
 
@@ -138,7 +138,7 @@ def llm_results_table(results: TaskResults) -> str:
 
 
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """By the name that marks their place in the page."""
+    """The tables of llm.md, by the names of their places in it."""
     tables = {"setpoints": setpoints_table(numbers)}
     for title, results in llm_results(numbers).items():
         tables[f"results {title.replace(', ', '-')}"] = llm_results_table(results)
@@ -287,19 +287,22 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
 
 
 def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """By the name that marks their place in the page."""
+    """The tables of trl.md, by the names of their places in it."""
     results = {f"results {task}": trl_results_table(numbers, task) for task in trl.TASKS}
     return {**results, "comparisons": trl_comparisons(numbers, TRL_COMPARED, TRL_MEASURES, 14)}
 
 
 def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """By the name that marks their place in the page."""
+    """The tables of trl-bound.md, by the names of their places in it."""
     results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
     return {**results, "comparisons": trl_comparisons(numbers, BOUND_COMPARED, BOUND_MEASURES, 39, BOUND_NAMES)}
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
-    """The names of the differences that remain. count: of all comparisons, those without a p-value included."""
+    """The names of the differences that remain after Holm's correction.
+
+    count: the number of all comparisons, those without a p-value included.
+    """
     left = []
     for name, p_value in sorted(p_values.items(), key=lambda item: item[1]):
         if not p_value <= level / (count - len(left)):
@@ -318,12 +321,12 @@ def name_of(arm: str) -> str:
 
 
 def vision_runs(numbers: pd.DataFrame) -> tuple[dict[str, str], dict[str, pd.DataFrame]]:
-    """Of each arm the chosen setting, and its fresh runs."""
+    """The chosen setting of each arm, and its fresh runs."""
     return chosen_and_fresh(numbers, vision.scores(numbers), vision.settings())
 
 
 def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """By the name that marks their place in the page."""
+    """The tables of vision.md, by the names of their places in it."""
     scores, (chosen, fresh) = vision.scores(numbers), vision_runs(numbers)
 
     def minus(arm: str, other: str, images: str) -> str:

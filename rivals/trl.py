@@ -41,7 +41,7 @@ BOUND = {"pairs": 1.2}  # of ERA in trl-bound.md, nats
 
 
 def name(method: str, setting: str) -> str:
-    """Of an arm, as the pages have it."""
+    """The name of an arm, as the pages have it."""
     return NAMES[method].format(setting)
 
 

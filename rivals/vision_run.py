@@ -97,7 +97,7 @@ def predict(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def train(method: str, value: float, seed: int, images: torch.Tensor, targets: torch.Tensor) -> nn.Module:
-    """The model after its last epoch."""
+    """Train a model by the method, and return it after its last epoch."""
     random_seed(seed)
     model = era.timm.create_model(MODEL, num_classes=CLASSES, era_min_entropy=value if method == "era" else None)
     loss_fn = LOSSES[method](value) if method in LOSSES else nn.CrossEntropyLoss()

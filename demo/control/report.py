@@ -21,8 +21,10 @@ STYLES = {
 
 
 def measures(curves: pandas.DataFrame) -> pandas.Series:
-    """Of one run, NaN for what its agent lacks: the return at the end; the policy's entropy, smallest and in the last
-    tenth; the smallest margin of the Gaussian's entropy above its target, H0 + delta; delta at the end.
+    """The measures of one run, NaN for what its agent lacks.
+
+    They are the return at the end; the policy's entropy, smallest and in the last tenth; the smallest margin of the
+    Gaussian's entropy above its target, H0 + delta; delta at the end.
     """
     entropies = curves["policy_entropy"].dropna()
     margins = curves["gaussian_entropy"] - curves["target_entropy"] - curves["delta"]

@@ -48,7 +48,7 @@ _AGENTS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """steps: of the environments, a multiple of LOG_INTERVAL."""
+    """What one run is trained with. steps: those of the environments, a multiple of LOG_INTERVAL."""
 
     arm: str
     seed: int
@@ -68,7 +68,7 @@ class Settings:
         return self.steps // LOG_INTERVAL
 
     def flags(self) -> list[str]:
-        """All but --csv_path."""
+        """The flags of train.py, all but --csv_path."""
         values = {
             **FLAGS,
             "seed": self.seed,

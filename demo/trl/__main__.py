@@ -42,13 +42,13 @@ def prepare(settings: Settings, label: str, folder: Path, length: int, show, *wo
 
 
 def no_validation(file: Path) -> str:
-    """ "" if this file of an arm has what the report shows."""
+    """What an arm's file lacks of what the report shows; "" if nothing."""
     measured = json.loads(file.read_text())
     return "" if all(isinstance(measured[name], float) for name in VALIDATED) else f"has no numbers in {file.name}"
 
 
 def no_weights(folder: Path) -> str:
-    """ "" if the warm-up's folder has all of its weights: a file that was cut short raises an error."""
+    """Why the warm-up's folder does not have all of its weights; "" if it does. One cut short raises an error."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt"):

@@ -39,7 +39,7 @@ class Task:
 
     @property
     def validation(self) -> list[Question]:
-        """16 of the questions."""
+        """The 16 questions that the final weights are asked."""
         return random.Random(0).sample(self.questions, VALIDATION_PROMPTS)
 
 

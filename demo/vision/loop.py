@@ -54,7 +54,7 @@ def train_epoch(model, images, loss_fn, optimizer) -> dict[str, float]:
 
 @torch.inference_mode()
 def predict(model, images) -> dict[str, numpy.ndarray]:
-    """raw, era: logits before and after ERA, (images, classes) fp32, equal without ERA; targets: (images,) int."""
+    """The logits before and after ERA of all images, raw and era, (images, classes) fp32; targets, (images,) int."""
     model.eval()
     batches = []
     with raw_logits(model) as activation:

@@ -18,7 +18,7 @@ EPOCHS_FILE = "epochs.csv"
 
 @dataclass(frozen=True)
 class Settings:
-    """min_entropy: H0 of ERA in nats, None for a baseline."""
+    """What one run is trained with. min_entropy: H0 of ERA in nats, None for a baseline."""
 
     min_entropy: float | None
     seed: int

@@ -24,7 +24,7 @@ def gymnasium_id(task: str) -> str:
 
 
 class ActionRepeat(gymnasium.Wrapper):
-    """Each action several times; rewards are added."""
+    """An environment that takes each action several times and adds the rewards."""
 
     def __init__(self, env: gymnasium.Env, times: int):
         super().__init__(env)
@@ -41,7 +41,7 @@ class ActionRepeat(gymnasium.Wrapper):
 
 
 class WithoutTermination(gymnasium.Wrapper):
-    """Episodes end at their limit of steps alone."""
+    """An environment whose episodes end at their limit of steps alone."""
 
     def step(self, action: np.ndarray):
         observation, reward, _, truncated, info = self.env.step(action)
@@ -49,7 +49,7 @@ class WithoutTermination(gymnasium.Wrapper):
 
 
 def make(task: str, action_repeat: int = 1, terminates: bool = True) -> gymnasium.Env:
-    """With observations as one vector and actions in [-1, 1].
+    """Make the task's environment, with observations as one vector and actions in [-1, 1].
 
     Raises:
         ImportError: a package is missing.

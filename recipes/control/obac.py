@@ -98,7 +98,8 @@ def update_offline(critics: Critics, observations, actions, next_observations, r
 
 
 class OBAC(SAC):
-    """
+    """sbx's SAC with OBAC's imitation of the best policy that the replay buffer shows.
+
     Args:
         expectile: tau.
         imitation_weight: lambda; with 0 the policy is SAC's.

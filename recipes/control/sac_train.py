@@ -93,7 +93,7 @@ def make_model(arguments: argparse.Namespace):
     from recipes.control.obac import OBAC
 
     class Policy(SACPolicy):
-        """AdamW for the critics, Adam for the actor: sbx has one optimizer for both."""
+        """sbx's policy with AdamW for the critics and Adam for the actor: sbx has one optimizer for both."""
 
         def build(self, key, lr_schedule, qf_learning_rate):
             key = super().build(key, lr_schedule, qf_learning_rate)
@@ -148,7 +148,7 @@ def policy_entropies(model, observations) -> dict[str, float]:
 
 
 def evaluation_return(model, env, episodes: int) -> float:
-    """Mean over episodes with tanh(mean) as the action."""
+    """The mean return over episodes in which tanh(mean) is the action."""
     total = 0.0
     for _ in range(episodes):
         observation, _ = env.reset()

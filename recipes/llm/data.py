@@ -76,7 +76,7 @@ ANSWER_FORMS: dict[str, Callable] = {
 
 
 def problem_and_answer(source: dict, pin: dict) -> tuple[str, str]:
-    """Both stripped; an empty answer where the source has none."""
+    """The problem and its answer, both stripped; an empty answer where the source has none."""
     answer = source[pin["answer"]]
     return source[pin["problem"]].strip(), ANSWER_FORMS[pin["answer_form"]](answer).strip() if answer else ""
 
@@ -95,7 +95,7 @@ def train_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def choice_row(name: str, index: int, question: str, options: list[str], right: int) -> dict:
-    """`right`: position of the right option, from 0."""
+    """A row for a question with options. right: the position of the right one, from 0."""
     lines = "\n".join(f"{chr(65 + i)}. {option.strip()}" for i, option in enumerate(options))
     prompt = f"{question.strip()}\n\n{lines}{CHOICE_AFTER}"
     return evaluation_row(name, index, prompt, chr(65 + right), len(options))
@@ -107,7 +107,7 @@ def arc_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
-    """The source has each answer in its own column; hashes of seed, question and column order them."""
+    """A row of GPQA, whose source has each answer in its own column; hashes of seed, question and column order them."""
 
     def place(column: str) -> str:
         return hashlib.sha256(f"{pin['option_seed']}\n{source['Question']}\n{column}".encode()).hexdigest()
@@ -118,7 +118,7 @@ def gpqa_row(source: dict, pin: dict, name: str, index: int) -> dict:
 
 
 def mmlu_pro_row(source: dict, pin: dict, name: str, index: int) -> dict:
-    """The letter counts, as in the authors' evaluation.
+    """A row of MMLU-Pro, where the letter counts, as in the authors' evaluation.
 
     A published revision has an answer_index that differs (question 3983).
     """

@@ -26,7 +26,7 @@ REVISIONS = {
 
 
 def download(name: str, folder: Path) -> None:
-    """The pinned revision in `folder`, each file as the hub describes it there.
+    """Download the pinned revision into `folder`, each file as the hub describes it there.
 
     Raises:
         ValueError: a file differs.
@@ -55,7 +55,7 @@ def digest(path: Path, sha256: bool) -> str:
 
 
 def link(original: Path, folder: Path) -> None:
-    """A folder of links to the files of `original`, beside it, whose config.json has more positions."""
+    """Make a folder of links to the files of `original`, beside it, whose config.json has more positions."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

@@ -101,7 +101,7 @@ def environment_problems(framework: str, unused: Collection[str] = ()) -> Iterat
 
 
 def ranks(config) -> tuple[int, int]:
-    """GPUs that share a sequence, and data-parallel ranks."""
+    """How many GPUs share a sequence, and how many data-parallel ranks there are."""
     actor = config.actor_rollout_ref.actor
     if actor.strategy == "megatron":
         shared = actor.megatron.context_parallel_size
@@ -113,7 +113,7 @@ def ranks(config) -> tuple[int, int]:
 
 
 def batch_problems(config) -> Iterator[str]:
-    """verl would train the rest of a batch as a smaller mini-batch, and round mini-batches down."""
+    """What is wrong with the batch sizes: verl would train a rest as a mini-batch, and round mini-batches down."""
     # The filter of recipe/dapo cuts what was generated to train_batch_size; without the filter all is trained on.
     filtered = config.algorithm.filter_groups.enable or not config.data.get("gen_batch_size")
     key = "train_batch_size" if filtered else "gen_batch_size"
@@ -129,7 +129,7 @@ def batch_problems(config) -> Iterator[str]:
 
 
 def length_problems(config) -> Iterator[str]:
-    """verl packs micro-batches up to a number of tokens, and stops at the first response that is longer."""
+    """What is wrong with the lengths: verl packs micro-batches up to some tokens, and stops at a longer response."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     budgets = {
         "actor.ppo_max_token_len_per_gpu": actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu,
@@ -158,7 +158,7 @@ def longest_sequence(config) -> int:
 
 
 def gpu_problems(nodes: int, wanted: int) -> Iterator[str]:
-    """Of a run that starts Ray by itself; on a cluster verl asks Ray."""
+    """What is wrong with the GPUs of a run that starts Ray by itself; on a cluster verl asks Ray."""
     if find_spec("torch"):
         import torch
 
@@ -306,7 +306,7 @@ def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
 
 
 def checkpoint_problems(config) -> Iterator[str]:
-    """verl would start from scratch without the checkpoint that is to be resumed, or resume another run's."""
+    """What is wrong with the checkpoint to resume: verl would start anew without it, or resume another run's."""
     trainer, tracker = config.trainer, Path(config.trainer.default_local_dir) / TRACKER
     last = trainer.total_training_steps
     if last is not None and (not isinstance(last, int) or last < 1):
@@ -463,7 +463,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def checked_config(config_dir: str, overrides: list[str], lacks: list[str]):
-    """The run's whole configuration, None if there is none; what it lacks is appended to `found`."""
+    """The run's whole configuration, None if there is none; what it lacks is appended to `lacks`."""
     try:
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException

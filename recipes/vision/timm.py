@@ -94,7 +94,7 @@ class Timm(TrainingScript):
         return runs
 
     def base_command(self) -> tuple[bool, list[str]]:
-        """Whether with augmentation, and the printed command with GPUS and DATA_DIR."""
+        """Whether the runs are with augmentation, and the printed command with GPUS and DATA_DIR."""
         aug, chosen = self.experiment.aug, self.options.augmentation
         if aug is not None and chosen is not None:
             raise Refused(f"AUG={chosen}: the paper says whether {self.name} is with augmentation.")

@@ -172,7 +172,7 @@ def examples(checkout: Path) -> str:
 
 
 def part(name: str, label: str, rows: list[dict]) -> str:
-    """Of a pinned version the table, and what failed or was not tried, each reason once with its releases."""
+    """The table of a pinned version, and what failed or was not tried, each reason once with its releases."""
     patches = sorted(file.name for file in (ROOT / "patches" / name / label).glob("*.patch"))
     lines, reasons = [], {}
     for row in rows:
@@ -189,7 +189,7 @@ def part(name: str, label: str, rows: list[dict]) -> str:
 
 
 def in_words(started: list[dict]) -> str:
-    """Such as `trains: train.py; starts: validate.py`."""
+    """The outcomes in words, such as `trains: train.py; starts: validate.py`."""
     seen = {word: [item["what"] for item in started if item["outcome"] == word] for word in (FAILS, TRAINS, STARTS)}
     words = "; ".join(f"{word}: {', '.join(what)}" for word, what in seen.items() if what)
     return words or (NOT_TRIED if started else "")

@@ -27,7 +27,10 @@ PROBES = []
 
 
 class Probe(NamedTuple):
-    """success: the outcome unless `run`, called with the tree, raises. files: must mention ERA; none for a plug-in."""
+    """What is tried on a release.
+
+    success: the outcome unless `run`, called with the tree, raises. files: must mention ERA; none for a plug-in.
+    """
 
     upstream: str
     what: str
@@ -69,7 +72,7 @@ def run(script: Path, *arguments: str) -> None:
 
 
 def update(script: str, **settings) -> None:
-    """A policy update in fp64 by a script of the tests."""
+    """Make a policy update in fp64 by a script of the tests."""
     import numpy as np
     import torch
     from update_cases import BASE, ERA
@@ -139,7 +142,7 @@ def check_floor(model, classifier, images) -> None:
 
 
 def check_classifier(model) -> None:
-    """A training step, and the floor."""
+    """Check a training step of a classifier, and its floor."""
     import torch
 
     images = torch.randn(4, 3, 64, 64)
@@ -207,7 +210,7 @@ def fasttd3_train(tree):
 
 @probe("fasttd3", "load_policy", STARTS, *FASTTD3, "fast_td3/fast_td3_deploy.py")
 def fasttd3_deploy(tree):
-    """The policy of the run before this."""
+    """Load the policy of the run before this one and let it act."""
     import torch
     from fast_td3 import load_policy
 

@@ -53,7 +53,7 @@ def register_platform():
 
     @PlatformRegistry.register(platform="cpu")
     class CpuPlatform(PlatformCUDA):
-        """Ray is asked for a GPU, as with CUDA, and does not check that the GPU exists."""
+        """A CPU as verl's platform: Ray is asked for a GPU, as with CUDA, and does not check that the GPU exists."""
 
         device_name = vendor_name = "cpu"
         device_module = DEVICE
@@ -82,7 +82,7 @@ def register_platform():
 
 
 def install_stand_ins():
-    """FSDP would send module states through a GPU, gloo has no mean, verl would move models to the device "cpu:cpu"."""
+    """Replace what needs a GPU: FSDP sends module states through it, gloo has no mean, verl says "cpu:cpu"."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from verl.workers import engine_workers
     from verl.workers.engine.fsdp import transformer_impl

@@ -50,7 +50,7 @@ class Sampler:
         self.trainer = trainer
 
     def generate_sequences(self, batch):
-        """batch: rows of the dataset, each with a `uid`. Returns when the answers are in the TransferQueue."""
+        """Sample answers to the rows of a batch, each with a `uid`, score them and put them into the TransferQueue."""
         import transfer_queue as tq
         from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
