@@ -17,7 +17,7 @@ CHANGED = {
 }
 MOST_LINES = {"verl": 80, "timm": 60, "fasttd3": 80, "tdmpc2": 60}
 VERSIONS = [path for name in MOST_LINES for path in sorted((ROOT / "patches" / name).iterdir())]
-ACTIVATIONS = ("era/discrete.py", "era/continuous.py", "era/language.py")
+ACTIVATIONS = ("era/discrete_activation.py", "era/continuous.py", "era/language.py")
 upstreams = pytest.mark.parametrize("upstream", MOST_LINES)
 
 

@@ -30,7 +30,9 @@ def annotations(tree):
             )
 
 
-@pytest.mark.parametrize("name", ["log_probs_fused", "log_probs", "language", "discrete", "continuous", "trl"])
+@pytest.mark.parametrize(
+    "name", ["log_probs_fused", "log_probs", "language", "discrete", "discrete_activation", "continuous", "trl"]
+)
 def test_a_type_checker_finds_each_class_in_an_annotation(name, project_root):
     tree = ast.parse((project_root / f"era/{name}.py").read_text())
     named = {one.id for found in annotations(tree) for one in ast.walk(found) if isinstance(one, ast.Name)}

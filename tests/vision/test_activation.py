@@ -1,4 +1,4 @@
-"""The activation of era/discrete.py against the paper's equation and listing."""
+"""The activation of era/discrete_activation.py against the paper's equation and listing."""
 
 import io
 import itertools
