@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import LARGEST_NUMBER, complete_lines, text_of, why_not_whole
+from recipes.run_json import LARGEST_NUMBER, SET_ASIDE, complete_lines, text_of, why_not_whole
 from recipes.run_json import read as read_record
 
 APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
-SET_ASIDE = "interrupted-"  # begins the names of the folders in which a launcher keeps what an earlier start has left
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 # In run.json.

@@ -221,10 +221,10 @@ def run_script(script: TrainingScript, run: Run, lock: int, stop: threading.Even
 
 def set_aside(folder: Path) -> None:
     """Move what an interrupted run has left into interrupted-<n>/ of its folder."""
-    left = [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith("interrupted-")]
+    left = [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(run_json.SET_ASIDE)]
     if left:
-        numbers = [int(path.name[12:]) for path in folder.glob("interrupted-*") if path.name[12:].isdecimal()]
-        aside = folder / f"interrupted-{1 + max(numbers, default=0)}"
+        ends = [path.name.removeprefix(run_json.SET_ASIDE) for path in folder.glob(f"{run_json.SET_ASIDE}*")]
+        aside = folder / f"{run_json.SET_ASIDE}{1 + max(map(int, filter(str.isdecimal, ends)), default=0)}"
         aside.mkdir()
         for path in left:
             path.rename(aside / path.name)

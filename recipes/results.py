@@ -47,7 +47,7 @@ def lines(output: Path) -> list[str]:
         reason = run_json.why_not_whole(run)
         if not reason:
             groups.setdefault(name.rpartition("-seed")[0], []).append(last_values(run))
-        elif not run.name.startswith("interrupted-"):
+        elif not run.name.startswith(run_json.SET_ASIDE):
             unfinished.append(f"not whole: {name}: {reason}" if record.get("finished") else f"not finished: {name}")
     table = []
     for group, runs in groups.items():

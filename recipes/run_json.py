@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "run.json"
+SET_ASIDE = "interrupted-"  # begins the names of the folders for what an interrupted start of a run has left
 VARIABLE = "ERA_RUN"
 TRAINS = ("era", "overlays", "patches", "recipes", "demo", "rivals", "upstreams.json")
 THREADS = ("OMP_", "MKL_", "OPENBLAS_", "BLIS_", "KMP_", "GOMP_", "ATEN_", "XLA_FLAGS")

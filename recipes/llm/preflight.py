@@ -22,13 +22,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if __package__ == "recipe.era":
+IS_PATCHED_CHECKOUT = __package__ == "recipe.era"  # and not verl 0.9
+if IS_PATCHED_CHECKOUT:
     from recipe.era import check_gpu_environment, run_json
 else:
     from recipes import run_json
     from requirements import check_gpu_environment
 
-IS_PATCHED_CHECKOUT = __package__ == "recipe.era"  # and not verl 0.9
 TRACKER = "latest_checkpointed_iteration.txt"
 FINISHED = 3  # the exit code
 

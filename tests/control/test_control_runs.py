@@ -63,7 +63,8 @@ def test_a_short_grid_of_ppo_comes_to_its_end(patched_ppo, tmp_path):
     result = launch(tmp_path, "-m", "recipes.control", "ppo", *TINY, "600", AGENT="ppo ppo_era", **given)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count(" finished, return ") == 2 and len(results.lines(tmp_path)) == 2
-    assert record(tmp_path / "Hopper-v4-ppo-seed1")["finished"] is True
+    finished = record(tmp_path / "Hopper-v4-ppo-seed1")
+    assert finished["finished"] is True and finished["entry"] == "Hopper-v4-ppo"
 
 
 @pytest.mark.grid

@@ -24,10 +24,11 @@ from typing import NamedTuple
 import torch
 
 from era import continuous
+from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN, PPO_TARGET
 from tools.bench import measure
 
 TASK = "HalfCheetah-v5"
-TARGET, LOW, HIGH = -0.3, -8.0, 0.0
+TARGET, LOW, HIGH = PPO_TARGET, LOG_STD_MIN, LOG_STD_MAX
 OBAC = {
     "baseline": "",
     "era": "--era",
