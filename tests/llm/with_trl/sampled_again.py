@@ -88,6 +88,10 @@ def problems(trainer, start, seen, asked):
     if max(rounds) == 1:
         found.append("no batch was sampled again")
     together = [sum(batches, []) for batches in zip(*asked)]
+    starts = range(0, len(together[0]), args.num_generations)
+    groups = (batch[start : start + args.num_generations] for batch in together for start in starts)
+    if any(len({prompt for prompt, _, _ in group}) > 1 for group in groups):
+        found.append("a group has several prompts")
     each = args.steps_per_generation
     for step, number in enumerate(rounds):
         batches = [one for of_rank in seen for one in of_rank[step * each : (step + 1) * each]]
