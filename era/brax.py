@@ -70,7 +70,7 @@ class EraTanhDistribution(distribution.NormalTanhDistribution):
 def with_settings_of(make: Callable) -> Callable[[Callable], Callable]:
     """Shows make's settings in the signature, which brax's checkpoints save and call again."""
 
-    def decorate(factory: Callable) -> Callable:
+    def decorate(factory: Any) -> Callable:
         own = dict(inspect.signature(factory).parameters)
         del own["settings"]
         of_brax = [
@@ -107,12 +107,12 @@ def with_era(
     make: Callable, sizes: tuple, bounds: tuple[float, float, float], settings: dict[str, Any]
 ) -> Any:
     """The networks of brax's factory make, with ERA's distribution."""
-    found = [name for name in WITHOUT_ERA if name in settings]
-    if found:
+    without_era = [name for name in WITHOUT_ERA if name in settings]
+    if without_era:
         raise TypeError(
-            f"{', '.join(found)}: of a policy of brax without ERA. Leave it out: with ERA it does "
-            "nothing. If a checkpoint asks for it, the checkpoint was trained without ERA: load it "
-            "with brax's own network_factory."
+            f"{', '.join(without_era)}: of a policy of brax without ERA. Leave it out: with ERA it "
+            "does nothing. If a checkpoint asks for it, the checkpoint was trained without ERA: "
+            "load it with brax's own network_factory."
         )
     head = EraTanhDistribution(sizes[1], *bounds)
     made = make(*sizes, **settings)

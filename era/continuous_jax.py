@@ -112,6 +112,10 @@ class BoundedGaussian:
         """tanh(mean), the action without noise, (..., D)."""
         return self.loc
 
+    def entropy(self, seed: jax.Array) -> jax.Array:
+        """The policy's entropy or an unbiased estimate of it, (...), in nats."""
+        raise NotImplementedError
+
     def gaussian_log_density(self, value: jax.Array) -> jax.Array:
         standardised = (value - self.loc) / jnp.exp(self.log_std)
         return -0.5 * jnp.square(standardised) - self.log_std - LOG_SQRT_2PI

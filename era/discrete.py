@@ -99,9 +99,11 @@ def attach_era(
             f"A part of this {name} already has ERA, so attaching it again would apply it twice. "
             f"Build the {name} from a model without ERA. Nothing was attached."
         )
-    model.era = EntropyRegularizingActivation(model.num_classes, min_entropy, tau, inverse)
+    num_classes: Any = model.num_classes
+    model.era = EntropyRegularizingActivation(num_classes, min_entropy, tau, inverse)
     if not hasattr(type(model), "without_era"):
-        model.__class__ = _with_era(type(model))
+        cls: Any = type(model)  # mypy takes no class for hashable
+        model.__class__ = _with_era(cls)
     saved = getattr(model, "pretrained_cfg", None)
     if isinstance(saved, dict):
         saved.update({f"era_{name}": getattr(model.era, name) for name in SETTING})
@@ -121,7 +123,7 @@ def carry_era(model: nn.Module, made: nn.Module) -> nn.Module:
     era = find_era(model)
     if era is not None:
         del model.era
-        made.num_classes = era.num_classes
+        made.num_classes = era.num_classes  # type: ignore[assignment]  # no tensor, no module
         attach_era(made, era.min_entropy, era.tau, era.inverse)
     return made
 
@@ -212,7 +214,7 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
 
 
 @functools.cache
-def _with_era(cls: type) -> type:
+def _with_era(cls: Any) -> type:
     """The subclass of a classifier's class whose forward ends with ERA; its name is the class's."""
 
     @functools.wraps(cls, updated=())
@@ -236,7 +238,7 @@ def _with_era(cls: type) -> type:
     return WithEra
 
 
-def _new_with_era(cls: type) -> nn.Module:
+def _new_with_era(cls: Any) -> nn.Module:
     return cls.__new__(_with_era(cls))
 
 

@@ -42,7 +42,7 @@ import importlib.util
 import logging
 import math
 import numbers
-from typing import Callable, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 
@@ -157,7 +157,8 @@ def policy_terms(
     top_k = checked_top_k(top_k, shard.vocabulary if shard else logits.size(-1))
     params = TermParams(top_k, original, entropy, inplace_backward, compile, shard)
     terms = RowTerms.apply(matrix, rows, params)
-    return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
+    shaped: Any = (term if term is None else term.view(labels.shape) for term in terms)
+    return PolicyTerms(*shaped)
 
 
 @torch.no_grad()
@@ -311,7 +312,8 @@ class GradientRows(NamedTuple):
 
     def at(self, chunk: slice) -> "GradientRows":
         """Some of the rows; where their two factors are equal, with one for both."""
-        rows = GradientRows(*(column if column is None else column[chunk] for column in self))
+        columns: Any = (column if column is None else column[chunk] for column in self)
+        rows = GradientRows(*columns)
         if not _are_equal(rows.factors):
             return rows
         total = rows.coefficients.sum(-1, keepdim=True)

@@ -7,7 +7,7 @@ exist as one tensor.
 """
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import torch
 
@@ -62,7 +62,8 @@ def fused_policy_terms(
     # The logits of a few rows are made for their gradient alone, which may overwrite them.
     params = _log_probs.TermParams(top_k, original, entropy, True, compile)
     terms = _HeadTerms.apply(matrix, weight, bias, softcap, rows, params)
-    return PolicyTerms(*(term if term is None else term.view(labels.shape) for term in terms))
+    shaped: Any = (term if term is None else term.view(labels.shape) for term in terms)
+    return PolicyTerms(*shaped)
 
 
 @torch.no_grad()

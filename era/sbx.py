@@ -124,7 +124,7 @@ class EraActor(nn.Module):
         """sbx assigns this hook (for gSDE); assigning it is how we see `use_sde` and refuse it."""
 
     @reset_noise.setter
-    def reset_noise(self, method: Callable) -> None:
+    def reset_noise(self, method: Any) -> None:
         if method.__self__.use_sde:
             raise ValueError(
                 "ERA needs use_sde=False: sbx's gSDE repeats one noise for many steps, whose "

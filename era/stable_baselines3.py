@@ -119,7 +119,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         **kwargs: Any,
     ):
         check_policy(action_space, use_sde)
-        self.era_settings = {
+        self.era_settings: dict[str, Any] = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
             "log_std_max": log_std_max,
@@ -263,7 +263,7 @@ class EraSACPolicy(SACPolicy):
         **kwargs: Any,
     ):
         check_policy(action_space, use_sde)
-        self.era_settings = {
+        self.era_settings: dict[str, Any] = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
             "log_std_max": log_std_max,

@@ -77,9 +77,17 @@ class DynamicSamplingMixin:
 
     max_rounds = 10  # verl's recipe of DAPO has max_num_gen_batches=10
 
+    # What the trainer has, beside which this class stands.
+    accelerator: Any
+    args: Any
+    num_generations: int
+    state: Any
+    train_dataset: Any
+    _tokenizer: Any
+
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        order = [one.__name__ for one in cls.__mro__]
+        order = [base.__name__ for base in cls.__mro__]
         before = order[: order.index("DynamicSamplingMixin")]
         if wrong := [name for name in ("EraMixin", "GRPOTrainer") if name in before]:
             raise TypeError(
@@ -102,29 +110,29 @@ class DynamicSamplingMixin:
             return output
         group, processes = self.num_generations, self.accelerator.num_processes
         places = len(inputs) * processes // group
-        parts, found, rounds = [], 0, 1
+        parts, filled, rounds = [], 0, 1
         while True:
             batch = self._of_all_processes(output, len(inputs))
             trains = groups_with_advantage(batch["advantages"], group)
-            rows, found = trains.repeat_interleave(group), found + int(trains.sum())
-            parts.append({name: one[rows] for name, one in batch.items()})
-            if found >= places or rounds == self.max_rounds:
+            rows, filled = trains.repeat_interleave(group), filled + int(trains.sum())
+            parts.append({name: column[rows] for name, column in batch.items()})
+            if filled >= places or rounds == self.max_rounds:
                 break
             rounds += 1
             output = super()._generate_and_score_completions(self._draw(len(inputs), places))
         metrics = self._metrics["train"]
         metrics["dynamic_sampling/rounds"].append(rounds)
-        metrics["dynamic_sampling/filled"].append(min(1.0, found / places))
+        metrics["dynamic_sampling/filled"].append(min(1.0, filled / places))
         if rounds == 1:
             return output
-        parts.append({name: one[~rows] for name, one in batch.items()})
+        parts.append({name: column[~rows] for name, column in batch.items()})
         whole = join(parts, self._tokenizer.pad_token_id)
-        whole = {name: one[: places * group] for name, one in whole.items()}
+        whole = {name: column[: places * group] for name, column in whole.items()}
         # As TRL has it: the tokens of the loss in the batch of all processes.
         items = (whole["completion_mask"] * whole.get("tool_mask", 1)).sum()
         first = self.accelerator.process_index * len(inputs)
-        mine = {name: one[first : first + len(inputs)] for name, one in whole.items()}
-        return {**mine, "num_items_in_batch": items}
+        own = {name: column[first : first + len(inputs)] for name, column in whole.items()}
+        return {**own, "num_items_in_batch": items}
 
     def _draw(self, size: int, places: int) -> list[dict[str, Any]]:
         """This process's rows of a batch of other prompts; the same draw in all processes, and
@@ -141,16 +149,16 @@ class DynamicSamplingMixin:
         return [self.train_dataset[drawn[row // self.num_generations]] for row in rows]
 
     def _of_all_processes(self, output: dict[str, Any], size: int) -> dict[str, torch.Tensor]:
-        batch = {name: one for name, one in output.items() if name != "num_items_in_batch"}
-        for name, one in batch.items():
-            if name not in _KNOWN or not torch.is_tensor(one) or len(one) != size:
+        batch = {name: column for name, column in output.items() if name != "num_items_in_batch"}
+        for name, column in batch.items():
+            if name not in _KNOWN or not torch.is_tensor(column) or len(column) != size:
                 raise NotImplementedError(
                     f"DynamicSamplingMixin is for batches of text, and this one has {name}. Leave "
                     "the mixin out."
                 )
-            if one.dim() > 1:
+            if column.dim() > 1:
                 value = self._tokenizer.pad_token_id if name in _IDS else 0
                 left = name.startswith("prompt_")
-                one = self.accelerator.pad_across_processes(one, 1, value, pad_first=left)
-            batch[name] = self.accelerator.gather(one.contiguous())
+                column = self.accelerator.pad_across_processes(column, 1, value, pad_first=left)
+            batch[name] = self.accelerator.gather(column.contiguous())
         return batch
