@@ -4,6 +4,7 @@
 
 import math
 
+import eq_llm
 import torch
 from token_model import PROMPT, build_model
 
@@ -26,23 +27,18 @@ def policy(model, batch, settings):
 
 
 def decide(entropy, batch, settings):
-    """Eq. llm: the scale of every token, and H_resp of every response."""
-    era, mask, advantages = (
-        settings.get("era", {"k": 1, "low": 0, "high": math.inf}),
-        response_mask(batch, settings),
-        batch["advantages"],
-    )
+    """Eq. llm with the bounds of this update: the scale of every token."""
+    era, mask = settings.get("era", {"k": 1, "low": 0, "high": math.inf}), response_mask(batch, settings)
+    low, high = bounds(settings)
+    h_resp = eq_llm.response_entropies(entropy, mask, era.get("top_fraction", 0.2))
+    return eq_llm.decide(h_resp, batch["advantages"], mask, low, high, era["k"], era.get("min_advantage", 0))
+
+
+def bounds(settings):
+    """omega_low and omega_high of this update."""
+    era = settings.get("era", {"low": 0, "high": math.inf})
     share = min(1, settings.get("updates_before", 0) / (era.get("schedule_steps") or 1))
-    low, high = (era[name] + share * (era.get(f"{name}_end", era[name]) - era[name]) for name in ("low", "high"))
-    scale, h_resp = torch.ones_like(advantages), []
-    for b in range(len(mask)):
-        tokens = entropy[b][mask[b]].tolist()
-        top = sorted(tokens, reverse=True)[: max(1, math.floor(era.get("top_fraction", 0.2) * len(tokens)))]
-        h_resp.append(sum(top) / len(top) if tokens else math.nan)
-        for t in range(mask.size(1)):
-            if mask[b, t] and advantages[b, t] > era.get("min_advantage", 0):
-                scale[b, t] = era["k"] if h_resp[b] < low else 1 / era["k"] if h_resp[b] > high else 1
-    return scale, h_resp
+    return (era[name] + share * (era.get(f"{name}_end", era[name]) - era[name]) for name in ("low", "high"))
 
 
 def start(result, settings):
@@ -57,48 +53,17 @@ def entropies(result, settings):
     return start(result, settings)[1]
 
 
-def pushes(logits, entropy, batch, scale, h_resp, mask, era):
-    """era/entropy_up and era/entropy_down, token by token."""
-    (log_p, _), (scaled, kept) = (
-        log_prob(logits, batch["responses"], s, top_k)
-        for s, top_k in ((torch.ones_like(scale), None), (scale, era.get("top_k")))
-    )
-    up, below = 0.0, []
-    for b, t in mask.nonzero().tolist():
-        h, lp, s = entropy[b, t].item(), log_p[b, t].item(), scale[b, t].item()
-        weight = batch["advantages"][b, t].item() * (1 if era.get("scale_advantages") else s)
-        if s > 1 and kept[b, t]:
-            up += weight * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h)
-        if h_resp[b] < era["low"] and weight:
-            below.append((weight, math.exp(lp) * (lp + h)))
-    middle = sum(w for w, _ in below) / len(below)
-    tokens = mask.sum().item()
-    return up / tokens, sum((w - middle) * pull for w, pull in below) / tokens
-
-
 def metrics(result, settings):
     """era/... of one update, from their definitions."""
-    (logits, entropy), mask = start(result, settings), response_mask(result["batch"], settings)
-    scale, h_resp = decide(entropy, result["batch"], settings)
-    up, down = pushes(logits, entropy, result["batch"], scale, h_resp, mask, settings["era"])
-    top, rest = [], []
-    for row, keep in zip(entropy, mask):
-        tokens = sorted(row[keep].tolist(), reverse=True)
-        count = min(len(tokens), max(1, math.floor(0.2 * len(tokens))))
-        top, rest = top + tokens[:count], rest + tokens[count:]
-    known = [h for h in h_resp if not math.isnan(h)]
-    assert len(known) < len(h_resp), "the case must have an empty response"
-    return {
-        "era/response_entropy": sum(known) / len(known),
-        "era/low_fraction": sum(h < settings["era"]["low"] for h in known) / len(known),
-        "era/high_fraction": sum(h > settings["era"]["high"] for h in known) / len(known),
-        "era/scaled_token_fraction": (scale != 1).sum().item() / mask.sum().item(),
-        "era/top_entropy": sum(top) / len(top),
-        "era/rest_entropy": sum(rest) / len(rest),
-        "era/entropy_up": up,
-        "era/entropy_down": down,
-        "era/updates_below_low": int(sum(known) / len(known) < settings["era"]["low"]),
-    }
+    (logits, entropy), batch, era = start(result, settings), result["batch"], settings["era"]
+    mask, scale = response_mask(batch, settings), decide(entropy, batch, settings)
+    assert not mask.any(-1).all(), "the case must have an empty response"
+    log_p, _ = log_prob(logits, batch["responses"], torch.ones_like(scale))
+    scaled, kept = log_prob(logits, batch["responses"], scale, era.get("top_k"))
+    weight = batch["advantages"] * (1 if era.get("scale_advantages") else scale)
+    scaled = scaled.masked_fill(~kept, -math.inf)
+    found = eq_llm.metrics(entropy, log_p, scaled, weight, mask, scale, era["low"], era["high"])
+    return {**found, "era/updates_below_low": int(found["era/response_entropy"] < era["low"])}
 
 
 def log_prob(logits, responses, scale, top_k=None):
@@ -135,7 +100,7 @@ def train(result, settings):
     mask = response_mask(batch, settings)
     with torch.no_grad():
         logits, entropy = policy(model, batch, settings)
-        scale, _ = decide(entropy, batch, settings)
+        scale = decide(entropy, batch, settings)
         old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
     advantages = batch["advantages"] / scale if era.get("scale_advantages") else batch["advantages"]
 

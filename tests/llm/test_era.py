@@ -5,26 +5,11 @@
 import math
 from fractions import Fraction
 
+import eq_llm
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-
-def plain_response_entropy(entropies, mask, fraction):
-    """H_resp of one response, from the paper's words."""
-    tokens = sorted((h for h, m in zip(entropies, mask) if m), reverse=True)
-    if not tokens:
-        return math.nan
-    top = tokens[: max(1, math.floor(Fraction(str(fraction)) * len(tokens)))]
-    return math.fsum(top) / len(top)
-
-
-def plain_scale(h, advantage, masked_in, low, high, k, min_advantage):
-    if not masked_in or not advantage > min_advantage or math.isnan(h):
-        return 1.0
-    return k if h < low else 1 / k if h > high else 1.0
-
 
 responses = st.integers(1, 12).flatmap(
     lambda n: st.lists(
@@ -48,7 +33,7 @@ responses = st.integers(1, 12).flatmap(
 def test_response_entropy_equals_its_definition(era, rows, fraction, mask_dtype):
     entropy = torch.tensor([r[0] for r in rows], dtype=torch.double)
     mask = torch.tensor([r[1] for r in rows]).to(mask_dtype)
-    expected = torch.tensor([plain_response_entropy(r[0], r[1], fraction) for r in rows], dtype=torch.double)
+    expected = torch.tensor(eq_llm.response_entropies(entropy, mask, fraction), dtype=torch.double)
     torch.testing.assert_close(
         era.response_entropy(entropy, mask, fraction), expected, equal_nan=True, rtol=1e-12, atol=0
     )
@@ -189,10 +174,7 @@ def test_logit_scale_equals_eq_llm(era, rows, bounds, k, min_advantage):
     advantages = torch.tensor([r[2] for r in rows], dtype=torch.double)
     h = era.response_entropy(torch.tensor([r[0] for r in rows], dtype=torch.double), mask)
     scale = era.logit_scale(h, advantages, mask, low=low, high=high, k=k, min_advantage=min_advantage)
-    for b, t in torch.cartesian_prod(*map(torch.arange, scale.shape)).tolist():
-        assert scale[b, t] == plain_scale(
-            h[b].item(), advantages[b, t].item(), mask[b, t].item(), low, high, k, min_advantage
-        )
+    assert torch.equal(scale, eq_llm.decide(h.tolist(), advantages, mask, low, high, k, min_advantage))
 
 
 def test_the_bounds_themselves_are_not_scaled(era):

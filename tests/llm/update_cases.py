@@ -93,7 +93,7 @@ BF16 = {
 
 
 def scales(result, settings):
-    return plain.decide(plain.entropies(result, settings), result["batch"], settings)[0]
+    return plain.decide(plain.entropies(result, settings), result["batch"], settings)
 
 
 def difference(ours, theirs):

@@ -8,6 +8,7 @@ import copy
 import math
 from importlib import metadata
 
+import eq_llm
 import torch
 
 
@@ -34,23 +35,10 @@ def entropy_of(logits):
     return -(p * logits.log_softmax(-1)).sum(-1)
 
 
-def forking(entropy, mask, era):
-    """Of each response: its largest entropies, and the others."""
-    for row, keep in zip(entropy, mask):
-        tokens = sorted(row[keep.bool()].tolist(), reverse=True)
-        count = max(1, math.floor(era.top_fraction * len(tokens)))
-        yield tokens[:count], tokens[count:]
-
-
 def decide(entropy, advantages, mask, era):
     """Eq. llm: the scale of every token."""
-    scale = torch.ones_like(mask)
-    for b, (top, _) in enumerate(forking(entropy, mask, era)):
-        if top:
-            h_resp = sum(top) / len(top)
-            chosen_scale = era.k if h_resp < era.low else 1 / era.k if h_resp > era.high else 1
-            scale[b, mask[b].bool() & (advantages[b] > era.min_advantage)] = chosen_scale
-    return scale
+    h_resp = eq_llm.response_entropies(entropy, mask, era.top_fraction)
+    return eq_llm.decide(h_resp, advantages, mask, era.low, era.high, era.k, era.min_advantage)
 
 
 def transformed(logits, scale, batch, era):
@@ -229,28 +217,3 @@ def error(trained_weights, wanted, start):
     wanted, start = wanted.state_dict(), start.state_dict()
     step = max((wanted[name] - start[name].double()).abs().max() for name in wanted)
     return max((trained_weights[name].double() - wanted[name]).abs().max() for name in wanted).item() / step.item()
-
-
-def metrics(entropy, mask, scale, log_p, scaled, advantages, era):
-    """era/... of one update, from their definitions."""
-    split = list(forking(entropy, mask, era))
-    h_resp = [sum(top) / len(top) for top, _ in split if top]
-    rows = [sum(top) / len(top) if top else math.nan for top, _ in split]
-    up, below = 0.0, []
-    for b, t in mask.nonzero().tolist():
-        h, lp, weight = (one[b, t].item() for one in (entropy, log_p, scale * advantages))
-        if rows[b] < era.low and weight:
-            up += weight * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h) if weight > 0 else 0
-            below.append((weight, math.exp(lp) * (lp + h)))
-    middle = sum(weight for weight, _ in below) / max(1, len(below))
-    top, rest = ([token for part in split for token in part[i]] for i in (0, 1))
-    return {
-        "era/response_entropy": sum(h_resp) / len(h_resp),
-        "era/low_fraction": sum(h < era.low for h in h_resp) / len(h_resp),
-        "era/high_fraction": sum(h > era.high for h in h_resp) / len(h_resp),
-        "era/scaled_token_fraction": ((scale != 1) & mask.bool()).sum().item() / mask.sum().item(),
-        "era/top_entropy": sum(top) / len(top),
-        "era/rest_entropy": sum(rest) / len(rest),
-        "era/entropy_up": up / mask.sum().item(),
-        "era/entropy_down": sum((weight - middle) * pull for weight, pull in below) / mask.sum().item(),
-    }

@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import eq_llm
 import plain_grpo
 import pytest
 import tiny_grpo
@@ -299,13 +300,14 @@ def test_metrics_are_those_of_their_definitions(policy, era_k):
         advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
         scale = plain_grpo.decide(entropy, advantages, mask, trainer.era)
         scaled = plain_grpo.transformed(logits, scale, batch, trainer.era)
-        tensors = entropy, mask, scale * mask, log_p, scaled, advantages
+        tensors = entropy, log_p, scaled, scale * advantages, mask, scale
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
+    low, high = trainer.era.low, trainer.era.high
     if era_k == 1:
-        each = [plain_grpo.metrics(*part, trainer.era) for part in parts[:2]]
+        each = [eq_llm.metrics(*part, low, high) for part in parts[:2]]
         wanted = {key: sum(one[key] for one in each) / 2 for key in each[0]}
     else:
-        wanted = plain_grpo.metrics(*map(torch.cat, zip(*parts)), trainer.era)
+        wanted = eq_llm.metrics(*map(torch.cat, zip(*parts)), low, high)
     logged = trainer.state.log_history[0]
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
 

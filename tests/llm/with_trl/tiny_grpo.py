@@ -33,7 +33,7 @@ ALPHABET = chain.ALPHABET + "*? .,:abcdefghijklmnopqrstuvwxyz"
 LETTERS = len(models.SPECIAL), len(models.SPECIAL) + len(ALPHABET)  # their token ids: from, to
 
 # Of child processes. The TRL that is tested may stand on PYTHONPATH.
-PATHS = (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH"))
+PATHS = (*(str(Path(__file__).resolve().parents[up]) for up in (3, 1)), os.environ.get("PYTHONPATH"))
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(filter(None, PATHS)),
