@@ -15,7 +15,7 @@ MARK = "ERA_DEMO_TEST"  # environment variable that marks the processes of one t
 
 
 def start(module: str, *arguments, **variables: str) -> subprocess.Popen:
-    """RAY_ADDRESS names a cluster that does not exist, which a demo must ignore."""
+    """Start a demo. RAY_ADDRESS names a cluster that does not exist, which it must ignore."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
@@ -27,13 +27,14 @@ def start(module: str, *arguments, **variables: str) -> subprocess.Popen:
 
 
 def run(module: str, *arguments, **variables: str) -> subprocess.CompletedProcess:
+    """Run a demo to its end."""
     process = start(module, *arguments, **variables)
     output, errors = process.communicate(timeout=900)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def wait_until_ended(mark: str) -> None:
-    """Until no process with this MARK is left; one that was killed may still be ending."""
+    """Wait until no process with this MARK is left; one that was killed may still be ending."""
     deadline = time.monotonic() + 900
     while left := processes_with(**{MARK: mark}):
         assert time.monotonic() < deadline, left
@@ -41,7 +42,7 @@ def wait_until_ended(mark: str) -> None:
 
 
 def wait_for_process(words: str, mark: str, process: subprocess.Popen) -> None:
-    """Until a process with this MARK has these words in its command line."""
+    """Wait until a process with this MARK has these words in its command line."""
     deadline = time.monotonic() + 900
     while not any(words in command_line(found) for found in processes_with(**{MARK: mark})):
         assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"

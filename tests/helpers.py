@@ -36,6 +36,25 @@ def processes_with(**variables: str) -> list[psutil.Process]:
     return found
 
 
+def assert_identical(one, other) -> None:
+    """Assert that two values are the same to the bit, in every tensor, array and number of nested containers."""
+    import numpy
+    import torch
+
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_identical(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for value, its in zip(one, other, strict=True):
+            assert_identical(value, its)
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+    else:
+        assert numpy.array_equal(one, other) if isinstance(one, numpy.ndarray) else one == other
+
+
 def command_line(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())

@@ -9,13 +9,13 @@ PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    first, *others = (f"| {' | '.join(line)} |" for line in (heading, *lines))
-    return "\n".join([first, f"|{'---|' * len(heading)}", *others])
+    """The Markdown of a table with this heading and these lines."""
+    above, *below = (f"| {' | '.join(line)} |" for line in (heading, *lines))
+    return "\n".join([above, f"|{'---|' * len(heading)}", *below])
 
 
 def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with its tables. Raises ValueError unless it has places for exactly these."""
+    """The page with these tables in their places. Raises ValueError unless it has places for exactly these."""
     places = [name for _, name, _ in PLACE.findall(page)]
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")

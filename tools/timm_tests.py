@@ -21,7 +21,7 @@ FLAGS = ["-q", "-rfEsxXp", "--tb=no", "--no-header", "--disable-warnings", "-p",
 
 
 def outcomes(tree: Path, tests: Path) -> set[str]:
-    """Lines such as `FAILED test_layers.py::test_pool`; skipped tests have one line for each place."""
+    """The outcomes of timm's tests in a tree, as `FAILED test_layers.py::test_pool`; of skipped tests their places."""
     chosen = ["-k", CHOSEN, f"--rootdir={tests}", f"--ignore={tests / LEFT_OUT}", tests]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", "pytest", *FLAGS, *chosen]
@@ -33,7 +33,7 @@ def outcomes(tree: Path, tests: Path) -> set[str]:
 def main() -> int:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    checkout, found = Path(sys.argv[1]).resolve(), {}
+    checkout, outcomes_in = Path(sys.argv[1]).resolve(), {}
     with tempfile.TemporaryDirectory() as temporary:
         # The tests are moved out of the tree: as they are a package, pytest would import the timm beside them.
         upstream, tests = Path(temporary, "upstream"), Path(temporary, "tests")
@@ -48,11 +48,11 @@ def main() -> int:
         (upstream / "tests").rename(tests)
         for name, tree in (("upstream", upstream), ("patched", checkout)):
             print(f"{name}: ", end="", flush=True)
-            found[name] = outcomes(tree, tests)
+            outcomes_in[name] = outcomes(tree, tests)
     for name, other in (("upstream", "patched"), ("patched", "upstream")):
-        for line in sorted(found[name] - found[other]):
+        for line in sorted(outcomes_in[name] - outcomes_in[other]):
             print(f"  {name} alone: {line}")
-    before, after = found.values()
+    before, after = outcomes_in.values()
     print("The outcome of every test is the same." if before == after else "Outcomes differ.")
     return 0 if before and before == after else 1
 

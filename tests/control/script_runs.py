@@ -58,7 +58,7 @@ class Run:
 
 
 def run(folder: Path, tree: Path, *arguments, script: Path | str = "train.py", ok: bool = True, **variables) -> Run:
-    """Of a flag given twice the last one counts."""
+    """Run a script to its end, in this folder. Of a flag that comes twice the last one counts."""
     words = [str(tree / "fast_td3" / script), *map(str, arguments)]
     process = multiprocessing.get_context("fork").Process(target=in_child, args=(folder, tree, words, variables))
     process.start()
@@ -70,6 +70,7 @@ def run(folder: Path, tree: Path, *arguments, script: Path | str = "train.py", o
 
 
 def in_child(folder: Path, tree: Path, words: list, variables: dict) -> None:
+    """Run the script of `words` in this process, a fork, and write its output and its witness into the folder."""
     os.chdir(folder)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = open(f"{name}.txt", "w", buffering=1)  # noqa: SIM115
@@ -92,6 +93,7 @@ def in_child(folder: Path, tree: Path, words: list, variables: dict) -> None:
 
 
 def save_witness(optimizers, path: str) -> None:
+    """Write what a training script does not save: its optimizers, their steps and parameters, and random states."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     what = {
         "optimizers": states,

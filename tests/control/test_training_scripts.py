@@ -11,12 +11,11 @@ import shutil
 import socket
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import pytest
 import script_runs
 import torch
-from helpers import FASTTD3
+from helpers import FASTTD3, assert_identical
 from script_runs import TINY
 
 NEWEST = "229ed59"  # only the cheapest contracts, unless `make test-fasttd3-229ed59` runs all of them on it
@@ -75,25 +74,6 @@ def runs(runs_of, version):
     return functools.partial(runs_of, version)
 
 
-def assert_same(a, b):
-    """Bit for bit, in every tensor, array and number of nested containers."""
-    assert type(a) is type(b)
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b)
-    elif isinstance(a, np.ndarray):
-        assert np.array_equal(a, b)
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert_same(a[name], b[name])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for x, y in zip(a, b):
-            assert_same(x, y)
-    else:
-        assert a == b
-
-
 @pytest.mark.parametrize(
     "name, version",
     [("evaluated", FASTTD3), ("short", NEWEST)]
@@ -101,14 +81,14 @@ def assert_same(a, b):
 )
 def test_fasttd3_is_upstream_to_the_bit(runs, name):
     upstream, patched = runs(name, upstream=True), runs(name)
-    assert_same(upstream.witness(), patched.witness())  # optimizers, their steps, random states
+    assert_identical(upstream.witness(), patched.witness())  # optimizers, their steps, random states
     names = sorted(path.name for path in (upstream.folder / "models").iterdir())
     assert names == sorted(path.name for path in (patched.folder / "models").iterdir())
     assert len(names) == {"evaluated": 3, "short": 2, "simbav2": 2, "simnorm": 2}.get(name, 1)
     for path in names:
         a, b = (torch.load(run.folder / "models" / path, weights_only=False) for run in (upstream, patched))
         a_args, b_args = a.pop("args"), b.pop("args")
-        assert_same(a, b)
+        assert_identical(a, b)
         assert {key: b_args[key] for key in a_args} == a_args
         assert all(key == "csv_path" or key.startswith("era_") for key in b_args.keys() - a_args.keys())
 
@@ -167,7 +147,7 @@ def test_resuming_at_step_100(runs, patched_fasttd3, tmp_path, name, last):
     if last == 100:
         again = resumed.checkpoint()
         assert saved.pop("args").keys() == again.pop("args").keys()
-        assert_same(saved, again)
+        assert_identical(saved, again)
         assert (saved["actor_state_dict"]["log_mean_exp"] != 0) == (name == "ERA batch")
         return
     rows = [line.split(",") for line in curves.read_text().splitlines()]
@@ -195,7 +175,7 @@ def test_gradients_of_two_ranks_are_averaged(patched_fasttd3, tmp_path):
 def test_two_ranks(runs):
     run = runs("ERA two ranks")
     first, second = run.witness("witness.0.pt"), run.witness("witness.1.pt")
-    assert_same(first["parameters"], second["parameters"])
+    assert_identical(first["parameters"], second["parameters"])
     assert first["steps"] == second["steps"] == [182, 182]
     assert not torch.equal(first["random"][0], second["random"][0])
     (row,) = run.rows()  # rank 0's, the only file

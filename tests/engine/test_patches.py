@@ -19,7 +19,7 @@ DIFF = f"diff --git a/f b/f\n{INDEX}{HUNK}"
 
 
 def put(project, patch: str | bytes) -> None:
-    """In the place of beta's patch."""
+    """Write a patch in the place of beta's."""
     project.patch(1, "beta", "b1").write_bytes(patch.encode() if isinstance(patch, str) else patch)
 
 

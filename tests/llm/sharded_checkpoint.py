@@ -17,7 +17,7 @@ RANKS = 2
 
 
 def save(model, folder):
-    """As verl does, with a fake process group in place of two processes."""
+    """Save the model as verl does, with a fake process group in place of two processes."""
     folder.mkdir(parents=True)
     for rank in range(RANKS):
         torch.distributed.init_process_group("fake", rank=rank, world_size=RANKS, store=FakeStore())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import TIMM, need_scripts
+from helpers import TIMM, assert_identical, need_scripts
 from safetensors.torch import save_file
 from timm_runs import (
     CLASSES,
@@ -20,7 +20,6 @@ from timm_runs import (
     TRAIN,
     VALIDATE,
     Scripts,
-    assert_identical,
     load,
     make_images,
     make_model,
@@ -96,12 +95,12 @@ def assert_entropies(row: dict, part: str, logits: torch.Tensor, abs=2e-6) -> No
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor):
-    """As validate.py prints it, with four digits."""
+    """The cross-entropy as validate.py prints it, with four digits."""
     return pytest.approx(F.cross_entropy(logits, labels).item(), abs=6e-5)
 
 
 def optimizer_state(state_dict: dict) -> dict[str, torch.Tensor]:
-    """By name, the moments of all parameters in one tensor."""
+    """The moments of all parameters in one tensor, by their names."""
     states = state_dict["state"].values()
     names = {name for state in states for name, value in state.items() if torch.is_tensor(value) and value.dim()}
     return {name: torch.cat([state[name].flatten() for state in states]) for name in names}

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils._pytree import tree_flatten
 
 CLASSES = 10
 MODEL = "--model test_resnet --num-classes 10"
@@ -27,7 +26,7 @@ INFERENCE += shlex.split("-b 40 --no-console-results --results-dir .")
 
 
 def make_images(folder: Path) -> None:
-    """Class means with noise on top, as PNG. The names are those that validate.py --real-labels expects."""
+    """Write class means with noise on top, as PNG. The names are those that validate.py --real-labels expects."""
     rng = np.random.default_rng(0)
     means = rng.uniform(0, 255, (CLASSES, 32, 32, 3))
     for split in ("train", "validation"):
@@ -95,7 +94,7 @@ class Scripts:
 
 
 def load(folder: Path, name: str = "last") -> dict:
-    """A checkpoint."""
+    """The checkpoint of this name in the folder of a run."""
     return torch.load(folder / f"{name}.pth.tar", weights_only=False)
 
 
@@ -127,11 +126,3 @@ def raw_logits(folder: Path, work: Path, name: str = "last", key: str = "state_d
     x, y = read_images(work, "validation")
     with torch.no_grad():
         return make_model(load(folder, name)[key])(x), y
-
-
-def assert_identical(one, other) -> None:
-    """Bit for bit, in all leaves of nested dicts and lists."""
-    (leaves, structure), (others, its_structure) = tree_flatten(one), tree_flatten(other)
-    assert structure == its_structure
-    for value, its in zip(leaves, others, strict=True):
-        assert torch.equal(value, its) if isinstance(value, torch.Tensor) else value == its

@@ -44,12 +44,12 @@ def equation(logits: torch.Tensor, min_entropy: float = 0.6, tau: float = 4.0, i
 
 
 def entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Of softmax(logits), (..., n) -> (...), in nats and fp64."""
+    """The entropy of softmax(logits), (..., n) -> (...), in nats and fp64."""
     return torch.special.entr(logits.double().softmax(dim=-1)).sum(dim=-1)
 
 
 def onnx_model(model, images, file):
-    """images -> the output of the model as timm exports it, by onnxruntime."""
+    """A function from images to the output of the model as timm exports it, by onnxruntime."""
     onnxruntime = pytest.importorskip("onnxruntime")
     from timm.utils.onnx import onnx_export
 

@@ -42,6 +42,7 @@ PLUGINS = {
 
 
 def run(*command: object, folder: Path = ROOT) -> str:
+    """What the command prints. Raises CalledProcessError if it fails."""
     return subprocess.run([*map(str, command)], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -59,13 +60,13 @@ def releases(pinned: dict, label: str, tags: list[str]) -> list[str]:
     if "tag" not in pinned[label]:
         return [label, "main"] if label == list(pinned)[-1] else [label]
     first = number(label)
-    end = min((number(other) for other in pinned if number(other) > first), default=None)
-    found = {tag: version for tag in tags if (version := number(tag))}
-    return sorted((tag for tag, v in found.items() if first <= v and (end is None or v < end)), key=found.get)
+    end = min((number(later) for later in pinned if number(later) > first), default=None)
+    versions = {tag: version for tag in tags if (version := number(tag))}
+    return sorted((tag for tag, v in versions.items() if first <= v and (end is None or v < end)), key=versions.get)
 
 
 def merged(checkout: Path, label: str, release: str, commit: str, patches: list[Path]) -> None:
-    """Turns a checkout of the pinned version into the release with these patches and the overlay's new files."""
+    """Turn a checkout of the pinned version into the release with these patches and the overlay's new files."""
     git = ["git", "-c", "user.name=drift", "-c", "user.email=drift@localhost"]
     if subprocess.run([*git, "cat-file", "-e", f"{commit}^{{tree}}"], cwd=checkout, capture_output=True).returncode:
         run(*git, "fetch", "--quiet", "--depth=1", "origin", release, folder=checkout)
@@ -80,6 +81,7 @@ def merged(checkout: Path, label: str, release: str, commit: str, patches: list[
 
 
 def clean(checkout: Path, commit: str) -> None:
+    """Check out a commit, without any changes or files beside it."""
     run("git", "checkout", "--quiet", "--force", "--detach", commit, folder=checkout)
     run("git", "clean", "-ffdxq", folder=checkout)
 
@@ -88,31 +90,32 @@ def clean(checkout: Path, commit: str) -> None:
 
 
 def probes_of(name: str, plugin: bool) -> list[probes.Probe]:
+    """The probes of an upstream that need its patches, or those of the plug-in."""
     return [probe for probe in probes.PROBES if probe.upstream == name and plugin == (not probe.files)]
 
 
 def start(chosen: list[probes.Probe], tree: Path, python: Path, folder: Path) -> list[dict]:
-    """Starts these probes of one upstream in a tree: for each `what`, `outcome` and `reason`."""
+    """Start these probes of one upstream in a tree, and return for each its `what`, `outcome` and `reason`."""
     folder.mkdir(parents=True)
     path = ":".join(map(str, (tree, ROOT, *TESTS)))
     variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [python, probes.__file__, tree, chosen[0].upstream, *(probe.what for probe in chosen)]
-    found = {probe.what: (FAILS, "the process ended before it") for probe in chosen}
+    outcomes = {probe.what: (FAILS, "the process ended before it") for probe in chosen}
     if not python.exists():
-        found = dict.fromkeys(found, (NOT_TRIED, f"there is no {python}"))
+        outcomes = dict.fromkeys(outcomes, (NOT_TRIED, f"there is no {python}"))
     else:
         with open(folder / "log.txt", "w") as log:
             subprocess.run(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
         for line in (folder / "outcomes.jsonl").read_text().splitlines():
-            what, *found[what] = json.loads(line)
-    started = [{"what": what, "outcome": outcome, "reason": reason} for what, (outcome, reason) in found.items()]
+            what, *outcomes[what] = json.loads(line)
+    started = [{"what": what, "outcome": outcome, "reason": reason} for what, (outcome, reason) in outcomes.items()]
     for item in started:
         print(f"{tree}: {': '.join(filter(None, item.values()))}", flush=True)
     return started
 
 
 def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> list[dict]:
-    """Starts the plug-in on a release as it is, if the plug-in is for that release."""
+    """Start the plug-in on a release as it is, if the plug-in is for that release; what `start` returns."""
     oldest, environment, _ = PLUGINS.get(name, (None, None, None))
     if not oldest or not version or version < number(oldest):
         return []
@@ -120,6 +123,7 @@ def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> 
 
 
 def try_release(name: str, label: str, release: str, checkout: Path, logs: Path) -> dict:
+    """Port the patches of a pinned version to a release and start what merges: a row of the page."""
     print(f"\n{name} {release}", flush=True)
     command = [sys.executable, "apply.py", "port", name, "--version", label, "--onto", release, "--json"]
     port = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -127,13 +131,13 @@ def try_release(name: str, label: str, release: str, checkout: Path, logs: Path)
         reason = port.stderr.strip().rpartition("error: ")[2].partition("\n")[0]
         unread = {"what": UNREAD, "outcome": NOT_TRIED, "reason": reason}
         return {"release": release, "date": "?", "results": {}, "started": [unread], "plugin": []}
-    found = json.loads(port.stdout)[name]
-    results = {item["patch"]: item["result"] for item in found["patches"]}
+    ported = json.loads(port.stdout)[name]
+    results = {item["patch"]: item["result"] for item in ported["patches"]}
     patches = [ROOT / "patches" / name / label / patch for patch, word in results.items() if word in MERGE]
-    merged(checkout, label, release, found["commit"], patches)
-    date = run("git", "show", "-s", "--format=%cs", found["commit"], folder=checkout).strip()
+    merged(checkout, label, release, ported["commit"], patches)
+    date = run("git", "show", "-s", "--format=%cs", ported["commit"], folder=checkout).strip()
     started = start(probes_of(name, plugin=False), checkout, Path(sys.executable), logs / "patched")
-    clean(checkout, found["commit"])
+    clean(checkout, ported["commit"])
     plugin = start_plugin(name, number(release), checkout, logs / "plug-in")
     return {"release": release, "date": date, "results": results, "started": started, "plugin": plugin}
 
@@ -150,7 +154,7 @@ def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
             try_release(name, label, release, checkouts / name, WORK / "logs" / name / label / release)
             for release in releases(pinned, label, tags)
         ]
-    known = {number(row["release"]) for found in rows.values() for row in found}
+    known = {number(row["release"]) for of_version in rows.values() for row in of_version}
     for tree in sorted((ROOT / ".venv" / PLUGINS[name][2]).glob(f"{name}-*/")) if name in PLUGINS else ():
         version = number(tree.name.rpartition("-")[2])
         if version not in known and (plugin := start_plugin(name, version, tree, WORK / "logs" / tree.name)):
@@ -212,8 +216,8 @@ def main() -> int:
     print("", *tables.values(), sep="\n\n")
     if not sys.argv[1:]:
         PAGE.write_text(filled(PAGE.read_text(), tables))
-    found = [row for versions in rows.values() for version in versions.values() for row in version]
-    items = [item for row in found for item in row["started"] + row["plugin"]]
+    releases_tried = [row for versions in rows.values() for version in versions.values() for row in version]
+    items = [item for row in releases_tried for item in row["started"] + row["plugin"]]
     return 1 if any(item["outcome"] == FAILS for item in items) else 6 * any(item["what"] == UNREAD for item in items)
 
 

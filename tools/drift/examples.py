@@ -26,8 +26,7 @@ command_not_found_handle() { [[ " $* " != *main_ppo* ]] || printf '%s\0' "$@" > 
 source() { :; }
 ulimit() { :; }
 """
-# What scripts leave to their user.
-GIVEN = {"INFER_BACKEND": "vllm"} | dict.fromkeys(
+LEFT_TO_THE_USER = {"INFER_BACKEND": "vllm"} | dict.fromkeys(
     ("HDFS_ROOT", "LORA_ADAPTER_PATH", "MODEL_PATH", "RAY_DATA_HOME"), "x"
 )
 
@@ -40,12 +39,12 @@ def overrides(script: Path) -> list[str]:
         for command in KEPT:
             (folder / "bin" / command).symlink_to(shutil.which(command))
         (folder / "nothing_starts").write_text(NOTHING_STARTS)
-        found = folder / "arguments"
-        variables = GIVEN | {"PATH": f"{folder}/bin", "HOME": name, "ARGUMENTS": str(found)}
+        arguments = folder / "arguments"
+        variables = LEFT_TO_THE_USER | {"PATH": f"{folder}/bin", "HOME": name, "ARGUMENTS": str(arguments)}
         variables["BASH_ENV"] = str(folder / "nothing_starts")
         bash = [shutil.which("bash"), script.resolve()]
         subprocess.run(bash, cwd=folder, env=variables, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
-        words = found.read_text().split("\0")[:-1] if found.exists() else []
+        words = arguments.read_text().split("\0")[:-1] if arguments.exists() else []
     module = next((i for i, word in enumerate(words) if "main_ppo" in word), len(words))
     return words[module + 1 :]
 
@@ -96,9 +95,9 @@ def page(outcomes: dict[str, str]) -> str:
 def verl(repository: Path) -> str:
     """The page's part about verl."""
     scripts = sorted((repository / "examples").rglob("*.sh"))
-    chosen = [one for one in scripts if "main_ppo" in one.read_text()]
+    chosen = [script for script in scripts if "main_ppo" in script.read_text()]
     configs = repository / "verl/trainer/config"
-    return page({str(one.relative_to(repository / "examples")): refusals(one, configs) for one in chosen})
+    return page({str(script.relative_to(repository / "examples")): refusals(script, configs) for script in chosen})
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ PROBES = []
 
 
 class Probe(NamedTuple):
-    """What is tried on a release.
+    """Something that is started in a tree.
 
-    success: the outcome unless `run`, called with the tree, raises. files: must mention ERA; none for a plug-in.
+    Attributes:
+        success: the outcome, unless `run`, called with the tree, raises.
+        files: of the tree, which must mention ERA; none for a plug-in.
     """
 
     upstream: str
@@ -40,6 +42,7 @@ class Probe(NamedTuple):
 
 
 def probe(upstream: str, what: str, success: str, *files: str) -> Callable:
+    """A decorator that makes a probe of the function."""
     return lambda run: PROBES.append(Probe(upstream, what, success, files, run)) or run
 
 
@@ -58,7 +61,7 @@ def outcome(chosen: Probe, tree: Path) -> tuple[str, str]:
 
 
 def run(script: Path, *arguments: str) -> None:
-    """Runs a script. If it fails, raises RuntimeError with the line of its output that names the error."""
+    """Run a script. If it fails, raise RuntimeError with the line of its output that names the error."""
     command = [sys.executable, "-W", "ignore", script, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     print(done.stdout, flush=True)
@@ -97,9 +100,9 @@ def verl_log_probs(tree):
 
     logits, labels = torch.randn(2, 5, 7, dtype=torch.double), torch.randint(7, (2, 5))
     scale = torch.tensor([0.5, 1.0, 2.0, 1.0, 2.0]).double().expand(2, 5)
-    found = logprobs_from_logits(logits, labels, logit_scale=scale)
+    scaled = logprobs_from_logits(logits, labels, logit_scale=scale)
     expected = (logits * scale[..., None]).log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(scaled, expected)
 
 
 ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
@@ -124,6 +127,7 @@ def era_verl(tree):
 
 
 def images(*flags: str) -> list[str]:
+    """The flags of timm's scripts for a tiny model on images that are written here, and these flags."""
     from timm_runs import make_images
 
     if not Path("images").exists():
@@ -133,7 +137,7 @@ def images(*flags: str) -> list[str]:
 
 
 def check_floor(model, classifier, images) -> None:
-    """The floor of Eq. discrete_era, where one logit is far above the others."""
+    """Assert the floor of Eq. discrete_era where one logit is far above the others."""
     import torch
 
     classifier.bias.data[0] = 100.0

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tdmpc2_runs as runs
-from helpers import importable
+from helpers import assert_identical, importable
 
 runs.require()
 
@@ -40,17 +40,6 @@ def era_run(patched_tdmpc2, tmp_path_factory):
     return folder, train(patched_tdmpc2, folder, *SHORT, *ERA)
 
 
-def same(one, other) -> bool:
-    """Bit for bit, in every tensor and number of nested containers."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
-
-
 @pytest.mark.slow
 def test_without_era_a_training_is_upstreams_to_the_bit(patched_tdmpc2, ported_tdmpc2, tmp_path):
     folders = [tmp_path / "upstream", tmp_path / "patched"]
@@ -63,7 +52,8 @@ def test_without_era_a_training_is_upstreams_to_the_bit(patched_tdmpc2, ported_t
         assert added <= update.keys()
         for name in added:
             del update[name]
-    assert len(upstream["updates"]) > 150 and same(upstream, patched)
+    assert len(upstream["updates"]) > 150
+    assert_identical(upstream, patched)
     evaluations = [next(folder.glob("logs/*/*/*/eval.csv")).read_text() for folder in folders]
     assert evaluations[0] == evaluations[1] and not (folders[1] / "train.csv").exists()
 

@@ -30,7 +30,7 @@ class DynamicEra(DynamicSamplingMixin, Era):
 
 
 def prompts(count=64):
-    """Of several lengths, so that those of two batches are padded to the longer ones."""
+    """Prompts of several lengths, so that those of two batches are padded to the longer ones."""
     rng = random.Random(0)
     numbers = (rng.choice((rng.randint(1, 9), rng.randint(10, 999))) for _ in range(count))
     return Dataset.from_dict({"prompt": [f"{number}=" for number in numbers]})

@@ -160,7 +160,7 @@ CONFIGS = {Plain: trl.GRPOConfig, EraGMPO: EraGMPOConfig}
 
 
 class Sampler:
-    """In the place of vLLM's engine; the answers are those of `answers`."""
+    """A sampler in the place of vLLM's engine; its answers are those of `answers`."""
 
     def __init__(self, *args, **kwargs):
         pass
