@@ -61,14 +61,14 @@ class EraTanhDistribution(distribution.NormalTanhDistribution):
         self.arguments = target, log_std_min, log_std_max
 
     def create_dist(self, parameters: jax.Array) -> Any:
-        """brax's Gaussian before tanh."""
+        """Return brax's Gaussian before tanh, with ERA's sigma; parameters are (..., 2 D)."""
         loc, pre_std = jnp.split(parameters, 2, axis=-1)
         scale = jnp.exp(state_level_log_std(pre_std, *self.arguments))
         return distribution._NormalDistribution(loc=loc, scale=scale)
 
 
 def with_settings_of(make: Callable) -> Callable[[Callable], Callable]:
-    """Shows make's settings in the signature, which brax's checkpoints save and call again."""
+    """Show make's settings in the signature, which brax's checkpoints save and call again."""
 
     def decorate(factory: Any) -> Callable:
         own = dict(inspect.signature(factory).parameters)
@@ -163,7 +163,10 @@ def make_sac_networks(
     log_std_max: float = LOG_STD_MAX,
     **settings: Any,
 ) -> sac.SACNetworks:
-    """The same for brax's sac.train, whose loss keeps its learned entropy bonus beside ERA."""
+    """A network_factory for brax's sac.train, to be completed as `make_ppo_networks`.
+
+    Its loss keeps brax's learned entropy bonus beside ERA.
+    """
     sizes = observation_size, action_size, preprocess_observations_fn
     bounds = target_entropy, log_std_min, log_std_max
     return with_era(sac.make_sac_networks, sizes, bounds, settings)

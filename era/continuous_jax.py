@@ -55,7 +55,7 @@ def state_level_log_std(
 
 
 def log_mean_exp(pre_std: jax.Array) -> jax.Array:
-    """ln of the mean of exp(pre_std) over batch and dimensions (Eq. batch_era). (..., D) -> ()."""
+    """The ln of the mean of exp(pre_std) over all its numbers, (..., D) -> (); Eq. batch_era."""
     return jax.nn.logsumexp(in_float32(pre_std)) - math.log(pre_std.size)
 
 
@@ -79,7 +79,7 @@ def residual_loss(
 
 
 def weighted_density(x: jax.Array) -> jax.Array:
-    """x times the density of a Gaussian with a standard deviation of 1 / sqrt(2)."""
+    """The product of x and the density at x of a Gaussian with sigma = 1 / sqrt(2)."""
     return x * jnp.exp(-jnp.square(x)) / SQRT_PI
 
 
@@ -105,11 +105,11 @@ class BoundedGaussian:
 
     @classmethod
     def from_mean(cls, mean: jax.Array, log_std: jax.Array) -> "BoundedGaussian":
-        """From the network's mean, (..., D), any real."""
+        """The policy of the network's mean, (..., D), any real."""
         return cls(jnp.tanh(mean), log_std)
 
     def mode(self) -> jax.Array:
-        """tanh(mean), the action without noise, (..., D)."""
+        """The action without noise, tanh(mean), (..., D)."""
         return self.loc
 
     def entropy(self, seed: jax.Array) -> jax.Array:
@@ -147,7 +147,7 @@ class TruncatedGaussian(BoundedGaussian):
         return action + jax.lax.stop_gradient(jnp.clip(action, -1, 1) - action)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Of an action, (..., D) -> (...), in nats; -inf outside of [-1, 1]."""
+        """The log-density of an action, (..., D) -> (...), in nats; -inf outside of [-1, 1]."""
         density = self.gaussian_log_density(action) - jnp.log(self.mass())
         return jnp.where(jnp.abs(action) > 1, -jnp.inf, density).sum(-1)
 
@@ -176,7 +176,7 @@ class TanhGaussian(BoundedGaussian):
         return jnp.tanh(self.unbounded_sample(seed))
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Of an action, (..., D) -> (...), in nats; -inf outside of [-1, 1].
+        """The log-density of an action, (..., D) -> (...), in nats; -inf outside of [-1, 1].
 
         An action of 1 or -1 counts as the nearest number within the bounds, as in era.continuous.
         """
@@ -186,7 +186,7 @@ class TanhGaussian(BoundedGaussian):
         return jnp.where(jnp.abs(action) > 1, -jnp.inf, density).sum(-1)
 
     def entropy(self, seed: jax.Array) -> jax.Array:
-        """An unbiased estimate from one sample per state, (...), in nats."""
+        """An unbiased estimate of the entropy from one sample per state, (...), in nats."""
         slope = log_tanh_slope(self.unbounded_sample(seed))
         return gaussian_entropy(self.log_std) + slope.sum(-1)
 

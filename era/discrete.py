@@ -130,10 +130,11 @@ def carry_era(model: nn.Module, made: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def raw_logits(model: nn.Module) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """Inside `with raw_logits(model) as activation:` the model returns its logits z before ERA.
+    """Make the model return its logits z before ERA, inside a with statement.
 
-    activation(z) is then the ERA model's output. Without ERA the model is unchanged and activation
-    returns its argument. The switch acts in all threads that share the model.
+    In `with raw_logits(model) as activation:` activation(z) is the ERA model's output. Without ERA
+    the model is unchanged and activation returns its argument. The switch acts in all threads that
+    share the model.
     """
     era = find_era(model)
     if era is None:
@@ -215,7 +216,7 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
 
 @functools.cache
 def _with_era(cls: Any) -> type:
-    """The subclass of a classifier's class whose forward ends with ERA; its name is the class's."""
+    """The subclass of a classifier's class whose forward ends with ERA, with the class's name."""
 
     @functools.wraps(cls, updated=())
     class WithEra(cls):

@@ -76,7 +76,7 @@ class FusedHead:
         del self._model.forward
 
     def arguments(self, **inputs) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[str, Any]]:
-        """Hidden states (bsz, seqlen, width) and weight, and bias and soft-cap, by name.
+        """What log_probs_fused.py takes: (hidden, weight), and bias and soft-cap by name.
 
         To be called in the model's forward, where FSDP has gathered the weight.
 

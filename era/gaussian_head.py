@@ -65,7 +65,7 @@ class EraHead(torch.nn.Module):
         self.register_buffer("settings", torch.tensor(settings, dtype=torch.float32))
 
     def forward(self, pre_std: torch.Tensor) -> torch.Tensor:
-        """ln sigma from the network's output, both (..., D)."""
+        """Return ln sigma for the network's output, both (..., D)."""
         return state_level_log_std(pre_std, *self.arguments)
 
     def extra_repr(self) -> str:
@@ -81,7 +81,7 @@ class EraHead(torch.nn.Module):
         unexpected_keys: List[str],
         error_msgs: List[str],
     ) -> None:
-        """torch's hook for it. The settings stay those that the policy was made with."""
+        """Check the settings of a checkpoint; those that the policy was made with stay."""
         key = prefix + "settings"
         if key in state_dict:
             saved, own = named(state_dict[key]), named(self.settings)
@@ -118,7 +118,7 @@ class EraHead(torch.nn.Module):
 
 
 def named(settings: torch.Tensor) -> Dict[str, Any]:
-    """{name: value} of a checkpoint's settings, rounded to what fp32 keeps."""
+    """The settings of a checkpoint by name, rounded to what fp32 keeps."""
     *numbers, kind = settings.tolist()
     values = [float(f"{number:.6g}") for number in numbers]
     distributions = [*DISTRIBUTIONS, "unbounded"]  # -1 is the last

@@ -27,7 +27,7 @@ _EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
 
 
 def _check(**fields: float) -> None:
-    """Raises ValueError where one of them is not what EraConfig promises for the field."""
+    """Raise ValueError for a value that EraConfig does not allow for the field of that name."""
     _EraConfig(**fields, prefix="")
 
 
@@ -254,7 +254,7 @@ def metric_sums(
 
 
 def update_metrics(sums: torch.Tensor) -> dict[str, float]:
-    """From `metric_sums`: the first three are means over responses, the others over tokens.
+    """The metrics of `metric_sums`: three are means over responses, the others over tokens.
 
     era/entropy_down is by how much the rest of the policy gradient, s A (e_a - p), lowers the
     entropy of responses below low, in the units of `entropy_up`: the covariance of s A and p(a)
@@ -277,7 +277,7 @@ def update_metrics(sums: torch.Tensor) -> dict[str, float]:
 
 
 class BelowLow:
-    """Since when the bound is lost.
+    """A count of updates below omega_low, by which ERA says that it has lost the bound.
 
     While ERA holds the bound, H_resp may stay a little below low, where its force is. The bound
     counts as lost after 20 updates in a row below it, when H_resp is below 0.8 low.

@@ -158,7 +158,7 @@ class EraConfig:
         return self.high if self.high_end is None else self.high_end
 
     def at(self, step: int) -> "EraConfig":
-        """The configuration of one update, its low and high where the schedule has them then.
+        """The configuration of one update, with the low and high that the schedule has then.
 
         Args:
             step: how many updates the training has made before, >= 0, those before it was resumed
@@ -484,7 +484,7 @@ def bonus_problems(config: Mapping[str, Any]) -> list[str]:
 
 
 def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
-    """By the names of BONUS_REFUSALS, whether verl's configuration has them."""
+    """Whether verl's configuration has what each of BONUS_REFUSALS names, by that name."""
     from omegaconf import OmegaConf
 
     bonus = bool(OmegaConf.select(config, BONUS_KEY))

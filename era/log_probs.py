@@ -321,7 +321,7 @@ class GradientRows(NamedTuple):
 
 
 def _sums(z, factors, with_mean, squares):
-    """max z, log sum exp(f d) for each factor f, and the mean of d under the first of them.
+    """Return max z, log sum exp(f d) for each factor f, and the mean of d under the first f.
 
     Args:
         z: (n, vocabulary), any floating dtype.
@@ -339,7 +339,7 @@ def _sums(z, factors, with_mean, squares):
 
 
 def _weights(d, factors, dtype, squares):
-    """exp(f d) for each factor f.
+    """Return exp(f d) for each factor f.
 
     With `squares` one exponential makes all of them. The factors must then be f, 2 f and f / 2, or
     two of which each is the row's smaller one or twice it.
@@ -422,7 +422,7 @@ class _Shard(NamedTuple):
 
 
 def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
-    """Which columns this rank has. Raises ValueError on all ranks alike, as `policy_terms`."""
+    """The columns that this rank has. ValueError is raised on all ranks alike."""
     dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
     own = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
@@ -484,7 +484,10 @@ def _outputs(term: torch.Tensor, rows: Rows, logits: torch.Tensor) -> torch.Tens
 
 
 class RowTerms(torch.autograd.Function):
-    """`policy_terms` of a matrix of logits and its Rows, (rows, 1) each."""
+    """The PolicyTerms of a matrix of logits, its Rows and TermParams, (rows, 1) each, or None.
+
+    It is not differentiable twice: `refuse_second_derivatives`.
+    """
 
     @staticmethod
     def forward(ctx, logits, rows, params):
@@ -584,7 +587,7 @@ def _write_rows(result, logits, gradient: GradientRows, compile) -> None:
 
 
 def refuse_second_derivatives() -> None:
-    """To be called in a backward pass, where gradients are enabled only by create_graph=True.
+    """Raise RuntimeError in a backward pass with create_graph=True, which enables gradients.
 
     torch's `once_differentiable` is not enough: where the incoming gradients are constants, as
     after a sum, it silently leaves the term out of a second derivative.
@@ -617,7 +620,7 @@ class _TopK:
         return at_label.masked_fill(~self.is_label.any(-1, keepdim=True), OUTSIDE_TOP_K_LOG_PROB)
 
     def add_gradient(self, result, grad_scaled, active) -> None:
-        """Adds grad_scaled (1[i = y] - p_i) to `result` at the indices i; for one factor."""
+        """Add grad_scaled (1[i = y] - p_i) to `result` at the indices i; for one factor."""
         weight = grad_scaled * self.is_label.any(-1, keepdim=True)
         gradient = (self.is_label.double() - self.log_p[:, 0].exp()) * weight
         gradient = torch.where(active, gradient, 0)
@@ -664,7 +667,11 @@ def _top_k_of_all_shards(values, indices, k, shard) -> tuple[torch.Tensor, torch
 
 
 def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Rows]:
-    """The logits as a matrix, and the others as its Rows."""
+    """The logits as a matrix, and the other arguments of `policy_terms` as its Rows.
+
+    Raises:
+        ValueError: as `policy_terms`.
+    """
     if not logits.is_floating_point():
         raise ValueError(f"logits are {logits.dtype}; expected a floating dtype.")
     shape = logits.shape[:-1]
@@ -703,7 +710,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
 
 
 def checked_top_k(top_k: Optional[int], vocabulary: int) -> Optional[int]:
-    """top_k, or None where that means all logits. Raises ValueError for no whole number >= 1."""
+    """Return top_k, None where it means all logits. ValueError: not None, no whole number >= 1."""
     whole = isinstance(top_k, numbers.Integral) and not isinstance(top_k, bool)
     if top_k is not None and not (whole and top_k >= 1):
         raise ValueError(f"top_k is {top_k}; expected None or a whole number >= 1.")
@@ -711,6 +718,7 @@ def checked_top_k(top_k: Optional[int], vocabulary: int) -> Optional[int]:
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of results for inputs of this one: fp64 for fp64, else fp32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -718,7 +726,7 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def _runner(function: Callable, logits: torch.Tensor, compile: bool) -> tuple[Callable, int]:
-    """`function`, compiled where that pays and can be done, and the elements it takes at a time."""
+    """What runs `function`, compiled where that pays, and how many elements it takes at a time."""
     is_large = logits.numel() >= _COMPILED_FROM_ELEMENTS
     can_compile = backend(logits.device, compile) == "torch.compile"
     # If the caller is itself being compiled, the formulas are compiled as a part of it.

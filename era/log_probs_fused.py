@@ -122,7 +122,7 @@ class _Head(NamedTuple):
         return cls(weight.to(dtype), None if bias is None else bias.to(dtype), softcap)
 
     def chunks(self, active: torch.Tensor) -> list[torch.Tensor]:
-        """Indices of the active rows, as many at a time as make HEAD_ELEMENTS logits."""
+        """Indices of active rows, as many at a time as make _CPU_ or _GPU_HEAD_ELEMENTS logits."""
         on_cpu = active.device.type == "cpu"
         elements = _CPU_HEAD_ELEMENTS if on_cpu else _GPU_HEAD_ELEMENTS
         count = max(1, elements // len(self.weight))

@@ -22,7 +22,7 @@ _LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def _difference(z, largest):
-    """d = z - largest in fp32, and what its rounding lost."""
+    """Return d = z - largest in fp32, and what its rounding lost."""
     d = z - largest
     other = z - d
     return d, (z - (d + other)) + (other - largest)
@@ -30,7 +30,7 @@ def _difference(z, largest):
 
 @triton.jit
 def _power(high, low, d, lost):
-    """2^((high + low) (d + lost)) for d <= 0, without the error that one rounded product has.
+    """Return 2^((high + low) (d + lost)), d <= 0, without the error of one rounded product.
 
     fp32 rounds z - max z and f d by up to 6e-8 of their size, alike for all equal logits. `high`
     and the first part of d have 12 bits, so their product is exact. Its integer part becomes the
@@ -62,10 +62,9 @@ def _sums(
     SQUARES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a row's largest logit, its N <= 3 sums of exp2(f d), d = z - max z, and the mean of d
-    under the first f.
+    """Write a row's largest logit, N <= 3 sums of exp2(f d) and the mean of d under the first f.
 
-    SQUARES: the factors are f, 2 f and f / 2, so that one exponential makes all.
+    d is z - max z. SQUARES: the factors are f, 2 f and f / 2, so that one exponential makes all.
     """
     row = tl.program_id(0).to(tl.int64)  # rows x vocabulary passes 2^31 at 14,134 rows of 151,936
     if tl.load(ACTIVE + row) != 0:
@@ -137,7 +136,7 @@ def _write_gradient(
     WITH_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a block of a row's gradient, with d = z - max z.
+    """Write a block of a row's gradient, with d = z - max z.
 
     At the label it is AT_LABEL, elsewhere the sum of coefficient_f exp2(f d) over N <= 2 factors f,
     plus d_coefficient d exp2(f d) for the first f.
@@ -198,7 +197,7 @@ def sums(logits, active, factors, with_mean, squares) -> tuple[torch.Tensor, ...
 def write_gradient(
     result, logits, active, labels, at_label, largest, factors, coefficients, d_coefficient
 ) -> None:
-    """Writes into `result` what log_probs._write_gradient puts in the place of the logits.
+    """Write into `result` what log_probs._write_gradient puts in the place of the logits.
 
     Args:
         result: the logits, or a tensor like them.

@@ -54,11 +54,11 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
         )
 
     def update(self, mlp_output: torch.Tensor) -> None:
-        """From mean and pre_std, (..., 2, D)."""
+        """Make the distribution of mean and pre_std, (..., 2, D)."""
         mean, pre_std = mlp_output.unbind(dim=-2)
         self._distribution = Normal(mean, self.era(pre_std).exp())
 
     @property
     def entropy(self) -> torch.Tensor:
-        """(...), in nats. The first backward pass through it tells whether the loss rewards it."""
+        """The entropy, (...) in nats; its first backward pass tells whether the loss rewards it."""
         return self.era.watch(super().entropy)

@@ -103,7 +103,7 @@ class EraActor(nn.Module):
         return self.is_mutable_collection(collection) and not self.is_initializing()
 
     def log_std(self, pre_std: jax.Array, delta: jax.Array | None) -> jax.Array:
-        """(B, D) -> (B, D). delta is per action dimension."""
+        """Return ERA's ln sigma, (B, D) -> (B, D); delta is in nats per action dimension."""
         bounds = self.log_std_min, self.log_std_max
         target = self.action_dim * self.target_entropy
         if delta is not None:
@@ -121,7 +121,7 @@ class EraActor(nn.Module):
 
     @property
     def reset_noise(self) -> None:
-        """sbx assigns this hook (for gSDE); assigning it is how we see `use_sde` and refuse it."""
+        """A hook that sbx assigns for gSDE, by which ERA sees `use_sde` and refuses it."""
 
     @reset_noise.setter
     def reset_noise(self, method: Any) -> None:
@@ -164,12 +164,12 @@ def era_actor(
 
 
 def is_era(actor_class: Any) -> bool:
-    """Whether era_actor made it."""
+    """Whether a model's actor_class is one that era_actor made."""
     return isinstance(actor_class, partial) and actor_class.func is EraActor
 
 
 class EraMetrics(stable_baselines3.EraMetrics):
-    """era.stable_baselines3.EraMetrics for models of sbx with era_actor.
+    """The callback era.stable_baselines3.EraMetrics for models of sbx with era_actor.
 
     At the start of training it warns if the loss has an entropy bonus beside ERA. And it takes
     sbx's ent_coef_loss out of the log where ent_coef is 0, whose logarithm sbx logs.
@@ -264,7 +264,7 @@ class EraSAC(SAC):
     @staticmethod
     @jax.jit
     def update_actor(actor_state, qf_state, ent_coef_state, observations, key):
-        """Overrides sbx's: without the entropy term, with the loss of delta."""
+        """Update the actor as sbx does, without the entropy term and with the loss of delta."""
         key, noise, dropout, entropy = jax.random.split(key, 4)
 
         def loss(variables):

@@ -61,7 +61,7 @@ def check_policy(action_space: spaces.Space, use_sde: bool) -> None:
 
 
 def features_extractor(observation_space: spaces.Space) -> type[BaseFeaturesExtractor]:
-    """That of stable-baselines3's MultiInputPolicy for dictionaries, of its MlpPolicy otherwise."""
+    """The extractor of stable-baselines3's MultiInputPolicy or, but for dictionaries, MlpPolicy."""
     return CombinedExtractor if isinstance(observation_space, spaces.Dict) else FlattenExtractor
 
 
@@ -80,7 +80,7 @@ class EraDiagGaussian(DiagGaussianDistribution):
     def proba_distribution(
         self, mean_actions: torch.Tensor, log_std: torch.Tensor
     ) -> "EraDiagGaussian":
-        """From the mean and, as log_std, the network's pre_std; both (B, D)."""
+        """Make the Gaussian of the mean and, as log_std, the network's pre_std; both (B, D)."""
         return super().proba_distribution(mean_actions, self.era(log_std))
 
 
@@ -152,12 +152,12 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     def evaluate_actions(
         self, obs: PyTorchObs, actions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Values, log-probs and entropies of what the loss is made of, as stable-baselines3's."""
+        """The values, log-probs and entropies, (B,) each, that the loss is made of."""
         values, log_prob, entropy = super().evaluate_actions(obs, actions)
         return values, log_prob, self.era.watch(entropy)
 
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
-        """The policy's, which is the Gaussian's here, (B,) in nats; and ln sigma, (B, D)."""
+        """The policy's entropies, here the Gaussian's, (B,) in nats; and ln sigma, (B, D)."""
         distribution = self.get_distribution(obs)
         return distribution.entropy(), distribution.distribution.stddev.log()
 
@@ -277,7 +277,7 @@ class EraSACPolicy(SACPolicy):
         return EraActor(**kwargs, **self.era_settings).to(self.device)
 
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
-        """The bounded policy's, (B,) in nats; and ln sigma, (B, D)."""
+        """The bounded policy's entropies, (B,) in nats; and ln sigma, (B, D)."""
         mean, log_std, _ = self.actor.get_action_dist_params(obs)
         return self.actor.action_dist.proba_distribution(mean, log_std).entropy(), log_std
 
@@ -344,7 +344,7 @@ class EraMetrics(BaseCallback):
         return isinstance(self.model.policy, EraActorCriticPolicy | EraSACPolicy)
 
     def target(self) -> float:
-        """H0 per action dimension, in nats."""
+        """The paper's H0 per action dimension, in nats."""
         return self.model.policy.era_settings["target_entropy"]
 
     def _on_step(self) -> bool:
@@ -370,7 +370,7 @@ class EraMetrics(BaseCallback):
             print(f"ERA {line}")
 
     def measure(self) -> dict[str, float]:
-        """The metrics by their names, without era/."""
+        """The metrics by their names without era/, in nats per action dimension."""
         with unchanged_random_numbers(self.model.device), torch.no_grad():
             entropy, log_std = (np.asarray(x) for x in self.entropies(self.states()))
         dim = log_std.shape[-1]

@@ -48,7 +48,7 @@ check_version(timm.__version__)
 
 
 def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """timm.create_model, with ERA.
+    """Make a model as timm.create_model does, with ERA.
 
     Args:
         model_name: as timm's, `local-dir:` and `hf-hub:` included. A model with ERA that timm's
@@ -84,13 +84,13 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
 def apply_test_time_pool(
     model: nn.Module, config: Dict[str, Any], use_test_size: bool = False
 ) -> Tuple[nn.Module, bool]:
-    """timm.layers.apply_test_time_pool, which builds another model; here the new one keeps ERA."""
+    """Do what timm.layers.apply_test_time_pool does, and let the model that it builds keep ERA."""
     made, applied = timm.layers.apply_test_time_pool(model, config, use_test_size)
     return carry_era(model, made) if applied else made, applied
 
 
 def _load_config(source: str, name: str, cache_dir: Any) -> Tuple[str, Dict[str, Any]]:
-    """Architecture and arguments of create_model of a saved model.
+    """The architecture and create_model's arguments of a saved model.
 
     timm.create_model reads them too, but refuses ERA's keys in pretrained_cfg.
     """

@@ -27,7 +27,7 @@ _KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_old", "era_rows"}
 
 
 def groups_with_advantage(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Which groups train: (groups,), bool.
+    """Whether each group's advantages differ, so that it trains: (groups,) bool.
 
     Equal rewards have equal advantages, but not always 0: their mean may be rounded.
 
@@ -135,8 +135,10 @@ class DynamicSamplingMixin:
         return {**own, "num_items_in_batch": items}
 
     def _draw(self, size: int, places: int) -> list[dict[str, Any]]:
-        """This process's rows of a batch of other prompts; the same draw in all processes, and
-        after a resume."""
+        """This process's rows of a batch of other prompts.
+
+        All processes make the same draw, and so does a training that was resumed.
+        """
         step, number = self._drawn_at
         number = number + 1 if step == self.state.global_step else 1
         self._drawn_at = self.state.global_step, number

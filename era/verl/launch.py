@@ -38,6 +38,7 @@ class TaskRunner(verl_main.TaskRunnerV1.__ray_actor_class__):
 
 @hydra.main(config_path="pkg://verl.trainer.config", config_name="era_ppo_trainer", version_base=None)
 def main(config):
+    """Check the configuration, then run verl's training, with ERA where it is enabled."""
     try:
         era = prepare(config)
     except ValueError as error:

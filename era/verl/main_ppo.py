@@ -12,6 +12,7 @@ from era.verl import compatibility
 
 
 def main() -> None:
+    """Check the version of verl, then train with era.verl.launch."""
     if problems := compatibility.problems():
         sys.exit("error: " + "\nerror: ".join(problems) + "\nNothing was started.")
     if untested := compatibility.warning():
