@@ -139,6 +139,7 @@ lint: $(call ready,lint)
 	@$(RUFF) check . && $(RUFF) format --check . || { echo \
 		"error: ruff rejects the files above, so no test was run. 'make format' fixes their layout and all that ruff" \
 		"can fix by itself; fix the rest by hand." >&2; exit 1; }
+	@$(MYPY) || { echo "error: mypy rejects the types above, so no test was run." >&2; exit 1; }
 format: $(call ready,lint)
 	@$(RUFF) check --fix .; status=$$?; $(RUFF) format . && exit $$status
 # Two test files at a time, in the order of their names, so that long ones do not come last. For each of the two, torch
