@@ -44,6 +44,6 @@ def wait_until_ended(mark: str) -> None:
 def wait_for_process(words: str, mark: str, process: subprocess.Popen) -> None:
     """Wait until a process with this MARK has these words in its command line."""
     deadline = time.monotonic() + 900
-    while not any(words in command_line(found) for found in processes_with(**{MARK: mark})):
+    while not any(words in command_line(started) for started in processes_with(**{MARK: mark})):
         assert process.poll() is None and time.monotonic() < deadline, f"{words} did not start"
         time.sleep(0.1)

@@ -23,27 +23,28 @@ SETTINGS = (
 
 
 def start(mark: Path, *words: str, **variables: str) -> subprocess.Popen:
-    """python words..., with these variables and none of the user's settings."""
+    """Start Python with these words and variables, and with none of the user's settings."""
     kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    given = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), MARK: str(mark), **variables}
+    settings = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), MARK: str(mark), **variables}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, *map(str, words)]
-    return subprocess.Popen(command, cwd=ROOT, env={**kept, **given}, start_new_session=True, **pipes)
+    return subprocess.Popen(command, cwd=ROOT, env={**kept, **settings}, start_new_session=True, **pipes)
 
 
 def launch(mark: Path, *words: str, **variables: str) -> subprocess.CompletedProcess:
+    """As `start`, and wait for its end."""
     process = start(mark, *words, **variables)
     printed, errors = process.communicate(timeout=900)
     return subprocess.CompletedProcess(words, process.returncode, printed, errors)
 
 
 def kill_all(mark: Path) -> None:
-    """kill -9 of the launch, of Ray and of what is being trained, until all of it is gone.
+    """Send kill -9 to the launch, to Ray and to what is being trained, until all of it is gone.
 
     A process that is ending has no environment any more, but keeps its files, and so its run's lock, to the end.
     """
-    while found := processes_with(**{MARK: str(mark)}):
-        for process in found:
+    while left := processes_with(**{MARK: str(mark)}):
+        for process in left:
             process.kill()
         time.sleep(0.1)
     for lock in filter(Path.is_file, mark.rglob(grid.LOCK)):
@@ -52,6 +53,7 @@ def kill_all(mark: Path) -> None:
 
 
 def wait_for(condition, process: subprocess.Popen) -> None:
+    """Wait until the condition holds, ten minutes at most, while the process runs."""
     until = time.monotonic() + 600
     while not condition():
         assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=900)

@@ -26,14 +26,14 @@ FASTTD3 = os.environ.get("FASTTD3", "2d83b6a")  # the version that is tested: `m
 
 def processes_with(**variables: str) -> list[psutil.Process]:
     """The live processes, orphans included, whose environment has these variables with these values."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if variables.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:  # it ended meanwhile, or belongs to somebody else
             continue
-    return found
+    return processes
 
 
 def assert_identical(one, other) -> None:

@@ -19,4 +19,4 @@ def filled(page: str, tables: dict[str, str]) -> str:
     places = [name for _, name, _ in PLACE.findall(page)]
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
-    return PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
+    return PLACE.sub(lambda place: f"{place[1]}{tables[place[2]]}\n{place[3]}", page)

@@ -150,8 +150,8 @@ def merges(checkout: Path, home: Path) -> bool:
     folder = home / "global_step_1"
     write = [sys.executable, PROJECT / "tests/llm/sharded_checkpoint.py", folder / "actor"]
     subprocess.run(write, check=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})
-    given = {"CKPT": folder, "MODEL_PATH": home / "merged", "PYTHON": sys.executable, "CHECKOUTS": checkout.parent}
-    make = ["make", "--no-print-directory", "llm-merge", *(f"{name}={value}" for name, value in given.items())]
+    variables = {"CKPT": folder, "MODEL_PATH": home / "merged", "PYTHON": sys.executable, "CHECKOUTS": checkout.parent}
+    make = ["make", "--no-print-directory", "llm-merge", *(f"{name}={value}" for name, value in variables.items())]
     result = subprocess.run(make, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     is_model = (home / "merged/config.json").is_file() and any((home / "merged").glob("*.safetensors"))
     print(f"  {'merge':<14} {'verl made a model of a checkpoint' if is_model else result.stdout[-300:]}")

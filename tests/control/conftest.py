@@ -11,8 +11,8 @@ def modules(patched_fasttd3):
     """FastTD3's modules and the overlay's by their bare names, as the training scripts import them."""
     names = ("era", "era_training", "fast_td3", "fast_td3_utils", "fastsac_era", "hyperparams", "run_args")
     names += ("run_log",)
-    with importable(patched_fasttd3 / "fast_td3", *names) as found:
-        yield found
+    with importable(patched_fasttd3 / "fast_td3", *names) as imported:
+        yield imported
 
 
 @pytest.fixture
@@ -24,5 +24,5 @@ def version():
 @pytest.fixture
 def package(trees_of, version):
     """`import fast_td3`, as users of a trained policy do."""
-    with importable(trees_of("fasttd3", version)[0], "fast_td3") as found:
-        yield found.fast_td3
+    with importable(trees_of("fasttd3", version)[0], "fast_td3") as imported:
+        yield imported.fast_td3

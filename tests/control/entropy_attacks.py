@@ -105,16 +105,16 @@ def climb(log_std, dim: int, generator: torch.Generator, sign: int, rows: int = 
 
 
 def attacks(log_std, dim: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Name to states (rows, D), for an activation."""
+    """The states (rows, D) of each attack on an activation, by its name."""
     generator = torch.Generator().manual_seed(seed)
-    found = {"one-hot": one_hot(dim), "ties": ties(dim), "levels": levels(dim), "random": random(dim, generator)}
-    found["normal"] = 0.3 * torch.randn(64, dim, generator=generator)
-    found["offset"] = found["normal"] + 100
-    found["descent"] = descent(log_std, dim, generator)
+    states = {"one-hot": one_hot(dim), "ties": ties(dim), "levels": levels(dim), "random": random(dim, generator)}
+    states["normal"] = 0.3 * torch.randn(64, dim, generator=generator)
+    states["offset"] = states["normal"] + 100
+    states["descent"] = descent(log_std, dim, generator)
     with torch.no_grad():
-        found["climb down"] = climb(log_std, dim, generator, 1)
-        found["climb up"] = climb(log_std, dim, generator, -1)
-    return found
+        states["climb down"] = climb(log_std, dim, generator, 1)
+        states["climb up"] = climb(log_std, dim, generator, -1)
+    return states
 
 
 class Margin(NamedTuple):
@@ -136,18 +136,19 @@ def state_margins(era, states: torch.Tensor, target: float, attack: str) -> list
     log_std = era.era_log_std(states, target, LOG_STD_MIN, LOG_STD_MAX)
     margins, clipped = entropy(log_std) - target, (log_std <= LOG_STD_MIN).any(-1)
     allowed = state_tolerance(states.shape[-1], target)
-    found = []
+    extremes = []
     for mask, is_clipped in ((clipped, True), (~clipped, False)):
         if mask.any():
-            found += [
+            extremes += [
                 Margin(float(extreme), is_clipped, allowed, states.shape[-1], attack)
                 for extreme in margins[mask].aminmax()
             ]
-    return found + [Margin(math.nan, False, allowed, states.shape[-1], attack)] * int(margins.isnan().any())
+    return extremes + [Margin(math.nan, False, allowed, states.shape[-1], attack)] * int(margins.isnan().any())
 
 
 @torch.no_grad()
 def batch_margin(era, states: torch.Tensor, target: float, attack: str) -> Margin:
+    """The margin of the mean entropy of a batch of states (rows, D)."""
     log_mean = era.log_mean_exp(states)
     log_std = era.batch_level_log_std(states, log_mean, target, LOG_STD_MIN, LOG_STD_MAX)
     allowed = batch_tolerance(*states.shape, target, float(log_mean))
@@ -157,11 +158,11 @@ def batch_margin(era, states: torch.Tensor, target: float, attack: str) -> Margi
 
 
 def search(era, dim: int, target_per_dim: float, seed: int = 0) -> dict[tuple[str, str], list[Margin]]:
-    """(level, dtype of the states) to margins."""
+    """The margins of all attacks, by level and by the dtype of the states."""
     target = dim * target_per_dim
-    found = {(level, name): [] for level in ("state", "batch") for name in DTYPES}
+    margins = {(level, name): [] for level in ("state", "batch") for name in DTYPES}
     for attack, states in attacks(lambda s: era.era_log_std(s, target, LOG_STD_MIN, LOG_STD_MAX), dim, seed).items():
         for name, dtype in DTYPES.items():
-            found["state", name] += state_margins(era, states.to(dtype), target, attack)
-            found["batch", name].append(batch_margin(era, states.to(dtype), target, attack))
-    return found
+            margins["state", name] += state_margins(era, states.to(dtype), target, attack)
+            margins["batch", name].append(batch_margin(era, states.to(dtype), target, attack))
+    return margins

@@ -50,13 +50,14 @@ def train(distribution: str, value, learn_delta: bool, updates: int = 1000) -> d
     actor.residual_loss(torch.zeros(()))  # the projection of delta that the next update would begin with
     with torch.no_grad():
         _, entropies = actor(torch.randn(20_000, STATE_DIM), with_entropies=True)
-    found = {name: float(entropies[name]) / ACTION_DIM for name in ("delta", "policy_entropy", "gaussian_entropy")}
-    return {**found, "largest_delta": actor.largest_delta}
+    measured = {name: float(entropies[name]) / ACTION_DIM for name in ("delta", "policy_entropy", "gaussian_entropy")}
+    return {**measured, "largest_delta": actor.largest_delta}
 
 
-def outcome(found: dict) -> str:
-    if abs(found["policy_entropy"] - TARGET) <= TOLERANCE:
+def outcome(measured: dict) -> str:
+    """Where the entropy per dimension has come to, in words."""
+    if abs(measured["policy_entropy"] - TARGET) <= TOLERANCE:
         return "H = H0"
-    if found["delta"] >= found["largest_delta"] - 1e-3:
+    if measured["delta"] >= measured["largest_delta"] - 1e-3:
         return "diverged: delta at its limit"
-    return "H below H0" if found["policy_entropy"] < TARGET else "H above H0"
+    return "H below H0" if measured["policy_entropy"] < TARGET else "H above H0"

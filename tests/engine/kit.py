@@ -97,13 +97,13 @@ def make_upstream(folder: Path, versions: dict[str, dict[str, str]]) -> dict[str
     """A repository with one tagged commit per version; returns the commits by tag."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
-    found = {}
+    commits = {}
     for tag, files in {"before": {"history.txt": "a commit before the pinned one\n"}, **versions}.items():
         git(folder, "rm", "-r", "-q", "--ignore-unmatch", ".")
         write_tree(folder, files)
-        found[tag] = commit(folder, tag)
+        commits[tag] = commit(folder, tag)
         git(folder, "tag", tag)
-    return found
+    return commits
 
 
 def make_archive(path: Path, files: dict[str, str], top: str) -> str:
@@ -287,7 +287,7 @@ def branch(project: Project, name: str, edit) -> None:
 
 def hinted(text: str) -> list[list[str]]:
     """The apply.py commands that a message tells the user to run, as words."""
-    return [shlex.split(found) for found in re.findall(r"python3 apply\.py ([^`\n]*)", text)]
+    return [shlex.split(command) for command in re.findall(r"python3 apply\.py ([^`\n]*)", text)]
 
 
 def follow(text: str) -> None:
@@ -298,13 +298,13 @@ def follow(text: str) -> None:
 
 def content(folder: Path) -> dict[str, tuple[bool, bytes]]:
     """Every file of a work tree with its exec bit and bytes, .git left out."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if relative.parts[0] != ".git" and (path.is_symlink() or not path.is_dir()):
             data = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
-            found[relative.as_posix()] = (bool(path.lstat().st_mode & 0o100), data)
-    return found
+            files[relative.as_posix()] = (bool(path.lstat().st_mode & 0o100), data)
+    return files
 
 
 @contextlib.contextmanager

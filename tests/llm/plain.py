@@ -62,8 +62,8 @@ def metrics(result, settings):
     scaled, kept = log_prob(logits, batch["responses"], scale, era.get("top_k"))
     weight = batch["advantages"] * (1 if era.get("scale_advantages") else scale)
     scaled = scaled.masked_fill(~kept, -math.inf)
-    found = eq_llm.metrics(entropy, log_p, scaled, weight, mask, scale, era["low"], era["high"])
-    return {**found, "era/updates_below_low": int(found["era/response_entropy"] < era["low"])}
+    values = eq_llm.metrics(entropy, log_p, scaled, weight, mask, scale, era["low"], era["high"])
+    return {**values, "era/updates_below_low": int(values["era/response_entropy"] < era["low"])}
 
 
 def log_prob(logits, responses, scale, top_k=None):

@@ -143,10 +143,10 @@ def check_branches(results):
 def check_metrics(result, settings):
     """ERA's metrics equal their definitions."""
     metrics, expected = result["metrics"][0], plain.metrics(result, settings)
-    found = {name: value for name, value in metrics.items() if name.startswith("era/")}
-    assert found.keys() == expected.keys()
+    logged = {name: value for name, value in metrics.items() if name.startswith("era/")}
+    assert logged.keys() == expected.keys()
     for name, value in expected.items():
-        assert math.isclose(found[name], value, rel_tol=1e-5), name
+        assert math.isclose(logged[name], value, rel_tol=1e-5), name
 
 
 def check_lost(result):

@@ -200,9 +200,9 @@ def trained(start, batches, args, era):
     for i, of_ranks in enumerate(zip(*batches)):
         if i % (args.steps_per_generation * args.num_iterations) == 0:
             sampled_by = copy.deepcopy(model)
-        found = [loss_of(model, sampled_by, first, batch, args, era, ranks) for batch in of_ranks]
-        sum(loss for loss, _ in found).backward()
-        scales.append(torch.cat([scale[mask_of(batch).bool()] for (_, scale), batch in zip(found, of_ranks)]))
+        of_step = [loss_of(model, sampled_by, first, batch, args, era, ranks) for batch in of_ranks]
+        sum(loss for loss, _ in of_step).backward()
+        scales.append(torch.cat([scale[mask_of(batch).bool()] for (_, scale), batch in zip(of_step, of_ranks)]))
         if (i + 1) % args.gradient_accumulation_steps == 0:
             with torch.no_grad():
                 for parameter in model.parameters():
