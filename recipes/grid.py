@@ -167,7 +167,7 @@ def train(script: TrainingScript, run: Run, stop: threading.Event | None = None,
         except BlockingIOError:
             return "is being trained by another launch, or by what a killed one has left running"
         if not script.is_finished(run):
-            if says_finished(run) or not (run.folder / COMMAND).exists() or not script.checkpoint(run):
+            if starts_over(script, run):
                 set_aside(run.folder)
             code = run_script(script, run, lock.fileno(), stop, devices)
             if not script.is_finished(run):
@@ -179,6 +179,12 @@ def train(script: TrainingScript, run: Run, stop: threading.Event | None = None,
                 return f"ended with exit code {code}{lacks}.\n  The end of {run.folder / LOG}:{tail}"
         script.complete_record(run)
         return ""
+
+
+def starts_over(script: TrainingScript, run: Run) -> bool:
+    """Whether an unfinished run is trained from its start, and not resumed: run.json wrongly calls it finished, no
+    launch has begun it, or it has no checkpoint."""
+    return says_finished(run) or not (run.folder / COMMAND).exists() or not script.checkpoint(run)
 
 
 def says_finished(run: Run) -> bool:
