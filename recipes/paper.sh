@@ -2,7 +2,8 @@
 # The paper's runs, from data to evaluation, and those on verl 0.9: `paper.sh TARGET`, as `make TARGET` calls it, and
 # `paper.sh runs llm|vision|control`, which prints the names that TARGET can have.
 #
-# The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops.
+# The user's settings come as variables: PYTHON, CHECKOUTS, ARGS, ...; DRY_RUN=1 prints the command and stops. Those that
+# vision's and control's runs read are the fields of LaunchOptions, in recipes/launch_options.py.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
