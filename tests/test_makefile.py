@@ -201,7 +201,7 @@ def test_what_is_refused_before_an_environment_is_made(make, words, tmp_path):
 
 def test_a_path_with_a_space_is_refused_by_all_that_installs(make, project_root, tmp_path):
     clone = tmp_path / "my clone"
-    for name in ("demo", "make", "requirements"):
+    for name in ("demo", "requirements"):
         shutil.copytree(project_root / name, clone / name)
     targets = ("demo", "lint", "test-control", "test-verl-0.9", "rivals-vision", "bench-gpu")
     result = make("-C", str(clone), "-f", f"{project_root}/Makefile", *targets, f"ENVIRONMENTS={clone}/.venv")
