@@ -164,17 +164,20 @@ def bound_curves(
 ) -> None:
     """Every seed of the arms of trl-bound.md as a thin line, and the mean of each arm, over the share of the answers.
 
-    panels: by title, the method and setting of each arm, by its name. Arms without runs are left out.
+    panels: by title, the method and setting of each arm, by its name. Arms and panels without runs are left out.
     """
     rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
     (task,) = bounds
     known = curves[curves.task == task].set_index(KEY).sort_index()
+    trained = set(known.index.droplevel("seed"))
+    panels = {
+        title: {name: arm for name, arm in shown.items() if (task, *arm) in trained} for title, shown in panels.items()
+    }
+    panels = {title: shown for title, shown in panels.items() if shown}
     figure = Figure((4.2 * len(panels), 7))
     axes = figure.subplots(len(rows), len(panels), sharex=True, sharey="row", squeeze=False)
     for (title, shown), column in zip(panels.items(), axes.T):
         for number, (name, arm) in enumerate(shown.items()):
-            if (task, *arm) not in known.index.droplevel("seed"):
-                continue
             of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
             look = {"color": f"C{number}"}
             for measure, axis in zip(rows, column):
@@ -185,8 +188,7 @@ def bound_curves(
         column[0].axhline(bounds[task], color="0.5", linewidth=0.8)
         column[0].set_title(title, fontsize=10)
         column[-1].set_xlabel("share of the answers")
-        if column[-1].lines:
-            column[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))
+        column[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))
     for axis, label in zip(axes[:, 0], rows.values()):
         axis.set_ylabel(label, fontsize=9)
     figure.savefig(file)
