@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
+from trl.trainer.utils import pad
 
 __all__ = ["DynamicSamplingMixin"]
 
@@ -40,19 +41,22 @@ def groups_with_advantage(advantages: torch.Tensor, num_generations: int) -> tor
 
 
 def join(batches: list[dict[str, torch.Tensor]], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """The rows of all batches, padded as in TRL: prompts on the left, the rest on the right."""
+    """The rows of all batches, padded as in TRL."""
     joined = {}
     for name in batches[0]:
-        parts = [batch[name] for batch in batches]
-        width = max(part.size(1) for part in parts) if parts[0].dim() > 1 else 0
-        for number, part in enumerate(parts):
-            if missing := width and width - part.size(1):
-                value = pad_token_id if name in _IDS else 0
-                added = part.new_full((len(part), missing, *part.shape[2:]), value)
-                both = [added, part] if name.startswith("prompt_") else [part, added]
-                parts[number] = torch.cat(both, 1)
-        joined[name] = torch.cat(parts)
+        columns = [batch[name] for batch in batches]
+        if columns[0].dim() == 1:
+            joined[name] = torch.cat(columns)
+        else:
+            value, left = _padding(name, pad_token_id)
+            rows = [row for column in columns for row in column]
+            joined[name] = pad(rows, value, "left" if left else "right")
     return joined
+
+
+def _padding(name: str, pad_token_id: int) -> tuple[int, bool]:
+    """What a column of the batch is padded with, and whether on its left, as prompts are."""
+    return pad_token_id if name in _IDS else 0, name.startswith("prompt_")
 
 
 class DynamicSamplingMixin:
@@ -72,7 +76,7 @@ class DynamicSamplingMixin:
     Raises:
         TypeError: when a class has the mixin behind EraMixin or GRPOTrainer. On construction, a
             dataset that cannot be indexed.
-        NotImplementedError: in the first step, a batch with more than text.
+        ValueError: in the first step, a batch with more than text.
     """
 
     max_rounds = 10  # verl's recipe of DAPO has max_num_gen_batches=10
@@ -112,9 +116,14 @@ class DynamicSamplingMixin:
         places = len(inputs) * processes // group
         parts, filled, rounds = [], 0, 1
         while True:
-            batch = self._of_all_processes(output, len(inputs))
-            trains = groups_with_advantage(batch["advantages"], group)
-            rows, filled = trains.repeat_interleave(group), filled + int(trains.sum())
+            _refuse_more_than_text(output, len(inputs))
+            advantages = self.accelerator.gather(output["advantages"])
+            trains = groups_with_advantage(advantages, group)
+            filled += int(trains.sum())
+            if rounds == 1 and filled == places:
+                break  # this process needs nothing from the others
+            rows = trains.repeat_interleave(group)
+            batch = self._of_all_processes(output)
             parts.append({name: column[rows] for name, column in batch.items()})
             if filled >= places or rounds == self.max_rounds:
                 break
@@ -150,17 +159,25 @@ class DynamicSamplingMixin:
         rows = range(first, first + size)
         return [self.train_dataset[drawn[row // self.num_generations]] for row in rows]
 
-    def _of_all_processes(self, output: dict[str, Any], size: int) -> dict[str, torch.Tensor]:
-        batch = {name: column for name, column in output.items() if name != "num_items_in_batch"}
-        for name, column in batch.items():
-            if name not in _KNOWN or not torch.is_tensor(column) or len(column) != size:
-                raise NotImplementedError(
-                    f"DynamicSamplingMixin is for batches of text, and this one has {name}. Leave "
-                    "the mixin out."
-                )
+    def _of_all_processes(self, output: dict[str, Any]) -> dict[str, torch.Tensor]:
+        batch = {}
+        for name, column in output.items():
+            if name == "num_items_in_batch":
+                continue
             if column.dim() > 1:
-                value = self._tokenizer.pad_token_id if name in _IDS else 0
-                left = name.startswith("prompt_")
+                value, left = _padding(name, self._tokenizer.pad_token_id)
                 column = self.accelerator.pad_across_processes(column, 1, value, pad_first=left)
             batch[name] = self.accelerator.gather(column.contiguous())
         return batch
+
+
+def _refuse_more_than_text(output: dict[str, Any], size: int) -> None:
+    """Raises ValueError where a column of the batch is not known to have a row for each answer."""
+    for name, column in output.items():
+        if name == "num_items_in_batch":
+            continue
+        if name not in _KNOWN or not torch.is_tensor(column) or len(column) != size:
+            raise ValueError(
+                f"DynamicSamplingMixin is for batches of text, and this one has {name}. Leave the "
+                "mixin out."
+            )

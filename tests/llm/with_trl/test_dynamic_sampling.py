@@ -88,5 +88,5 @@ def test_a_batch_with_more_than_text_is_refused():
             output = super()._generate_and_score_completions(inputs)
             return {**output, "token_type_ids": output["prompt_ids"]}
 
-    with pytest.raises(NotImplementedError, match="token_type_ids"):
+    with pytest.raises(ValueError, match="token_type_ids"):
         train(type("Dynamic", (DynamicSamplingMixin, WithTypes), {}), model(), **ERA)
