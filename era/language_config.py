@@ -8,7 +8,7 @@ need OmegaConf, which verl brings. In TRL the fields are era_enable, era_low, ..
 OmegaConf is not needed.
 
 What is refused is declared once, as a `Refusal`: verl v0.4.1's below, the others in
-era/refusals.py. Every framework's check ends in `refuse`, and tools/refusals.py prints docs/llm's
+era/refusals.py. Every framework's check ends in `refuse`, and tools/declared.py prints docs/llm's
 tables.
 """
 

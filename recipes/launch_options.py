@@ -3,7 +3,7 @@
 """The environment variables that steer a launch of recipes.control, recipes.vision or rivals.launch.
 
 make passes them on. Each is a field of LaunchOptions, which `from_environment` alone fills. `--help` of the launchers
-and the tables of docs/control/recipes.md and docs/vision/recipes.md (`python -m tools.variables`) are printed from
+and the tables of docs/control/recipes.md and docs/vision/recipes.md (`python -m tools.declared`) are printed from
 these fields. Variables that other programs define, such as CUDA_VISIBLE_DEVICES, are none of them.
 """
 

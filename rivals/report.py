@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pandas as pd
@@ -164,7 +163,6 @@ TRL_COMPARED = (
 )
 # Those of trl-bound.md.
 GRPO, ERA = ("grpo", "0"), ("era", "1.2")
-BOUND_NAMES = {ERA: "ERA, k = 2"}
 BOUND_COMPARED = tuple(
     ("pairs", *both)
     for both in (
@@ -228,12 +226,17 @@ def trl_results_table(numbers: pd.DataFrame, task: str) -> str:
     return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
 
 
+def bound_name(method: str, setting: str) -> str:
+    """An arm's name in trl-bound.md, on which ERA's bound is the same everywhere."""
+    return "ERA, k = 2" if (method, setting) == ERA else trl.name(method, setting)
+
+
 def trl_comparisons(
     numbers: pd.DataFrame,
     compared: Iterable[tuple],
     measures: Mapping[str, int],
     count: int,
-    names: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    name_of: Callable[[str, str], str] = trl.name,
 ) -> str:
     """One arm minus another, on the seeds that both have; and what is left of the differences after Holm's correction.
 
@@ -241,7 +244,7 @@ def trl_comparisons(
         compared: task, and the method and setting of each of the two arms.
         measures: columns of `numbers`, and decimals.
         count: intervals of the protocol, for Holm's correction, which waits for all of its runs.
-        names: of arms that the page calls otherwise than rivals.trl.
+        name_of: the name of an arm, from its method and setting.
     """
     lines, p_values, is_whole = [], {}, True
     for task, *arms in compared:
@@ -250,7 +253,7 @@ def trl_comparisons(
         if not seeds:
             continue
         one, other = (numbers.loc[[(task, *arm, seed) for seed in seeds]].droplevel(KEY[:3]) for arm in arms)
-        name = f"`{task}`: {' minus '.join(names.get(arm) or trl.name(*arm) for arm in arms)}"
+        name = f"`{task}`: {' minus '.join(name_of(*arm) for arm in arms)}"
         cells = []
         for measure, digits in measures.items():
             if task == "sums" and measure == "distinct_right":  # every sum has one right answer
@@ -281,7 +284,7 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
         cells = [joined(runs[name], form) if runs[name].notna().all() else "-" for name, form in further.items()]
-        lines.append([BOUND_NAMES.get(arm) or trl.name(*arm), *shown, *cells])
+        lines.append([bound_name(*arm), *shown, *cells])
     heading = ["reward", "distinct right of 32", "H_resp, last 10 steps", "kept", "up / down", "updates below"]
     return table(["arm", *heading, "batches sampled for one"], lines)
 
@@ -295,7 +298,7 @@ def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
 def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-bound.md, by the names of their places in it."""
     results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
-    return {**results, "comparisons": trl_comparisons(numbers, BOUND_COMPARED, BOUND_MEASURES, 39, BOUND_NAMES)}
+    return {**results, "comparisons": trl_comparisons(numbers, BOUND_COMPARED, BOUND_MEASURES, 39, bound_name)}
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
@@ -502,10 +505,11 @@ def obac_table() -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with their tables, as the records have them."""
+    of_trl = trl_numbers()
     tables = {
         "rivals/llm": llm_tables(llm_numbers()),
-        "rivals/trl": trl_tables(trl_numbers()),
-        "rivals/trl-bound": bound_tables(trl_numbers()),
+        "rivals/trl": trl_tables(of_trl),
+        "rivals/trl-bound": bound_tables(of_trl),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
         "control/ppo": {
@@ -526,9 +530,7 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
-    panels = {
-        title: {BOUND_NAMES.get(arm) or trl.name(*arm): arm for arm in shown} for title, shown in BOUND_PANELS.items()
-    }
+    panels = {title: {bound_name(*arm): arm for arm in shown} for title, shown in BOUND_PANELS.items()}
     pictures.bound_curves(records.read("trl/curves"), panels, trl.BOUND, folder / "rivals-trl-bound.png")
     returns = {agent: return_curves("control-ppo", agent) for agent in ARMS}
     of_eapo = {agent: return_curves("control-ppo", agent, EAPO_SEEDS) for agent in EAPO}

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Links in the documents lead to files that git tracks, and make has the targets that they name."""
+"""Links in the documents lead to files that git tracks, make has the targets that they name, and their tables are the
+code's."""
 
 import re
 import subprocess
+
+from tools import declared
 
 
 def tracked(project_root):
@@ -46,3 +49,9 @@ def test_make_has_every_target_that_the_documents_name(project_root):
     ]
     assert len(named) > 50
     assert [f"{page}: make {target}" for page, target in named if target not in known and "..." not in target] == []
+
+
+def test_the_pages_have_the_tables_that_the_code_declares():
+    """If they do not, run python -m tools.declared."""
+    for file, text in declared.pages().items():
+        assert file.read_text() == text, file

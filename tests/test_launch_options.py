@@ -10,13 +10,6 @@ import pytest
 
 from recipes import launch_options
 from recipes.launch_options import CONTROL, RIVALS, VISION, LaunchOptions, Refused
-from tools import variables
-
-
-def test_the_pages_have_the_variables_that_are_declared():
-    """If they do not, run python -m tools.variables."""
-    for page, text in variables.pages().items():
-        assert page.read_text() == text, page
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hydra import compose, initialize_config_dir
 from llm_helpers import ELSEWHERE, keys_taken_for_era
 
 from era.language_config import EraConfig, check_trainer_config, refuse_elsewhere
-from tools import refusals
 
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
@@ -207,9 +206,3 @@ ACCEPTED = [
 @pytest.mark.parametrize("overrides", ACCEPTED, ids=str)
 def test_what_is_supported_starts(start, overrides):
     start(*overrides)
-
-
-def test_the_pages_have_the_refusals_that_are_declared():
-    """If they do not, run python -m tools.refusals."""
-    for file, text in refusals.pages().items():
-        assert file.read_text() == text, file

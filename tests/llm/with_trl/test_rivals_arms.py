@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""The arms of docs/rivals/trl-bound.md: what each changes, and what its trainer does to the advantages."""
+
+import pytest
+import tiny_grpo
+import torch
+
+from era.trl import EraGRPOTrainer
+from era.trl_dynamic_sampling import DynamicSamplingMixin
+from rivals import trl
+from rivals.trl_run import trainer_of
+
+
+def test_every_arm_of_the_protocols_is_what_its_name_says():
+    arms = {
+        (method, setting): trl.arm("pairs", method, setting)
+        for methods in (trl.TASKS["pairs"], trl.ADDED["pairs"])
+        for method, settings in methods.items()
+        for setting in settings
+    }
+    differences = {
+        ("grpo", "0"): ("grpo", 0.0, {}),
+        ("era", "0.6"): ("era", 0.6, {}),
+        ("era", "1.2"): ("era", 1.2, {}),
+        ("adaptive", "0.22"): ("adaptive", 0.22, {}),
+        ("adaptive", "0.45"): ("adaptive", 0.45, {}),
+        ("era-k", "4"): ("era", 1.2, {"era_k": 4.0}),
+        ("era-k", "8"): ("era", 1.2, {"era_k": 8.0}),
+        ("era-negative", "0.5"): ("era", 1.2, {}),
+        ("era-negative", "0"): ("era", 1.2, {}),
+        ("grpo-negative", "0.5"): ("grpo", 0.0, {}),
+        ("grpo-negative", "0"): ("grpo", 0.0, {}),
+        ("grpo-rate", "0.25"): ("grpo", 0.0, {"learning_rate": 2.5e-6}),
+        ("era-scaled", "4"): ("era", 1.2, {"era_k": 4.0, "era_scale_advantages": True}),
+        ("era-dynamic", "4"): ("era", 1.2, {"era_k": 4.0}),
+        ("era-answers", "4"): (
+            "era",
+            1.2,
+            {"era_k": 4.0, "gradient_accumulation_steps": 4, "steps_per_generation": 1},
+        ),
+    }
+    assert {name: (arm.base, arm.bound, arm.changes) for name, arm in arms.items()} == differences
+    assert {name: arm.negative_weight for name, arm in arms.items() if arm.negative_weight != 1} == {
+        ("era-negative", "0.5"): 0.5,
+        ("era-negative", "0"): 0.0,
+        ("grpo-negative", "0.5"): 0.5,
+        ("grpo-negative", "0"): 0.0,
+    }
+    assert [name for name, arm in arms.items() if arm.dynamic_sampling] == [("era-dynamic", "4")]
+    assert {name: arm.steps for name, arm in arms.items() if arm.steps != 150} == {("era-answers", "4"): 37}
+
+
+@pytest.mark.parametrize("weight", ["0.5", "0"])
+def test_negative_advantages_are_weighed(weight):
+    """Beside the same batch of a trainer that does not weigh."""
+
+    def seen(trainer_class):
+        recording = type("Recording", (tiny_grpo.Recording, trainer_class), {})
+        trainer, _ = tiny_grpo.train(recording, tiny_grpo.model(), **tiny_grpo.ERA, max_steps=1)
+        return trainer.seen[0]["advantages"]
+
+    plain, weighed = seen(EraGRPOTrainer), seen(trainer_of(trl.arm("pairs", "era-negative", weight)))
+    assert (plain < 0).any() and torch.equal(weighed, torch.where(plain < 0, float(weight) * plain, plain))
+
+
+def test_the_other_arms_have_eras_trainer_and_one_replaces_groups():
+    assert trainer_of(trl.arm("pairs", "era-k", "8")) is EraGRPOTrainer
+    assert issubclass(trainer_of(trl.arm("pairs", "era-dynamic", "4")), DynamicSamplingMixin)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""python -m tools.declared: the tables of docs/ that are printed from the code, written anew.
+
+What is refused, from era/; the launchers' variables, from recipes/launch_options.py; what copied listings do, from
+demo/copied.py. Tables of records are written by `python -m rivals.report`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from demo import copied
+from era.language_config import ACTOR, VERL_0_4_1, Refusal
+from era.refusals import TRL, VERL_0_9
+from recipes import PROJECT, launch_options
+from tools.pages import filled, table
+
+
+def refusals_table(refusals: Mapping[str, Refusal]) -> str:
+    """What is refused, in Markdown; a refusal that is not ERA's names its subject."""
+    lines = []
+    for setting, why, instead, _, subject in refusals.values():
+        lines.append((f"{subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else setting, why, instead))
+    return table(("refused", "because", "instead"), lines)
+
+
+def variables_table(launcher: str) -> str:
+    """The variables of one of launch_options.LAUNCHERS, in Markdown."""
+    return table(("variable", "value", "default", ""), launch_options.rows(launcher))
+
+
+def pages() -> dict[Path, str]:
+    """The pages with their tables, as the code has them."""
+    tables = {
+        "llm/verl": {"refused": refusals_table(VERL_0_4_1)},
+        "llm/verl-0.9": {"refused": refusals_table(VERL_0_9)},
+        "llm/trl": {"refused": refusals_table(TRL)},
+        "control/recipes": {"variables": variables_table(launch_options.CONTROL)},
+        "vision/recipes": {"variables": variables_table(launch_options.VISION)},
+        "why-not-copy": {"copied": table(("what is copied, and where", "then", "here"), copied.lines())},
+    }
+    files = {PROJECT / f"docs/{name}.md": of_page for name, of_page in tables.items()}
+    return {file: filled(file.read_text(), of_page) for file, of_page in files.items()}
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        file.write_text(text)
