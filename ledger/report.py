@@ -37,13 +37,18 @@ def write(judged: Judged, out: Path) -> Path:
     )
     templates.filters |= {"plain": plain, "escaped": escaped}
     drawn = [(place, panel) for place in paper.places.values() for panel in figures.panels(judged, place)]
+
+    def _share_begun(place: Place) -> float:
+        entries = paper.at(place)
+        return sum(entry.id in judged.begun for entry in entries) / len(entries)
+
     sections = {place: section(judged, place, drawn, out) for place in paper.places.values()}
     text = templates.get_template("report.md.j2").render(
         paper=paper,
         first=first_sentence(judged),
         counts=markdown(counts(judged)),
         where_from=where_from(judged),
-        begun=[place for place in sections if _has_begun(judged, place)],
+        begun=sorted(filter(_share_begun, sections), key=_share_begun, reverse=True),
         sections=sections,
         not_run=markdown(not_run(judged)),
         left_out=list(judged.left_out()),
@@ -60,10 +65,6 @@ def write(judged: Judged, out: Path) -> Path:
 
 def _inlined(file: Path) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
-
-
-def _has_begun(judged: Judged, place: Place) -> bool:
-    return any(entry.id in judged.begun for entry in judged.paper.at(place))
 
 
 def plain(tex: str) -> str:
@@ -94,10 +95,13 @@ def first_sentence(judged: Judged) -> str:
     could, rest = "none could be judged yet", ""
     if good + bad:
         could, rest = f"{good + bad} could be judged so far: {good} reproduced, {bad} not reproduced", " others"
+    whole = "none could be tested whole yet"
+    if claims[REPRODUCED] + claims[NOT_REPRODUCED]:
+        whole = f"{claims[REPRODUCED]} hold as a whole, {claims[NOT_REPRODUCED]} do not"
     return (
         f"Of the paper's {states.total()} entries, {could}; {begun}{rest} have begun, {untouched} were not run, and "
-        f"{cannot} this project cannot run. Of its {claims.total()} claims, {claims[REPRODUCED]} hold as a whole, "
-        f"{claims[NOT_REPRODUCED]} do not, and {claims[PARTIAL]} could be tested in part."
+        f"{cannot} this project cannot run. Of its {claims.total()} claims, {whole}, and {claims[PARTIAL]} were tested "
+        "in part."
     )
 
 
@@ -124,17 +128,18 @@ def where_from(judged: Judged) -> str:
 def section(judged: Judged, place: Place, drawn: Sequence[tuple[Place, figures.Panel]], out: Path) -> dict:
     """What a template shows of a table or figure.
 
-    pictures: file and title of each panel; repeated: panels whose curves are all in another picture, which is not
-    drawn again, and where; tables: by panel; claims: those that have begun, with state and comparisons.
+    pictures: file and title of each panel; repeated: by the place of a picture that has all their curves already, the
+    panels that are not drawn again; tables: by panel, none where every panel is repeated; claims: those that have
+    begun, with state and comparisons.
 
     Args:
         drawn: all panels of the report."""
-    pictures, repeated = [], []
+    pictures, repeated = [], {}
     for count, panel in enumerate((panel for at, panel in drawn if at == place), 1):
         having = [pair for pair in drawn if panel.curves and panel.curves <= pair[1].curves] or [(place, panel)]
         at, largest = max(having, key=lambda pair: len(pair[1].curves))  # the first of several
         if largest is not panel:
-            repeated.append((f"{panel.title}, {panel.unit}", f"{at.title} ({at.id}), {largest.title}"))
+            repeated.setdefault(at, []).append(f"{panel.title} ({panel.unit})")
             continue
         file = f"figures/{re.sub(r'[^a-z0-9]+', '-', place.id.lower())}-{count}.svg"
         (out / file).write_text(figures.svg(panel), encoding="utf-8")
@@ -147,7 +152,9 @@ def section(judged: Judged, place: Place, drawn: Sequence[tuple[Place, figures.P
     return {
         "pictures": pictures,
         "repeated": repeated,
-        "tables": {panel: markdown(table(judged, entries)) for panel, entries in panels.items()},
+        "tables": {
+            panel: markdown(table(judged, entries)) for panel, entries in panels.items() if pictures or not repeated
+        },
         "claims": [claim for claim in claims if claim[1] != NOT_RUN],
         "claims_not_run": sum(claim[1] == NOT_RUN for claim in claims),
     }

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+FEWEST = 3  # values that an interval of their mean is given for: of two it is 12.7 standard errors to each side
 RESAMPLES = 2000
 FEWEST_RESAMPLES, MOST_NUMBERS, MOST_AT_ONCE = 200, 10**8, 2**22  # drawn in a bootstrap, of thousands of runs
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of the mean's interval; NaN with one value."""
-    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) > 1 else math.nan
+    """Half the width of the mean's interval; NaN with fewer than three values."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)) if len(values) >= FEWEST else math.nan
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
@@ -45,7 +46,8 @@ def behind(curve: pd.Series, share: float) -> pd.Series:
 
 
 def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
-    """mean, low and high (NaN with one curve) over the steps; interpolated where the curves' steps differ."""
+    """mean, low and high over the steps; interpolated where the curves' steps differ. low and high are NaN with fewer
+    than three curves."""
     x = curves[0].index
     if all(x.equals(curve.index) for curve in curves):
         table = np.array([curve.to_numpy() for curve in curves])
@@ -54,7 +56,7 @@ def mean_curve(curves: Sequence[pd.Series], points: int = 100) -> pd.DataFrame:
         x = np.linspace(first, max(first, last), points)
         table = np.array([np.interp(x, curve.index, curve) for curve in curves])
     mean = table.mean(axis=0)
-    half = stats.t.ppf(0.975, len(curves) - 1) * stats.sem(table) if len(curves) > 1 else math.nan
+    half = stats.t.ppf(0.975, len(curves) - 1) * stats.sem(table) if len(curves) >= FEWEST else math.nan
     return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half}, index=x)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from ledger.paper import CANNOT, COMPLETE, NOT_REPRODUCED, NOT_RUN, PARTIAL, REPRODUCED, Claim, Entry, Paper
 from ledger.results import Result
 from ledger.statistics import (
+    FEWEST,
     behind,
     bootstrap,
     half_width,
@@ -28,7 +29,7 @@ FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too n
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim, in words and as a number. passed: None where there are too few seeds to say."""
+    """One comparison of a claim, in words and as a number. passed: None where seeds are missing, or too few to say."""
 
     words: str
     value: float
@@ -246,8 +247,11 @@ def _order(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     for one, other, ones, others in judged.pairs_of_values(claim):
         difference, half = welch(ones, others)
         words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, difference {difference:+.4g}"
-        words += f" ± {half:.4g}" if half else ", one seed: the sign alone"
-        yield Comparison(words, difference, bool(difference > half) == (claim.test == "higher"))
+        words += f" ± {half:.4g}" if half and min(len(ones), len(others)) >= FEWEST else ""
+        words += "" if half else ", one seed: the sign alone"
+        whole = len(ones) >= one.seeds and len(others) >= other.seeds
+        passed = bool(difference > half) == (claim.test == "higher")
+        yield Comparison(words, difference, passed if whole else None)
 
 
 def _average(judged: Judged, claim: Claim) -> Iterator[Comparison]:

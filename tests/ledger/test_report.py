@@ -29,7 +29,7 @@ def written(tmp_path_factory):
 def test_the_first_sentence_says_how_much_of_the_paper_was_run(paper):
     assert report.first_sentence(judge(paper, [])) == (
         "Of the paper's 325 entries, none could be judged yet; 0 have begun, 321 were not run, and 4 this "
-        "project cannot run. Of its 38 claims, 0 hold as a whole, 0 do not, and 0 could be tested in part."
+        "project cannot run. Of its 38 claims, none could be tested whole yet, and 0 were tested in part."
     )
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
     assert "32 could be judged so far: 32 reproduced, 0 not reproduced" in report.first_sentence(all_numbers)
@@ -142,13 +142,19 @@ def test_curves_that_another_picture_has_are_not_drawn_again(paper, written):
     assert [len(places[id]) for id in ("fig:ablation_llm_tricks", "fig:gym_ppo")] == [2, 4]
     assert len(re.findall(r"^!\[.*HalfCheetah-v4: return of PPO ", text, re.MULTILINE)) == 0
     assert len(re.findall(r"^!\[[^\n]*return of PPO \(2 of 10 seeds\)\]", text, re.MULTILINE)) == 1
-    assert "- HalfCheetah-v4, return: what was run of it is drawn in LLM techniques in PPO" in text
+    assert "Drawn in *LLM techniques in PPO* (fig:ablation_llm_tricks) already: HalfCheetah-v4 (return)." in text
     both = judge(paper, [item for row in ("ppo", "ppo-era") for item in curves_of(paper, row, "eval_avg_return", 9, 2)])
     text, _, _ = written(both)
     assert (
         len(re.findall(r"^!\[[^\n]*HalfCheetah-v4: return of PPO \(2 of 5 seeds\), PPO-ERA", text, re.MULTILINE)) == 1
     )
-    assert "selective high-entropy training, return: what was run of it is drawn in PPO and PPO-ERA" in text
+    drawn = "Drawn in *PPO and PPO-ERA on MuJoCo Gym* (fig:gym_ppo) already: "
+    assert f"{drawn}selective high-entropy training (return), clip-higher (return)." in text
+    assert f"{drawn}HalfCheetah-v4 (return), Ant-v4 (return), Hopper-v4 (return), Walker2d-v4 (return)." in text
+    of_eapo = re.search(r"^### PPO-ERA and EAPO.*?(?=^##)", text, re.MULTILINE | re.DOTALL)[0]
+    assert "| PPO-ERA" not in of_eapo, "its numbers stand where its curves do"
+    places = re.findall(r"^### .*\((.*)\)$", text.split("## How much was run")[0], re.MULTILINE)
+    assert places[0] == "fig:gym_ppo", "the figure of which the largest share was run comes first"
 
 
 def test_a_row_whose_runs_all_lack_the_metric_is_in_the_table(paper, written):

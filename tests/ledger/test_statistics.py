@@ -15,7 +15,7 @@ def test_intervals_are_students_and_welchs():
     """t quantiles from a table: 2.776 for 4 degrees of freedom."""
     one, other = [1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 5.0, 7.0]
     assert statistics.half_width(one) == pytest.approx(2.776445 * np.std(one, ddof=1) / math.sqrt(5), rel=1e-6)
-    assert math.isnan(statistics.half_width([1.0]))
+    assert math.isnan(statistics.half_width([1.0, 2.0]))
     difference, half = statistics.welch(one, other)
     a, b = np.var(one, ddof=1) / 5, np.var(other, ddof=1) / 4
     freedom = (a + b) ** 2 / (a**2 / 4 + b**2 / 3)
@@ -25,11 +25,11 @@ def test_intervals_are_students_and_welchs():
 
 
 def test_mean_curves_of_the_same_and_of_other_steps():
-    same = statistics.mean_curve([pd.Series([1.0, 2.0]), pd.Series([3.0, 6.0])])
-    assert list(same["mean"]) == [2.0, 4.0] and same.high[0] == pytest.approx(2 + 12.7062, rel=1e-4)
+    same = statistics.mean_curve([pd.Series([1.0, 2.0]), pd.Series([3.0, 6.0]), pd.Series([2.0, 4.0])])
+    assert list(same["mean"]) == [2.0, 4.0] and same.high[0] == pytest.approx(2 + 4.302653 / 3**0.5, rel=1e-4)
     other = statistics.mean_curve([pd.Series([0.0, 10.0], index=[0, 10]), pd.Series([2.0, 8.0], index=[2, 8])])
     assert (other.index[0], other.index[-1]) == (2, 8) and np.allclose(other["mean"], other.index)
-    assert statistics.mean_curve([pd.Series([1.0])]).low.isna().all()
+    assert statistics.mean_curve([pd.Series([1.0])] * 2).low.isna().all(), "of two, an interval says nothing"
 
 
 def test_interquartile_means_and_their_bootstrap():
