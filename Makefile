@@ -31,6 +31,7 @@ export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 # What the user's shell adds to Python's path is not part of these environments.
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
 CPU := $(CLEAN) $(ENVIRONMENTS)/cpu/bin/python
+DOCS := $(CLEAN) $(ENVIRONMENTS)/docs/bin/python
 RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/ruff
 MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/mypy
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
@@ -58,7 +59,7 @@ TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
-	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format test test-all test-grids \
+	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format docs test test-all test-grids \
 	test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
 	test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
@@ -253,7 +254,10 @@ bench-plugins: $(call ready,control-cpu)
 ## gpu-check: ten minutes on a GPU: kernels, vLLM with ERA, FastSAC-ERA, timm; a report (PARTS)
 gpu-check:
 	@exec $(SHELL) tools/gpu_check.sh
-## clean: remove virtual environments; RESULTS=1 removes results/ too
+# Docstrings are read, not imported, so it needs no framework.
+## docs: the site of the pages, in site/; clean: removes environments (RESULTS=1: results/)
+docs: $(call ready,docs)
+	@$(DOCS) -m tools.site
 clean:
 	rm -rf $(ENVIRONMENTS)$(if $(filter-out 0,$(RESULTS)), results)
 

@@ -176,7 +176,7 @@ def branch_log_probs(
 
     Args:
         k: the factor of Eq. llm, >= 1 and finite; k = 2 takes one exponential instead of three.
-        The others are as for `policy_terms`.
+        others: as for `policy_terms`.
 
     Raises:
         ValueError: as `policy_terms`; k is out of range.

@@ -52,7 +52,7 @@ def fused_policy_terms(
             computed at all without requires_grad.
         bias: (vocabulary,) or None.
         softcap: c > 0 of a head whose logits are c tanh(z / c); None for z.
-        The others are those of `policy_terms`, for the logits of such a head.
+        others: those of `policy_terms`, for the logits of such a head.
 
     Raises:
         ValueError: as `policy_terms`.
@@ -84,7 +84,7 @@ def fused_branch_log_probs(
 
     Args:
         hidden, weight, bias, softcap: those of `fused_policy_terms`.
-        The others are those of `branch_log_probs`.
+        others: those of `branch_log_probs`.
 
     Raises:
         ValueError: as `policy_terms`.

@@ -218,7 +218,8 @@ class EraSAC(SAC):
         level: "state" (Eq. continuous_era), or "batch" (Eq. batch_era), where an update of the
             policy takes the mean over its batch, and acting and the critics' target take a running
             average.
-        The others are sbx's. ent_coef must be 0: this loss of the policy has no entropy term.
+        ent_coef: must be 0, because this loss of the policy has no entropy term.
+        others: sbx's.
 
     Raises:
         ValueError: policy_kwargs without era_actor's, an ent_coef other than 0, an unknown level,

@@ -96,7 +96,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         log_std_min, log_std_max: range of ln sigma.
         features_extractor_class: by default that of stable-baselines3's MultiInputPolicy for Dict
             observations and of its MlpPolicy for all others. For images take NatureCNN.
-        The others are stable-baselines3's.
+        others: stable-baselines3's.
 
     Raises:
         ValueError: an action space that is not a Box or has one dimension, gSDE, an infeasible
@@ -243,7 +243,7 @@ class EraSACPolicy(SACPolicy):
         log_std_min, log_std_max: range of ln sigma.
         distribution: "truncated", "tanh" or "clipped", how the Gaussian is bounded to [-1, 1].
         features_extractor_class: as in EraActorCriticPolicy.
-        The others are stable-baselines3's.
+        others: stable-baselines3's.
 
     Raises:
         ValueError: an action of one dimension, gSDE, an infeasible target, another distribution.

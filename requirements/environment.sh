@@ -3,6 +3,7 @@
 #
 #   environment.sh NAME FOLDER [CHECK...]            a virtual environment from requirements/NAME.txt
 #   environment.sh lint FOLDER                       ruff and mypy, with any Python from 3.10 on
+#   environment.sh docs FOLDER                       what builds the site, with any Python from 3.11 on
 #   environment.sh NAME FOLDER without-flash-attn    the same without that, which only builds beside the CUDA toolkit
 #   environment.sh sources FOLDER REQUIREMENTS PYTHON   unpacked source packages
 #
@@ -52,13 +53,14 @@ cpu() {
     pip_install -r "requirements/$name-torch.txt" | one_line
 }
 
-lint() {
+# tools OLDEST WHAT: an environment without torch.
+tools() {
     unset PYTHONPATH PYTHONHOME
     local python=${PYTHON:-python3}
-    fits "$python" 10 99 || fail "make lint needs Python 3.10 or newer. Name one: make PYTHON=/path/to/python3 lint"
-    echo "Setting up $folder: ruff and mypy, 30 MB."
-    make_venv "$python" 10 99
-    pip_install --require-hashes --no-deps -r requirements/lint.txt | one_line
+    fits "$python" "$1" 99 || fail "make $name needs Python 3.$1 or newer. Name one: make PYTHON=/path/to/python3 $name"
+    echo "Setting up $folder: $2"
+    make_venv "$python" "$1" 99
+    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | one_line
 }
 
 gpu() {
@@ -95,7 +97,8 @@ odd=${path//[[:alnum:]_.\/+,:@%=-]/}
     "start its processes there. Move this project to a folder without them, then run the command again."
 case $name in
     sources) sources "${@:3}" ;;
-    lint) lint ;;
+    lint) tools 10 "ruff and mypy, 30 MB." ;;
+    docs) tools 11 "Zensical and mkdocstrings, 90 MB." ;;
     *-gpu) gpu "${@:3}" ;;
     *) cpu "${@:3}" ;;
 esac

@@ -31,6 +31,21 @@ def test_relative_links_lead_to_tracked_files(project_root):
     assert broken == []
 
 
+def test_the_site_leads_to_every_page(project_root):
+    named = re.findall(r": (\S+\.md)$", (project_root / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(
+        page for page in tracked(project_root) if page.endswith(".md") and not page.startswith("records/")
+    )
+
+
+def test_a_block_within_a_list_is_one_on_the_site_too(project_root):
+    """GitHub takes an indentation of two columns for that, Python-Markdown of four."""
+    for page in tracked(project_root):
+        if page.endswith(".md"):
+            text = re.sub(r"^```.*?^```", "", (project_root / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+            assert re.findall(r"\n\n {1,3}\S.*", text) == [], page
+
+
 def test_make_has_every_target_that_the_documents_name(project_root):
     makefile = (project_root / "Makefile").read_text()
     known = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())
