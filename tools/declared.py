@@ -24,9 +24,11 @@ def refusals_table(refusals: Mapping[str, Refusal]) -> str:
     return table(("refused", "because", "instead"), lines)
 
 
-def variables_table(launcher: str) -> str:
-    """The variables of one of launch_options.LAUNCHERS, in Markdown."""
-    return table(("variable", "value", "default", ""), launch_options.rows(launcher))
+def variables_table(launcher: str, linked: str | None = None) -> str:
+    """The variables of one of launch_options.LAUNCHERS, in Markdown, without those that the linked one's table has."""
+    elsewhere = launch_options.rows(linked) if linked else []
+    lines = (line for line in launch_options.rows(launcher) if line not in elsewhere)
+    return table(("variable", "value", "default", ""), lines)
 
 
 def pages() -> dict[Path, str]:
@@ -36,7 +38,7 @@ def pages() -> dict[Path, str]:
         "llm/verl-0.9": {"refused": refusals_table(VERL_0_9)},
         "llm/trl": {"refused": refusals_table(TRL)},
         "control/recipes": {"variables": variables_table(launch_options.CONTROL)},
-        "vision/recipes": {"variables": variables_table(launch_options.VISION)},
+        "vision/recipes": {"variables": variables_table(launch_options.VISION, launch_options.CONTROL)},
         "why-not-copy": {"copied": table(("what is copied, and where", "then", "here"), copied.lines())},
     }
     files = {PROJECT / f"docs/{name}.md": of_page for name, of_page in tables.items()}
