@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import pytest
 import torch
 
-from era import __version__
+from tools import check_dist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,30 +72,71 @@ def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example, capsys):
 # The package
 
 
-def test_the_package_installs_from_its_source_package_and_holds_the_library_alone(project_root, tmp_path):
-    """Offline, with the setuptools of this environment. What apply.py and the demos are made of stays out."""
+@pytest.fixture(scope="module")
+def release(project_root, tmp_path_factory):
+    """The folder with the wheel and the source package, built offline with the setuptools of this environment."""
     setuptools = pytest.importorskip("setuptools", reason="the build backend; pip brings it where there is a network")
     if int(setuptools.__version__.split(".")[0]) < 77:
         pytest.skip(f"setuptools {setuptools.__version__}: pyproject.toml needs 77")
+    folder = tmp_path_factory.mktemp("release")
     listing = subprocess.run(["git", "ls-files"], cwd=project_root, capture_output=True, text=True, check=True)
-    tracked = listing.stdout.splitlines()
-    for name in tracked:
-        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(project_root / name, tmp_path / "project" / name)
-    build = "from setuptools import build_meta; build_meta.build_sdist('../dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=tmp_path / "project", capture_output=True, check=True)
-    (sdist,) = (tmp_path / "dist").iterdir()
-    with tarfile.open(sdist) as archive:
-        folders = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
-    assert folders == {"era", "docs", "era_overlays.egg-info"}
+    for name in listing.stdout.splitlines():
+        (folder / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(project_root / name, folder / "project" / name)
+    build = "from setuptools import build_meta as b; b.build_sdist('../dist'); b.build_wheel('../dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder / "project", capture_output=True, check=True)
+    return folder / "dist"
 
+
+def test_a_release_holds_the_library_and_says_what_it_is(release):
+    assert check_dist.problems(release) == []
+    assert check_dist.version_problems(final=False) == []
+
+
+def test_what_is_wrong_with_a_release_is_named(release, tmp_path):
+    (wheel,), (source,) = release.glob("*.whl"), release.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(tmp_path / wheel.name, "w") as changed:
+        for name in archive.namelist():
+            text = archive.read(name).decode().replace("era.slime.loss", "[slime](llm/slime.md)")
+            if name != "era/py.typed":
+                changed.writestr(name, text.replace("Python :: 3.11", "Python :: 3.9"))
+        changed.writestr("tests/test_era.py", "")
+    with tarfile.open(source) as archive, tarfile.open(tmp_path / source.name, "w:gz") as changed:
+        for member in archive:
+            if not member.name.endswith("NOTICE"):
+                changed.addfile(member, archive.extractfile(member))
+    named = "\n".join(check_dist.problems(tmp_path))
+    for problem in (
+        "the wheel lacks era/py.typed",
+        "the wheel has tests/test_era.py, which nobody needs",
+        "the source package lacks NOTICE",
+        "the Pythons of the classifiers: ['3.10', '3.9', '3.12', '3.13'], expected",
+        "the readme does not say how era.slime is switched on",
+        "the readme has a link that PyPI cannot follow: ",
+    ):
+        assert problem in named
+    assert named.count("\n") == 5
+
+
+def test_the_readme_of_a_release_has_links_once_the_project_has_an_address(project_root, tmp_path):
+    (tmp_path / "docs").mkdir()
+    shutil.copy(project_root / "docs/library.md", tmp_path / "docs")
+    pyproject = (project_root / "pyproject.toml").read_text()
+    addressed, count = re.subn(r"^# (Repository = ).*", r'\1"https://a.b/c"', pyproject, flags=re.MULTILINE)
+    assert count == 1
+    (tmp_path / "pyproject.toml").write_text(addressed)
+    show = "import runpy, setuptools; setuptools.setup = lambda **fields: print(fields['long_description'])\n"
+    show += f"runpy.run_path({str(project_root / 'setup.py')!r})"
+    done = subprocess.run([sys.executable, "-c", show], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "[TRL](https://a.b/c/blob/main/docs/llm/trl.md)" in done.stdout
+
+
+def test_the_source_package_installs_and_needs_torch_alone(release, tmp_path):
+    (source,) = release.glob("*.tar.gz")
     site = tmp_path / "site"
-    install = ["pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--target", site, sdist]
+    install = ["pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--target", site, source]
     done = subprocess.run([sys.executable, "-m", *install], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in site.iterdir()} == {"era", f"era_overlays-{__version__}.dist-info"}
-    installed = {path.relative_to(site).as_posix() for path in (site / "era").rglob("*.*") if path.suffix != ".pyc"}
-    assert installed == {name for name in tracked if name.startswith("era/") and not name.endswith("ruff.toml")}
     use = "import sys; sys.modules.update(dict.fromkeys(['verl', 'timm', 'ray', 'numpy']))\n"
     use += "from era import continuous, discrete, language; print(language.__file__)\n"
     use += "from importlib import metadata; print(*metadata.requires('era-overlays'))"

@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 TESTED = ("0.9.0", "0.9.1")
-INSTALL = "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0' 'numpy>=2'"
+INSTALL = (
+    "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0' 'numpy>=2' "
+    "cachetools fastapi uvicorn pillow"
+)
 
 # Methods that ERA overrides: a verl that calls them by another name would train without ERA and not say so. If anything
 # else that ERA needs is missing from verl, an exception ends the run before the first step.
