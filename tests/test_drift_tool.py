@@ -83,18 +83,19 @@ def test_what_breaks_when_it_is_started_and_the_page(tmp_path):
         started = drift.start(chosen, tmp_path / label, Path(sys.executable), tmp_path / "logs" / label)
         row = {"release": label, "date": "2026-01-01", "results": results, "started": started}
         rows.append({**row, "plugin": [{"what": "era.timm", "outcome": "trains", "reason": ""}]})
+    rows.append({**rows[-1], "release": "v9.3", "date": "2026-02-02"})
     unread = [{"what": drift.UNREAD, "outcome": "not tried", "reason": "gone"}]
     rows.append({"release": "v9.4", "date": "?", "results": {}, "started": unread, "plugin": []})
     text = drift.part("timm", "v1.0.28", rows)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| v9")]
     assert cells == [
         ["v9.1", "2026-01-01", "offset", "conflict", "", "", "starts: create_model", "trains"],
-        ["v9.2", "2026-01-01", "offset", "conflict", "", "", "fails: create_model", "trains"],
+        ["v9.2 to v9.3", "2026-01-01 to 2026-02-02", "offset", "conflict", "", "", "fails: create_model", "trains"],
         ["v9.4", "?", "", "", "", "", "not tried", ""],
     ]
-    assert "- v9.2: create_model fails: `NameError(\"name 'loss_fn' is not defined\")`" in text
+    assert "- v9.2, v9.3: create_model fails: `NameError(\"name 'loss_fn' is not defined\")`" in text
     assert (
-        "- v9.1, v9.2: train.py was not tried: train.py has no ERA" in text
+        "- v9.1, v9.2, v9.3: train.py was not tried: train.py has no ERA" in text
         and "- v9.4: the release was not tried: gone" in text
     )
 
@@ -135,5 +136,5 @@ LAUNCH=(uv run python3); [ "${{DEVICE:-gpu}}" = gpu ] || exit 1
     assert words[1].endswith("/a b']") and not left.exists()
     (tmp_path / "run.sh").write_text("exit 1; python3 -m verl.trainer.main_ppo a=1")
     assert examples.overrides(tmp_path / "run.sh") == []
-    page = examples.page({"a.sh": examples.ACCEPTED, "b.sh": "megatron: top_k"})
-    assert "1 of 2 are accepted" in page and "| megatron: top_k | 1 |" in page and "- megatron: top_k: `b.sh`" in page
+    page = examples.page({"a.sh": examples.ACCEPTED, "b.sh": "megatron: top_k", "c.sh": "megatron: top_k"})
+    assert "1 of 3 are accepted" in page and page.endswith("\n| megatron: top_k | `b.sh`, `c.sh` |")

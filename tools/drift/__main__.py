@@ -9,6 +9,7 @@ parts of the page are only printed. Exits 1 if something that was started fails,
 
 import datetime
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -176,13 +177,20 @@ def examples(checkout: Path) -> str:
 
 
 def part(name: str, label: str, rows: list[dict]) -> str:
-    """The table of a pinned version, and what failed or was not tried, each reason once with its releases."""
+    """The table of a pinned version, in which releases in a row that fare alike share a line, and what failed or was
+    not tried, each reason once with its releases."""
     patches = sorted(file.name for file in (ROOT / "patches" / name / label).glob("*.patch"))
-    lines, reasons = [], {}
-    for row in rows:
+
+    def cells(row: dict) -> list[str]:
         results = [row["results"].get(patch, "") for patch in patches]
-        plugin = ", ".join(item["outcome"] for item in row["plugin"])
-        lines.append([row["release"], row["date"], *results, in_words(row["started"]), plugin])
+        return [*results, in_words(row["started"]), ", ".join(item["outcome"] for item in row["plugin"])]
+
+    lines, reasons = [], {}
+    for of_all, alike in itertools.groupby(rows, cells):
+        first, *others = alike
+        ends = [first, *others[-1:]]
+        lines.append([" to ".join(dict.fromkeys(row[name] for row in ends)) for name in ("release", "date")] + of_all)
+    for row in rows:
         for item in row["started"] + row["plugin"]:
             if item["reason"]:
                 verb = f"fails: `{item['reason']}`" if item["outcome"] == FAILS else f"was not tried: {item['reason']}"

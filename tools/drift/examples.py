@@ -7,7 +7,6 @@ runs in bash, in an empty folder, where commands that are not bash's own do noth
 hydra makes verl's configuration of them, and era.verl's rules are applied to it.
 """
 
-import collections
 import os
 import re
 import shutil
@@ -85,11 +84,14 @@ def refusals(script: Path, configs: Path) -> str:
 
 
 def page(outcomes: dict[str, str]) -> str:
-    """The table of reasons with their counts, and the refused scripts."""
-    counts = collections.Counter(outcomes.values())
-    lines = table(("outcome", "scripts"), [(reason, str(number)) for reason, number in counts.most_common()])
-    refused = [f"- {reason}: `{name}`" for name, reason in outcomes.items() if reason != ACCEPTED]
-    return f"{counts[ACCEPTED]} of {len(outcomes)} are accepted.\n\n{lines}\n\n" + "\n".join(sorted(refused))
+    """How many scripts are accepted, and the table of the others by reason."""
+    others: dict[str, list[str]] = {}
+    for name, reason in outcomes.items():
+        if reason != ACCEPTED:
+            others.setdefault(reason, []).append(f"`{name}`")
+    lines = table(("not accepted", "scripts"), [(reason, ", ".join(names)) for reason, names in sorted(others.items())])
+    accepted = sum(reason == ACCEPTED for reason in outcomes.values())
+    return f"{accepted} of {len(outcomes)} are accepted.\n\n{lines}"
 
 
 def verl(repository: Path) -> str:
