@@ -66,7 +66,7 @@ def split_entropy(
             forking; at least one of them.
 
     Returns:
-        Two tensors (bsz,), fp32 (fp64 for fp64): the mean over the max(1, floor(top_fraction x
+        Two tensors (bsz,), fp32 (fp64 for fp64), the mean over the max(1, floor(top_fraction x
         length)) largest entropies, and the mean over the rest; NaN where there is no such token.
 
     Raises:
@@ -121,7 +121,7 @@ def logit_scale(
         min_advantage: only tokens with a larger advantage are scaled; finite and >= 0.
 
     Returns:
-        (bsz, response_length), fp32 (fp64 for fp64 advantages): k, 1/k or 1.
+        (bsz, response_length), fp32 (fp64 for fp64 advantages), of k, 1/k or 1.
 
     Raises:
         ValueError: low, high, k or min_advantage is out of range.
