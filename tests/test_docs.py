@@ -38,14 +38,6 @@ def test_the_site_leads_to_every_page(project_root):
     )
 
 
-def test_a_block_within_a_list_is_one_on_the_site_too(project_root):
-    """For Python-Markdown it begins four columns from the left, and a blank line comes before the next item."""
-    for page in tracked(project_root):
-        if page.endswith(".md"):
-            text = re.sub(r"^```.*?^```", "", (project_root / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-            assert [b for b in text.split("\n\n") if re.match(r" {1,3}\S| {4}(?s:.)*\n[-*] ", b)] == [], page
-
-
 def test_make_has_every_target_that_the_documents_name(project_root):
     makefile = (project_root / "Makefile").read_text()
     known = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())

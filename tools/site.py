@@ -2,9 +2,10 @@
 # Copyright 2026 The ERA overlays authors
 """The site in site/, as mkdocs.yml describes it, from the pages that GitHub shows: python -m tools.site
 
-Zensical reads a copy of the pages, which differs in two ways. A link to a file that is no page leads to the address in
-pyproject.toml, under [project.urls] as Repository, and is plain text as long as there is none. docs/api.md has the
-docstrings of the names in its table. Formulas become MathML, which browsers show without a script.
+Zensical reads a copy of the pages, which differs in three ways. A link to a file that is no page leads to the address
+in pyproject.toml, under [project.urls] as Repository, and is plain text as long as there is none. Lists are written as
+Python-Markdown wants them. docs/api.md has the docstrings of the names in its table. Formulas become MathML, which
+browsers show without a script.
 """
 
 import re
@@ -42,6 +43,26 @@ def with_links(text: str, page: Path, pages: set[Path], address: str | None) -> 
     return LINK.sub(link, text)
 
 
+def with_lists(text: str) -> str:
+    """The text of a page, where what belongs to an item of a list begins in column four, and the block ends before the
+    next item. GitHub needs neither."""
+    lines: list[str] = []
+    width, in_code, in_block = 0, False, False
+    for line in text.splitlines():
+        item = None if in_code else re.match(r"(?:[-*]|\d+\.) +(?=\S)", line)
+        if item:
+            lines += [""] * in_block
+            width, in_block = item.end(), False
+        elif width and line.startswith(" " * width):
+            in_block = in_block or not lines[-1]
+            line = " " * (4 - width) + line
+        elif line:
+            width, in_block = 0, False
+            in_code ^= line.startswith("```")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def with_docstrings(text: str) -> str:
     """The text of docs/api.md, in which the names of the table lead to their docstrings below it."""
 
@@ -67,7 +88,7 @@ def copy_pages(address: str | None) -> None:
     for file in files:
         (COPY / file).parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            text = with_links(file.read_text(), file, pages, address)
+            text = with_lists(with_links(file.read_text(), file, pages, address))
             (COPY / file).write_text(with_docstrings(text) if file.name == "api.md" else text)
         else:
             shutil.copy(file, COPY / file)
