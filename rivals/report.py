@@ -388,11 +388,6 @@ OBAC = {
     "sac_era": "SAC-ERA",
     "obac_era": "OBAC-ERA",
 }
-OBAC_VALUES = {
-    "policy_value": "value of the policy",
-    "buffer_q": "Q of the buffer's best policy",
-    "buffer_value": "its V",
-}
 
 
 def curves(
@@ -479,25 +474,21 @@ def alpha_table() -> str:
 
 
 def obac_table() -> str:
-    """A line per agent; returns and values are means over the last 3 evaluations.
+    """A line per agent; returns are means over the last 3 evaluations.
 
     Imitations are those of all updates, none of which comes before the first evaluation.
     """
     runs = {agent: curves("obac", agent) for agent in OBAC}
-    ends = {agent: [rows.tail(3).mean() for rows in runs_of_agent] for agent, runs_of_agent in runs.items()}
     returns = {
-        agent: pd.Series([end.eval_avg_return for end in runs_of_agent]) for agent, runs_of_agent in ends.items()
+        agent: pd.Series([rows.eval_avg_return.tail(3).mean() for rows in runs_of_agent])
+        for agent, runs_of_agent in runs.items()
     }
     cells, lines = return_cells(returns, "sac", "obac_era"), []
     for agent, label in OBAC.items():
-        lines.append([label, *cells[agent]])
-        if agent.startswith("sac"):
-            lines[-1] += ["-"] * (1 + len(OBAC_VALUES))
-            continue
-        lines[-1].append(percent(rows.imitation_share[1:].mean() for rows in runs[agent]))
-        lines[-1] += [joined((end[name] for end in ends[agent]), ",.0f") for name in OBAC_VALUES]
+        shares = (rows.imitation_share[1:].mean() for rows in runs[agent])
+        lines.append([label, *cells[agent], "-" if agent.startswith("sac") else percent(shares)])
     heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated"]
-    return table(["", *heading, *OBAC_VALUES.values()], lines)
+    return table(["", *heading], lines)
 
 
 # --------------------------------------------------------------------------------------------------------------- pages

@@ -25,10 +25,13 @@ def refusals_table(refusals: Mapping[str, Refusal]) -> str:
 
 
 def variables_table(launcher: str, linked: str | None = None) -> str:
-    """The variables of one of launch_options.LAUNCHERS, in Markdown, without those that the linked one's table has."""
+    """The variables of one of launch_options.LAUNCHERS, in Markdown; what their values may be is in --help.
+
+    Those that the linked launcher's table has are left out.
+    """
     elsewhere = launch_options.rows(linked) if linked else []
     lines = (line for line in launch_options.rows(launcher) if line not in elsewhere)
-    return table(("variable", "value", "default", ""), lines)
+    return table(("variable", "default", "meaning"), ((name, default, what) for name, _, default, what in lines))
 
 
 def pages() -> dict[Path, str]:
