@@ -98,7 +98,7 @@ odd=${path//[[:alnum:]_.\/+,:@%=-]/}
 case $name in
     sources) sources "${@:3}" ;;
     lint) tools 10 "ruff and mypy, 30 MB." ;;
-    docs) tools 11 "Zensical and mkdocstrings, 90 MB." ;;
+    docs) tools 11 "Zensical and mkdocstrings, 160 MB." ;;
     *-gpu) gpu "${@:3}" ;;
     *) cpu "${@:3}" ;;
 esac
