@@ -412,7 +412,8 @@ def return_cells(returns: Mapping[str, pd.Series], base: str, subject: str) -> d
 
 
 def percent(shares: Iterable[float]) -> str:
-    return joined(shares, ".0%").replace("%", " %")
+    """Shares in percent, whose sign the heading has."""
+    return joined((100 * share for share in shares), ".0f")
 
 
 def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds: Iterable[int] = range(1, 6)) -> str:
@@ -434,7 +435,7 @@ def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds:
     ]
     name = {"ppo_era": "PPO-ERA", "eapo_3m": "EAPO"}[subject]
     heading = ["return, each seed", "mean", "it minus PPO", f"{name} minus it", "entropy per dimension"]
-    return table([first, *heading, "actions at a bound"], lines)
+    return table([first, *heading, "actions at a bound, %"], lines)
 
 
 def tasks_table() -> str:
@@ -487,7 +488,7 @@ def obac_table() -> str:
     for agent, label in OBAC.items():
         shares = (rows.imitation_share[1:].mean() for rows in runs[agent])
         lines.append([label, *cells[agent], "-" if agent.startswith("sac") else percent(shares)])
-    heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated"]
+    heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated, %"]
     return table(["", *heading], lines)
 
 
