@@ -9,6 +9,7 @@
 #
 # An environment whose name ends in -gpu is made with the active python3, any other with PYTHON or else the first Python
 # from 3.11 on with wheels for the pinned packages. If that Python fails on the arguments CHECK, nothing is installed.
+# TORCH=cpu takes PyTorch without CUDA from PyTorch's own index, by uv; else it comes from where pip takes packages.
 set -eo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -25,11 +26,22 @@ make_venv() {
 
 pip_install() { "$folder/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-# Shows progress on a single line if stdout is a terminal, and nothing otherwise. Errors go to stderr and stay.
-one_line() {
-    if [[ ! -t 1 ]]; then cat > /dev/null; return; fi
-    while IFS= read -r line; do printf '\r\033[K%.79s' "$line"; done
-    printf '\r\033[K'
+# Shows what pip does: on a terminal one line that changes, with the seconds so far; elsewhere a line for each download of
+# 10 MB or more, and one every half minute. Errors go to stderr and stay.
+progress() {
+    local line status last="pip starts" began=$SECONDS every=30
+    [[ ! -t 1 ]] || every=1
+    while true; do
+        status=0
+        read -r -t $every line || status=$? # above 128: there is no line yet
+        if ((status == 0)); then last=$line; elif ((status <= 128)); then break; fi
+        if [[ -t 1 ]]; then
+            printf '\r\033[K%.79s' "$((SECONDS - began)) s: $last"
+        elif ((status)) || [[ "$last" =~ ^(Downloading|Using\ cached)\ .*\([0-9]{2,}(\.[0-9]+)?\ MB ]]; then
+            printf '  %.110s\n' "$((SECONDS - began)) s: $last"
+        fi
+    done
+    [[ ! -t 1 ]] || printf '\r\033[K'
 }
 
 cpu() {
@@ -44,13 +56,26 @@ cpu() {
             "make PYTHON=/path/to/python3.12 ..."
     fi
     fits "$python" $oldest $newest || fail "PYTHON=$python is not a Python $pythons."
+    [[ -z "$TORCH" || "$TORCH" == cpu ]] || fail "TORCH=$TORCH: expected TORCH=cpu, or no TORCH for what pip installs."
     [[ $# == 0 ]] || "$python" "$@" || fail "nothing was installed, for the reason above."
-    echo "Setting up $folder with $("$python" --version): a download of up to 3 GB, two minutes or more," \
-        "the first time only."
+    local torch="0.1 GB"
+    [[ "$(uname)" != Linux ]] ||
+        torch="up to 3.1 GB, because it brings CUDA; make TORCH=cpu ... takes 0.2 GB without it, from PyTorch's own index"
+    [[ "$TORCH" != cpu ]] || torch="0.2 GB, without CUDA"
+    echo "Setting up $folder with $("$python" --version), the first time only, in two minutes or more." \
+        "Downloads: packages, up to 0.5 GB; PyTorch, $torch."
     make_venv "$python" $oldest $newest
-    # The lock has hashes and lists all but torch, so it comes first, with --no-deps; torch then needs nothing else.
-    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | one_line
-    pip_install -r "requirements/$name-torch.txt" | one_line
+    # The lock has hashes and lists all but torch, so it comes first, with --no-deps; torch then needs nothing else but
+    # CUDA. It has no hashes, because each index has other files of the same version.
+    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | progress
+    if [[ "$TORCH" == cpu ]]; then
+        pip_install --require-hashes --no-deps -r requirements/uv.txt | progress
+        "$folder/bin/python" -m uv pip install --python "$folder/bin/python" --torch-backend=cpu --no-deps \
+            -r "requirements/$name-torch.txt" || fail "uv could not install PyTorch, for the reason above. Without" \
+            "TORCH=cpu it comes from where pip takes packages. All others are in $folder and stay."
+    else
+        pip_install -r "requirements/$name-torch.txt" | progress
+    fi
 }
 
 # tools OLDEST WHAT: an environment without torch.
@@ -60,7 +85,7 @@ tools() {
     fits "$python" "$1" 99 || fail "make $name needs Python 3.$1 or newer. Name one: make PYTHON=/path/to/python3 $name"
     echo "Setting up $folder: $2"
     make_venv "$python" "$1" 99
-    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | one_line
+    pip_install --require-hashes --no-deps -r "requirements/$name.txt" | progress
 }
 
 gpu() {

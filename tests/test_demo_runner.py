@@ -55,6 +55,14 @@ def training(folder, code):
     )
 
 
+def test_a_training_says_where_it_is_where_no_terminal_shows_a_bar(tmp_path, capsys):
+    code = "import time\nfor row in ('step,loss\\n1,0.5\\n', '2,0.25\\n'):\n"
+    code += "    open('steps.csv', 'a').write(row); time.sleep(1.5)"
+    train([training(tmp_path / "one", code)])
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == "one: 1 of 2, loss 0.5" and last.endswith(" s, loss 0.25")
+
+
 def test_trainings_leave_their_folders_finished_and_are_reused(tmp_path, capsys):
     code = "open('steps.csv', 'w').write('step,loss\\n1,0.5\\n2,0.25\\n')"
 

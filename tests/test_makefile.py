@@ -189,6 +189,7 @@ REFUSED = {
     ("demo-vision", "TIMM=1.0.31"): "this runs with timm 1.0.20 and 1.0.28.",
     ("rivals-vision", "DRY_RUN=1"): "DRY_RUN installs nothing",
     ("test-control", "PATH=/nope"): "no Python 3.11 or 3.12 found",
+    ("test-trl", "TORCH=cu126"): "expected TORCH=cpu, or no TORCH",
 }
 
 
@@ -228,6 +229,40 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode == 0 and (gpu / "installed").exists(), result.stderr
     assert f"-m recipes.llm.evaluate --model {tmp_path}/model" in result.stdout.splitlines()[-1]
+
+
+def test_pytorch_without_cuda_comes_by_uv_and_one_sees_what_is_downloaded(make, tmp_path):
+    environment, log = tmp_path / "environments/trl-cpu", tmp_path / "log"
+    shows = (
+        "case $* in *trl-cpu.txt) echo '  Downloading big.whl (766.7 MB)'; echo 'Downloading small.whl (1.2 MB)';; esac"
+    )
+    python = executable(environment / "bin/python", f'#!/bin/sh\necho "$@" >> {log}\n{shows}\n')
+    target = f"{environment}/installed"
+
+    def installed(**variables):
+        (environment / "installed").unlink(missing_ok=True)
+        log.write_text("")
+        result = make(target, PYTHON=str(python), **variables)
+        assert result.returncode == 0, result.stderr
+        return result.stdout, [line for line in log.read_text().splitlines() if " install " in line]
+
+    pip = "-m pip install --disable-pip-version-check"
+    packages = f"{pip} --require-hashes --no-deps -r requirements/trl-cpu.txt"
+    output, commands = installed(TORCH="cpu")
+    assert "PyTorch, 0.2 GB, without CUDA." in output and "0 s: Downloading big.whl (766.7 MB)" in output
+    assert "small.whl" not in output
+    assert commands == [
+        packages,
+        f"{pip} --require-hashes --no-deps -r requirements/uv.txt",
+        f"-m uv pip install --python {python} --torch-backend=cpu --no-deps -r requirements/trl-cpu-torch.txt",
+    ]
+    output, commands = installed()
+    assert "make TORCH=cpu ... takes 0.2 GB" in output
+    assert commands == [packages, f"{pip} -r requirements/trl-cpu-torch.txt"]
+
+    (environment / "lib/python3.11/site-packages/nvidia").mkdir(parents=True)
+    assert f"TORCH=cpu is not used here: {environment} has PyTorch with CUDA" in make(target, TORCH="cpu").stderr
+    assert make(target).stderr == ""
 
 
 def test_a_dry_run_and_a_check_of_an_llm_run_need_no_checkout(make, tmp_path):

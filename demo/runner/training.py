@@ -108,7 +108,7 @@ def train(trainings: list[Training], fresh: bool = False) -> None:
 
 def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
     """Runs one training: each next() checks on it once and gives True until it has ended. position: of its bar."""
-    folder, began, has_ended = training.folder, time.monotonic(), False
+    folder, began, has_ended, tenths = training.folder, time.monotonic(), False, 0
     if not training.resumes or fresh or run_json.read(folder).get("finished"):
         empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,6 +123,9 @@ def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
             if len(rows) > bar.n:
                 bar.set_postfix_str(training.show(rows), refresh=False)
                 bar.update(len(rows) - bar.n)
+            if bar.disable and tenths < len(rows) * 10 // training.length < 10:  # where no terminal shows the bar
+                tenths = len(rows) * 10 // training.length
+                print(f"{training.label}: {len(rows)} of {training.length}, {training.show(rows)}", flush=True)
             yield True
     if process.returncode != 0 or len(rows) != training.length:
         tail = (folder / LOG_FILE).read_text(errors="replace").splitlines()[-15:]
