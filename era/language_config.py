@@ -230,7 +230,7 @@ _MEGATRON = Refusal(
 )
 _OWN_UPDATE = Refusal(
     "an update of the recipe's own (`recipe/spin`, `recipe/sppo`)",
-    "this is in the update of verl's DataParallelPPOActor, which the recipe replaces",
+    "this is in verl's own update, which the recipe replaces",
     "Take a recipe with verl's own update",
 )
 COVARIANCES = Refusal(
@@ -265,7 +265,7 @@ FUSED_REFUSALS = {  # checked by era/fused_head.py
     ),
     "another head": Refusal(
         "fused kernels with a head that is more than a linear layer and a soft-cap (Cohere, "
-        "Granite, RecurrentGemma, an `lm_head` with an adapter), also with `k=1`",
+        "Granite, RecurrentGemma, an adapter), also with `k=1`",
         "the logits are made from a linear lm_head and config.final_logit_softcapping alone",
         _NO_FUSED_KERNELS,
     ),
@@ -288,10 +288,10 @@ VERL_0_4_1 = {
         FORKING_KEY,
     ),
     "reference policy with Ulysses": Refusal(
-        "fused kernels and Ulysses with a reference policy, of a KL loss or `use_kl_in_reward`, "
-        "but for LoRA's",
-        "v0.4.1's own log-probs of that policy are wrong, with ERA or without: its fused kernels "
-        "roll the labels inside each slice, so that those at its border are of other tokens",
+        "fused kernels and Ulysses with a reference policy (KL loss, `use_kl_in_reward`), but for "
+        "LoRA's",
+        "v0.4.1's own log-probs of that policy are wrong at the border of each slice, with ERA or "
+        "without",
         "Set use_fused_kernels, ulysses_sequence_parallel_size, or the KL loss or penalty, back",
         "actor_rollout_ref.model.use_fused_kernels",
     ),

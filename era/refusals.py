@@ -48,8 +48,8 @@ VERL_0_9 = {
     ),
     "separate trainer": Refusal(
         f"`{_TRAINER_MODE}=separate_async`",
-        "its updates are single steps, but its old log-probs are of weights from before the first "
-        "of several, so ERA would set a ratio to 1 that is not",
+        "its old log-probs are of weights from before several updates, so ERA would set a ratio to "
+        "1 that is not",
         "Set it to sync or colocate_async",
         _TRAINER_MODE,
     ),
@@ -84,8 +84,7 @@ VERL_0_9 = {
         "Set distillation.enabled to False",
     ),
     "unknown configuration": Refusal(
-        "an `_target_` of the actor's that is not verl's for FSDP, Megatron or VeOmni, as "
-        "torchtitan's and automodel's are",
+        "another `_target_` of the actor's, as torchtitan's and automodel's",
         "only verl's FSDP, Megatron and VeOmni engines apply ERA",
         "Set model_engine to dp, megatron or veomni",
         f"{ACTOR}._target_",
@@ -110,9 +109,8 @@ VERL_0_9 = {
     ),
     "kernels on Megatron": Refusal(
         "Megatron: fused kernels, in a launcher of your own",
-        f"on Megatron {_ONE_TEMPERATURE}. Without them a micro-batch's logits take memory, tokens "
-        "x vocabulary / tensor parallelism x 4 bytes; ERA reads them once, without a copy, and "
-        "verl copies them where it takes entropies",
+        f"on Megatron {_ONE_TEMPERATURE}. Without them a micro-batch's logits take tokens x "
+        "vocabulary / tensor parallelism x 4 bytes, of which verl makes a copy for entropies",
         "Set it to False, or model_engine to dp",
         FUSED_KERNELS,
     ),
@@ -176,14 +174,13 @@ _NOT_ITS_MODEL = "Take another model, or train this one without ERA"
 TRL = {
     "RLOOTrainer": Refusal(
         "RLOOTrainer",
-        "it takes ratios of whole responses, from old log-probs that it has summed, without the "
-        "scales of their tokens",
+        "it takes ratios of whole responses, without the scales of their tokens",
         "Take GRPOTrainer",
     ),
     "AsyncGRPOTrainer": Refusal(
         "AsyncGRPOTrainer (experimental)",
-        "its old log-probs are vLLM's, under no scale, and the entropies of the policy that "
-        "sampled, by which ERA decides, are not known to it",
+        "its old log-probs are vLLM's, under no scale, and it does not know the entropies of the "
+        "policy that sampled",
         "Take GRPOTrainer",
     ),
     "own log-probs": Refusal(
@@ -229,7 +226,7 @@ TRL = {
     ),
     "logits": Refusal(
         "a model that scales, caps or cuts its logits (Cohere, Granite, RecurrentGemma, xLSTM, "
-        "Inkling, under whatever name), but for Gemma's soft-cap",
+        "Inkling), but for Gemma's soft-cap",
         "its logits are not those of its head, and era.trl does not know what was done to them",
         _NOT_ITS_MODEL,
     ),

@@ -17,11 +17,11 @@ from tools.pages import filled, table
 
 
 def refusals_table(refusals: Mapping[str, Refusal]) -> str:
-    """What is refused, in Markdown; a refusal that is not ERA's names its subject."""
+    """What is refused and why, in Markdown; the error says what to do. One that is not ERA's names its subject."""
     lines = []
-    for setting, why, instead, _, subject in refusals.values():
-        lines.append((f"{subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else setting, why, instead))
-    return table(("refused", "because", "instead"), lines)
+    for setting, why, _, _, subject in refusals.values():
+        lines.append((f"{subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else setting, why))
+    return table(("refused", "because"), lines)
 
 
 def variables_table(launcher: str, linked: str | None = None) -> str:
