@@ -174,7 +174,8 @@ _NOT_ITS_MODEL = "Take another model, or train this one without ERA"
 TRL = {
     "RLOOTrainer": Refusal(
         "RLOOTrainer",
-        "it takes ratios of whole responses, without the scales of their tokens",
+        "it takes ratios of whole responses, from old log-probs that it has summed, without the "
+        "scales of their tokens",
         "Take GRPOTrainer",
     ),
     "AsyncGRPOTrainer": Refusal(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m tools.declared: the tables of docs/ that are printed from the code, written anew.
+"""python -m tools.declared: the tables and lists of docs/ that are printed from the code, written anew.
 
 What is refused, from era/; the launchers' variables, from recipes/launch_options.py; what copied listings do, from
 demo/copied.py. Tables of records are written by `python -m rivals.report`.
@@ -16,12 +16,12 @@ from recipes import PROJECT, launch_options
 from tools.pages import filled, table
 
 
-def refusals_table(refusals: Mapping[str, Refusal]) -> str:
-    """What is refused and why, in Markdown; the error says what to do. One that is not ERA's names its subject."""
-    lines = []
-    for setting, why, _, _, subject in refusals.values():
-        lines.append((f"{subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else setting, why))
-    return table(("refused", "because"), lines)
+def refusals_list(refusals: Mapping[str, Refusal]) -> str:
+    """What is refused, in Markdown; one that is not ERA's names its subject. Why, and what to do, the error says."""
+    return "\n".join(
+        f"- {subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else f"- {setting}"
+        for setting, _, _, _, subject in refusals.values()
+    )
 
 
 def variables_table(launcher: str, linked: str | None = None) -> str:
@@ -37,9 +37,9 @@ def variables_table(launcher: str, linked: str | None = None) -> str:
 def pages() -> dict[Path, str]:
     """The pages with their tables, as the code has them."""
     tables = {
-        "llm/verl": {"refused": refusals_table(VERL_0_4_1)},
-        "llm/verl-0.9": {"refused": refusals_table(VERL_0_9)},
-        "llm/trl": {"refused": refusals_table(TRL)},
+        "llm/verl": {"refused": refusals_list(VERL_0_4_1)},
+        "llm/verl-0.9": {"refused": refusals_list({k: v for k, v in VERL_0_9.items() if k not in VERL_0_4_1})},
+        "llm/trl": {"refused": refusals_list(TRL)},
         "control/recipes": {"variables": variables_table(launch_options.CONTROL)},
         "vision/recipes": {"variables": variables_table(launch_options.VISION, launch_options.CONTROL)},
         "why-not-copy": {"copied": table(("what is copied, and where", "then", "here"), copied.lines())},
