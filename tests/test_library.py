@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tools import check_dist
+from tools.try_wheel import PYTHONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,6 +92,18 @@ def release(project_root, tmp_path_factory):
 def test_a_release_holds_the_library_and_says_what_it_is(release):
     assert check_dist.problems(release) == []
     assert check_dist.version_problems(final=False) == []
+
+
+def test_the_readme_and_the_workflow_name_what_there_is(project_root):
+    """The names of the readme's table are public ones, and a release is tried on each Python that it says it is for."""
+    public = (project_root / "docs/api.md").read_text()
+    table = re.findall(r"^\| \[.*", (project_root / "docs/library.md").read_text(), re.MULTILINE)
+    names = re.findall(r"\bera\.(\w+)[.:](\w+)", "\n".join(table))
+    assert len(names) > 8
+    assert [f"era.{module}" for module, _ in names if f"`era.{module}`" not in public] == []
+    assert [name for _, name in names if not re.search(rf"\b{name}`", public)] == []
+    workflow = (project_root / ".github/workflows/release.yml").read_text()
+    assert re.search(r"python: (\[.*\])", workflow)[1].replace('"', "'") == str(list(PYTHONS))
 
 
 def test_what_is_wrong_with_a_release_is_named(release, tmp_path):
