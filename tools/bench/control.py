@@ -85,7 +85,7 @@ SCRIPTS = {
 }
 ARGUMENTS = {
     "script": {"choices": SCRIPTS},
-    "--checkout": {"type": Path, "required": True, "help": "with the ERA overlay"},
+    **measure.CHECKOUT,
     "--arms": {"nargs": "+", "metavar": "ARM", "help": "beside the two baselines (default: all)"},
     "--steps": {"type": int, "help": "of a turn: as many as lie between rows, or multiples of that"},
 }
@@ -114,8 +114,7 @@ def tables(args):
         for name in (first, second, *[name for name in more if name in (args.arms or more)])
     }
     rows = measure.compare(arms, args.turns, warm_up=False, ratio=first, second_ratio=second)["step"]
-    title = f"{script.file}, {args.turns} turns of {steps} steps; {' '.join(flags)}"
-    yield title, rows, {"script": args.script, "steps": steps, "flags": " ".join(flags)}
+    yield rows, {"steps": steps, "flags": " ".join(flags)}
 
 
 if __name__ == "__main__":

@@ -238,11 +238,11 @@ ARMS = {  # of each group the first is the baseline
 }
 ONLY_ON_A_GPU = ("flash-attn", "Liger", INDUCTOR)
 ARGUMENTS = {
-    "--checkout": {"required": True, "help": "of verl v0.4.1 with the ERA overlay"},
-    "--device": {"choices": ["cpu", "cuda"], "default": "cpu"},
+    **measure.CHECKOUT,
+    **measure.DEVICE,
     "--tokens": {"type": int, "nargs": "+", "help": "at least 16; default: 512, on a GPU 8192 and 30720"},
-    "--vocabulary": {"type": int, "default": 151_936},
-    "--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]},
+    **measure.VOCABULARY,
+    **measure.DTYPES,
 }
 
 
@@ -258,15 +258,13 @@ def arms_of(case, what):
 
 def tables(args):
     """A table for each number of tokens, dtype and group of arms."""
-    sys.path.insert(0, args.checkout)
+    sys.path.insert(0, str(args.checkout))
     gpu = args.device == "cuda"
     for tokens, dtype in itertools.product(args.tokens or ([8192, 30720] if gpu else [512]), args.dtypes):
         case = Case(tokens, args.vocabulary, getattr(torch, dtype), args.device)
-        columns = {"tokens": tokens, "vocabulary": args.vocabulary, "dtype": dtype}
         for what in [what for what in ARMS if gpu or what != HEAD]:
             rows = measure.compare(arms_of(case, what), args.turns, ratio=next(iter(ARMS[what])), copies=COPY)[what]
-            title = f"{what}: {tokens} x {args.vocabulary:,} {dtype}"
-            yield title, rows, {"group": what, **columns}
+            yield rows, {"group": what, "tokens": tokens, "dtype": dtype}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 """What the benches share: arms that take turns, their costs, ratios paired by turn, and the command that prints them.
 
 An arm is a function that takes one turn and returns the costs of what it measured, by name: {"update": cost(...)}.
-A bench declares ARMS and ARGUMENTS, and a generator, which sets up a case and yields what `compare` makes of its arms.
+A bench declares ARMS and ARGUMENTS, and a generator, which sets up a case and yields what `compare` makes of its arms,
+with what is particular to the case. Arguments that several benches have are declared here.
 """
 
 import argparse
@@ -30,6 +31,11 @@ from recipes import run_json
 
 Cost = dict[str, float]  # "seconds", and mostly "mib"
 Baseline = str | Mapping[str, str]  # the arm that all arms are compared with, or one for each arm
+
+CHECKOUT = {"--checkout": {"type": Path, "required": True, "help": "of the upstream, with the ERA overlay"}}
+DEVICE = {"--device": {"choices": ["cpu", "cuda"], "default": "cpu"}}
+DTYPES = {"--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]}}
+VOCABULARY = {"--vocabulary": {"type": int, "default": 151_936}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +132,8 @@ def compare(
 ) -> dict[str, pd.DataFrame]:
     """For each thing that the arms measured, a table as `ratios` makes it, with memory compared as in `ratio`.
 
+    The column `baseline` names what `ratio` and `mib_ratio` are to.
+
     warm_up: each arm first takes a turn that does not count. One that lacks a package or memory is named and left out.
     """
     able = dict(arms)
@@ -139,10 +147,10 @@ def compare(
     for what in dict.fromkeys(what for of_arm in turns_of.values() for what in of_arm[0]):
         costs = {arm: pd.DataFrame([t[what] for t in of_arm]) for arm, of_arm in turns_of.items() if what in of_arm[0]}
         table = ratios({arm: of_arm.seconds for arm, of_arm in costs.items()}, **baselines)
+        table["baseline"] = pd.Series(baseline_of_each(costs, baselines["ratio"]))
         if all("mib" in of_arm for of_arm in costs.values()):
             table["mib"] = [of_arm.mib.median() for of_arm in costs.values()]
-            baseline = baseline_of_each(costs, baselines["ratio"]).values()
-            table["mib_ratio"] = table.mib / table.mib.reindex(baseline).to_numpy()
+            table["mib_ratio"] = table.mib / table.mib.reindex(table.baseline).to_numpy()
         tables[what] = table
     return tables
 
@@ -161,22 +169,29 @@ def machine(device: str) -> dict:
     }
 
 
+def as_text(facts: Mapping[str, object]) -> str:
+    """Names and values in a line."""
+    return "; ".join(f"{name} {value}" for name, value in facts.items())
+
+
 def main(
     doc: str,
     arguments: dict[str, dict],
-    tables: Callable[[argparse.Namespace], Iterator[tuple[str, pd.DataFrame, dict]]],
+    tables: Callable[[argparse.Namespace], Iterator[tuple[pd.DataFrame, dict]]],
     turns: int = 7,
     device: str = "cpu",
     takes_flags: bool = False,
 ) -> None:
-    """The command of a bench: print the machine and each table as it comes, and write all so far into --csv.
+    """The command of a bench: print the machine, the arguments and each table as it comes; write all so far into --csv.
 
-    Seconds are printed as ms, without their spread. What frameworks print and warn of is dropped.
+    Seconds are printed as ms, without their spread. What frameworks print and warn of is dropped. Arguments of one
+    value are columns of the CSV file.
 
     Args:
         doc: the bench's docstring, which --help prints.
         arguments: the bench's own, as `add_argument` takes them.
-        tables: a generator of titles, tables as `compare` makes them, and further columns of the CSV file.
+        tables: a generator of tables as `compare` makes them, each with what it is a table of, by name, which is its
+            title and further columns of the CSV file.
         turns: how many each arm takes, unless --turns says another number.
         device: "cpu" or "cuda", for a bench without --device.
         takes_flags: whether unknown arguments are for what is measured, as the list `flags` of the parsed ones.
@@ -189,15 +204,16 @@ def main(
     args, args.flags = parser.parse_known_args()
     if args.flags and not takes_flags:
         parser.error(f"unrecognized arguments: {' '.join(args.flags)}")
-    facts, written, terminal = machine(getattr(args, "device", device)), [], sys.stdout
-    print(textwrap.fill("; ".join(f"{name} {value}" for name, value in facts.items()), 80))
+    values = {name: value for name, value in vars(args).items() if isinstance(value, (int, str)) and name != "device"}
+    facts, written, terminal = machine(getattr(args, "device", device)) | values, [], sys.stdout
+    print(textwrap.fill(as_text(facts), 80))
     warnings.filterwarnings("ignore")
     with contextlib.redirect_stdout(io.StringIO()):
-        for title, table, columns in tables(args):
+        for table, case in tables(args):
             shown = table.drop(columns=["seconds", "seconds_p20", "seconds_p80"])
             shown.insert(0, "ms", 1e3 * table.seconds)
             text = shown.to_string(float_format="{:#.3g}".format, na_rep="")
-            print(f"\n{title}\n\n{text}", flush=True, file=terminal)
-            written.append(table.assign(**columns, turns=args.turns, **facts))
+            print(f"\n{as_text(case)}\n\n{text}", flush=True, file=terminal)
+            written.append(table.assign(**facts | case))
             if args.csv:
                 pd.concat(written).to_csv(args.csv, float_format="%.5g", index_label="arm")

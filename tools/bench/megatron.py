@@ -63,7 +63,7 @@ ARMS = {
 ARGUMENTS = {
     "--tensor-parallel": {"type": int, "nargs": "+", "default": [1, 2]},
     "--tokens": {"type": int, "default": 256, "help": "a multiple of 8"},
-    "--vocabulary": {"type": int, "default": 151_936},
+    **measure.VOCABULARY,
 }
 
 
@@ -103,10 +103,8 @@ def tables(args):
             inputs = size, folder, args.tokens, args.vocabulary, args.turns
             torch.multiprocessing.spawn(process, inputs, nprocs=size)
             measured = {what: pd.read_csv(f"{folder}/{what}.csv", index_col=0) for what in ARMS}
-        columns = {"tensor_parallel": size, "tokens": args.tokens, "vocabulary": args.vocabulary}
         for what, rows in measured.items():
-            title = f"{what}: {args.tokens} x {args.vocabulary:,} float32, tensor parallelism {size}"
-            yield title, rows, {"group": what, **columns}
+            yield rows, {"group": what, "tensor_parallel": size}
 
 
 if __name__ == "__main__":

@@ -110,9 +110,9 @@ def take_turn(arm, trainer, rows):
 ARGUMENTS = {
     "--tokens": {"type": int, "default": 128, "help": "of all responses"},
     "--responses": {"type": int, "default": 8, "help": f"a multiple of {GROUP}"},
-    "--vocabulary": {"type": int, "default": 151_936},
+    **measure.VOCABULARY,
     "--width": {"type": int, "default": 256},
-    "--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]},
+    **measure.DTYPES,
 }
 
 
@@ -120,15 +120,13 @@ def tables(args):
     """A table for each dtype and pass."""
     transformers.logging.disable_progress_bar()
     rows = [{"prompt": PROMPT} for _ in range(args.responses)]
-    columns = {name: getattr(args, name) for name in ("tokens", "vocabulary", "width")}
     baselines = {name: arm.baseline for name, arm in ARMS.items()}
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder, args)
         for dtype in args.dtypes:
             arms = {name: partial(take_turn, arm, build(arm, folder, args, dtype), rows) for name, arm in ARMS.items()}
             for pass_, table in measure.compare(arms, args.turns, ratio=baselines).items():
-                title = f"{pass_}, {dtype}: {args.tokens} tokens x {args.vocabulary:,}, ratios to the arm's baseline"
-                yield title, table, {"pass": f"{pass_} {dtype}", **columns}
+                yield table, {"pass": f"{pass_} {dtype}"}
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def measure_model(args, name):
 
 
 ARGUMENTS = {
-    "--checkout": {"required": True, "help": "of timm with the ERA overlay"},
-    "--device": {"choices": ["cpu", "cuda"], "default": "cpu"},
+    **measure.CHECKOUT,
+    **measure.DEVICE,
     "--modes": {"nargs": "+", "choices": ["eager", "compiled"], "default": ["eager", "compiled"]},
     "--sizes": {
         "nargs": "*",
@@ -161,7 +161,7 @@ ARGUMENTS = {
 def tables(args):
     """A table for each size of the logits and mode, then one for each model."""
     args.batch = args.batch or (64 if args.device == "cuda" else 8)
-    sys.path.insert(0, args.checkout)
+    sys.path.insert(0, str(args.checkout))
     import timm
 
     torch.backends.cudnn.benchmark = True  # as in train.py
@@ -169,9 +169,7 @@ def tables(args):
     planned += [(name, args.batch, args.classes, "eager") for name in args.models]
     for what, batch, classes, mode in planned:
         rows = measure_activation(args, batch, classes, mode) if what == "activation" else measure_model(args, what)
-        title = f"{what}, {batch} x {classes:,} logits, {mode}"
-        columns = {"what": what, "batch": batch, "classes": classes, "mode": mode, "timm": timm.__version__}
-        yield title, rows, columns
+        yield rows, {"what": what, "batch": batch, "classes": classes, "mode": mode, "timm": timm.__version__}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,6 @@ def test_every_arm_is_measured(project_root, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = pd.read_csv(tmp_path / "plugins.csv", index_col="arm")
     assert list(rows.index) == ["baseline", "era", "activation"] and rows.ratio["baseline"] == 1
-    assert rows.ratio["activation"] < 0.5 and rows.ratio_to["activation"] == "era"
+    assert rows.ratio["activation"] < 0.5 and rows.baseline["activation"] == "era"
     for name in ("seconds", "ratio"):
         assert (rows[f"{name}_p20"] > 0).all() and (rows[f"{name}_p20"] <= rows[f"{name}_p80"]).all()
