@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """What several tests of the language models share."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +60,16 @@ def take_steps(tree, settings, processes=1, script=ACTOR_STEP, python=sys.execut
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stdout + result.stderr
         return torch.load(files[1], weights_only=False)
+
+
+@contextlib.contextmanager
+def refused(refusal, shown=""):
+    """What is done within is refused for this reason and no other, with what to do instead, and is shown as this."""
+    with pytest.raises(ValueError) as error:
+        yield
+    said = str(error.value)
+    assert said.count("\n  - ") == 1 and f": {refusal.why}. {refusal.instead}.".replace("`", "") in said, said
+    assert f"\n  - {refusal.key and f'{refusal.key}='}{shown}" in said, said
 
 
 def keys_taken_for_era(tree, folders):

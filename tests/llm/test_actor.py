@@ -3,14 +3,11 @@
 """The real DataParallelPPOActor with the overlay: against unpatched verl, and against fp64 arithmetic."""
 
 import math
-from types import SimpleNamespace
 
 import plain
 import pytest
-import token_model
 import torch
 from llm_helpers import take_steps
-from omegaconf import OmegaConf
 from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
 from update_cases import (
     ALL_TERMS,
@@ -224,67 +221,3 @@ def test_the_reference_pass_of_lora_knows_nothing_of_era(updates):
     in_bf16 = without[response].float()  # as upstream's log_softmax of bf16 logits is
     torch.testing.assert_close(ours[response], in_bf16, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(fused, ours)
-
-
-def hooks(model=None, use_kl_loss=False):
-    from verl.utils.era_fsdp import ActorHooks
-
-    config = {"era": {"enable": True}, "ppo_mini_batch_size": 2, "ppo_epochs": 1, "entropy_coeff": 0}
-    config |= {"use_kl_loss": use_kl_loss, "use_dynamic_bsz": True, "use_fused_kernels": model is not None}
-    return ActorHooks(SimpleNamespace(config=OmegaConf.create(config), actor_module=model))
-
-
-def untrained(name, **fields):
-    import transformers
-
-    with torch.device("meta"):
-        config = getattr(transformers, f"{name}Config")(num_hidden_layers=1, **fields)
-        return getattr(transformers, f"{name}ForCausalLM")(config)
-
-
-HEADS = [  # model, its configuration, the actor's; what is refused
-    ("Qwen2", {}, {}, None),
-    ("Gemma2", {}, {}, None),
-    ("Gemma2", {}, {"use_kl_loss": True}, "which has a soft-cap: verl's kernel for"),
-    ("Granite", {"logits_scaling": 8.0}, {}, "logits_scaling"),
-    ("Cohere", {}, {}, "logit_scale"),
-    ("RecurrentGemma", {}, {}, "logits_soft_cap"),
-    ("Qwen2", {"output_logit_soft_cap": 30.0}, {}, "output_logit_soft_cap"),  # xLSTM's key
-    ("Qwen2", {"attn_logit_softcapping": 50.0, "logits_scaling": 1.0}, {}, None),
-]
-
-
-@pytest.mark.parametrize("name, fields, actor, refused", HEADS)
-def test_heads_that_fused_kernels_would_take_for_linear_layers_are_refused(import_verl, name, fields, actor, refused):
-    model = untrained(name, **fields)
-    with pytest.raises(
-        ValueError, match=f"fused kernels with {name}ForCausalLM: ERA takes the place of verl's forward"
-    ):
-        hooks(model)
-    token_model.fuse(model)
-    if not refused:
-        hooks(model, **actor)
-        return
-    with pytest.raises(ValueError, match=refused):
-        hooks(model, **actor)
-
-
-def test_dynamic_batches_with_images_are_refused(import_verl):
-    data = SimpleNamespace(batch={}, non_tensor_batch={"multi_modal_inputs": [{}, {}]})
-    with pytest.raises(ValueError, match="use_dynamic_bsz"):
-        hooks().decide_scales(data, [], "cpu")
-
-
-@pytest.mark.parametrize("recipe, name", [("sppo", "DataParallelSPPOActor"), ("spin", "SPINDataParallelPPOActor")])
-def test_recipes_that_would_ignore_era_are_refused(import_verl, recipe, name):
-    from verl.utils.era_fsdp import ActorHooks
-
-    actor_class = getattr(pytest.importorskip(f"recipe.{recipe}.dp_actor"), name)  # not in verl's source package
-    for enable, fraction, refused in ((False, 1, None), (True, 1, "era.enable"), (False, 0.2, "forking_fraction")):
-        actor = object.__new__(actor_class)
-        actor.config = OmegaConf.create({"era": {"enable": enable}, **actor_config(fraction)})
-        if not refused:
-            ActorHooks(actor)
-            continue
-        with pytest.raises(ValueError, match=refused):
-            ActorHooks(actor)

@@ -13,6 +13,8 @@ import pytest
 
 environment.require()
 
+from era.language_config import FUSED_REFUSALS  # noqa: E402
+from era.refusals import VERL_0_9  # noqa: E402
 from era.verl import compatibility  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor."
@@ -24,30 +26,39 @@ VEOMNI = ["model_engine=veomni", "algorithm.adv_estimator=rloo"]
 BONUS_KEY = f"{ACTOR}adaptive_entropy"
 BONUS = [f"+{BONUS_KEY}.target=0.5", f"+{BONUS_KEY}.delta=0.005"]
 ENGINES = {"FSDP": [], "Mcore": MEGATRON, "VeOmni": VEOMNI}
-REFUSED = [  # what is set beside enable=True; the words that are said, or None: each setting's key and value
+# By refusal, what breaks it and no other, beside enable=True.
+BREAKS = {
+    "legacy trainer": ["trainer.use_v1=False"],
+    "separate trainer": ["trainer.v1.trainer_mode=separate_async"],
+    "unknown trainer": ["trainer.v1.trainer_mode=mine"],
+    "bypass": ["algorithm.rollout_correction.bypass_mode=True"],
+    "bypass loss": [f"{ACTOR}policy_loss.loss_mode=bypass_mode"],
+    "covariances": [f"{ACTOR}policy_loss.loss_mode=clip_cov"],
+    "distillation": ["distillation.enabled=True"],
+    "unknown configuration": ["model_engine=torchtitan"],
+    "unknown engine": [f"{ACTOR}strategy=megatron"],
+    "kernels on FSDP-Turbo": [f"{ACTOR}strategy=fsdp_turbo", FUSED],
+    "router replay on Megatron": [*MEGATRON, f"{ACTOR}megatron.router_replay.mode=R2"],
+    "context parallelism on Megatron": [*MEGATRON, f"{ACTOR}megatron.dynamic_context_parallel=True"],
+    "kernels on VeOmni": [*VEOMNI, FUSED],
+    "router replay on VeOmni": [*VEOMNI, f"{ACTOR}veomni.router_replay.mode=R2"],
+    "estimator on VeOmni": ["model_engine=veomni", "algorithm.adv_estimator=remax"],
+    "top-k on VeOmni": [*VEOMNI, f"{ERA}top_k=20"],
+    "KL loss on VeOmni": [*VEOMNI, f"{ACTOR}use_kl_loss=True"],
+    "entropy bonus on VeOmni": [*VEOMNI, f"{ACTOR}entropy_coeff=0.01"],
+    "entropy on VeOmni": [*VEOMNI, f"{ACTOR}calculate_entropy=True"],
+    "bonus without k=1": BONUS,
+    "bonus with a coefficient": [*BONUS, f"{ERA}k=1", f"{ACTOR}entropy_coeff=0.01"],
+    "bonus on another engine": [*MEGATRON, *BONUS, f"{ERA}k=1"],
+}
+BAD = [  # what is set beside enable=True; the words that are said
     ([f"{ERA}k=0.5", f"{ERA}low=9"], ["era.k is 0.5", "era.low is 9"]),
     ([f"+{ERA}lwo=0.3"], ["lwo"]),
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
-    (["trainer.use_v1=False", "algorithm.rollout_correction.bypass_mode=True"], None),
-    (["trainer.v1.trainer_mode=separate_async", "distillation.enabled=True"], None),
-    (["trainer.v1.trainer_mode=separate_async"], ["set a ratio to 1 that is not. Set it to sync or colocate_async"]),
-    (["trainer.v1.trainer_mode=mine"], ["never tried"]),
-    ([f"{ACTOR}policy_loss.loss_mode=clip_cov"], None),
-    ([f"{ACTOR}policy_loss.loss_mode=bypass_mode"], None),
-    ([f"{ACTOR}strategy=megatron"], ["strategy=megatron: it is not an engine"]),
-    (["model_engine=torchtitan"], ["actor._target_=verl.workers.config.Torch"]),
-    ([f"{ACTOR}strategy=fsdp_turbo", FUSED], [f"{FUSED}: ERA replaces"]),
-    ([*BONUS], [f"{BONUS_KEY} does not go together with", "era.k other than 1: the bonus takes ERA's place"]),
+    ([f"{ACTOR}_target_=my.ActorConfig"], [f"{ACTOR}_target_=my.ActorConfig"]),
     ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["a finite target and a finite delta above 0, and nothing else"]),
-    ([*BONUS, f"{ERA}k=1", f"{ACTOR}entropy_coeff=0.01"], ["entropy_coeff=0.01", "sets it before each update"]),
-    ([*MEGATRON, *BONUS, f"{ERA}k=1"], ["would not be in the checkpoints"]),
     ([*BONUS, f"{ERA}enable=False"], ["reads its metrics"]),
-    ([f"{ACTOR}_target_=my.ActorConfig"], None),
-    (["model_engine=veomni"], ["algorithm.adv_estimator=gae: on VeOmni"]),
-    ([*VEOMNI, f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"], None),
-    ([*VEOMNI, f"{ACTOR}entropy_coeff=0.01", f"{ACTOR}calculate_entropy=True"], None),
-    ([*MEGATRON, f"{ACTOR}megatron.router_replay.mode=R2", f"{ACTOR}megatron.dynamic_context_parallel=True"], None),
-    (
+    (  # all at once
         ["model_engine=veomni", "algorithm.adv_estimator=remax", f"{ACTOR}policy_loss.loss_mode=kl_cov", FUSED],
         ["adv_estimator=remax: on VeOmni", "loss_mode=kl_cov", f"{FUSED}: on VeOmni"],
     ),
@@ -72,13 +83,51 @@ ACCEPTED = [  # overrides, and the class of the actor's configuration
 ]
 
 
-@pytest.mark.parametrize("overrides, words", REFUSED)
-def test_what_would_be_silently_wrong_is_refused(compose, overrides, words):
+@pytest.fixture
+def break_rule(compose, verl, monkeypatch):
+    """break_rule(name): what breaks this refusal, before the launcher's, the trainer's or a worker's check."""
+    from verl.trainer.distillation import distillation_ppo_loss
+    from verl.workers.engine import EngineRegistry
+
+    from era.language_config import EraConfig
+    from era.verl import config, launch, worker
+
+    actor = config.FSDPActorConfig(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
+
+    def replaced_engine():
+        @EngineRegistry.register(model_type="language_model", backend="fsdp", device="cuda", vendor="other")
+        class OtherEngine(worker.FSDPEngineWithLMHead):
+            pass
+
+        monkeypatch.setenv("VERL_ENGINE_VENDOR", "other")
+        worker.EraTrainingWorker(SimpleNamespace(model_type="language_model", engine_config=actor.engine))
+
+    def another_loss():
+        new = worker.EraTrainingWorker.__new__(worker.EraTrainingWorker)
+        new.set_loss_fn(partial(distillation_ppo_loss, config=actor))
+
+    elsewhere = {
+        "replaced engine": replaced_engine,
+        "another loss": another_loss,
+        "kernels on Megatron": lambda: config.check(compose(ON, *MEGATRON, FUSED), EraConfig(enable=True)),
+    }
+    return lambda name: elsewhere[name]() if name in elsewhere else launch.prepare(compose(ON, *BREAKS[name]))
+
+
+# ../test_declared_refusals.py has those of fused kernels.
+@pytest.mark.parametrize("name", [name for name in VERL_0_9 if name not in FUSED_REFUSALS])
+def test_whatever_is_declared_is_refused(break_rule, name):
+    with llm_helpers.refused(VERL_0_9[name]):
+        break_rule(name)
+
+
+@pytest.mark.parametrize("overrides, words", BAD)
+def test_what_else_is_wrong_is_named(compose, overrides, words):
     from era.verl.launch import prepare
 
     with pytest.raises(ValueError) as error:
         prepare(compose(ON, *overrides))
-    for word in words or (item for item in overrides if item not in (*MEGATRON, *VEOMNI)):
+    for word in words:
         assert word in str(error.value)
 
 
@@ -123,14 +172,10 @@ def test_each_mode_of_verls_trainer_becomes_eras(compose):
             trainer(config)
 
 
-def test_fused_kernels_on_megatron_are_left_out_with_a_line_or_refused_with_the_cost(compose, capsys):
-    """Left out by ERA's start, refused by a launcher of one's own. Without a change to the training they are verl's."""
-    from era.verl.config import check
+def test_fused_kernels_on_megatron_are_left_out_with_a_line(compose, capsys):
+    """By ERA's start; a launcher of one's own refuses them. Without a change to the training they are verl's."""
     from era.verl.launch import prepare
 
-    config = compose(ON, *MEGATRON, FUSED)
-    with pytest.raises(ValueError, match=f"{FUSED}: on Megatron those kernels take one temperature .* x 4 bytes"):
-        check(config, prepare(compose(ON)))
     for extra, kept in (([], False), ([f"{ERA}k=1"], True), ([f"{ERA}enable=False"], True)):
         config = compose(ON, *MEGATRON, FUSED, *extra)
         capsys.readouterr()
@@ -253,26 +298,12 @@ def test_estimators_with_one_advantage_per_response(version):
     assert f"REFUSED {refused}\n" in result.stdout, result.stderr[-3000:]
 
 
-def test_workers_refuse_before_the_first_step(verl, monkeypatch):
-    """A configuration with ERA in a plain worker; another engine; another loss."""
-    from verl.trainer.distillation import distillation_ppo_loss
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plain_worker_refuses_a_configuration_with_era(verl, engine):
     from verl.workers.engine import EngineRegistry
 
-    from era.verl import config, worker
+    from era.verl import config
 
-    for engine in ENGINES:
-        actor = getattr(config, f"{engine}ActorConfig")(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
-        with pytest.raises((ValueError, AssertionError), match="in a worker that is not ERA's"):
-            EngineRegistry.get_engine_cls("language_model", actor.engine.strategy)
-
-    @EngineRegistry.register(model_type="language_model", backend="fsdp", device="cuda", vendor="other")
-    class OtherEngine(worker.FSDPEngineWithLMHead):
-        pass
-
-    actor = config.FSDPActorConfig(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
-    monkeypatch.setenv("VERL_ENGINE_VENDOR", "other")
-    with pytest.raises(ValueError, match="OtherEngine, which VERL_ENGINE_VENDOR or the platform chose"):
-        worker.EraTrainingWorker(SimpleNamespace(model_type="language_model", engine_config=actor.engine))
-    new = worker.EraTrainingWorker.__new__(worker.EraTrainingWorker)
-    with pytest.raises(ValueError, match="loss distillation_ppo_loss: ERA changes"):
-        new.set_loss_fn(partial(distillation_ppo_loss, config=actor))
+    actor = getattr(config, f"{engine}ActorConfig")(rollout_n=1, use_dynamic_bsz=True, era={"enable": True})
+    with pytest.raises((ValueError, AssertionError), match="in a worker that is not ERA's"):
+        EngineRegistry.get_engine_cls("language_model", actor.engine.strategy)

@@ -18,8 +18,11 @@ sys.path.insert(0, os.environ["SLIME"])
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from llm_helpers import refused
 from megatron.core import mpu
 from slime.backends.megatron_utils import loss as upstream
+
+from era.refusals import SLIME
 
 VOCABULARY, LOW, HIGH, TEMPERATURE, FRACTION = 32, 0.8, 2.5, 0.7, 0.25
 TOTALS, LENGTHS = [9, 12, 10, 7], [6, 8, 7, 3]
@@ -122,18 +125,37 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
         ({"era": {"enable": True, "low": 5.0}}, "era.low is 5.0"),
         ({"low": 0.4}, "low would be ignored: it belongs into the group era"),
         ({"era_low": 0.4}, "era_low would be ignored"),
-        ({"global_batch_size": 2}, "global_batch_size=2 of 4 samples a rollout: "),
-        (
-            {"use_kl_loss": True, "kl_loss_coef": 0.1},
-            "kl_loss_coef=0.1: nobody has made it right with scaled logits. Set it to 0.",
-        ),
         ({"use_tis": True, "context_parallel_size": 2}, r"context_parallel_size=2.*\n.*use_tis=True"),
-        ({"era": {"enable": True, "top_k": 20}}, "era.top_k: era.slime does not have it"),
     ],
 )
-def test_what_would_be_ignored_or_wrong_is_refused(changes, expected):
+def test_what_would_be_ignored_or_wrong_is_named(changes, expected):
+    from era.slime import config_of
+
+    with pytest.raises(ValueError, match=expected):
+        config_of(arguments(**changes))
+
+
+WRONG = {  # another value than SLIME_NEEDS has
+    "context_parallel_size": 2,
+    "rollout_top_p": 0.9,
+    "entropy_coef": 0.01,
+    "save_debug_train_data": "file",
+    "kl_loss_coef": 0.1,
+}
+OF_ERA = {"top_k": {"top_k": 20}, "schedule_steps": {"low_end": 0.5, "schedule_steps": 10}}
+
+
+@pytest.mark.parametrize("name", SLIME)
+def test_whatever_is_declared_is_refused(name):
     from era.slime import config_of
 
     config_of(arguments(use_kl_loss=True))  # a coefficient of 0, as in slime's scripts
-    with pytest.raises(ValueError, match=expected):
+    if name == "several updates":
+        shown, changes = "global_batch_size=2 of 4 samples a rollout", {"global_batch_size": 2}
+    elif name in OF_ERA:
+        shown, changes = f"era.{name}", {"era": arguments().era | OF_ERA[name]}
+    else:
+        value = WRONG.get(name, True)
+        shown, changes = f"{name}={value}", {name: value, "use_kl_loss": True}
+    with refused(SLIME[name], shown):
         config_of(arguments(**changes))

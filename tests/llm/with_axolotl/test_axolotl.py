@@ -18,9 +18,11 @@ import tiny_grpo  # noqa: E402
 import torch  # noqa: E402
 import yaml  # noqa: E402
 from axolotl.utils.dict import DictDefault  # noqa: E402
+from llm_helpers import refused  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from era.axolotl import EraPlugin  # noqa: E402
+from era.refusals import AXOLOTL  # noqa: E402
 
 PLUGIN = {"plugins": ["era.axolotl.EraPlugin"]}
 ON = {**PLUGIN, "era_enable": True, "era_low": 2.85, "era_high": 3.0}
@@ -127,14 +129,26 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"datasets": [{"omega_low": 0.5}]}, "datasets.omega_low would be ignored"),
         ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
         ({"era_enable": None}, "era_enable is missing"),
-        ({"rl": "dpo"}, "- rl=dpo: ERA is for GRPO. Set it to grpo or gdpo."),
-        ({"context_parallel_size": 2}, "context_parallel_size"),
-        ({"trl": {"async_prefetch": True}}, "trl.async_prefetch"),
         ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*does not go together.*rl=dpo"),
     ],
 )
 def test_refuses_what_axolotl_would_drop_or_train_otherwise(file, reason):
     with pytest.raises(ValueError, match=reason):
+        EraPlugin().register(DictDefault({**FILE, **ON, **file}))
+
+
+BREAKS = {  # by refusal, how it is shown, and what breaks it and no other
+    "rl": ("rl=dpo", {"rl": "dpo"}),
+    "context parallelism": ("context_parallel_size=2", {"context_parallel_size": 2}),
+    "async_prefetch": ("trl.async_prefetch", {"trl": {"async_prefetch": True}}),
+    "use_data_producer": ("trl.use_data_producer", {"trl": {"use_data_producer": True}}),
+}
+
+
+@pytest.mark.parametrize("name", AXOLOTL)
+def test_whatever_is_declared_is_refused(name):
+    shown, file = BREAKS[name]
+    with refused(AXOLOTL[name], shown):
         EraPlugin().register(DictDefault({**FILE, **ON, **file}))
 
 

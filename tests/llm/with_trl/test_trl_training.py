@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,12 +19,13 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from packaging.version import Version
+from llm_helpers import refused
 from peft import LoraConfig, PromptTuningConfig
 from tiny_grpo import BASE, ERA, OFF_POLICY, Era, Plain, build, known, load, model, same, train, weights, write
 
 import era.trl
 from demo.llm import chain, warmup
+from era.refusals import TRL
 from era.trl import EraGRPOConfig, EraGRPOTrainer, EraMixin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -121,30 +123,17 @@ class OwnLogProbs(trl.GRPOTrainer):
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    "base, settings, said",
-    [
-        (MoreLoss, {"beta": 0.1}, "would count twice"),
-        (OwnLogProbs, {}, "OwnLogProbs._get_per_token_logps_and_entropies: ERA makes the log-probs and would not call"),
-    ],
-)
-def test_what_a_subclass_replaces_is_refused(base, settings, said):
-    for era_k in (1.0, 2.0) if base is OwnLogProbs else (2.0,):
-        with pytest.raises(ValueError, match=said):
-            type("Mine", (EraMixin, base), {})(**arguments(EraGRPOConfig, **ERA, **settings, era_k=era_k))
-    type("Mine", (EraMixin, MoreLoss), {})(**arguments(EraGRPOConfig, **ERA))  # without beta it is called once
+def test_a_loss_of_ones_own_without_beta_is_called_once_and_accepted():
+    type("Mine", (EraMixin, MoreLoss), {})(**arguments(EraGRPOConfig, **ERA))
 
 
-@pytest.mark.parametrize(
-    "module, name, reason",
-    [
-        ("trl", "RLOOTrainer", "takes ratios of whole responses, from old log-probs that it has summed"),
-        ("trl.experimental.async_grpo", "AsyncGRPOTrainer", "its old log-probs are vLLM's, under no scale"),
-        ("transformers", "Trainer", "Nothing was trained"),
-    ],
-)
-def test_a_trainer_that_is_no_grpo_trainer_is_refused(module, name, reason):
-    base = getattr(pytest.importorskip(module), name)
+OTHER_TRAINERS = {"RLOOTrainer": "trl", "AsyncGRPOTrainer": "trl.experimental.async_grpo", "Trainer": "transformers"}
+
+
+@pytest.mark.parametrize("name", OTHER_TRAINERS)
+def test_a_trainer_that_is_no_grpo_trainer_is_refused(name):
+    base = getattr(pytest.importorskip(OTHER_TRAINERS[name]), name)
+    reason = re.escape(TRL[name].why) if name in TRL else "Nothing was trained"
     with pytest.raises(TypeError, match=f"Mine: EraMixin is for TRL's GRPOTrainer and classes derived.*{reason}"):
         type("Mine", (EraMixin, base), {})(model=model())
 
@@ -326,46 +315,70 @@ def test_the_replay_buffer_of_trl(iterations):
 
 
 LORA = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
-REFUSED = [  # of the model, of the settings; what is said
-    ({"kind": "Granite", "logits_scaling": 4.0}, {}, "GraniteForCausalLM: its logits are not those of its head"),
-    *(
-        (cut, {}, f"{name}ForCausalLM: its logits are not those of its head")
-        for name, cut in {
-            "RecurrentGemma": {"kind": "RecurrentGemma", "num_hidden_layers": 3, "lru_width": 32, "sharpness": 1},
-            "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
-            "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
-        }.items()
-    ),
-    *(
-        [({}, {"loss_type": "luspo"}, 'loss_type="luspo" before TRL 1.10')]
-        if Version(trl.__version__) < Version("1.10")
-        else []
-    ),
-    ({}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1}, "era_top_k with off_policy_mask_threshold"),
-    ({}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])}, "a head that is a ModulesToSaveWrapper"),
-    ({}, {"peft_config": PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")}, "prompt learning of PEFT"),
-]
+CUT_LOGITS = {
+    "RecurrentGemma": {"kind": "RecurrentGemma", "num_hidden_layers": 3, "lru_width": 32, "sharpness": 1},
+    "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
+    "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
+    "Granite": {"kind": "Granite", "logits_scaling": 4.0},
+}
+MIXTURE = {"kind": "Qwen2Moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SETTINGS = {  # by refusal, what breaks it and no other: how it is shown, of the model, of the settings
+    "logits": [(f"{name}ForCausalLM", architecture, {}) for name, architecture in CUT_LOGITS.items()],
+    "top-k with an off-policy mask": [("era_top_k with", {}, {"era_top_k": 5, "off_policy_mask_threshold": 0.1})],
+    "head": [("a head that is a ModulesToSave", {}, {"peft_config": LoraConfig(**LORA, modules_to_save=["lm_head"])})],
+    "prompt learning": [
+        ("prompt", {}, {"peft_config": PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")})
+    ],
+}
 
 
-@pytest.mark.parametrize("architecture, settings, said", REFUSED, ids=[one[2] for one in REFUSED])
-def test_what_would_be_silently_wrong_is_refused(architecture, settings, said):
-    with pytest.raises(ValueError, match=f"(?s)does not go together with.*{said}.*Nothing was trained"):
-        build(Era, model(torch.float32, **architecture), **ERA, **settings)
-    build(Era, model(torch.float32, **architecture), **ERA, **settings, era_k=1.0)  # which only logs
+def derived(base, **settings):
+    type("Mine", (EraMixin, base), {})(**arguments(EraGRPOConfig, **{**ERA, **settings}))
 
 
-def test_a_mixture_with_an_auxiliary_loss_of_its_own_is_refused(monkeypatch):
+def in_an_older_trl(monkeypatch, of_args, of_trainer):
+    monkeypatch.setattr(trl, "__version__", "1.9.2")
+    monkeypatch.delattr(trl.trainer.utils, "add_fused_lm_head", raising=False)
+    trainer, _ = build(Era, model(torch.float32), **ERA, era_k=1.0)
+    for values, owner in ((of_args, trainer.args), (of_trainer, trainer)):
+        for name, value in values.items():
+            monkeypatch.setattr(owner, name, value, raising=False)
+    era.trl._refuse(trainer, trainer.model)
+
+
+def with_another_auxiliary_loss(monkeypatch):
     own = transformers.models.qwen2_moe.modeling_qwen2_moe
-    mixture = {"kind": "Qwen2Moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     monkeypatch.setattr(own, "load_balancing_loss_func", lambda *_: torch.tensor(1.9))
-    with pytest.raises(ValueError, match="Qwen2MoeForCausalLM: its auxiliary loss of experts is not the one"):
-        build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.1)
-    build(Era, model(**mixture), **ERA, router_aux_loss_coef=0.0)
+    build(Era, model(**MIXTURE), **ERA, router_aux_loss_coef=0.0)
+    build(Era, model(**MIXTURE), **ERA, router_aux_loss_coef=0.1)
 
 
-def test_advantages_of_tokens_are_refused_with_another_loss():
-    with pytest.raises(ValueError, match="with GMPOTrainer._compute_loss: that loss may need one advantage for"):
-        build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True)
+METHOD = "OwnLogProbs._get_per_token_logps_and_entropies"
+ELSE = {  # the same of all other refusals: how it is shown, a function of monkeypatch
+    "own log-probs": [(METHOD, lambda _, k=k: derived(OwnLogProbs, era_k=k)) for k in (1.0, 2.0)],
+    "own loss with KL": [("MoreLoss._compute_loss with beta", lambda _: derived(MoreLoss, beta=0.1))],
+    "own loss with advantages": [
+        (
+            "era_scale_advantages with GMPOTrainer._compute_loss",
+            lambda _: build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True),
+        )
+    ],
+    "Liger": [("", lambda patch: in_an_older_trl(patch, {"use_liger_kernel": True}, {"compute_liger_loss": None}))],
+    "LUSPO": [("", lambda patch: in_an_older_trl(patch, {"loss_type": "luspo"}, {}))],
+    "images": [("", lambda patch: in_an_older_trl(patch, {}, {"_is_vlm": True}))],
+    "auxiliary loss": [("Qwen2MoeForCausalLM", with_another_auxiliary_loss)],
+}
+
+
+@pytest.mark.parametrize("name", [name for name in TRL if name not in OTHER_TRAINERS])
+def test_whatever_is_declared_is_refused(name, monkeypatch):
+    for shown, architecture, settings in SETTINGS.get(name, ()):
+        with refused(TRL[name], shown):
+            build(Era, model(torch.float32, **architecture), **ERA, **settings)
+        build(Era, model(torch.float32, **architecture), **ERA, **settings, era_k=1.0)  # which only logs
+    for shown, break_rule in ELSE[name] if name not in SETTINGS else ():
+        with refused(TRL[name], shown):
+            break_rule(monkeypatch)
 
 
 # -------------------------------------------------------------------------------------------------- odd inputs
