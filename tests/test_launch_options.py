@@ -54,6 +54,8 @@ def test_values_are_read_as_the_user_wrote_them(monkeypatch, tmp_path):
         (CONTROL, "JOBS", "1 2", "one finite number of at least 1 expected"),
         (CONTROL, "GPUS_PER_RUN", "inf", "one finite number of at least 0 expected"),
         (CONTROL, "GPUS_PER_RUN", "nan", "one finite number of at least 0 expected"),
+        (CONTROL, "GPUS_PER_RUN", "-1", "one finite number of at least 0 expected"),
+        (VISION, "GPUS", "0", "one finite number of at least 1 expected"),
         (VISION, "AUG", "yes", "one or several numbers expected"),
         (RIVALS, "JOBS", "1.5", "one or several numbers expected"),
     ],

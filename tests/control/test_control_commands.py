@@ -6,7 +6,6 @@ import json
 import math
 import shlex
 import zipfile
-from collections import Counter
 
 import pytest
 
@@ -29,13 +28,8 @@ def launch_of(experiment, *added):
 
 
 def test_main_results_of_fasttd3():
-    """tab. continuous_envs2, 10 seeds, both agents; all else is as FastTD3 has it."""
-    found = launch_of("humanoidbench").runs
-    names = ("balance_simple", "hurdle", "pole", "push", "stair", "slide", "walk", "run")
-    tasks = [f"h1hand-{name}-v0" for name in names]
-    expected = {(t, a, s) for s in range(1, 11) for t in tasks for a in ("fasttd3", "fastsac_era")}
-    assert len(found) == 160 and {(run.task, run.agent, run.seed) for run in found} == expected
-    for run in found:
+    """tab. continuous_envs2: all else is as FastTD3 has it. ../ledger/test_experiments.py has the lists of all runs."""
+    for run in launch_of("humanoidbench").runs:
         expected = {"--env_name": run.task, "--agent": run.agent, "--seed": str(run.seed)}
         assert flags(run) == {**expected, "--exp_name": run.agent, "--csv_path": "train.csv"}
 
@@ -53,12 +47,9 @@ def test_the_last_of_two_flags_says_whether_there_are_gpus():
 
 
 def test_main_results_of_ppo():
-    """fig. gym_ppo: four tasks, five seeds; HalfCheetah with the control arms comes first, seed by seed."""
+    """fig. gym_ppo: HalfCheetah with the control arms comes first, seed by seed."""
     found = launch_of("ppo").runs
-    figure = {(run.task, run.agent, run.seed) for run in found if run.agent in ("ppo", "ppo_era")}
-    tasks = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
-    assert figure == {(task, agent, seed) for task in tasks for agent in ("ppo", "ppo_era") for seed in range(1, 6)}
-    assert len(found) == 60 and [run.task for run in found[:30]] == ["HalfCheetah-v4"] * 30
+    assert [run.task for run in found[:30]] == ["HalfCheetah-v4"] * 30
     assert [run.seed for run in found] == [*sorted([1, 2, 3, 4, 5] * 6), *sorted([1, 2, 3, 4, 5] * 6)]
     first = {run.agent: flags(run) for run in found[:6]}
     own = {"--env": "HalfCheetah-v4", "--seed": "1", "--csv_path": "train.csv", "--fast": True}
@@ -74,49 +65,26 @@ def test_main_results_of_ppo():
 def test_eapo():
     """fig. compare_eapo, and its shorter comparison. tau and lambda_H: EAPO's authors, mujoco-ppo.yaml."""
     figure, shorter = launch_of("eapo").runs, launch_of("eapo-3m").runs
-    assert {(run.agent, run.seed) for run in figure} == {("eapo", seed) for seed in range(1, 6)}
-    assert {run.task for run in figure} == {run.task for run in launch_of("ppo").runs}
     values = {run.agent: flags(run) for run in (*figure, *shorter)}
     expected = {"--eapo_tau": "0.02", "--eapo_lambda": "0.001", "--entropy_coef": "0"}
     assert values["eapo_3m"] == {**values["ppo"], **expected}
     assert {**values["eapo"], "--env": CHEETAH, "--seed": "3"} == {**values["eapo_3m"], "--max_train_steps": "4000000"}
     assert values["ppo_no_bonus"] == {**values["ppo"], "--entropy_coef": "0"}
-    assert {run.seed for run in shorter} == {1, 2, 3} and {run.task for run in shorter} == {CHEETAH}
+    assert {run.task for run in shorter} == {CHEETAH}
 
 
 def test_llm_techniques():
-    """fig. ablation_llm_tricks: ten seeds, several values of each; selecting needs a state-dependent sigma."""
-    found = launch_of("llm-techniques").runs
-    assert {run.task for run in found} == {"HalfCheetah-v4"}
-    assert set(Counter(run.agent for run in found).values()) == {10}
-    values = {run.agent: flags(run) for run in found}
+    """fig. ablation_llm_tricks: several values of each; selecting needs a state-dependent sigma."""
+    values = {run.agent: flags(run) for run in launch_of("llm-techniques").runs}
     clips = [float(value["--epsilon_high"]) for agent, value in values.items() if "clip" in agent]
     shares = [float(value["--selective"]) for agent, value in values.items() if "scope" in agent]
     assert len(clips) >= 3 and min(clips) > 0.2 and len(shares) >= 3 and max(shares) == 1
     assert all(value["--std"] == "head" for agent, value in values.items() if "scope" in agent)
 
 
-COUNTS = {  # experiment: tasks, agents, seeds
-    "distribution": (2, 4, 5),
-    "batch": (2, 3, 5),
-    "sac-humanoidbench": (6, 2, 10),
-    "sac-dmc": (6, 2, 10),
-    "sac-gym": (6, 2, 10),
-    "sac-targets": (4, 9, 5),
-    "sac-distribution": (4, 4, 5),
-    "sac-batch": (4, 3, 5),
-    "obac-humanoidbench": (6, 2, 10),
-    "obac": (1, 5, 3),
-    "alpha": (1, 3, 3),
-}
-
-
-@pytest.mark.parametrize("experiment", COUNTS)
+@pytest.mark.parametrize("experiment", ["distribution", "batch", *SAC.experiments])
 def test_a_runs_flags_are_those_of_its_agents_name(experiment):
-    found = launch_of(experiment).runs
-    counts = [len({getattr(run, name) for run in found}) for name in ("task", "agent", "seed")]
-    assert tuple(counts) == COUNTS[experiment] and len(found) == math.prod(counts)
-    for run in found:
+    for run in launch_of(experiment).runs:
         given = {flag.replace("--era_", "--"): value for flag, value in flags(run).items()}
         assert ("--era" in given or given.get("--agent") == "fastsac_era") == ("_era" in run.agent)
         assert given["--seed"] == str(run.seed)
@@ -126,14 +94,8 @@ def test_a_runs_flags_are_those_of_its_agents_name(experiment):
         assert (given.get("--distribution") == "tanh") == ("tanh" in run.agent)
         assert (given.get("--level") == "batch") == ("batch" in run.agent)
         assert given.get("--target_entropy", "-0.5") == run.agent.partition("target_")[2] or "target_" not in run.agent
-        assert ("--no_termination" in given) == (given.get("--action_repeat") == "2") == run.task.startswith("h1-")
-
-
-def test_humanoidbench_as_it_is():
-    """fig. humanoidbench_sac: the modified half is that of fig. hb_sac."""
-    found = launch_of("sac-standard").runs
-    assert Counter(run.agent for run in found) == {"sac": 30, "sac-standard": 30}
-    assert all(("--no_termination" in flags(run)) == (run.agent == "sac") for run in found)
+        repeats = given.get("--action_repeat") == "2"
+        assert ("--no_termination" in given) == repeats == (run.task.startswith("h1-") and "standard" not in run.agent)
 
 
 def test_a_run_of_several_experiments_is_one():
@@ -147,9 +109,8 @@ def test_a_run_of_several_experiments_is_one():
 
 
 def test_tdmpc2(monkeypatch):
-    """fig. dmc_tdmpc2: six tasks, three seeds; on the CPU without compilation."""
+    """fig. dmc_tdmpc2: on the CPU without compilation."""
     on_gpu = launch_of("tdmpc2")
-    assert len(on_gpu.runs) == 36 and {run.agent for run in on_gpu.runs} == {"tdmpc2", "tdmpc2_era"}
     monkeypatch.setenv("GPUS_PER_RUN", "0")
     on_cpu = launch_of("tdmpc2")
     assert on_cpu.argv(on_cpu.runs[0]) == [*on_gpu.argv(on_gpu.runs[0]), "device=cpu", "compile=false"]
@@ -192,10 +153,8 @@ def test_slurm_script(monkeypatch):
 @pytest.mark.parametrize(
     "command, variables, said",
     [
-        ("ppo", {"SEED": "x"}, "SEED=x"),
         ("ppo", {"TASKS": "../Ant-v4"}, "TASKS: ../Ant-v4 is not the name of a task"),
         ("ppo", {"AGENT": "ppo sac"}, "AGENT: ppo has no sac. There are: ppo, ppo_era, "),
-        ("batch", {"GPUS_PER_RUN": "-1"}, "GPUS_PER_RUN=-1"),
         ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
         ("batch --seed=3 --env-name x --see 4", {}, "--seed, --env-name, --see cannot be set here"),
         ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),

@@ -53,18 +53,15 @@ def entropies(commands):
     return [float(value(command, "--era-min-entropy")) for command in commands if "--era-min-entropy" in command]
 
 
-@pytest.mark.parametrize(
-    "dataset, min_entropy, seeds", [("cifar10", "0.6", ["42", "43", "44"]), ("imagenet", "1.2", ["42"])]
-)
+@pytest.mark.parametrize("dataset, min_entropy", [("cifar10", "0.6"), ("imagenet", "1.2")])
 @pytest.mark.parametrize("augmented", [False, True])
-def test_main_results_are_the_printed_commands(commands, dataset, min_entropy, seeds, augmented):
+def test_main_results_are_the_printed_commands(commands, dataset, min_entropy, augmented):
     printed = AUGMENTED if augmented else PLAIN
     if dataset == "imagenet":
         printed = printed.replace(" --dataset torch/cifar10 --dataset-download", "")
         printed = printed.replace("../data", "../data/imagenet")
     for with_era in (False, True):
         found = commands(dataset + "-aug" * augmented + "-era" * with_era)
-        assert [value(command, "--seed") for command in found] == seeds
         for command in found:
             added = ["--era-min-entropy", min_entropy] if with_era else []
             ours = [word for flag in ("--seed", "--output", "--experiment") for word in (flag, value(command, flag))]
@@ -168,8 +165,6 @@ def test_splits_are_where_timm_looks_for_them(import_timm, tmp_path):
 @pytest.mark.parametrize(
     "command, variables, said",
     [
-        ("cifar10", {"GPUS": "0"}, "GPUS=0"),
-        ("cifar10", {"SEED": "x"}, "SEED=x"),
         ("cifar10", {"EPOCHS": "500"}, "the schedule has 200"),
         ("cifar10", {"H0": "0.3"}, "without ERA"),
         ("cifar10-aug", {"AUG": "0"}, "augmentation"),
