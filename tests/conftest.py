@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,23 @@ def say(pytestconfig):
                 reporter.write_line(("\n" if reporter._tw.width_of_current_line else "") + line)  # not behind a dot
 
     return write
+
+
+@pytest.fixture
+def run_example(tmp_path, monkeypatch):
+    """run_example(page, heading, **names): the variables that the code under this heading of a page of docs/ leaves."""
+    import torch
+
+    def run(page, heading, **names):
+        text = (ROOT / "docs" / page).read_text()
+        (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+        monkeypatch.chdir(tmp_path)  # where it may write logs
+        torch.manual_seed(0)
+        exec(compile(code, f"docs/{page}, {heading}", "exec"), names)
+        return names
+
+    return run
 
 
 def patched(name: str, checkouts: Path, *version: str) -> Path:

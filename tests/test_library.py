@@ -18,28 +18,13 @@ from tools.try_wheel import PYTHONS
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def example(project_root):
-    """example(heading): the variables that the code under this heading of the page leaves."""
-
-    def run(heading):
-        page = (project_root / "docs/library.md").read_text()
-        (code,) = re.findall(rf"^## {heading}\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        torch.manual_seed(0)
-        left = {}
-        exec(compile(code, f"docs/library.md, {heading}", "exec"), left)
-        return left
-
-    return run
-
-
 def softmax_entropy(logits):
     log_probs = logits.detach().double().log_softmax(-1)
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-def test_the_classifier_keeps_its_entropy_while_it_learns(example, capsys):
-    left = example("A classifier")
+def test_the_classifier_keeps_its_entropy_while_it_learns(run_example, capsys):
+    left = run_example("library.md", "A classifier")
     smallest = softmax_entropy(left["logits"]).min()
     assert capsys.readouterr().out == f"smallest entropy {smallest:.3f}, floor {left['era'].floor:.3f}\n"
     assert (left["logits"].argmax(-1) == left["labels"]).double().mean() > 0.95
@@ -47,8 +32,8 @@ def test_the_classifier_keeps_its_entropy_while_it_learns(example, capsys):
     assert softmax_entropy(left["model"](left["features"])).min() < 0.1  # what it would be without ERA
 
 
-def test_the_policy_keeps_its_entropy_although_noise_costs_reward(example, capsys):
-    left = example("A Gaussian policy")
+def test_the_policy_keeps_its_entropy_although_noise_costs_reward(run_example, capsys):
+    left = run_example("library.md", "A Gaussian policy")
     nats = (left["log_std"].detach().double() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
     assert capsys.readouterr().out == f"smallest entropy {nats.min():.3f}, target -3\n"
     assert (left["mean"].tanh() - 0.5).abs().mean() < 0.2
@@ -56,9 +41,9 @@ def test_the_policy_keeps_its_entropy_although_noise_costs_reward(example, capsy
     assert left["policy"].entropy().mean() < -3.0  # the page: truncation takes some of it
 
 
-def test_the_grpo_step_takes_log_probs_of_the_papers_logits(example, capsys):
+def test_the_grpo_step_takes_log_probs_of_the_papers_logits(run_example, capsys):
     """Eq. llm by its cases: kz, z, z / k."""
-    left = example("A GRPO step")
+    left = run_example("library.md", "A GRPO step")
     z, advantages = left["logits"].detach().double(), left["advantages"]
     h_resp = softmax_entropy(z).sort(-1).values[:, -3:].mean(-1, keepdim=True)  # a fifth of 16 tokens
     sharpened, flattened = (h_resp < 0.45) & (advantages > 0), (h_resp > 3) & (advantages > 0)

@@ -1,27 +1,14 @@
 """The blocks of docs/control/own-loop.md: the target in every state, also after updates that want less noise."""
 
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
+PAGE = "control/own-loop.md"
 C = 0.5 * math.log(2 * math.pi * math.e)
-
-
-@pytest.fixture
-def block(project_root):
-    def run(heading, **names):
-        page = (project_root / "docs/control/own-loop.md").read_text()
-        (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-        (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-        torch.manual_seed(0)
-        exec(compile(code, f"docs/control/own-loop.md, {heading}", "exec"), names)
-        return names
-
-    return run
 
 
 def check(log_std_of, parameters):
@@ -39,11 +26,11 @@ def check(log_std_of, parameters):
     assert log_std.std(0).max() > 1e-4
 
 
-def test_skrl(block):
+def test_skrl(run_example):
     pytest.importorskip("skrl")
     gymnasium = pytest.importorskip("gymnasium")
     spaces = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Box(-1, 1, (3,))
-    policy = block("skrl")["Policy"](*spaces, "cpu")
+    policy = run_example(PAGE, "skrl")["Policy"](*spaces, "cpu")
 
     def log_std(states):
         policy.act({"observations": states}, role="policy")
@@ -52,10 +39,10 @@ def test_skrl(block):
     check(log_std, policy.parameters())
 
 
-def test_torchrl(block):
+def test_torchrl(run_example):
     pytest.importorskip("torchrl")
     tensordict = pytest.importorskip("tensordict")
-    actor = block("torchrl")["actor"]
+    actor = run_example(PAGE, "torchrl")["actor"]
 
     def log_std(states):
         data = tensordict.TensorDict({"observation": states}, batch_size=[len(states)])
@@ -64,9 +51,9 @@ def test_torchrl(block):
     check(log_std, actor.parameters())
 
 
-def test_rl_games(block):
+def test_rl_games(run_example):
     pytest.importorskip("rl_games")
-    builder = block("rl_games")["model_builder"].ModelBuilder()
+    builder = run_example(PAGE, "rl_games")["model_builder"].ModelBuilder()
     space = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": False}
     space |= {"mu_init": {"name": "default"}, "sigma_init": {"name": "default"}}
     mlp = {"units": [32], "activation": "elu", "initializer": {"name": "default"}}
@@ -77,12 +64,12 @@ def test_rl_games(block):
     check(lambda states: model({"is_train": False, "obs": states})["sigmas"].log(), model.parameters())
 
 
-def test_cleanrl(block):
+def test_cleanrl(run_example):
     numpy = pytest.importorskip("numpy")
     space = SimpleNamespace(shape=(4,)), SimpleNamespace(shape=(3,))
     envs = SimpleNamespace(single_observation_space=space[0], single_action_space=space[1])
     names = {"nn": torch.nn, "np": numpy, "self": SimpleNamespace(), "envs": envs, "x": torch.randn(5, 4)}
-    left = block("CleanRL", **names, action_mean=torch.zeros(5, 3))
+    left = run_example(PAGE, "CleanRL", **names, action_mean=torch.zeros(5, 3))
     log_std = left["action_logstd"]
     torch.testing.assert_close((log_std.double() + C).mean(-1), torch.full((5,), -0.3).double(), rtol=0, atol=1e-6)
     log_std[:, 0].sum().backward()

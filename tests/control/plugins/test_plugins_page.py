@@ -1,8 +1,6 @@
 # ruff: noqa: E402
 """The examples of docs/control/plug-ins.md run as they stand, and hold what the page says."""
 
-import re
-
 import plugin_helpers
 
 plugin_helpers.require()
@@ -22,25 +20,9 @@ TARGETS = {
 }
 
 
-@pytest.fixture
-def example(project_root, tmp_path, monkeypatch):
-    """example(heading): the variables that the code under this heading leaves."""
-
-    def run(heading):
-        page = (project_root / "docs/control/plug-ins.md").read_text()
-        (code,) = re.findall(rf"^## {heading}\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        monkeypatch.chdir(tmp_path)  # logs
-        torch.manual_seed(0)
-        left = {"env": PointsEnv()}
-        exec(compile(code, f"docs/control/plug-ins.md, {heading}", "exec"), left)
-        return left
-
-    return run
-
-
 @pytest.mark.parametrize("heading", TARGETS)
-def test_examples(example, heading, capsys):
-    left, target = example(heading), TARGETS[heading]
+def test_examples(run_example, heading, capsys):
+    left, target = run_example("control/plug-ins.md", heading, env=PointsEnv()), TARGETS[heading]
     if "runner" in left:
         actor = left["runner"].alg.actor
         actor(left["env"].get_observations(), stochastic_output=True)

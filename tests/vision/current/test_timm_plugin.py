@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import re
 
 import pytest
 
@@ -99,38 +98,22 @@ def test_versions():
         era.timm.check_version("1.1.0")
 
 
-# The page
+PAGE = "vision/plug-in.md"
 
 
-@pytest.fixture
-def example(project_root, tmp_path, monkeypatch):
-    """example(heading): the variables that the code under this heading leaves, beside those given."""
-
-    def run(heading, **given):
-        page = (project_root / "docs/vision/plug-in.md").read_text()
-        section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-        (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-        monkeypatch.chdir(tmp_path)
-        torch.manual_seed(0)
-        exec(compile(code, f"docs/vision/plug-in.md, {heading}", "exec"), given)
-        return given
-
-    return run
-
-
-def test_plain_torch_on_the_page(example):
-    left = example("A training loop in torch")
+def test_plain_torch_on_the_page(run_example):
+    left = run_example(PAGE, "A training loop in torch")
     assert (left["probabilities"].argmax(-1) == left["labels"]).double().mean() > 0.9
     floor = left["model"].era.floor
     assert torch.special.entr(left["probabilities"].double()).sum(-1).min() > floor - 1e-5
-    logits = example("Evaluating", **left)["logits"]
+    logits = run_example(PAGE, "Evaluating", **left)["logits"]
     assert entropy(logits).min() < floor
     torch.testing.assert_close(equation(logits.double()).softmax(-1).float(), left["probabilities"])
 
 
-def test_the_trainer_of_transformers_on_the_page(example):
+def test_the_trainer_of_transformers_on_the_page(run_example):
     pytest.importorskip("transformers")
-    left = example("The Trainer of transformers")
+    left = run_example(PAGE, "The Trainer of transformers")
     logits = torch.from_numpy(left["logits"])
     assert entropy(logits).min() > left["net"].era.floor - 1e-5
     losses = [entry["loss"] for entry in left["trainer"].state.log_history if "loss" in entry]
