@@ -150,6 +150,7 @@ CASES = {
         summary(),
         summary(samples_per_problem=5, samples=90),
     ),
+    "an evaluation that was cut": (None, None, "summary.json", summary(), summary(complete=False)),
     "an impossible accuracy": (None, None, "summary.json", summary(), summary(accuracy=7.0)),
     "an accuracy as text": (None, None, "summary.json", summary(standard_error=None), summary(accuracy="0.5")),
 }
