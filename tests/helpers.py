@@ -5,6 +5,7 @@ pytest puts this folder on sys.path, as it has a conftest.py. A helpers.py in an
 
 import importlib
 import os
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+ROOT = Path(__file__).resolve().parent.parent
 TIMM = f"v{os.environ.get('TIMM', '1.0.20')}"  # the version that is tested: `make test-timm-1.0.28` sets it
 
 
@@ -22,6 +24,13 @@ def need_scripts(timm: Path) -> None:
 
 
 FASTTD3 = os.environ.get("FASTTD3", "2d83b6a")  # the version that is tested: `make test-fasttd3-229ed59` sets it
+
+
+def runs_of(subject: str) -> list[str]:
+    """make's targets for the runs of llm, vision or control."""
+    command = ["bash", "recipes/paper.sh", "runs", subject]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [f"{subject}-{name}" for name in names]
 
 
 def processes_with(**variables: str) -> list[psutil.Process]:

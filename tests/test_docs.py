@@ -6,6 +6,8 @@ code's."""
 import re
 import subprocess
 
+from helpers import runs_of
+
 from tools import declared
 
 
@@ -43,10 +45,7 @@ def test_make_has_every_target_that_the_documents_name(project_root):
     known = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())
     paper = (project_root / "recipes/paper.sh").read_text()
     known |= set(re.findall(r"(?:llm|vision|control)-[\w.-]+", makefile + paper))
-    for subject in ("llm", "vision", "control"):
-        command = ["bash", "recipes/paper.sh", "runs", subject]
-        answer = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True)
-        known |= {f"{subject}-{name}" for name in answer.stdout.split()}
+    known |= {target for subject in ("llm", "vision", "control") for target in runs_of(subject)}
     named = [
         (page, target)
         for page in tracked(project_root)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The launchers' variables: read as the user wrote them, and the same in help and pages."""
+"""The launchers' variables: read as the user wrote them, and the same in help and pages; what no run can have."""
 
 import re
 import subprocess
@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from recipes import launch_options
+from recipes import grid, launch_options
+from recipes.control import SCRIPTS
 from recipes.launch_options import CONTROL, RIVALS, VISION, LaunchOptions, Refused
+from recipes.vision.timm import Timm
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,27 @@ def test_a_value_that_a_variable_cannot_have_is_named(monkeypatch, launcher, var
     monkeypatch.setenv(variable, text)
     with pytest.raises(Refused, match=re.escape(f"{variable}={text}: {expected}.")):
         LaunchOptions.from_environment(launcher)
+
+
+@pytest.mark.parametrize(
+    "command, variables, said",
+    [
+        ("ppo", {"TASKS": "../Ant-v4"}, "TASKS: ../Ant-v4 is not the name of a task"),
+        ("ppo", {"AGENT": "ppo sac"}, "AGENT: ppo has no sac. There are: ppo, ppo_era, "),
+        ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
+        ("batch --seed=3 --env-name x --see 4", {}, "--seed, --env-name, --see cannot be set here"),
+        ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),
+        ("tdmpc2 task=dog-run ++seed=5", {}, "task, seed cannot be set here"),
+        ("cifar10", {"EPOCHS": "500"}, "the schedule has 200"),
+        ("cifar10", {"H0": "0.3"}, "without ERA"),
+        ("cifar10-aug", {"AUG": "0"}, "augmentation"),
+        ("cifar10 --seed=3 --output x", {}, "--seed, --output cannot be set here"),
+        ("cifar10 --epochs x", {}, "--epochs: invalid int value"),
+    ],
+)
+def test_what_an_experiment_cannot_have_is_named(monkeypatch, command, variables, said):
+    for name, text in (variables | {"DRY_RUN": "1"}).items():
+        monkeypatch.setenv(name, text)
+    experiment, *added = command.split()
+    with pytest.raises(Refused, match=said):
+        grid.launch(SCRIPTS.get(experiment, Timm)(experiment, added))

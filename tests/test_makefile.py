@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import runs_of
 
 ODD = "/tmp/a\"b'c`d$e $(f) \\g"
 
@@ -43,12 +44,6 @@ def executable(path, text):
     return path
 
 
-def runs(subject, project_root):
-    command = ["bash", "recipes/paper.sh", "runs", subject]
-    names = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=True).stdout.split()
-    return [f"{subject}-{name}" for name in names]
-
-
 def printed(result):
     """The words of each command that make printed."""
     assert result.returncode == 0, result.stderr
@@ -65,7 +60,7 @@ def test_help_names_every_target_and_every_run_on_a_screen(make, project_root):
     phony = set(re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)[1].replace("\\\n", " ").split())
     assert {name for name in phony if not name.startswith(("patched-", "given-", "help"))} <= words
     for subject in ("llm", "vision", "control"):
-        names = runs(subject, project_root)
+        names = runs_of(subject)
         assert len(names) > 10 and {name.removeprefix(f"{subject}-") for name in names} <= words
         page = (project_root / f"docs/{subject}/recipes.md").read_text()
         assert all(re.search(rf"\b{re.escape(name)}\b", page) for name in names if "qwen3" not in name)
@@ -77,7 +72,7 @@ def test_help_names_every_target_and_every_run_on_a_screen(make, project_root):
 
 def test_every_llm_run_prints_its_command(make, project_root, patched_verl, tmp_path):
     (tmp_path / "my checkouts").symlink_to(patched_verl.parent)
-    targets = runs("llm", project_root)
+    targets = runs_of("llm")
     added = "ARGS=trainer.save_freq=5 'data.prompt_key=a b' trainer.logger=[console]"
     result = make(*targets, f"CHECKOUTS={tmp_path}/my checkouts", "DRY_RUN=1", added)
     names = set()
@@ -96,7 +91,7 @@ def test_every_vision_run_prints_its_commands(make, project_root, patched_timm):
     given = {"SEED": "5 6", "DATA_DIR": "/my data", "ARGS": "--log-interval 10", "PYTHON": "/my env/bin/python"}
     checkouts = f"CHECKOUTS={patched_timm.parent}"
     variables = [checkouts, "DRY_RUN=1", f"OUTPUT={ODD}", *(f"{name}={value}" for name, value in given.items())]
-    commands = printed(make(*runs("vision", project_root), *variables))
+    commands = printed(make(*runs_of("vision"), *variables))
     assert len(commands) >= 24
     for words in commands:
         assert words[:2] == ["cd", str(patched_timm)] and words[3].startswith("PATH=/my env/bin:")
@@ -111,7 +106,7 @@ def test_every_vision_run_prints_its_commands(make, project_root, patched_timm):
 
 def test_every_control_run_prints_its_commands(make, project_root, patched_fasttd3, tmp_path):
     checkouts = f"CHECKOUTS={patched_fasttd3.parent}"
-    for target in runs("control", project_root):
+    for target in runs_of("control"):
         result = make(target, checkouts, "DRY_RUN=1", "SEED=3", f"OUTPUT={ODD}", "ARGS=--zzz '1 2'")
         commands = printed(result)
         assert commands and f"{len(commands)} runs, 0 of them finished:\n" in result.stderr

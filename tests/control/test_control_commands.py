@@ -150,25 +150,6 @@ def test_slurm_script(monkeypatch):
     assert "--cpus-per-task=5\n" in grid.slurm_script(launch_of("alpha"))
 
 
-@pytest.mark.parametrize(
-    "command, variables, said",
-    [
-        ("ppo", {"TASKS": "../Ant-v4"}, "TASKS: ../Ant-v4 is not the name of a task"),
-        ("ppo", {"AGENT": "ppo sac"}, "AGENT: ppo has no sac. There are: ppo, ppo_era, "),
-        ("batch", {"RUN_INDEX": "30"}, "RUN_INDEX=30: one of runs 0 to 29"),
-        ("batch --seed=3 --env-name x --see 4", {}, "--seed, --env-name, --see cannot be set here"),
-        ("distribution --era_distribution clipped", {}, "--era-distribution cannot be set here"),
-        ("tdmpc2 task=dog-run ++seed=5", {}, "task, seed cannot be set here"),
-    ],
-)
-def test_bad_values_are_named(monkeypatch, command, variables, said):
-    monkeypatch.setenv("DRY_RUN", "1")
-    for name, text in variables.items():
-        monkeypatch.setenv(name, text)
-    with pytest.raises(grid.Refused, match=said):
-        grid.launch(launch_of(*command.split()))
-
-
 def test_what_is_missing_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("CHECKOUTS", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

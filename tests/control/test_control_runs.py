@@ -33,9 +33,10 @@ def record(folder):
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("by", [{"JOBS": "2"}, {"RAY_ADDRESS": "local"}], ids=["cores", "Ray"])
-def test_a_grid_of_ppo_goes_on_after_kill_9(patched_ppo, tmp_path, by):
-    given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1", "TASKS": "Hopper-v4", "OUTPUT": str(tmp_path), **by}
+def test_a_grid_of_ppo_goes_on_after_kill_9(patched_ppo, tmp_path):
+    """On Ray: ../test_grid.py."""
+    given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1", "TASKS": "Hopper-v4", "OUTPUT": str(tmp_path)}
+    given["JOBS"] = "2"
     command = (tmp_path, "-m", "recipes.control", "ppo", *TINY, "1000000")
     folders = [tmp_path / "Hopper-v4-ppo-seed1", tmp_path / "Hopper-v4-ppo_era-seed1"]
     killed = start(*command, AGENT="ppo ppo_era", **given)

@@ -4,9 +4,9 @@
 
 import json
 import re
-import subprocess
 
 import pytest
+from helpers import runs_of
 
 from ledger.figures import LINES
 from ledger.paper import ROOT
@@ -64,11 +64,7 @@ def test_llm_folders_and_steps_are_those_of_the_scripts(paper):
 
 
 def test_every_run_is_one_that_make_knows(paper):
-    known = {"llm-eval"}
-    for subject in ("llm", "vision", "control"):
-        command = ["bash", "recipes/paper.sh", "runs", subject]
-        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        known |= {f"{subject}-{name}" for name in answer.stdout.split()}
+    known = {"llm-eval", *runs_of("llm"), *runs_of("vision"), *runs_of("control")}
     assert {run.target or run.id for run in paper.runs.values()} <= known
 
 

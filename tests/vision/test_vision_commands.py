@@ -162,25 +162,6 @@ def test_splits_are_where_timm_looks_for_them(import_timm, tmp_path):
             assert _search_split(str(root), names[0]) == str(root if name == "other" else root / name)
 
 
-@pytest.mark.parametrize(
-    "command, variables, said",
-    [
-        ("cifar10", {"EPOCHS": "500"}, "the schedule has 200"),
-        ("cifar10", {"H0": "0.3"}, "without ERA"),
-        ("cifar10-aug", {"AUG": "0"}, "augmentation"),
-        ("cifar10 --seed=3 --output x", {}, "--seed, --output cannot be set here"),
-        ("cifar10 --epochs x", {}, "--epochs: invalid int value"),
-    ],
-)
-def test_bad_values_are_named(monkeypatch, command, variables, said):
-    monkeypatch.setenv("DRY_RUN", "1")
-    for name, text in variables.items():
-        monkeypatch.setenv(name, text)
-    with pytest.raises(grid.Refused, match=said):
-        name, *added = command.split()
-        grid.launch(Timm(name, added))
-
-
 def checkpoint(folder, name):
     with zipfile.ZipFile(folder / name, "w"):  # as torch.save's files are
         pass
