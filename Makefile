@@ -159,11 +159,12 @@ test-grids: $(call ready,cpu)
 ## test-verl-0.9: era.verl with verl 0.9.0 and 0.9.1
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
+	@$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python -m pytest -q tests/test_readme.py
 ## test-trl: era.trl (TRL=1.10.0: with that one); test-axolotl: era.axolotl, in Axolotl 0.19.0
 test-trl: $(call ready,trl-cpu)
 	@folder=$(ENVIRONMENTS)/"trl-$$TRL"; [[ "$$TRL" == 1.16.0 || -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
 		--disable-pip-version-check --no-deps --target "$$folder" "trl==$$TRL" || exit 1; \
-		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_trl
+		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_trl tests/test_readme.py
 test-axolotl: $(call ready,trl-cpu)
 	@folder=$(ENVIRONMENTS)/pins/axolotl; [[ -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
 		--disable-pip-version-check --no-deps --target "$$folder" -r requirements/axolotl.txt || exit 1; \
@@ -171,16 +172,16 @@ test-axolotl: $(call ready,trl-cpu)
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
-		$(ENVIRONMENTS)/cpu/bin/python -m pytest -q tests/vision/current || exit 1; done
+		$(ENVIRONMENTS)/cpu/bin/python -m pytest -q tests/vision/current tests/test_readme.py || exit 1; done
 ## test-control: era.stable_baselines3, era.sbx, era.rsl_rl, TD-MPC2; test-pins: other releases
 test-control: $(call ready,control-cpu)
-	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2
+	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2 tests/test_readme.py
 # Each line of the file is a package in front of the environment's, and the tests that run with it.
 test-pins: $(call ready,control-cpu)
 	@while read -r pin tests; do folder=$(ENVIRONMENTS)/pins/$$pin; echo "$$pin"; \
 		[[ -e "$$folder" ]] || $(CONTROL) -m pip install -q --disable-pip-version-check --no-deps --target "$$folder" \
 		$${pin//,/ } || exit 1; PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/control-cpu/bin/python \
-		-m pytest -q $$(printf 'tests/control/plugins/test_%s.py ' $$tests) < /dev/null || exit 1; \
+		-m pytest -q $$(printf 'tests/%s ' $$tests) < /dev/null || exit 1; \
 		done < requirements/control-pins.txt
 ## test-timm-1.0.28: scripts, models, demo on that; likewise test-fasttd3-229ed59
 test-timm-1.0.28: $(call ready,cpu)

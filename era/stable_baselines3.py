@@ -290,9 +290,9 @@ class EraMetrics(BaseCallback):
 
     Over a batch of states from the algorithm's buffer, in nats per action dimension:
 
+        era/gaussian_entropy_per_dim  the Gaussian's before it is bounded: it has the target
         era/entropy_per_dim           the policy's, mean over the states
         era/min_entropy_per_dim       the policy's, in the state that has least
-        era/gaussian_entropy_per_dim  the Gaussian's before it is bounded, mean over the states
 
     The first measurement is at the end of the first rollout (in SAC, of the first one after
     learning_starts). It is also printed if the algorithm's verbose is at least 1. Each row of the
@@ -355,9 +355,10 @@ class EraMetrics(BaseCallback):
             self.next = self.num_timesteps + self.freq
             first, self.measured = not self.measured, self.measure()
             if first:
-                numbers = ", ".join(f"{name} {x:.4f}" for name, x in self.measured.items())
+                gaussian, *others = (f"{name} {x:.4f}" for name, x in self.measured.items())
                 target = f"for a target of {self.target():g}"
-                self.say(f"after {self.num_timesteps} steps, {target}: {numbers}")
+                others = ", ".join(others)
+                self.say(f"after {self.num_timesteps} steps: {gaussian} {target}; {others}")
         for name, value in self.measured.items():
             self.logger.record(f"era/{name}", value)
 
@@ -374,10 +375,10 @@ class EraMetrics(BaseCallback):
         with unchanged_random_numbers(self.model.device), torch.no_grad():
             entropy, log_std = (np.asarray(x) for x in self.entropies(self.states()))
         dim = log_std.shape[-1]
-        return {
+        return {  # first what has the target: a tanh takes entropy from the policy's
+            "gaussian_entropy_per_dim": float(log_std.mean()) + ENTROPY_CONSTANT,
             "entropy_per_dim": float(entropy.mean()) / dim,
             "min_entropy_per_dim": float(entropy.min()) / dim,
-            "gaussian_entropy_per_dim": float(log_std.mean()) + ENTROPY_CONSTANT,
         }
 
     def states(self) -> PyTorchObs:

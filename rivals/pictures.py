@@ -230,3 +230,23 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13))
     axes[0].set_ylabel("return")
     figure.savefig(file)
+
+
+def return_and_entropy(
+    returns: dict[str, list[pd.Series]], entropies: dict[str, list[pd.Series]], labels: dict[str, str], file: Path
+) -> None:
+    """PPO on HalfCheetah-v4 for README: the arms' returns, and beside them what ERA bounds."""
+    figure = Figure((8, 3.2))
+    for axis, curves in zip(figure.subplots(1, 2), (returns, entropies)):
+        for agent, style in zip(labels, ("-", "-", "--")):
+            curve, color = mean_curve(curves[agent]), ARM_COLORS[agent]
+            axis.plot(curve.index, curve["mean"], style, color=color, label=labels[agent], linewidth=1.5)
+            axis.fill_between(curve.index, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
+        axis.set_xlabel("step")
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    returns_axis, entropy_axis = figure.axes
+    returns_axis.set_ylabel("return")
+    entropy_axis.set_ylabel("entropy per dimension (nats)")
+    entropy_axis.axhline(-0.3, color=colors.BOUND, linewidth=0.8, label="H0 = -0.3, ERA's bound")
+    figure.legend(*entropy_axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(file)

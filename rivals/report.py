@@ -453,10 +453,16 @@ def tasks_table() -> str:
     return table(["task", "PPO, each seed", "PPO-ERA, each seed", "PPO-ERA minus PPO"], lines)
 
 
-def return_curves(group: str, agent: str, seeds: Iterable[int] = range(1, 6), window: int = WINDOW) -> list[pd.Series]:
-    """The return over the steps of each seed, means over `window` evaluations."""
-    returns = (rows.set_index("global_step").eval_avg_return for rows in curves(group, agent, seeds))
-    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in returns]
+def return_curves(
+    group: str,
+    agent: str,
+    seeds: Iterable[int] = range(1, 6),
+    window: int = WINDOW,
+    column: str = "eval_avg_return",
+) -> list[pd.Series]:
+    """The return, or another column, over the steps of each seed: means over `window` evaluations."""
+    columns = (rows.set_index("global_step")[column] for rows in curves(group, agent, seeds))
+    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in columns]
 
 
 def alpha_table() -> str:
@@ -531,6 +537,9 @@ def draw(folder: Path) -> None:
         {"PPO-ERA and other sigmas, five seeds": (returns, ARMS), "EAPO, three seeds": (of_eapo, EAPO)},
         folder / "control-ppo.png",
     )
+    labels = {"ppo": "PPO", "ppo_era": "PPO-ERA", "ppo_constant": "PPO, a constant sigma with ERA's entropy"}
+    entropies = {agent: return_curves("control-ppo", agent, column="entropy_per_dim") for agent in labels}
+    pictures.return_and_entropy(returns, entropies, labels, folder / "halfcheetah.png")
     of_obac = {agent: return_curves("obac", agent, window=1) for agent in OBAC}
     pictures.returns({"OBAC and SAC on HalfCheetah, three seeds": (of_obac, OBAC)}, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))

@@ -77,7 +77,7 @@ def test_a_short_run_shows_the_metrics_and_no_infinite_loss(capsys):
     """sbx logs the logarithm of ent_coef as its loss, -inf or inf where it is 0."""
     make(verbose=1).learn(120, callback=EraMetrics(), log_interval=4)
     printed = capsys.readouterr().out
-    assert printed.count("ERA after") == 1 and f"for a target of {TARGET}: entropy_per_dim " in printed
+    assert printed.count("ERA after") == 1 and f" for a target of {TARGET}; entropy_per_dim " in printed
     assert "|    gaussian_entropy_per_dim | " in printed and "|    critic_loss " in printed
     assert "ent_coef_loss" not in printed and "inf" not in printed
 

@@ -196,7 +196,7 @@ def test_a_short_run_shows_the_metrics(case, capsys):
     make(case, verbose=1).learn(400, callback=EraMetrics(), log_interval=1 if case == "PPO" else 10)
     printed = capsys.readouterr().out
     target = CASES[case][2]["target_entropy"]
-    assert printed.count("ERA after") == 1 and f"for a target of {target}: entropy_per_dim " in printed
+    assert printed.count("ERA after") == 1 and f" for a target of {target}; entropy_per_dim " in printed
     rows = printed.count("total_timesteps ")
     assert rows > 1 and printed.count("|    gaussian_entropy_per_dim | ") == rows
     make(case).learn(100, callback=EraMetrics())
