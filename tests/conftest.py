@@ -63,6 +63,12 @@ def say(pytestconfig):
     return write
 
 
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory) -> Path:
+    """The folder of the runs of all experiments of a subject: one that two of them share is trained once."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
 def run_example(tmp_path, monkeypatch):
     """run_example(page, heading, **names): the variables that the code under this heading of a page of docs/ leaves."""

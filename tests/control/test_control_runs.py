@@ -84,12 +84,6 @@ def test_fasttd3_starts_over(patched_fasttd3, tmp_path):
 # make control-smoke
 
 
-@pytest.fixture(scope="module")
-def smoke_runs(tmp_path_factory):
-    """The folder of all experiments' runs: one that two of them share is trained once."""
-    return tmp_path_factory.mktemp("runs")
-
-
 def test_smoke_has_every_experiment():
     assert list(FastTD3.experiments) == list(EXPERIMENTS)
 

@@ -1,8 +1,6 @@
 """FastSAC-ERA's actor beside FastTD3's, and what the training scripts do with it."""
 
 import math
-import os
-import pickle
 
 import learned_delta
 import numpy as np
@@ -361,17 +359,6 @@ def test_simnorms_arguments_are_those_of_each_network(modules):
     found = [modules.fastsac_era.simnorm(flags, network) for network in ("actor", "critic")]
     assert found == [{"sim_type": "sim_both", "sim_dimension": 8, "seq_len": length} for length in (3, 5)]
     assert modules.fastsac_era.simnorm({}, "actor") == {}
-
-
-def test_a_checkpoint_runs_no_code(modules, tmp_path):
-    class Code:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "made"),)
-
-    torch.save({"args": {"agent": "fastsac_era"}, "more": Code()}, tmp_path / "run.pt")
-    with pytest.raises(pickle.UnpicklingError):
-        modules.era_training.check_checkpoint(str(tmp_path / "run.pt"), {})
-    assert not (tmp_path / "made").exists()
 
 
 def test_checkpoints_of_other_settings_are_refused(modules, tmp_path):

@@ -40,7 +40,8 @@ def test_bad_values_are_refused_with_the_full_key(name):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"low": math.inf, "high": math.inf}, {"low": -math.inf}, {"enable": 1}, {"compile": "yes"}]
+    [{"low": math.inf, "high": math.inf}, {"low": -math.inf}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
+    + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}]
     + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage")],
     ids=str,
 )

@@ -68,12 +68,6 @@ def rows(folder):
         return list(csv.DictReader(stream))
 
 
-@pytest.fixture(scope="module")
-def smoke_runs(tmp_path_factory):
-    """The folder of all experiments' runs: one that two of them share is trained once."""
-    return tmp_path_factory.mktemp("runs")
-
-
 def smoke(experiment):
     """One of them is a part of `make test-all` too."""
     return [pytest.mark.smoke(experiment), *([pytest.mark.slow] if experiment == "imagenet-era" else [])]
