@@ -21,7 +21,7 @@ def test_relative_links_lead_to_tracked_files(project_root):
     links = [
         (page, link)
         for page in files
-        if page.endswith(".md")
+        if page.endswith((".md", ".ipynb"))
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (project_root / page).read_text())
     ]
     assert len(links) > 20
