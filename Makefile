@@ -98,7 +98,7 @@ report: $(call ready,cpu)
 ## status, diff: a line about each checkout; what the patches change
 apply status diff revert:
 	@python3 apply.py $@ --checkouts "$$CHECKOUTS"
-## drift: ERA started on every newer release of its hosts (docs/engine/drift.md)
+## drift: ERA started on every newer release of its upstreams (docs/engine/drift.md)
 drift: $(call ready,cpu)
 	@$(CPU) -m tools.drift
 
