@@ -9,7 +9,7 @@ from pathlib import Path
 TESTED = ("0.9.0", "0.9.1")
 INSTALL = (
     "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0' 'numpy>=2' "
-    "cachetools fastapi uvicorn pillow"
+    "cachetools fastapi uvicorn orjson pillow"
 )
 
 # Methods that ERA overrides: a verl that calls them by another name would train without ERA and not say so. If anything
