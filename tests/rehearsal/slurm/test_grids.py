@@ -24,7 +24,8 @@ def grid(cluster, tmp_path):
     Its runs wait at 10 for go(). launch() starts it on the login node, as an array unless its variables say otherwise.
     """
     project = tmp_path / "a project"
-    shutil.copytree(ROOT / "recipes", project / "recipes")
+    for package in ("era", "recipes"):
+        shutil.copytree(ROOT / package, project / package)
     text, step = (ROOT / "tests/counting.py").read_text(), "    time.sleep(0.05)\n"
     assert text.count(step) == 1
     hold = f"    while count == 10 and not Path({str(project / 'go')!r}).exists():\n        time.sleep(0.1)\n"
