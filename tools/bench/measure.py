@@ -210,7 +210,8 @@ def main(
     warnings.filterwarnings("ignore")
     with contextlib.redirect_stdout(io.StringIO()):
         for table, case in tables(args):
-            shown = table.drop(columns=["seconds", "seconds_p20", "seconds_p80"])
+            same = ["baseline"] * (table.baseline.nunique() == 1)
+            shown = table.drop(columns=["seconds", "seconds_p20", "seconds_p80", *same])
             shown.insert(0, "ms", 1e3 * table.seconds)
             text = shown.to_string(float_format="{:#.3g}".format, na_rep="")
             print(f"\n{as_text(case)}\n\n{text}", flush=True, file=terminal)
