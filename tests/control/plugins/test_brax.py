@@ -2,7 +2,6 @@
 """era.brax in brax's own PPO and SAC."""
 
 import math
-import re
 from functools import partial
 
 import pytest
@@ -113,11 +112,8 @@ def test_ppo_keeps_the_target_in_every_state(trained):
     assert float(params[1]["params"]["trained_with_era"][0]) == 0
 
 
-def test_the_example_of_the_page(project_root):
-    page = (project_root / "docs/control/plug-ins.md").read_text()
-    (code,) = re.findall(r"^## PPO in brax and mujoco_playground\n\n```python\n(.*?)^```", page, re.M | re.S)
-    left = {"env": Named()}
-    exec(compile(code, "docs/control/plug-ins.md, brax", "exec"), left)
+def test_the_example_of_the_page(run_example):
+    left = run_example("control/plug-ins.md", "PPO in brax and mujoco_playground", env=Named())
     np.testing.assert_allclose((log_stds(left["make_policy"], left["params"]) + C).mean(-1), TARGET, atol=1e-6)
 
 
