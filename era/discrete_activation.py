@@ -193,8 +193,8 @@ def _check_inside(name: str, value: float, bounds: Tuple[float, float], conditio
         inside = False
     if not inside:
         raise ValueError(
-            f"ERA: {name}={value!r} is not feasible for {condition}: it must lie strictly between "
-            f"{low:.4f} and {high:.4f} nats"
+            f"ERA: {name}={value!r} is not feasible for {condition}: a number expected, strictly "
+            f"between {low:.4f} and {high:.4f} nats"
         )
 
 

@@ -16,7 +16,7 @@ from era.continuous import (
     total_target,
 )
 
-BATCH_LEVEL = "EraSAC(level='batch') in era.sbx; the other plug-ins have only the form per state"
+BATCH_LEVEL = "EraSAC(level='batch') in era.sbx; in PPO take a constant sigma instead"
 SETTINGS = ("target_entropy", "log_std_min", "log_std_max", "distribution")
 
 

@@ -32,12 +32,16 @@ _WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
     ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
-    ("low", lambda c: math.isfinite(c.low) and c.low <= c.high, "finite (0 for no bound), <= high"),
-    ("high", lambda c: not math.isnan(c.high), "a number, inf for no bound"),
+    (
+        "low",
+        lambda c: 0 <= c.low < math.inf and c.low <= c.high,
+        "nats, from 0 (no bound) up to high",
+    ),
+    ("high", lambda c: not math.isnan(c.high), "nats, inf for no bound"),
     (
         "low_end",
-        lambda c: c.low_end is None or (math.isfinite(c.low_end) and c.low_end <= c._last_high),
-        "null, or finite and <= the last high",
+        lambda c: c.low_end is None or (0 <= c.low_end < math.inf and c.low_end <= c._last_high),
+        "null, or nats, from 0 up to the last high",
     ),
     (
         "high_end",

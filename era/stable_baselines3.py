@@ -11,6 +11,7 @@ Targets and metrics are in nats per action dimension.
 import contextlib
 import copy
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,11 +29,12 @@ try:
     from stable_baselines3.common.distributions import DiagGaussianDistribution
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.policies import ActorCriticPolicy
-    from stable_baselines3.common.preprocessing import get_action_dim
+    from stable_baselines3.common.preprocessing import get_action_dim, is_image_space
     from stable_baselines3.common.torch_layers import (
         BaseFeaturesExtractor,
         CombinedExtractor,
         FlattenExtractor,
+        NatureCNN,
     )
     from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
     from stable_baselines3.sac.policies import Actor, SACPolicy
@@ -61,8 +63,10 @@ def check_policy(action_space: spaces.Space, use_sde: bool) -> None:
 
 
 def features_extractor(observation_space: spaces.Space) -> type[BaseFeaturesExtractor]:
-    """The extractor of stable-baselines3's MultiInputPolicy or, but for dictionaries, MlpPolicy."""
-    return CombinedExtractor if isinstance(observation_space, spaces.Dict) else FlattenExtractor
+    """The extractor of stable-baselines3's MultiInputPolicy, CnnPolicy or MlpPolicy."""
+    if isinstance(observation_space, spaces.Dict):
+        return CombinedExtractor
+    return NatureCNN if is_image_space(observation_space) else FlattenExtractor
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
@@ -92,10 +96,10 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     algorithm, and the log-prob is that of the unclipped action.
 
     Args:
-        target_entropy: H0 per action dimension, in nats.
+        target_entropy: H0 per action dimension, in nats, of actions in the environment's units.
         log_std_min, log_std_max: range of ln sigma.
         features_extractor_class: by default that of stable-baselines3's MultiInputPolicy for Dict
-            observations and of its MlpPolicy for all others. For images take NatureCNN.
+            observations, of its CnnPolicy for images and of its MlpPolicy for all others.
         others: stable-baselines3's.
 
     Raises:
@@ -130,6 +134,14 @@ class EraActorCriticPolicy(ActorCriticPolicy):
             raise ValueError(
                 f"log_std_init = {self.log_std_init!r}: ERA has no parameter that it could set. "
                 "Leave it out; target_entropy sets the mean of ln sigma."
+            )
+        if np.any(action_space.low != -1) or np.any(action_space.high != 1):
+            warnings.warn(
+                f"ERA: target_entropy = {target_entropy:g} is in the units of the actions, which "
+                f"are from {action_space.low.min():g} to {action_space.high.max():g} here. For "
+                "actions in [-a, a] add ln a to a target that is meant for [-1, 1], or wrap the "
+                "environment in gymnasium.wrappers.RescaleAction(env, -1, 1).",
+                stacklevel=2,
             )
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -357,8 +369,8 @@ class EraMetrics(BaseCallback):
             if first:
                 gaussian, *others = (f"{name} {x:.4f}" for name, x in self.measured.items())
                 target = f"for a target of {self.target():g}"
-                others = ", ".join(others)
-                self.say(f"after {self.num_timesteps} steps: {gaussian} {target}; {others}")
+                rest = ", ".join(others)
+                self.say(f"after {self.num_timesteps} steps: {gaussian} {target}; {rest}")
         for name, value in self.measured.items():
             self.logger.record(f"era/{name}", value)
 

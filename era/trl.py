@@ -39,7 +39,7 @@ from era.language import (
     split_entropy,
     update_metrics,
 )
-from era.language_config import EraConfig, refuse
+from era.language_config import EraConfig, announce, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from era.refusals import TRL
@@ -260,6 +260,9 @@ class EraMixin:
             own = "" if _is_of_trl(method) else method.__qualname__
             refuse(TRL, {"own log-probs": own}, "era_enable=True")
             self.add_callback(_EachStep(self))
+        self.add_callback(_AtStart(self))
+        if self.is_world_process_zero():
+            announce(self.era)
         if self.era.changes_training:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
@@ -535,11 +538,8 @@ class EraGRPOTrainer(EraMixin, GRPOTrainer):
     """TRL's GRPOTrainer with ERA. With era_enable=False every method that runs is TRL's own."""
 
 
-class _EachStep(TrainerCallback):
-    """Ends a training in which ERA does not act, or not as its arguments say.
-
-    A callback, because a class derived from the trainer can replace any method.
-    """
+class _AtStart(TrainerCallback):
+    """Ends a training whose arguments are no longer those that its trainer was made with."""
 
     def __init__(self, trainer: EraMixin):
         self.trainer = trainer
@@ -554,6 +554,16 @@ class _EachStep(TrainerCallback):
             warning := self.trainer.era.schedule_exceeds(state.max_steps)
         ):
             warnings.warn(warning, stacklevel=2)
+
+
+class _EachStep(TrainerCallback):
+    """Ends a training in which ERA does not act.
+
+    A callback, because a class derived from the trainer can replace any method.
+    """
+
+    def __init__(self, trainer: EraMixin):
+        self.trainer = trainer
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:

@@ -40,7 +40,7 @@ def test_bad_values_are_refused_with_the_full_key(name):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"low": math.inf, "high": math.inf}, {"low": -math.inf}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
+    [{"low": math.inf, "high": math.inf}, {"low": -0.1}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
     + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}]
     + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage")],
     ids=str,

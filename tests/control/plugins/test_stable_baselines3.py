@@ -5,6 +5,9 @@ import plugin_helpers
 
 plugin_helpers.require()
 
+import warnings
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -116,8 +119,6 @@ def test_vec_normalize(tmp_path):
 @pytest.mark.parametrize("kind, extractor", [("dictionary", CombinedExtractor), ("image", NatureCNN)])
 def test_other_observations(case, kind, extractor, tmp_path):
     changes = {"buffer_size": 200} if "SAC" in case else {}
-    if kind == "image":
-        changes["policy_kwargs"] = {**CASES[case][2], "features_extractor_class": NatureCNN}
     model = make(case, env=lambda: Seen(kind), **changes)
     assert isinstance((model.actor if "SAC" in case else model.policy).features_extractor, extractor)
     model.learn(140, callback=EraMetrics(), log_interval=1000)
@@ -125,6 +126,16 @@ def test_other_observations(case, kind, extractor, tmp_path):
     assert found == pytest.approx(CASES[case][2]["target_entropy"], abs=1e-5)
     model.policy.save(tmp_path / "policy")
     type(model.policy).load(tmp_path / "policy")
+
+
+def test_a_target_in_other_units_than_minus_1_to_1_is_said():
+    """Silent otherwise: the metrics are at the target, whatever the actions are."""
+    rescaled = lambda: gymnasium.wrappers.RescaleAction(Reach(), np.float32(-1), np.float32(1))  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        make("PPO", env=rescaled)
+    with pytest.warns(UserWarning, match="units of the actions, which are from -2 to 1 here.*RescaleAction"):
+        make("PPO")
 
 
 # Metrics

@@ -88,10 +88,21 @@ def test_what_was_forgotten_or_misplaced_ends_with_the_reason():
     first[-1].era_lwo = 0.5
     with pytest.raises(TypeError, match="EraGRPOConfig has no era_lwo, which was set on it"):
         EraGRPOTrainer(*first, **given)
-    trainer, _ = build(Era, model(), **ERA)
-    trainer.args.era_k = 3.0
-    with pytest.raises(ValueError, match="changed after the trainer was made"):
-        trainer.train()
+    for settings, changed in ((ERA, {"era_k": 3.0}), ({}, {"era_enable": True})):
+        trainer, _ = build(Era, model(), **settings)
+        vars(trainer.args).update(changed)
+        with pytest.raises(ValueError, match="changed after the trainer was made"):
+            trainer.train()
+
+
+def test_a_trainer_says_whether_era_is_on(capsys):
+    """era_low=0.45, the default, cannot be told from no setting: without era_enable it is no error."""
+    for settings, said in (
+        ({"era_low": 0.45}, "off: EraConfig(enable=False"),
+        ({"era_enable": True}, "on: EraConfig("),
+    ):
+        EraGRPOTrainer(**arguments(EraGRPOConfig, **settings))
+        assert capsys.readouterr().err.count(f"ERA is {said}") == 1
 
 
 class MoreLoss(trl.GRPOTrainer):
