@@ -4,8 +4,8 @@
 
 Zensical reads a copy of the pages, which differs in three ways. A link to a file that is no page leads to the address
 in pyproject.toml, under [project.urls] as Repository, and is plain text as long as there is none. Lists are written as
-Python-Markdown wants them. docs/api.md has the docstrings of the names in its table. Formulas become MathML, which
-browsers show without a script.
+Python-Markdown wants them. docs/api.md has the docstrings of the names in its table. Formulas, in ```math blocks or
+between dollars, become MathML, which browsers show without a script.
 """
 
 import re
@@ -17,17 +17,37 @@ from typing import Any
 
 import tomllib
 from latex2mathml.converter import convert
+from markdown import Extension, Markdown
+from markdown.inlinepatterns import InlineProcessor
 
 COPY = Path("build/site-pages")
 LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 # The options of mkdocstrings for a module, whose heading is the page's, and for a name in it.
 MODULE, NAME = "{members: false, show_root_heading: false, show_root_toc_entry: false}", "{heading_level: 3}"
 PUBLIC = re.compile(r"^\| `(era\.\w+)` \| (.*) \|$", re.MULTILINE)
+# A formula in a line, by GitHub's rule, which leaves "$5 and $10" alone; and what the built page then must not have.
+INLINE = r"(?<![\w$\\])\$(?!\s)([^$]*[^\s$])\$(?!\w)"
+CODE, LITERAL = re.compile(r"<(code|script|style)\b.*?</\1>", re.DOTALL), re.compile(r"\$(?!\d).*|<mi>\\.*?</mi>")
 
 
 def formula(latex: str, *_: Any, **__: Any) -> str:
     """The HTML of a ```math block; mkdocs.yml names this function."""
     return f'<div class="math">{convert(latex, display="block")}</div>'
+
+
+class Inline(InlineProcessor):
+    """A formula between dollars."""
+
+    def handleMatch(self, match: re.Match[str], data: str) -> tuple[str, int, int]:
+        return self.md.htmlStash.store(convert(match[1])), match.start(), match.end()
+
+
+class Formulas(Extension):
+    """Formulas between dollars; mkdocs.yml names this class."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        # After code (190), in which a dollar is a dollar, and before backslashes (180).
+        md.inlinePatterns.register(Inline(INLINE, md), "formula", 185)
 
 
 def with_links(text: str, page: Path, pages: set[Path], address: str | None) -> str:
@@ -79,8 +99,9 @@ def with_docstrings(text: str) -> str:
 
 
 def copy_pages(address: str | None) -> None:
-    """Copy the pages, their pictures and their style to COPY."""
-    command = ["git", "ls-files", "-co", "--exclude-standard", "*.md", "docs/*.png", "docs/*.css", ":!records"]
+    """Copy the pages, their pictures, their style and the notebook to COPY."""
+    kinds = ["*.md", "docs/*.png", "docs/*.css", "docs/*.ipynb", ":!records"]
+    command = ["git", "ls-files", "-co", "--exclude-standard", *kinds]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     files = [Path(name) for name in listing.stdout.splitlines() if Path(name).exists()]
     pages = {file.resolve() for file in files}
@@ -100,8 +121,16 @@ def main() -> None:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     build = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(build.stdout)
+    literal = [
+        f"{page}: {line}"
+        for page in sorted(Path("site").rglob("*.html"))
+        for line in LITERAL.findall(CODE.sub("", page.read_text()))
+    ]
+    if literal:
+        print("A formula, a command in one, or a dollar outside code that is no amount stays as it is:")
+        print(*literal, sep="\n")
     # Zensical prints what griffe says of a docstring, which the page then lacks, but does not count it.
-    if build.returncode or "griffe: " in build.stdout:
+    if build.returncode or literal or "griffe: " in build.stdout:
         sys.exit("error: the site is not whole, for the reasons above.")
     print("The site is in site/. To read it: python3 -m http.server -d site")
 
