@@ -98,10 +98,11 @@ def first_sentence(judged: Judged) -> str:
     whole = "none could be tested whole yet"
     if claims[REPRODUCED] + claims[NOT_REPRODUCED]:
         whole = f"{claims[REPRODUCED]} hold as a whole, {claims[NOT_REPRODUCED]} do not"
+    in_part = sum(state == PARTIAL and comparisons != [] for state, comparisons in judged.claims.values())
     return (
         f"Of the paper's {states.total()} entries, {could}; {begun}{rest} have begun, {untouched} were not run, and "
-        f"{cannot} this project cannot run. Of its {claims.total()} claims, {whole}, and {claims[PARTIAL]} were tested "
-        "in part."
+        f"{cannot} this project cannot run. Of its {claims.total()} claims, {whole}, and {in_part} were tested in "
+        "part."
     )
 
 
@@ -139,7 +140,7 @@ def section(judged: Judged, place: Place, drawn: Sequence[tuple[Place, figures.P
         having = [pair for pair in drawn if panel.curves and panel.curves <= pair[1].curves] or [(place, panel)]
         at, largest = max(having, key=lambda pair: len(pair[1].curves))  # the first of several
         if largest is not panel:
-            repeated.setdefault(at, []).append(f"{panel.title} ({panel.unit})")
+            repeated.setdefault(at, []).append(f"{panel.title}, {panel.unit}")
             continue
         file = f"figures/{re.sub(r'[^a-z0-9]+', '-', place.id.lower())}-{count}.svg"
         (out / file).write_text(figures.svg(panel), encoding="utf-8")
@@ -170,7 +171,8 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
         seeds = "" if entry.gain else f"{numbers.seeds.min()} of {max(numbers.seeds.min(), entry.seeds)}"
         end = {"seeds": seeds, "state": f"{SYMBOLS[state]} {state}"} if state != NOT_RUN else {}
         end = {name: text.replace(" ", NO_BREAK) for name, text in end.items()}
-        for kind, cells in _cells(numbers, judged.paper.whose(entry.place)) or [("ours", ["–"] * len(numbers))]:
+        pairs = {metric: judged.values(entry, metric) for metric in numbers.index if numbers.seeds[metric] == 2}
+        for kind, cells in _cells(numbers, judged.paper.whose(entry.place), pairs) or [("ours", ["–"] * len(numbers))]:
             metrics = {names.get(metric, metric): cell for metric, cell in zip(numbers.index, cells)}
             lines.append({**begin, "": kind, **metrics, **end})
             begin, end = {"row": ""}, {}
@@ -178,9 +180,13 @@ def table(judged: Judged, entries: Sequence[Entry]) -> pd.DataFrame:
     return table if any(entry.paper for entry in entries) else table.drop(columns="")
 
 
-def _cells(numbers: pd.DataFrame, whose: str) -> list[tuple[str, list[str]]]:
-    """The paper's numbers as it prints them, ours, and the difference, as far as there are any. whose: `paper`, or what
-    else the former are of."""
+def _cells(numbers: pd.DataFrame, whose: str, pairs: dict[str, list[float]]) -> list[tuple[str, list[str]]]:
+    """The paper's numbers as it prints them, ours, and the difference, as far as there are any.
+
+    Args:
+        whose: `paper`, or what else the former are of.
+        pairs: by metric, the numbers of two seeds, which stand in the place of an interval.
+    """
     lines, over = list(numbers.itertuples()), ", ".join(filter(None, numbers.over.unique()))
     cells = []
     if numbers.paper.notna().any():
@@ -188,6 +194,15 @@ def _cells(numbers: pd.DataFrame, whose: str) -> list[tuple[str, list[str]]]:
         cells.append((whose, papers))
     if numbers.ours.notna().any():
         ours = [with_interval(line.ours, line.half) for line in lines]
+        ours = [
+            cell
+            + (
+                f" ({', '.join(with_interval(value, math.nan) for value in pairs[line.Index])})"
+                if line.Index in pairs
+                else ""
+            )
+            for line, cell in zip(lines, ours)
+        ]
         cells.append((f"ours, ± over {over}" if over else "ours", ours))
     if numbers.difference.notna().any():
         cells.append(("difference", [_difference(line) for line in lines]))

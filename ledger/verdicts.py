@@ -275,7 +275,7 @@ def _aggregate(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     if math.isnan(low):
         yield Comparison(f"{words}(one seed of a task: the sign alone)", middle, middle > 0)
     elif min(map(len, tasks)) < FEW:
-        yield Comparison(f"{words}({low:+.3f} to {high:+.3f}), few seeds: too narrow", middle, None)
+        yield Comparison(f"{words}({low:+.3f} to {high:+.3f})", middle, None)
     else:
         yield Comparison(f"{words}({low:+.3f} to {high:+.3f})", middle, low > 0)
 

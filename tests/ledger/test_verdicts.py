@@ -187,7 +187,7 @@ def test_a_claim_of_order_needs_all_tasks_and_an_interval_without_zero(paper):
 
     few = judge(paper, [item for item in low + high if item.seed <= 3])
     _, (part,) = few.claims["aggregate"]
-    assert part.passed is None and "few seeds: too narrow" in part.words
+    assert part.passed is None
 
 
 def test_returns_are_divided_by_what_solves_the_task_before_they_are_aggregated(paper):
