@@ -24,6 +24,7 @@ with h.
 
 import math
 import numbers
+import warnings
 from typing import Any, Callable, Dict, NoReturn, Tuple
 
 import torch
@@ -81,6 +82,14 @@ class EntropyRegularizingActivation(nn.Module):
         self.tau = float(tau)
         self.inverse = inverse
         self.offset, self.slope = _line(num_classes, min_entropy, tau, inverse)
+        if self.floor > 0.9 * math.log(num_classes):
+            warnings.warn(
+                f"ERA: with {num_classes} classes min_entropy={min_entropy:g} keeps predictions at "
+                f"{self.floor:.3f} nats or more, of at most {math.log(num_classes):.3f}, and "
+                f"probabilities at {self.max_probability:.2f} or less. For a lower floor take "
+                "min_entropy=calibrate_min_entropy(floor, num_classes).",
+                stacklevel=3,
+            )
 
     @property
     def floor(self) -> float:

@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import warnings
 
 import mpmath
 import pytest
@@ -249,6 +250,15 @@ def test_traced_and_exported(era):
 
 
 # Feasible range
+
+
+def test_a_floor_near_the_uniform_distribution_is_said(era):
+    """The paper's 0.6 for ten classes leaves two classes at .55 to .45 at most."""
+    with pytest.warns(UserWarning, match=r"2 classes min_entropy=0.6 keeps predictions at 0.688 .* at 0.55 or less"):
+        era.EntropyRegularizingActivation(2, 0.6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        era.EntropyRegularizingActivation(10, 0.6)
 
 
 @pytest.mark.parametrize("classes, tau", itertools.product((2, 10, 21841), TAUS))
