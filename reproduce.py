@@ -94,6 +94,8 @@ def show(paper: Paper, options: argparse.Namespace) -> None:
         lines = [f"no row is {options.state}"]
     if not lines:
         paper.find(options.text)
+    if sys.stdout.isatty():
+        print(f"{'row':<30}{'table or figure':<27}{'label':<46}entries (tasks or settings) by state")
     print("\n".join(lines))
 
 
