@@ -67,7 +67,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
 
-##@ On this machine's CPU (TORCH=cpu: sets up PyTorch without CUDA, 0.5 GB in place of 3.4)
+##@ On this machine's CPU (TORCH=cpu: sets up PyTorch without CUDA, 0.6 GB in place of 3.4)
 ## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)
 demo: $(READY_VERL)
 	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO) $${FRESH:+--fresh}

@@ -120,6 +120,6 @@ class EraPlugin(BasePlugin):
         return {name: cfg[name] for name in _NAMES if cfg[name] is not None}
 
     def post_trainer_create(self, cfg: Mapping[str, Any], trainer: Any) -> None:
-        says_so = isinstance(trainer, EraMixin)  # has said it itself
-        if trainer.is_world_process_zero() and not says_so:
+        # A trainer with EraMixin has said it itself.
+        if not isinstance(trainer, EraMixin) and trainer.is_world_process_zero():
             announce(_config_of(cfg))

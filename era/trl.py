@@ -259,8 +259,7 @@ class EraMixin:
             method = super()._get_per_token_logps_and_entropies.__func__
             own = "" if _is_of_trl(method) else method.__qualname__
             refuse(TRL, {"own log-probs": own}, "era_enable=True")
-            self.add_callback(_EachStep(self))
-        self.add_callback(_AtStart(self))
+        self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era)
         if self.era.changes_training:
@@ -556,14 +555,11 @@ class _AtStart(TrainerCallback):
             warnings.warn(warning, stacklevel=2)
 
 
-class _EachStep(TrainerCallback):
+class _EachStep(_AtStart):
     """Ends a training in which ERA does not act.
 
     A callback, because a class derived from the trainer can replace any method.
     """
-
-    def __init__(self, trainer: EraMixin):
-        self.trainer = trainer
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:

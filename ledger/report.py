@@ -193,16 +193,9 @@ def _cells(numbers: pd.DataFrame, whose: str, pairs: dict[str, list[float]]) -> 
         papers = [f"{line.paper}" + ("" if math.isnan(line.error) else f"{PM}{line.error}") for line in lines]
         cells.append((whose, papers))
     if numbers.ours.notna().any():
-        ours = [with_interval(line.ours, line.half) for line in lines]
-        ours = [
-            cell
-            + (
-                f" ({', '.join(with_interval(value, math.nan) for value in pairs[line.Index])})"
-                if line.Index in pairs
-                else ""
-            )
-            for line, cell in zip(lines, ours)
-        ]
+        both = {metric: [with_interval(value, math.nan) for value in pair] for metric, pair in pairs.items()}
+        seeds = {metric: f" ({one}, {other})" for metric, (one, other) in both.items()}
+        ours = [with_interval(line.ours, line.half) + seeds.get(line.Index, "") for line in lines]
         cells.append((f"ours, ± over {over}" if over else "ours", ours))
     if numbers.difference.notna().any():
         cells.append(("difference", [_difference(line) for line in lines]))

@@ -179,7 +179,7 @@ def bound_curves(
     for (title, shown), column in zip(panels.items(), axes.T):
         for number, (name, arm) in enumerate(shown.items()):
             of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
-            look = {"color": f"C{number}"}
+            look = {"color": colors.BASELINE if name == "GRPO" else f"C{number}"}
             for measure, axis in zip(rows, column):
                 for _, run in of_arm.groupby("seed"):
                     axis.plot(run.share, run[measure], linewidth=0.6, alpha=0.6, **look)

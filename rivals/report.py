@@ -261,7 +261,7 @@ def trl_comparisons(
                 cells.append("-")
                 continue
             cells.append(difference(one[measure], other[measure], digits))
-            if not one[measure].equals(other[measure]):
+            if len(seeds) > 1 and not one[measure].equals(other[measure]):
                 heading = MEASURES_AS_TEXT.get(measure, measure)
                 p_values[f"{name}, {heading}"] = stats.ttest_rel(one[measure], other[measure]).pvalue
         lines.append([name, str(len(seeds)), *cells])
