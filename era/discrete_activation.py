@@ -82,7 +82,9 @@ class EntropyRegularizingActivation(nn.Module):
         self.tau = float(tau)
         self.inverse = inverse
         self.offset, self.slope = _line(num_classes, min_entropy, tau, inverse)
-        if self.floor > 0.9 * math.log(num_classes):
+        # A compiled forward comes here after reset_classifier(); TorchDynamo traces no float out of
+        # a tensor, which the floor is.
+        if not torch.compiler.is_compiling() and self.floor > 0.9 * math.log(num_classes):
             warnings.warn(
                 f"ERA: with {num_classes} classes min_entropy={min_entropy:g} keeps predictions at "
                 f"{self.floor:.3f} nats or more, of at most {math.log(num_classes):.3f}, and "
