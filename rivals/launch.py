@@ -52,7 +52,7 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    for methods in ({task: trl.WARM_UP for task in trl.TASKS}, trl.TASKS, trl.ADDED):
+    for methods in (dict.fromkeys(trl.STEPS, trl.WARM_UP), trl.TASKS, trl.ADDED):
         of_tasks = (runs("rivals.trl_run", task, methods[task], trl.SEEDS, "--task", task) for task in methods)
         yield {name: words for stage in of_tasks for name, words in stage.items()}
 

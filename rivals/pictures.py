@@ -158,26 +158,29 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
 
 def bound_curves(
     curves: pd.DataFrame,
-    panels: Mapping[str, Mapping[str, tuple[str, str]]],
+    panels: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]],
     bounds: Mapping[str, float],
     file: Path,
 ) -> None:
     """Every seed of the arms of trl-bound.md as a thin line, and the mean of each arm, over the share of the answers.
 
-    panels: by title, the method and setting of each arm, by its name. Arms and panels without runs are left out.
+    Args:
+        panels: by title, the task, and the method and setting of each arm, by its name. Arms and panels without runs
+            are left out.
+        bounds: ERA's, in nats, by task.
     """
     rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
-    (task,) = bounds
-    known = curves[curves.task == task].set_index(KEY).sort_index()
+    known = curves.set_index(KEY).sort_index()
     trained = set(known.index.droplevel("seed"))
-    panels = {
-        title: {name: arm for name, arm in shown.items() if (task, *arm) in trained} for title, shown in panels.items()
+    with_runs = {
+        title: (task, {name: arm for name, arm in arms.items() if (task, *arm) in trained})
+        for title, (task, arms) in panels.items()
     }
-    panels = {title: shown for title, shown in panels.items() if shown}
+    panels = {title: panel for title, panel in with_runs.items() if panel[1]}
     figure = Figure((4.2 * len(panels), 7))
     axes = figure.subplots(len(rows), len(panels), sharex=True, sharey="row", squeeze=False)
-    for (title, shown), column in zip(panels.items(), axes.T):
-        for number, (name, arm) in enumerate(shown.items()):
+    for (title, (task, arms_shown)), column in zip(panels.items(), axes.T):
+        for number, (name, arm) in enumerate(arms_shown.items()):
             of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
             look = {"color": colors.BASELINE if name == "GRPO" else f"C{number}"}
             for measure, axis in zip(rows, column):

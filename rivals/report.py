@@ -162,11 +162,10 @@ TRL_COMPARED = (
     ("pairs", ("era", "1.2"), ("adaptive", "0.45")),
     ("sums", ("era", "0.4"), ("grpo", "0")),
 )
-# Those of trl-bound.md.
+# Those of trl-bound.md, by task.
 GRPO, ERA = ("grpo", "0"), ("era", "1.2")
-BOUND_COMPARED = tuple(
-    ("pairs", *both)
-    for both in (
+BOUND_COMPARED = {
+    "pairs": (
         (("era-k", "4"), ERA),
         (("era-k", "8"), ERA),
         (("era-k", "8"), ("grpo-rate", "0.25")),
@@ -180,20 +179,39 @@ BOUND_COMPARED = tuple(
         (("era-scaled", "4"), ("era-k", "4")),
         (("era-dynamic", "4"), ("era-k", "4")),
         (("era-answers", "4"), ("era-k", "4")),
-    )
-)
+    ),
+    "pairs50": (
+        *(
+            (era, other)
+            for era in (("era-k", "8"), ("era-negative", "0"))
+            for other in (GRPO, ("grpo-rate", "0.25"), ("adaptive", "0.23"))
+        ),
+        (("grpo-rate", "0.25"), GRPO),
+    ),
+}
 MEASURES_AS_TEXT = {
     "pass_at_8": "pass@8",
     "distinct_right": "distinct right",
     "training_response_entropy": "H_resp, last 10 steps",
 }
+# By title: the task, and the arms.
 BOUND_PANELS = {
-    "k": (GRPO, ERA, ("era-k", "4"), ("era-k", "8"), ("grpo-rate", "0.25")),
-    "weight of negative advantages": (
-        *(("era-negative", "0.5"), ("era-negative", "0")),
-        *(("grpo-negative", "0.5"), ("grpo-negative", "0")),
+    "pairs: k": ("pairs", (GRPO, ERA, ("era-k", "4"), ("era-k", "8"), ("grpo-rate", "0.25"))),
+    "pairs: weight of negative advantages": (
+        "pairs",
+        (
+            *(("era-negative", "0.5"), ("era-negative", "0")),
+            *(("grpo-negative", "0.5"), ("grpo-negative", "0")),
+        ),
     ),
-    "k = 4 and": (("era-k", "4"), ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")),
+    "pairs: k = 4 and": (
+        "pairs",
+        (("era-k", "4"), ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")),
+    ),
+    "pairs50": (
+        "pairs50",
+        (GRPO, ("grpo-rate", "0.25"), ("era-k", "8"), ("era-negative", "0"), ("adaptive", "0.23")),
+    ),
 }
 BOUND_MEASURES = {"reward": 2, "distinct_right": 1, "training_response_entropy": 2}
 
@@ -265,6 +283,8 @@ def trl_comparisons(
                 heading = MEASURES_AS_TEXT.get(measure, measure)
                 p_values[f"{name}, {heading}"] = stats.ttest_rel(one[measure], other[measure]).pvalue
         lines.append([name, str(len(seeds)), *cells])
+    if not lines:
+        return "No pair of arms has finished."
     rows = table(["", "seeds", *(MEASURES_AS_TEXT.get(name, name) for name in measures)], lines)
     if not is_whole:
         return f"{rows}\n\nHolm's correction over the {count} waits for the runs that are missing."
@@ -275,7 +295,8 @@ def trl_comparisons(
 def bound_table(numbers: pd.DataFrame, task: str) -> str:
     """A line per arm of trl-bound.md that has runs, with a number for each recorded seed."""
     lines = []
-    for arm in (GRPO, ERA, *((name, setting) for name, values in trl.ADDED[task].items() for setting in values)):
+    added = ((method, setting) for method, values in trl.ADDED[task].items() for setting in values)
+    for arm in dict.fromkeys((GRPO, ERA, *added)):
         seeds = [seed for seed in trl.SEEDS if (task, *arm, seed) in numbers.index]
         if not seeds:
             continue
@@ -286,6 +307,8 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
         cells = [joined(runs[name], form) if runs[name].notna().all() else "-" for name, form in further.items()]
         lines.append([bound_name(*arm), *shown, *cells])
+    if not lines:
+        return "No run has finished."
     heading = ["reward", "distinct right of 32", "H_resp, last 10 steps", "kept", "up / down", "updates below"]
     return table(["arm", *heading, "batches sampled for one"], lines)
 
@@ -299,7 +322,11 @@ def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
 def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-bound.md, by the names of their places in it."""
     results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
-    return {**results, "comparisons": trl_comparisons(numbers, BOUND_COMPARED, BOUND_MEASURES, 39, bound_name)}
+    for task, compared in BOUND_COMPARED.items():
+        arms = [(task, *both) for both in compared]
+        count = len(arms) * len(BOUND_MEASURES)
+        results[f"comparisons {task}"] = trl_comparisons(numbers, arms, BOUND_MEASURES, count, bound_name)
+    return results
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
@@ -529,7 +556,7 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
-    panels = {title: {bound_name(*arm): arm for arm in shown} for title, shown in BOUND_PANELS.items()}
+    panels = {title: (task, {bound_name(*arm): arm for arm in arms}) for title, (task, arms) in BOUND_PANELS.items()}
     pictures.bound_curves(records.read("trl/curves"), panels, trl.BOUND, folder / "rivals-trl-bound.png")
     returns = {agent: return_curves("control-ppo", agent) for agent in ARMS}
     of_eapo = {agent: return_curves("control-ppo", agent, EAPO_SEEDS) for agent in EAPO}

@@ -5,14 +5,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-STEPS, LEARNING_RATE, ANSWERS = 150, 1e-5, 32
+LEARNING_RATE, ANSWERS = 1e-5, 32
+STEPS = {"pairs": 150, "sums": 150, "pairs50": 130}
 SEEDS = (1, 2, 3)
 # The methods and settings of trl.md; bounds and targets in nats.
 TASKS = {
     "pairs": {"grpo": ("0",), "era": ("0.6", "1.2"), "adaptive": ("0.22", "0.45")},
     "sums": {"grpo": ("0",), "era": ("0.4",)},
 }
-# Those that trl-bound.md adds.
+# Those that trl-bound.md adds. On pairs50 ERA has the two settings that pairs chose.
 ADDED = {
     "pairs": {
         "era-k": ("4", "8"),
@@ -22,6 +23,13 @@ ADDED = {
         "era-scaled": ("4",),
         "era-dynamic": ("4",),
         "era-answers": ("4",),
+    },
+    "pairs50": {
+        "grpo": ("0",),
+        "grpo-rate": ("0.25",),
+        "adaptive": ("0.23",),
+        "era-k": ("8",),
+        "era-negative": ("0",),
     },
 }
 NAMES = {
@@ -37,7 +45,7 @@ NAMES = {
     "era-answers": "ERA, k = {}, four times the answers",
 }
 WARM_UP = {"warm-up": ("0",)}
-BOUND = {"pairs": 1.2}  # of ERA in trl-bound.md, nats
+BOUND = {"pairs": 1.2, "pairs50": 1.6}  # of ERA in trl-bound.md, nats
 
 
 def name(method: str, setting: str) -> str:
@@ -52,37 +60,37 @@ class Arm:
     Attributes:
         base: the method of demo.trl.settings.
         bound: its era_low or entropy_target in nats.
-        changes: fields of EraGRPOConfig that differ from the demo's.
         steps: updates.
+        changes: fields of EraGRPOConfig that differ from the demo's.
         negative_weight: what negative advantages are multiplied by.
         dynamic_sampling: whether groups without advantage are replaced.
     """
 
     base: str
     bound: float
+    steps: int
     changes: dict[str, Any] = field(default_factory=dict)
-    steps: int = STEPS
     negative_weight: float = 1.0
     dynamic_sampling: bool = False
 
 
 def arm(task: str, method: str, setting: str) -> Arm:
-    value, base = float(setting), method.partition("-")[0]
+    value, base, steps = float(setting), method.partition("-")[0], STEPS[task]
     bound = BOUND.get(task, 0.0) if base == "era" else 0.0
     match method:
         case "grpo" | "era" | "adaptive":
-            return Arm(base, value)
+            return Arm(base, value, steps)
         case "era-negative" | "grpo-negative":
-            return Arm(base, bound, negative_weight=value)
+            return Arm(base, bound, steps, negative_weight=value)
         case "grpo-rate":
-            return Arm(base, bound, {"learning_rate": value * LEARNING_RATE})
+            return Arm(base, bound, steps, {"learning_rate": value * LEARNING_RATE})
         case "era-k":
-            return Arm(base, bound, {"era_k": value})
+            return Arm(base, bound, steps, {"era_k": value})
         case "era-scaled":
-            return Arm(base, bound, {"era_k": value, "era_scale_advantages": True})
+            return Arm(base, bound, steps, {"era_k": value, "era_scale_advantages": True})
         case "era-dynamic":
-            return Arm(base, bound, {"era_k": value}, dynamic_sampling=True)
+            return Arm(base, bound, steps, {"era_k": value}, dynamic_sampling=True)
         case "era-answers":  # four lots of answers in an update, and a quarter of the updates
             lots = {"gradient_accumulation_steps": 4, "steps_per_generation": 1}
-            return Arm(base, bound, {"era_k": value, **lots}, steps=STEPS // 4)
+            return Arm(base, bound, steps // 4, {"era_k": value, **lots})
     raise ValueError(f"{method}: not a method of {sorted(NAMES)}")

@@ -24,13 +24,13 @@ PACKAGES = ("torch", "transformers", "trl", "accelerate", "numpy")
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rivals.trl_run", description=__doc__)
-    parser.add_argument("--task", required=True, choices=trl.TASKS)
+    parser.add_argument("--task", required=True, choices=trl.STEPS)
     parser.add_argument("--method", required=True)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--steps", type=int, help="those of the protocol")
     arguments = parser.parse_args()
-    known = trl.WARM_UP | trl.TASKS[arguments.task] | trl.ADDED.get(arguments.task, {})
+    known = trl.WARM_UP | trl.TASKS.get(arguments.task, {}) | trl.ADDED.get(arguments.task, {})
     if arguments.setting not in known.get(arguments.method, ()):
         parser.error(f"{arguments.method} {arguments.setting}: the task {arguments.task} has {known}.")
     return arguments
@@ -59,7 +59,7 @@ def main() -> None:
     arguments = parse()
     is_warm_up = arguments.method in trl.WARM_UP
     arm = None if is_warm_up else trl.arm(arguments.task, arguments.method, arguments.setting)
-    settings = Settings(arguments.task, arguments.seed, arguments.steps or (trl.STEPS if is_warm_up else arm.steps))
+    settings = Settings(arguments.task, arguments.seed, arguments.steps or (arm.steps if arm else 0))
     known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
     host = "trl-warm-up" if is_warm_up else "trl"  # rivals.records gathers the others alone
     steps = settings.task.warm_up_updates if is_warm_up else settings.steps

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, run, seed_number
 from demo.trl.settings import ARMS, BOUNDS, STEPS_FILE, TRAINED_LAYERS, VALIDATED, VALIDATION_FILE, Settings
-from demo.trl.tasks import TASKS
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser("demo.trl", __doc__, has_checkout=False)
     parser.set_defaults(out=Path("results/demo-trl"))
-    parser.add_argument("--task", default="pairs", choices=TASKS, help="docs/demos.md describes them")
+    parser.add_argument("--task", default="pairs", choices=BOUNDS, help="docs/demos.md describes them")
     parser.add_argument("--seed", default=Settings.seed, type=seed_number, help="of warm-up, prompts and sampling")
     parser.add_argument("--steps", default=Settings.steps, type=at_least(1), help="of each of the three runs")
     return parser.parse_args(arguments)

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 Question = tuple[int, ...]
 VALIDATION_PROMPTS = 16
@@ -35,7 +36,8 @@ class Task:
         return self.words.format(*question)
 
     def question_of(self, prompt: str) -> Question:
-        return tuple(map(int, re.findall(r"\d+", prompt)))
+        pattern = re.escape(self.words).replace(r"\{\}", r"(\d+)")
+        return tuple(map(int, re.fullmatch(pattern, prompt).groups()))
 
     @property
     def validation(self) -> list[Question]:
@@ -43,13 +45,14 @@ class Task:
         return random.Random(0).sample(self.questions, VALIDATION_PROMPTS)
 
 
-def _is_pair(question: Question, answer: str) -> bool:
-    summands = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is not another answer
-    return summands is not None and int(summands[1]) + int(summands[2]) == question[0]
+def _is_pair(question: Question, answer: str, least: int = 0) -> bool:
+    match = re.fullmatch(r"(0|[1-9][0-9]*) \+ (0|[1-9][0-9]*)", answer)  # a padded 07 is not another answer
+    summands = [int(number) for number in match.groups()] if match else [-1]
+    return min(summands) >= least and sum(summands) == question[0]
 
 
-def _pair(question: Question, rng: random.Random) -> str:
-    first = rng.randint(1, question[0] - 1)
+def _pair(question: Question, rng: random.Random, least: int = 1) -> str:
+    first = rng.randint(least, question[0] - least)
     return f"{first} + {question[0] - first}"
 
 
@@ -62,6 +65,15 @@ TASKS = {
         demonstration=_pair,
         length=7,
         warm_up_updates=25,
+    ),
+    # 11 to 50 right answers; harder, for a reward between .3 and .9 (docs/rivals/trl-bound.md)
+    "pairs50": Task(
+        questions=tuple((total,) for total in range(20, 60)),
+        words="Two whole numbers from 5 on whose sum is {}: ",
+        is_right=partial(_is_pair, least=5),
+        demonstration=partial(_pair, least=5),
+        length=7,
+        warm_up_updates=60,
     ),
     "sums": Task(
         questions=tuple((a, b) for a in range(1, 11) for b in range(1, 11)),

@@ -144,15 +144,18 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
         "| ERA, k = 8 | 0.89, 0.87, 0.90 | 2.1, 2.3, 2.0 | 1.10, 1.30, 1.00 | 2 of 3 "
         "| 0.50, 0.50, 0.50 | 7, 7, 7 | - |",
     ]
-    assert found["comparisons"].endswith("Holm's correction over the 39 waits for the runs that are missing.")
+    assert found["results pairs50"] == "No run has finished."
+    assert found["comparisons pairs"] == "No pair of arms has finished."
     both = [(("era-k", "8"), ("era-k", "4")), (("era-k", "8"), ("grpo", "0"))]
     compared = [("pairs", *arms) for arms in both]
-    lines = report.trl_comparisons(report.trl_numbers(), compared, {"distinct_right": 1}, 2).splitlines()[2:]
+    text = report.trl_comparisons(report.trl_numbers(), compared, {"distinct_right": 1}, 2)
+    assert text.endswith("Holm's correction over the 2 waits for the runs that are missing.")
+    lines = text.splitlines()[2:]
     low, high = stats.ttest_rel([1.1, 1.3], [0.7, 1.1]).confidence_interval()
     assert lines[0] == f"| `pairs`: ERA, k = 8 minus ERA, k = 4 | 2 | +0.3 ({low:+.1f} to {high:+.1f}) |"
     low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.2, 0.1]).confidence_interval()
     assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
-    arms = {"k": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "empty": {}}
+    arms = {"k": ("pairs", {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}), "empty": ("pairs", {})}
     pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
 
 

@@ -49,6 +49,16 @@ def test_every_arm_of_the_protocols_is_what_its_name_says():
     }
     assert [name for name, arm in arms.items() if arm.dynamic_sampling] == [("era-dynamic", "4")]
     assert {name: arm.steps for name, arm in arms.items() if arm.steps != 150} == {("era-answers", "4"): 37}
+    second = {method: trl.arm("pairs50", method, *setting) for method, setting in trl.ADDED["pairs50"].items()}
+    assert {method: (arm.base, arm.bound, arm.changes) for method, arm in second.items()} == {
+        "grpo": ("grpo", 0.0, {}),
+        "grpo-rate": ("grpo", 0.0, {"learning_rate": 2.5e-6}),
+        "adaptive": ("adaptive", 0.23, {}),
+        "era-k": ("era", 1.6, {"era_k": 8.0}),
+        "era-negative": ("era", 1.6, {}),
+    }
+    assert [arm.negative_weight for arm in second.values()] == [1, 1, 1, 1, 0]
+    assert {arm.steps for arm in second.values()} == {130}
 
 
 @pytest.mark.parametrize("weight", ["0.5", "0"])
