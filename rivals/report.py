@@ -220,14 +220,15 @@ def trl_numbers() -> pd.DataFrame:
     """A row per recorded run, by KEY.
 
     last_token_entropy is over the last 10 steps; up_by_down, the sum of era/entropy_up by that of era/entropy_down, and
-    rounds, the batches that were sampled for one, over all steps.
+    rounds, the batches that were sampled for one, over all steps. up_by_down is NaN where
+    nothing pushed downwards below the bound.
     """
     samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
     last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
     means = curves.groupby(level=KEY).mean()
     further = {
         "last_token_entropy": last,
-        "up_by_down": means.entropy_up / means.entropy_down,
+        "up_by_down": means.entropy_up / means.entropy_down.where(means.entropy_down > 1e-6),
         "rounds": means.sampling_rounds,
     }
     return samples.join(runs.add_prefix("training_")).join(pd.DataFrame(further)).sort_index()
@@ -305,7 +306,8 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         kept = (runs.training_response_entropy >= trl.BOUND[task] - HELD).sum()
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
-        cells = [joined(runs[name], form) if runs[name].notna().all() else "-" for name, form in further.items()]
+        cells = [joined(runs[name], form).replace("nan", "-") for name, form in further.items()]
+        cells = ["-" if set(cell) <= set("-, ") else cell for cell in cells]
         lines.append([bound_name(*arm), *shown, *cells])
     if not lines:
         return "No run has finished."
