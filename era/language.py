@@ -18,9 +18,12 @@ through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patche
 import importlib
 import math
 from fractions import Fraction
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 import torch
+
+if TYPE_CHECKING:
+    from era.language_config import EraConfig
 
 # language_config.py, beside this file; era_config.py in a patched checkout, where this is era.py.
 _EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
@@ -133,6 +136,27 @@ def logit_scale(
     scale.masked_fill_(eligible & (entropy < low), k)
     scale.masked_fill_(eligible & (entropy > high), 1 / k)
     return scale
+
+
+def loss_advantages(
+    advantages: torch.Tensor, scale: torch.Tensor, era: "EraConfig"
+) -> torch.Tensor:
+    """The advantages that the policy loss takes.
+
+    With `scale_advantages` they are the paper's A' = A / scale (after Eq. llm); with
+    `negative_weight` negative ones are multiplied by it, which is not in the paper.
+
+    Args:
+        advantages: of the trainer, any shape that broadcasts against scale.
+        scale: as `logit_scale` returns it.
+        era: the configuration of the update.
+
+    Returns:
+        The advantages; the tensor that was given where neither field is set.
+    """
+    if era.negative_weight != 1:
+        advantages = torch.where(advantages < 0, era.negative_weight * advantages, advantages)
+    return advantages / scale if era.scale_advantages else advantages
 
 
 # A value of the optimizer's first group, as the learning rate is, so that checkpoints have it.

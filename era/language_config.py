@@ -62,6 +62,7 @@ _RANGES = (
         "null or a whole number >= 1",
     ),
     ("min_advantage", lambda c: 0 <= c.min_advantage < math.inf, "finite and >= 0"),
+    ("negative_weight", lambda c: 0 <= c.negative_weight <= 1, "a factor in [0, 1]"),
     ("scale_advantages", lambda c: isinstance(c.scale_advantages, bool), "true or false"),
     ("compile", lambda c: isinstance(c.compile, bool), "true or false"),
 )
@@ -81,8 +82,8 @@ class EraConfig:
         low_end, high_end: what low and high become, linearly over the first `schedule_steps`
             updates, and then stay; None leaves them as they are. The paper has no schedule.
         schedule_steps: whole number >= 1; None without a schedule.
-        k: the factor of Eq. llm, > 1. Exactly 1 changes nothing in the training and only logs the
-            era/ metrics.
+        k: the factor of Eq. llm, > 1. Exactly 1, with a negative_weight of 1, changes nothing in
+            the training and only logs the era/ metrics.
         top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
             in (0, 1].
         top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses
@@ -90,6 +91,8 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
+        negative_weight: what the loss multiplies negative advantages by, in [0, 1]: they are what
+            sharpens, and ERA leaves them alone. Not in the paper, which has 1.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
             leaves them to torch's own operations. `triton` is an older name of this field.
 
@@ -108,6 +111,7 @@ class EraConfig:
     top_k: Optional[int] = None
     scale_advantages: bool = False
     min_advantage: float = 0.0
+    negative_weight: float = 1.0
     compile: bool = True
     prefix: dataclasses.InitVar[str] = f"{CONFIG_KEY}."
 
@@ -200,8 +204,8 @@ class EraConfig:
 
     @property
     def changes_training(self) -> bool:
-        """Whether an update differs from upstream's: ERA is enabled, and k is not 1."""
-        return self.enable and self.k != 1
+        """Whether an update differs from upstream's."""
+        return self.enable and (self.k != 1 or self.negative_weight != 1)
 
 
 # verl's policy losses that select tokens by the covariance of log-probs and advantages.

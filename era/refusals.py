@@ -195,8 +195,10 @@ TRL = {
         "Add that in compute_loss",
     ),
     "own loss with advantages": Refusal(
-        "`era_scale_advantages` with a `_compute_loss` of your own, or GMPO's",
-        "that loss may need one advantage for a response, and this gives one to each token",
+        "`era_scale_advantages` or `era_negative_weight` with a `_compute_loss` of your own, or "
+        "GMPO's",
+        "that loss may have read the advantages before ERA changes them, or may need one for a "
+        "response",
         "Leave one of them out",
     ),
     "Liger": Refusal(

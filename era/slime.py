@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 import torch
 from slime.backends.megatron_utils import loss as upstream
 
-from era.language import logit_scale, response_entropy
+from era.language import logit_scale, loss_advantages, response_entropy
 from era.language_config import EraConfig, refuse
 from era.refusals import SLIME, SLIME_NEEDS
 
@@ -100,8 +100,9 @@ def loss(
             end += total
             of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
     batch = {**batch, "log_probs": None}
-    if era.scale_advantages:
-        batch["advantages"] = [a / scale for a, scale in zip(batch["advantages"], scales)]
+    batch["advantages"] = [
+        loss_advantages(a, scale, era) for a, scale in zip(batch["advantages"], scales)
+    ]
     value, log = upstream.policy_loss_function(args, batch, logits * of_rows, sum_of_sample_mean)
     entropy, scale = torch.cat(entropies), torch.cat(scales)
     log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))

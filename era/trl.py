@@ -34,6 +34,7 @@ from era.language import (
     entropy_up,
     entropy_weight,
     logit_scale,
+    loss_advantages,
     metric_sums,
     response_entropy,
     split_entropy,
@@ -144,6 +145,7 @@ class EraGRPOConfig(GRPOConfig):
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
     era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
+    era_negative_weight: float = _field("negative_weight", "factor on negative advantages, 0 to 1.")
     era_compile: bool = _field("compile", "let compiled kernels read the logits.")
 
     def __post_init__(self):
@@ -382,7 +384,7 @@ class EraMixin:
             of_trl = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
-            if update is not None:  # k is 1, which only logs
+            if update is not None:  # ERA only logs
                 if of_trl[1] is None:
                     raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
                 log_prob, entropy = of_trl[0].detach(), of_trl[1].detach()
@@ -420,7 +422,8 @@ class EraMixin:
                 inputs["old_per_token_logps"] = torch.where(removed, new.detach(), old)
         update.original, update.entropy = terms["original"], terms["entropy"].detach()
         if self.era.scale_advantages:
-            inputs["advantages"] = _of_tokens(inputs["advantages"], mask) / terms["scale"]
+            inputs["advantages"] = _of_tokens(inputs["advantages"], mask)
+        inputs["advantages"] = loss_advantages(inputs["advantages"], terms["scale"], self.era)
         return new, terms["entropy"], terms.get("aux_loss")
 
     def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
@@ -511,8 +514,7 @@ class EraMixin:
         log_prob, scaled: of the original policy and under the scale that was decided.
         """
         era = self.era.at(self.state.global_step)
-        advantages = _of_tokens(inputs["advantages"], mask)
-        advantages = advantages / scale if era.scale_advantages else advantages
+        advantages = loss_advantages(_of_tokens(inputs["advantages"], mask), scale, era)
         chosen = {"log_prob": log_prob, "token_entropy": entropy, "advantages": advantages}
         sums = metric_sums(
             *split_entropy(entropy.float(), mask, era.top_fraction),
@@ -807,9 +809,10 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         "top-k with an off-policy mask": args.era_top_k
         and args.off_policy_mask_threshold is not None,
         "own loss with KL": args.beta and own_loss,
-        "own loss with advantages": args.era_scale_advantages
-        and another_loss
-        and f"era_scale_advantages with {another_loss}",
+        "own loss with advantages": another_loss
+        and (args.era_scale_advantages or args.era_negative_weight != 1)
+        and f"{'era_scale_advantages' if args.era_scale_advantages else 'era_negative_weight'} "
+        f"with {another_loss}",
         "head": type(head) is not torch.nn.Linear and f"a head that is a {type(head).__name__}",
     }
     if not any(present.values()):  # a model and a head that can be tried

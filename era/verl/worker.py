@@ -30,6 +30,7 @@ from era.language import (
     entropy_up,
     entropy_weight,
     logit_scale,
+    loss_advantages,
     metric_sums,
     next_coefficient,
     split_entropy,
@@ -143,9 +144,8 @@ class EraTrainingWorker(TrainingWorker):
             else:
                 one_scale = _of_responses(scale, mask, advantages > era.min_advantage)
                 data["temperature"] = tu.get(data, "temperature") / one_scale
-            if era.scale_advantages:
-                advantages = advantages / scale
-                data["advantages"] = response_to_nested(advantages, data["response_mask"])
+            advantages = loss_advantages(advantages, scale, era)
+            data["advantages"] = response_to_nested(advantages, data["response_mask"])
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data.update(self._old_log_probs(data))

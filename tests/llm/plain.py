@@ -60,10 +60,17 @@ def metrics(result, settings):
     assert not mask.any(-1).all(), "the case must have an empty response"
     log_p, _ = log_prob(logits, batch["responses"], torch.ones_like(scale))
     scaled, kept = log_prob(logits, batch["responses"], scale, era.get("top_k"))
-    weight = batch["advantages"] * (1 if era.get("scale_advantages") else scale)
+    weight = advantages_of(batch, scale, era) * scale
     scaled = scaled.masked_fill(~kept, -math.inf)
     values = eq_llm.metrics(entropy, log_p, scaled, weight, mask, scale, era["low"], era["high"])
     return {**values, "era/updates_below_low": int(values["era/response_entropy"] < era["low"])}
+
+
+def advantages_of(batch, scale, era):
+    """What the loss takes: A' = A / scale, and negative ones times their weight."""
+    given, weight = batch["advantages"], era.get("negative_weight", 1)
+    of_tokens = [[a * weight if a < 0 else a for a in row] for row in given.tolist()]
+    return given.new_tensor(of_tokens) / (scale if era.get("scale_advantages") else 1)
 
 
 def log_prob(logits, responses, scale, top_k=None):
@@ -102,7 +109,7 @@ def train(result, settings):
         logits, entropy = policy(model, batch, settings)
         scale = decide(entropy, batch, settings)
         old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
-    advantages = batch["advantages"] / scale if era.get("scale_advantages") else batch["advantages"]
+    advantages = advantages_of(batch, scale, era)
 
     clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
     micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])

@@ -21,6 +21,7 @@ BAD = {  # key of the group; values that are refused with the full key
     "top_fraction": (0, -0.2, 1.0001, math.nan, None),
     "top_k": (0, -20, 2.5, 20.0, True),
     "min_advantage": (-0.1, math.inf, math.nan, None),
+    "negative_weight": (-0.1, 1.1, math.nan, None),
     "enable": ("perhaps", None),
     "low_end": (3.5, math.inf, "low"),
     "high_end": (math.inf, math.nan, 0.4),
@@ -42,7 +43,7 @@ def test_bad_values_are_refused_with_the_full_key(name):
     "fields",
     [{"low": math.inf, "high": math.inf}, {"low": -0.1}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
     + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}]
-    + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage")],
+    + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage", "negative_weight")],
     ids=str,
 )
 def test_bad_values_in_python(fields):
@@ -78,6 +79,7 @@ def test_values_as_text_act():
 
 def test_good_values():
     assert EraConfig(enable=True, low=0.2, high=math.inf, k=2, top_fraction=1).changes_training
+    assert EraConfig(enable=True, k=1, negative_weight=0.5).changes_training
     assert not EraConfig(enable=True, k=1).changes_training and not EraConfig(k=2).changes_training
     assert EraConfig.from_mapping(None) == EraConfig()
     assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable

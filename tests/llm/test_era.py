@@ -2,8 +2,10 @@
 # Copyright 2026 The ERA overlays authors
 """era/language.py against independent computations in plain Python and fp64."""
 
+import functools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import eq_llm
 import pytest
@@ -84,6 +86,19 @@ def test_ranges_are_held(era, name, arguments):
     chosen = dict.fromkeys(("log_prob", "token_entropy", "advantages"), tokens) if name == "metric_sums" else {}
     with pytest.raises(ValueError, match=r"^(low|high|k|min_advantage|top_fraction) is .*; expected"):
         getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
+
+
+def test_the_losss_advantages_are_a_over_scale_and_negative_ones_weighed(era):
+    advantages, scale = torch.tensor([[2.0, -1.0, 0.0, -3.0]]), torch.tensor([[4.0, 1.0, 1.0, 1.0]])
+    config = functools.partial(SimpleNamespace, scale_advantages=False, negative_weight=1.0)
+    assert era.loss_advantages(advantages, scale, config()) is advantages
+    for fields, expected in (
+        ({"scale_advantages": True}, [0.5, -1.0, 0.0, -3.0]),
+        ({"negative_weight": 0.25}, [2.0, -0.25, 0.0, -0.75]),
+        ({"negative_weight": 0.0, "scale_advantages": True}, [0.5, 0.0, 0.0, 0.0]),
+    ):
+        assert era.loss_advantages(advantages, scale, config(**fields)).tolist() == [expected]
+        assert advantages.tolist() == [[2.0, -1.0, 0.0, -3.0]]
 
 
 @pytest.mark.parametrize("k, scale_advantages", [(2.0, False), (8.0, False), (3.0, True)])

@@ -42,7 +42,8 @@ LOSSES = {
     "vanilla": {},
     "top-k": with_era(top_k=5),
     "scaled advantages": with_era(scale_advantages=True, k=1.75),
-    "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True),
+    "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True, negative_weight=0.25),
+    "no negative advantages": with_era(k=1.0, negative_weight=0.0),
     "gate of the release": with_era(min_advantage=1.0, top_fraction=0.3),
     "schedule": {**with_era(low=1.6, low_end=3.9, high=1.7, high_end=3.9, schedule_steps=4), "updates_before": 2},
     "entropy bonus": {"entropy_coeff": 0.05},
@@ -64,11 +65,12 @@ def cases(layouts, losses):
 
 BOTH_LAYOUTS = {name: LAYOUTS[name] for name in ("padded", "packed")}
 CASES = {**cases(LAYOUTS, ("vanilla", ALL_TERMS)), **cases(BOTH_LAYOUTS, LOSSES)}
-CASES |= cases({"multi-turn": LAYOUTS["multi-turn"]}, ("scaled advantages",))
+CASES |= cases({"multi-turn": LAYOUTS["multi-turn"]}, ("scaled advantages", "no negative advantages"))
 MEASURED = [  # their metrics are compared
     ("off-policy", "multi-turn", "vanilla"),
     ("on-policy", "multi-turn", ALL_TERMS),
     ("on-policy", "multi-turn", "scaled advantages"),
+    ("on-policy", "multi-turn", "no negative advantages"),
 ]
 CASES["off-policy", "packed", "one mini-batch, two epochs"] = {**BASE, **with_era(), "epochs": 2, "lr": 0.5, **COLD}
 # Several mini-batches, steps and Adam: what one different bit anywhere would spread.

@@ -56,7 +56,7 @@ def micro_batch():
     return logits, batch | dict(advantages=advantages, log_probs=old, rollout_log_probs=old, rollout_mask_sums=sums)
 
 
-def arithmetic(logits, batch, per_token, divided):
+def arithmetic(logits, batch, per_token, divided, negative_weight):
     """The loss, its gradient and the share of scaled tokens, in fp64 from the equation."""
     z = logits[0].double().requires_grad_()
     loss, scaled, end = 0.0, 0.0, 0
@@ -70,7 +70,8 @@ def arithmetic(logits, batch, per_token, divided):
         factor = 2.0 if of_response < LOW else 0.5 if of_response > HIGH else 1.0
         scale = torch.where(advantages > 0, factor, 1.0)
         log_p = (rows * scale[:, None]).log_softmax(-1).gather(-1, labels[:, None])[:, 0]
-        share = advantages / scale if divided else advantages
+        share = advantages.clamp(min=0) + negative_weight * advantages.clamp(max=0)
+        share = share / scale if divided else share
         denominator = 1 if per_token else max(1, mask.sum())
         loss = loss - (share * (log_p - log_p.detach()).exp() * mask).sum() / denominator
         scaled = scaled + ((scale != 1) * mask).sum() / denominator
@@ -90,10 +91,10 @@ def in_slime(rank, size, file):
         return value, torch.autograd.grad(value, z)[0], dict(zip(log["keys"], log["values"][1:].tolist()))
 
     for per_token in (False, True):
-        for divided in (False, True):
+        for divided, weight in ((False, 1.0), (True, 1.0), (False, 0.25)):
             args = arguments(calculate_per_token_loss=per_token)
-            args.era["scale_advantages"] = divided
-            expected, gradient, scaled = arithmetic(logits, batch, per_token, divided)
+            args.era |= {"scale_advantages": divided, "negative_weight": weight}
+            expected, gradient, scaled = arithmetic(logits, batch, per_token, divided, weight)
             value, got, log = update(args)
             torch.testing.assert_close(value.item(), expected, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(got[0].double(), gradient[:, part], rtol=1e-5, atol=1e-6)

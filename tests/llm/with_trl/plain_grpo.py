@@ -138,9 +138,10 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     removed = new == -math.inf  # by the filter: no gradient; removed in one of the passes: a ratio of 1
     new = new.masked_fill(removed, 0)
     old = torch.where(removed | (old == -math.inf), new.detach(), old)
-    divided = advantages / scale if era.scale_advantages else advantages
+    of_loss = advantages.clamp(min=0) + era.negative_weight * advantages.clamp(max=0)
+    of_loss = of_loss / scale if era.scale_advantages else of_loss
     weight = sampler_weight(old_original, batch, mask, args)
-    loss = policy_loss(new, old, divided, mask, weight, args)
+    loss = policy_loss(new, old, of_loss, mask, weight, args)
     if args.off_policy_mask_threshold is not None:
         drift = batch.get("sampling_per_token_logps", old_original).double() - original.detach()
         drift = (drift * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)

@@ -353,7 +353,11 @@ ELSE = {  # the same of all other refusals: how it is shown, a function of monke
         (
             "era_scale_advantages with GMPOTrainer._compute_loss",
             lambda _: build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True),
-        )
+        ),
+        (
+            "era_negative_weight with MoreLoss._compute_loss",
+            lambda _: derived(MoreLoss, era_negative_weight=0.5),
+        ),
     ],
     "Liger": [("", lambda patch: in_an_older_trl(patch, {"use_liger_kernel": True}, {"compute_liger_loss": None}))],
     "LUSPO": [("", lambda patch: in_an_older_trl(patch, {"loss_type": "luspo"}, {}))],

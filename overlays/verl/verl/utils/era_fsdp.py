@@ -33,6 +33,7 @@ from verl.utils.era import (
     entropy_up,
     entropy_weight,
     logit_scale,
+    loss_advantages,
     metric_sums,
     split_entropy,
     update_metrics,
@@ -230,7 +231,7 @@ class ActorHooks:
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
             )
             select_keys.append(OLD_LOG_PROBS)
-        advantages = batch["advantages"] / (scale if era.scale_advantages else 1)
+        advantages = loss_advantages(batch["advantages"], scale, era)
         chosen = {"log_prob": batch["old_log_probs"], "token_entropy": batch[TOKEN_ENTROPY]}
         chosen["advantages"] = advantages
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
@@ -425,8 +426,7 @@ class ActorHooks:
         With one mini-batch and one epoch the policy of the update is the one that sampled, so the
         old log-probs of the transformed policy are the new ones, detached: the ratio is exactly 1,
         without a second pass. Off-policy they are those of the old_log_prob pass under the token's
-        scale, so that the ratio is pi'_new / pi'_old. `scale_advantages` gives A' = A / scale (the
-        paper's equation after Eq. llm).
+        scale, so that the ratio is pi'_new / pi'_old.
 
         Returns:
             The log-probs of the transformed policy, those of the original policy (the same tensor
@@ -438,8 +438,7 @@ class ActorHooks:
         original = log_prob
         if log_prob.dim() == 3:
             original, log_prob = log_prob.unbind(-1)
-        if self.config.scale_advantages:
-            advantages = advantages / micro_batch[LOGIT_SCALE]
+        advantages = loss_advantages(advantages, micro_batch[LOGIT_SCALE], self.config)
         detached = log_prob.detach()
         off_policy = _has(micro_batch, OLD_LOG_PROBS)
         sampled = micro_batch[OLD_LOG_PROBS] if off_policy else detached
