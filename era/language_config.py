@@ -249,9 +249,9 @@ COVARIANCES = Refusal(
 )
 BONUS_REFUSALS = {
     "bonus without k=1": Refusal(
-        "`era.enable=False`, or `era.k` other than 1",
+        "`era.enable=False`, or `era.k` or `era.negative_weight` other than 1",
         "the bonus takes ERA's place and reads its metrics",
-        "Set era.enable=True and era.k=1",
+        "Set era.enable=True, era.k=1 and era.negative_weight=1",
         subject=f"`{BONUS_KEY}`",
     ),
     "bonus with a coefficient": Refusal(
