@@ -329,8 +329,8 @@ class BelowLow:
         self._said = True
         return (
             f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
-            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, or low, and where "
-            "era/entropy_up is already above era/entropy_down, lower the learning rate "
+            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, or low; where "
+            "that does not help either, try negative_weight=0, which costs reward "
             "(docs/llm/when-it-holds.md)."
         )
 

@@ -148,7 +148,7 @@ def test_advice_comes_once_for_each_loss_of_the_bound(era):
     assert told([*lost, 0.6, *lost])[:2] == ([21, 47], 24)
     assert told([0.45] * 30 + [0.39] * 5)[:2] == ([31], 35)  # until then it holds, a little below low
     assert told([0.3] * 19 + [0.5] + [0.3] * 19)[0] == told(lost, k=1.0)[0] == []
-    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "learning rate")
+    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "negative_weight=0")
     assert all(part in told(lost)[2] for part in expected)
 
 
