@@ -18,12 +18,9 @@ through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patche
 import importlib
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
 
 import torch
-
-if TYPE_CHECKING:
-    from era.language_config import EraConfig
 
 # language_config.py, beside this file; era_config.py in a patched checkout, where this is era.py.
 _EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
@@ -138,9 +135,7 @@ def logit_scale(
     return scale
 
 
-def loss_advantages(
-    advantages: torch.Tensor, scale: torch.Tensor, era: "EraConfig"
-) -> torch.Tensor:
+def loss_advantages(advantages: torch.Tensor, scale: torch.Tensor, era: Any) -> torch.Tensor:
     """The advantages that the policy loss takes.
 
     With `scale_advantages` they are the paper's A' = A / scale (after Eq. llm); with
@@ -149,7 +144,7 @@ def loss_advantages(
     Args:
         advantages: of the trainer, any shape that broadcasts against scale.
         scale: as `logit_scale` returns it.
-        era: the configuration of the update.
+        era: the EraConfig of the update.
 
     Returns:
         The advantages; the tensor that was given where neither field is set.

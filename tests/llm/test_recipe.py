@@ -69,7 +69,6 @@ SHARED = {
     "actor_rollout_ref.actor.era.top_fraction": 0.2,
     "actor_rollout_ref.actor.era.scale_advantages": False,
     "actor_rollout_ref.actor.era.min_advantage": 0.0,
-    "actor_rollout_ref.actor.era.negative_weight": 1.0,
     "actor_rollout_ref.model.path": "{data_home}/models/Qwen2.5-Math-7B",
     "data.train_files": "{data_home}/data/dapo-math-17k.parquet",
     "data.val_files": "{data_home}/data/aime-2024.parquet",
