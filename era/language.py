@@ -325,7 +325,7 @@ class BelowLow:
         return (
             f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
             f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, or low; where "
-            "that does not help either, try negative_weight=0, which costs reward "
+            "that does not help either, try negative_weight=0, which may cost reward "
             "(docs/llm/when-it-holds.md)."
         )
 

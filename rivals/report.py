@@ -306,8 +306,10 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         kept = (runs.training_response_entropy >= trl.BOUND[task] - HELD).sum()
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
-        cells = [joined(runs[name], form).replace("nan", "-") for name, form in further.items()]
-        cells = ["-" if set(cell) <= set("-, ") else cell for cell in cells]
+        cells = [
+            "-" if runs[name].isna().all() else joined(runs[name], form).replace("nan", "-")
+            for name, form in further.items()
+        ]
         lines.append([bound_name(*arm), *shown, *cells])
     if not lines:
         return "No run has finished."

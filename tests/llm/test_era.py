@@ -88,7 +88,7 @@ def test_ranges_are_held(era, name, arguments):
         getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
 
 
-def test_the_losss_advantages_are_a_over_scale_and_negative_ones_weighed(era):
+def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
     advantages, scale = torch.tensor([[2.0, -1.0, 0.0, -3.0]]), torch.tensor([[4.0, 1.0, 1.0, 1.0]])
     config = functools.partial(SimpleNamespace, scale_advantages=False, negative_weight=1.0)
     assert era.loss_advantages(advantages, scale, config()) is advantages
