@@ -54,6 +54,7 @@ def take_steps(tree, settings, processes=1, script=ACTOR_STEP, python=sys.execut
     env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
     with tempfile.TemporaryDirectory() as folder:
+        env["TMPDIR"] = folder  # of the script's models
         files = [f"{folder}/settings.json", f"{folder}/results.pt"]
         Path(files[0]).write_text(json.dumps(settings))
         command = [python, "-W", "ignore", *launcher, script, *files]

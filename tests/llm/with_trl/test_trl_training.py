@@ -310,7 +310,10 @@ LORA = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
 CUT_LOGITS = {
     "RecurrentGemma": {"kind": "RecurrentGemma", "num_hidden_layers": 3, "lru_width": 32, "sharpness": 1},
     "xLSTM": {"kind": "xLSTM", "embedding_dim": 32, "num_heads": 4, "num_blocks": 2, "sharpness": 1},
-    "Inkling": {"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
+    "Inkling": {
+        **{"kind": "InklingText", "vocab_size": 80, "unpadded_vocab_size": tiny_grpo.LETTERS[1]},
+        **{"moe_intermediate_size": 16, "n_routed_experts": 8},
+    },
     "Granite": {"kind": "Granite", "logits_scaling": 4.0},
 }
 MIXTURE = {"kind": "Qwen2Moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
