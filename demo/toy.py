@@ -107,8 +107,8 @@ def pushes(h_resp, log_p, scaled, advantages, scale, low) -> tuple[float, float]
     log_p, scaled, advantages, scale = (values.reshape(-1, 1) for values in (log_p, scaled, advantages, scale))
     chosen = {"log_prob": log_p, "token_entropy": h_resp.unsqueeze(-1), "advantages": advantages}
     up = entropy_up(entropy_weight(**chosen, scale=scale), log_p, scaled)
-    bounds = {"low": low, "high": math.inf, "top_fraction": 1.0}
-    metrics = update_metrics(metric_sums(h_resp, h_resp, torch.ones_like(scale), scale, **chosen, **bounds, up=up))
+    more = {"of_trainer": advantages, "low": low, "high": math.inf, "top_fraction": 1.0, "up": up}
+    metrics = update_metrics(metric_sums(h_resp, h_resp, torch.ones_like(scale), scale, **chosen, **more))
     return metrics["era/entropy_up"], metrics["era/entropy_down"]
 
 

@@ -135,7 +135,9 @@ def logit_scale(
     return scale
 
 
-def loss_advantages(advantages: torch.Tensor, scale: torch.Tensor, era: Any) -> torch.Tensor:
+def loss_advantages(
+    advantages: torch.Tensor, scale: Union[torch.Tensor, float], era: Any
+) -> torch.Tensor:
     """The advantages that the policy loss takes.
 
     With `scale_advantages` they are the paper's A' = A / scale (after Eq. llm); with
@@ -143,12 +145,14 @@ def loss_advantages(advantages: torch.Tensor, scale: torch.Tensor, era: Any) -> 
 
     Args:
         advantages: of the trainer, any shape that broadcasts against scale.
-        scale: as `logit_scale` returns it.
+        scale: as `logit_scale` returns it; 1 where no logits are scaled.
         era: the EraConfig of the update.
 
     Returns:
-        The advantages; the tensor that was given where neither field is set.
+        The advantages; the tensor that was given where ERA is off or neither field is set.
     """
+    if not era.enable:
+        return advantages
     if era.negative_weight != 1:
         advantages = torch.where(advantages < 0, era.negative_weight * advantages, advantages)
     return advantages / scale if era.scale_advantages else advantages
@@ -222,6 +226,7 @@ def metric_sums(
     log_prob: torch.Tensor,
     token_entropy: torch.Tensor,
     advantages: torch.Tensor,
+    of_trainer: torch.Tensor,
     low: float,
     high: float,
     top_fraction: float,
@@ -234,6 +239,8 @@ def metric_sums(
         mask: response tokens, (bsz, T), bool or 0/1.
         scale: as `logit_scale` returns it, (bsz, T).
         log_prob, token_entropy, advantages: as for `entropy_weight`.
+        of_trainer: the trainer's advantages, (bsz, T). Which tokens have one is decided by these,
+            because a negative_weight of 0 leaves none to those whose loss it takes away.
         low, high, top_fraction: those of `logit_scale` and `split_entropy`.
         up: as `entropy_up` returns it, where it is known by now.
 
@@ -249,7 +256,7 @@ def metric_sums(
     rest_count = length - top_count
     known = ~entropy.isnan()
     weight = scale * advantages
-    taught = mask.bool() & (entropy < low).unsqueeze(-1) & (weight != 0)
+    taught = mask.bool() & (entropy < low).unsqueeze(-1) & (of_trainer != 0)
     log_p, h, weight = (one[taught].double() for one in (log_prob, token_entropy, weight))
     pull = log_p.exp() * (log_p + h)
     sums = [
@@ -309,24 +316,27 @@ class BelowLow:
     def __init__(self):
         self.updates, self._said = 0, False
 
-    def advice(self, entropy: float, low: float, k: float) -> str:
+    def advice(self, entropy: float, era: Any) -> str:
         """Count one update. Returns a line for the log when the bound has been lost, else "".
 
         Args:
             entropy: mean H_resp of the update in nats; NaN leaves the count as it is.
-            low, k: of the update; a k of 1 holds no bound, and gets no advice.
+            era: the EraConfig of the update; a k of 1 holds no bound, and gets no advice.
         """
+        low = era.low
         if entropy >= low:
             self.updates, self._said = 0, False
         self.updates += entropy < low
-        if self._said or self.updates < 20 or not entropy < 0.8 * low or k == 1:
+        if self._said or self.updates < 20 or not entropy < 0.8 * low or era.k == 1:
             return ""
         self._said = True
+        further = (
+            "; where that does not help either, try a negative_weight of 0, which may cost reward"
+        )
         return (
             f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
-            f"{entropy:.3g}, so k={k:.3g} does not hold the bound here: raise k, or low; where "
-            "that does not help either, try negative_weight=0, which may cost reward "
-            "(docs/llm/when-it-holds.md)."
+            f"{entropy:.3g}, so k={era.k:.3g} does not hold the bound here: raise k, or low"
+            f"{further if era.negative_weight else ''} (docs/llm/when-it-holds.md)."
         )
 
 

@@ -31,7 +31,7 @@ _WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
-    ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to log without changing anything"),
+    ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to leave the logits alone"),
     (
         "low",
         lambda c: 0 <= c.low < math.inf and c.low <= c.high,
@@ -82,8 +82,8 @@ class EraConfig:
         low_end, high_end: what low and high become, linearly over the first `schedule_steps`
             updates, and then stay; None leaves them as they are. The paper has no schedule.
         schedule_steps: whole number >= 1; None without a schedule.
-        k: the factor of Eq. llm, > 1. Exactly 1, with a negative_weight of 1, changes nothing in
-            the training and only logs the era/ metrics.
+        k: the factor of Eq. llm, > 1. Exactly 1 leaves the logits alone: the log-probs are
+            upstream's, without a top-k filter, and the era/ metrics are logged.
         top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
             in (0, 1].
         top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses
@@ -91,8 +91,9 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
-        negative_weight: what the loss multiplies negative advantages by, in [0, 1]: they are what
-            sharpens, and ERA leaves them alone. Not in the paper, which has 1.
+        negative_weight: what the loss multiplies negative advantages by, in [0, 1], with any k.
+            Where the likely tokens are right, they sharpen the policy, and ERA leaves them alone.
+            Not in the paper, which has 1.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
             leaves them to torch's own operations. `triton` is an older name of this field.
 
@@ -203,9 +204,9 @@ class EraConfig:
         )
 
     @property
-    def changes_training(self) -> bool:
-        """Whether an update differs from upstream's."""
-        return self.enable and (self.k != 1 or self.negative_weight != 1)
+    def scales_logits(self) -> bool:
+        """Whether an update has log-probs of a transformed policy; upstream's own where not."""
+        return self.enable and self.k != 1
 
 
 # verl's policy losses that select tokens by the covariance of log-probs and advantages.
@@ -464,7 +465,7 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         "gspo with another mean": gspo and aggregation != "seq-mean-token-mean",
         **bonus_present(config, era),
     }
-    if era.changes_training:
+    if era.scales_logits:
         present |= {
             "covariances": covariance,
             "forking": forking,
@@ -497,7 +498,7 @@ def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
 
     bonus = bool(OmegaConf.select(config, BONUS_KEY))
     return {
-        "bonus without k=1": bonus and (not era.enable or era.changes_training),
+        "bonus without k=1": bonus and not (era.enable and era.k == era.negative_weight == 1),
         "bonus with a coefficient": bonus
         and OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
     }

@@ -260,17 +260,18 @@ class EraMixin:
         if self.era.enable:
             method = super()._get_per_token_logps_and_entropies.__func__
             own = "" if _is_of_trl(method) else method.__qualname__
-            refuse(TRL, {"own log-probs": own}, "era_enable=True")
+            present = {"own log-probs": own, "own loss with advantages": _own_loss(self)}
+            refuse(TRL, present, "era_enable=True")
         self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era)
-        if self.era.changes_training:
+        if self.era.scales_logits:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
             _add_forward(model, self.args)
 
     def _generate_and_score_completions(self, inputs):
-        if not (self.era.changes_training and self.model.training):
+        if not (self.era.scales_logits and self.model.training):
             return super()._generate_and_score_completions(inputs)
         self._era_sampled = []
         try:
@@ -334,7 +335,7 @@ class EraMixin:
             return super()._compute_loss(model, inputs)
         self._era_update, beta = _Update(dict(inputs)), self.beta
         try:
-            if not self.era.changes_training:
+            if not self.era.scales_logits:
                 return super()._compute_loss(model, self._era_update.inputs)
             self.beta = 0.0
             loss = super()._compute_loss(model, self._era_update.inputs)
@@ -380,18 +381,20 @@ class EraMixin:
     ):
         update, sampled = self._era_update, self._era_sampled
         of_reference = model is self.ref_model or (update is None and sampled is None)
-        if of_reference or not self.era.changes_training:
+        if of_reference or not self.era.scales_logits:
             of_trl = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
-            if update is not None:  # ERA only logs
+            if update is not None and update.entropy is None:  # k = 1: the logits stay TRL's
                 if of_trl[1] is None:
                     raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
                 log_prob, entropy = of_trl[0].detach(), of_trl[1].detach()
                 mask = _loss_mask(update.inputs)
                 scale = self._era_decide(entropy, update.inputs, mask)
                 self._era_log(entropy, log_prob, log_prob, scale, update.inputs, mask)
-                self._era_acted = True
+                inputs = update.inputs
+                inputs["advantages"] = loss_advantages(inputs["advantages"], 1, self.era)
+                update.entropy, self._era_acted = entropy, True
             return of_trl
         wants_entropy = options.pop("compute_entropy", False)
         options = {
@@ -514,13 +517,15 @@ class EraMixin:
         log_prob, scaled: of the original policy and under the scale that was decided.
         """
         era = self.era.at(self.state.global_step)
-        advantages = loss_advantages(_of_tokens(inputs["advantages"], mask), scale, era)
+        of_trainer = _of_tokens(inputs["advantages"], mask)
+        advantages = loss_advantages(of_trainer, scale, era)
         chosen = {"log_prob": log_prob, "token_entropy": entropy, "advantages": advantages}
         sums = metric_sums(
             *split_entropy(entropy.float(), mask, era.top_fraction),
             mask.bool(),
             scale,
             **chosen,
+            of_trainer=of_trainer,
             low=era.low,
             high=era.high,
             top_fraction=era.top_fraction,
@@ -576,7 +581,7 @@ class _EachStep(_AtStart):
     def on_step_end(self, args, state, control, **kwargs):
         count, (step, entropies) = self.trainer._era_below_low, self.trainer._era_decided
         era = self.trainer.era.at(step)
-        advice = count.advice(sum(entropies) / len(entropies), era.low, era.k)
+        advice = count.advice(sum(entropies) / len(entropies), era)
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
         self.trainer._metrics["train"]["era/updates_below_low"].append(count.updates)
@@ -590,7 +595,7 @@ class _Update:
         inputs: a copy of TRL's. ERA writes old_per_token_logps and advantages to it before TRL
             reads them.
         original: (B, T) log-probs of the original policy, for the KL loss; None before the forward.
-        entropy: (B, T) in nats, detached; None before the forward.
+        entropy: (B, T) in nats, detached; None before the forward, also with k = 1.
     """
 
     inputs: dict[str, Any]
@@ -793,12 +798,24 @@ def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
 
 
+def _own_loss(trainer: GRPOTrainer) -> str:
+    """The field that changes advantages, and the loss that may not see it; "" where neither is."""
+    loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era
+    changing = {
+        "era_scale_advantages": era.scale_advantages and era.scales_logits,
+        "era_negative_weight": era.negative_weight != 1,
+    }
+    field = next((field for field, does in changing.items() if does), "")
+    if not field or loss is GRPOTrainer._compute_loss:
+        return ""
+    return f"{field} with {loss.__qualname__}"
+
+
 def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     """Raise ValueError with all of TRL's refusals (era/refusals.py) that this trainer has."""
-    args, head = trainer.args, model.get_output_embeddings()
-    name, loss = type(model).__name__, super(EraMixin, trainer)._compute_loss.__func__
+    args, head, name = trainer.args, model.get_output_embeddings(), type(model).__name__
+    loss = super(EraMixin, trainer)._compute_loss.__func__
     own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"
-    another_loss = loss is not GRPOTrainer._compute_loss and loss.__qualname__
     peft = is_peft_model(trainer.model)
     makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
     present = {
@@ -809,10 +826,6 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         "top-k with an off-policy mask": args.era_top_k
         and args.off_policy_mask_threshold is not None,
         "own loss with KL": args.beta and own_loss,
-        "own loss with advantages": another_loss
-        and (args.era_scale_advantages or args.era_negative_weight != 1)
-        and f"{'era_scale_advantages' if args.era_scale_advantages else 'era_negative_weight'} "
-        f"with {another_loss}",
         "head": type(head) is not torch.nn.Linear and f"a head that is a {type(head).__name__}",
     }
     if not any(present.values()):  # a model and a head that can be tried

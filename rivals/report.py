@@ -221,7 +221,7 @@ def trl_numbers() -> pd.DataFrame:
 
     last_token_entropy is over the last 10 steps; up_by_down, the sum of era/entropy_up by that of era/entropy_down, and
     rounds, the batches that were sampled for one, over all steps. up_by_down is NaN where
-    nothing pushed downwards below the bound.
+    nothing pushed downwards below the bound, or where ERA did not yet measure it, with a weight of 0.
     """
     samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
     last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
@@ -306,6 +306,8 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
         kept = (runs.training_response_entropy >= trl.BOUND[task] - HELD).sum()
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
+        if trl.arm(task, *arm).base != "era":  # these two are about ERA's bound
+            runs = runs.assign(up_by_down=float("nan"), training_updates_below_low=float("nan"))
         cells = [
             "-" if runs[name].isna().all() else joined(runs[name], form).replace("nan", "-")
             for name, form in further.items()

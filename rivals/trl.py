@@ -62,7 +62,6 @@ class Arm:
         bound: its era_low or entropy_target in nats.
         steps: updates.
         changes: fields of EraGRPOConfig that differ from the demo's.
-        negative_weight: what negative advantages are multiplied by.
         dynamic_sampling: whether groups without advantage are replaced.
     """
 
@@ -70,7 +69,6 @@ class Arm:
     bound: float
     steps: int
     changes: dict[str, Any] = field(default_factory=dict)
-    negative_weight: float = 1.0
     dynamic_sampling: bool = False
 
 
@@ -81,7 +79,7 @@ def arm(task: str, method: str, setting: str) -> Arm:
         case "grpo" | "era" | "adaptive":
             return Arm(base, value, steps)
         case "era-negative" | "grpo-negative":
-            return Arm(base, bound, steps, negative_weight=value)
+            return Arm(base, bound, steps, {"era_negative_weight": value})
         case "grpo-rate":
             return Arm(base, bound, steps, {"learning_rate": value * LEARNING_RATE})
         case "era-k":

@@ -10,8 +10,6 @@ the method warm-up, in a folder beside this one.
 import argparse
 from pathlib import Path
 
-import torch
-
 from demo.trl import training
 from demo.trl.settings import Settings
 from era.trl import EraGRPOTrainer
@@ -37,22 +35,12 @@ def parse() -> argparse.Namespace:
 
 
 def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
-    """A trainer that weighs negative advantages and replaces groups without advantage as the arm says."""
-
-    class Weighing(EraGRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            if self.model.training:
-                advantages = output["advantages"]
-                output["advantages"] = torch.where(advantages < 0, arm.negative_weight * advantages, advantages)
-            return output
+    """ERA's trainer, which replaces groups without advantage where the arm says so."""
 
     class DynamicSampling(DynamicSamplingMixin, EraGRPOTrainer):
         pass
 
-    if arm.dynamic_sampling:
-        return DynamicSampling
-    return EraGRPOTrainer if arm.negative_weight == 1 else Weighing
+    return DynamicSampling if arm.dynamic_sampling else EraGRPOTrainer
 
 
 def main() -> None:

@@ -155,7 +155,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
         **bonus_present(config, era),
         "bonus on another engine": actor.get("adaptive_entropy") and strategy not in STRATEGIES["FSDPActorConfig"],
     }
-    if era.changes_training:
+    if era.scales_logits:
         present |= {"covariances": loss_mode in COVARIANCE_LOSSES, "bypass loss": loss_mode == "bypass_mode"}
         if strategy in engines and strategy == "megatron":
             present |= {
@@ -177,9 +177,9 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
 
 
 def _replace_fused_kernels(config: Any, era: EraConfig) -> None:
-    """On Megatron, set the key for fused kernels to False where ERA changes the training, and say so."""
+    """On Megatron, set the key for fused kernels to False where ERA scales logits, and say so."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
-    if era.changes_training and actor.strategy == "megatron" and model.use_fused_kernels:
+    if era.scales_logits and actor.strategy == "megatron" and model.use_fused_kernels:
         model.use_fused_kernels = False
         why = VERL_0_9["kernels on Megatron"].why
         print(f"ERA: {FUSED_KERNELS} is now False, not True: {why}.", file=sys.stderr)

@@ -93,7 +93,7 @@ class EraTrainingWorker(TrainingWorker):
             self.engine.needs_kl = actor.use_kl_loss
             self.engine.compile = self.era.compile
             is_fsdp = isinstance(self.engine, EraFSDPEngine)
-            reads = self.era.enable and (is_fsdp or self.era.changes_training)
+            reads = self.era.enable and (is_fsdp or self.era.scales_logits)
             if reads and self.engine.get_data_parallel_rank() == 0:
                 print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
             if is_fsdp:
@@ -104,7 +104,7 @@ class EraTrainingWorker(TrainingWorker):
         if warning and self.engine.get_data_parallel_rank() == 0:
             print(warning, file=sys.stderr)
         self.below_low, self.up = BelowLow(), torch.zeros((), dtype=torch.double, device=get_device_name())
-        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords, up=self.up) if self.era.changes_training else loss_fn
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords, up=self.up) if self.era.scales_logits else loss_fn
 
     def _scales_tokens(self) -> bool:
         return self.engine_config.strategy not in SCALES_RESPONSES
@@ -124,7 +124,7 @@ class EraTrainingWorker(TrainingWorker):
         self.up.zero_()
         metrics = self._decide(data) if self.era.enable else {}
         output = super().train_mini_batch(data)
-        if self.era.changes_training:
+        if self.era.scales_logits:
             dist.all_reduce(self.up, group=self.engine.get_data_parallel_group())
             metrics["era/entropy_up"] = self.up.item()
         if output is not None:
@@ -138,26 +138,27 @@ class EraTrainingWorker(TrainingWorker):
         advantages = data["advantages"].to_padded_tensor(0.0)
         top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
         scale = logit_scale(top, advantages, mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
-        if era.changes_training:
+        of_loss = loss_advantages(advantages, scale, era)
+        if of_loss is not advantages:
+            data["advantages"] = response_to_nested(of_loss, data["response_mask"])
+        if era.scales_logits:
             if self._scales_tokens():
                 data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
             else:
                 one_scale = _of_responses(scale, mask, advantages > era.min_advantage)
                 data["temperature"] = tu.get(data, "temperature") / one_scale
-            advantages = loss_advantages(advantages, scale, era)
-            data["advantages"] = response_to_nested(advantages, data["response_mask"])
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data.update(self._old_log_probs(data))
-        chosen = {name: data[key].to_padded_tensor(0.0) for name, key in _CHOSEN.items()} | {"advantages": advantages}
+        chosen = {name: data[key].to_padded_tensor(0.0) for name, key in _CHOSEN.items()} | {"advantages": of_loss}
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
-        sums = metric_sums(top, rest, mask, scale, **chosen, **thresholds).to(get_device_name())
+        sums = metric_sums(top, rest, mask, scale, **chosen, of_trainer=advantages, **thresholds).to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         metrics = update_metrics(sums)
-        if era.changes_training:
+        if era.scales_logits:
             weight = entropy_weight(**chosen, scale=scale) / (sums[5].item() * tu.get(data, "epochs", default=1))
             data[ENTROPY_WEIGHT] = response_to_nested(weight, data["response_mask"])
-        advice = self.below_low.advice(metrics["era/response_entropy"], era.low, era.k)
+        advice = self.below_low.advice(metrics["era/response_entropy"], era)
         if advice and self.engine.get_data_parallel_rank() == 0:
             print(advice, file=sys.stderr)
         metrics["era/updates_below_low"] = self.below_low.updates

@@ -34,13 +34,14 @@ def decide(h_resp, advantages, mask, low, high, k, min_advantage=0):
     return scale
 
 
-def metrics(entropy, log_p, scaled, weight, mask, scale, low, high, top_fraction=0.2):
+def metrics(entropy, log_p, scaled, weight, has_advantage, mask, scale, low, high, top_fraction=0.2):
     """era/... of one update.
 
     Args:
         log_p, scaled: log-probs of the chosen tokens; -inf in `scaled` where the top-k filter removed one.
         weight: what multiplies the gradient of a token's log-prob: its advantage, times its scale unless that is
             divided out.
+        has_advantage: bool, also true for a token whose advantage negative_weight=0 drops.
     """
     split, h_resp = list(forking(entropy, mask, top_fraction)), response_entropies(entropy, mask, top_fraction)
     up, below = 0.0, []
@@ -48,7 +49,7 @@ def metrics(entropy, log_p, scaled, weight, mask, scale, low, high, top_fraction
         h, lp, w, is_kept = entropy[b, t].item(), log_p[b, t].item(), weight[b, t].item(), scaled[b, t] > -math.inf
         if scale[b, t] > 1 and is_kept:
             up += w * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h)
-        if h_resp[b] < low and w:
+        if h_resp[b] < low and has_advantage[b, t]:
             below.append((w, math.exp(lp) * (lp + h)))
     middle = sum(w for w, _ in below) / max(1, len(below))
     top, rest = ([h for part in split for h in part[which]] for which in (0, 1))

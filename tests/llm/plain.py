@@ -60,9 +60,9 @@ def metrics(result, settings):
     assert not mask.any(-1).all(), "the case must have an empty response"
     log_p, _ = log_prob(logits, batch["responses"], torch.ones_like(scale))
     scaled, kept = log_prob(logits, batch["responses"], scale, era.get("top_k"))
-    weight = advantages_of(batch, scale, era) * scale
+    weight, has_advantage = advantages_of(batch, scale, era) * scale, batch["advantages"] != 0
     scaled = scaled.masked_fill(~kept, -math.inf)
-    values = eq_llm.metrics(entropy, log_p, scaled, weight, mask, scale, era["low"], era["high"])
+    values = eq_llm.metrics(entropy, log_p, scaled, weight, has_advantage, mask, scale, era["low"], era["high"])
     return {**values, "era/updates_below_low": int(values["era/response_entropy"] < era["low"])}
 
 

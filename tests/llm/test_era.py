@@ -56,7 +56,7 @@ def test_half_precision_counts_and_averages_exactly(era, dtype, length):
     mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
     for fraction in (0.2, 1.0):
         top, rest = era.split_entropy(entropy, mask, fraction)
-        chosen = {"log_prob": -entropy, "token_entropy": entropy, "advantages": mask}
+        chosen = {"log_prob": -entropy, "token_entropy": entropy, "advantages": mask, "of_trainer": mask}
         sums = era.metric_sums(top, rest, mask, mask + 1, **chosen, low=0.45, high=3.0, top_fraction=fraction)
         count = math.floor(Fraction(str(fraction)) * length)
         counts = [10, 0, 2, 2, 2 * length, 2 * length, 10 * count, 2 * count]
@@ -83,15 +83,17 @@ OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
 def test_ranges_are_held(era, name, arguments):
     h, tokens = torch.ones(2), torch.ones(2, 3)
     tensors = {"logit_scale": (h, tokens, tokens), "metric_sums": (h, h, tokens, tokens), "forking_count": (h,)}
-    chosen = dict.fromkeys(("log_prob", "token_entropy", "advantages"), tokens) if name == "metric_sums" else {}
+    names = ("log_prob", "token_entropy", "advantages", "of_trainer")
+    chosen = dict.fromkeys(names, tokens) if name == "metric_sums" else {}
     with pytest.raises(ValueError, match=r"^(low|high|k|min_advantage|top_fraction) is .*; expected"):
         getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
 
 
 def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
     advantages, scale = torch.tensor([[2.0, -1.0, 0.0, -3.0]]), torch.tensor([[4.0, 1.0, 1.0, 1.0]])
-    config = functools.partial(SimpleNamespace, scale_advantages=False, negative_weight=1.0)
+    config = functools.partial(SimpleNamespace, enable=True, scale_advantages=False, negative_weight=1.0)
     assert era.loss_advantages(advantages, scale, config()) is advantages
+    assert era.loss_advantages(advantages, 1, config(enable=False, negative_weight=0.5)) is advantages
     for fields, expected in (
         ({"scale_advantages": True}, [0.5, -1.0, 0.0, -3.0]),
         ({"negative_weight": 0.25}, [2.0, -0.25, 0.0, -0.75]),
@@ -101,8 +103,11 @@ def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
         assert advantages.tolist() == [[2.0, -1.0, 0.0, -3.0]]
 
 
-@pytest.mark.parametrize("k, scale_advantages", [(2.0, False), (8.0, False), (3.0, True)])
-def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_advantages):
+@pytest.mark.parametrize(
+    "k, scale_advantages, negative_weight",
+    [(2.0, False, 1.0), (8.0, False, 1.0), (3.0, True, 1.0), (2.0, False, 0.5), (1.0, False, 0.0)],
+)
+def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_advantages, negative_weight):
     """Of one context, whose tokens occur as often as they are likely: the two metrics are then exact."""
     counts = torch.tensor([1, 2, 3, 4, 10, 44])  # of 64
     p = (counts / 64).double()
@@ -110,7 +115,8 @@ def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_ad
     slope = torch.autograd.grad(-(z.softmax(-1) * z.log_softmax(-1)).sum(), z)[0]
     actions = torch.arange(6).repeat_interleave(counts)
 
-    def measured(actions, advantages):
+    def measured(actions, of_trainer):
+        advantages = of_trainer.clamp(min=0) + negative_weight * of_trainer.clamp(max=0)
         mask, h = torch.ones(1, len(actions)), entropy.expand(1, len(actions))
         top, rest = era.split_entropy(h, mask, 1.0)
         scale = era.logit_scale(top, advantages, mask, low=9.0, high=9.0, k=k)
@@ -120,14 +126,15 @@ def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_ad
         chosen = {"log_prob": p.log()[actions][None], "token_entropy": h, "advantages": advantages}
         log_scaled = scaled.gather(-1, actions[None, :, None]).squeeze(-1)
         up = era.entropy_up(era.entropy_weight(**chosen, scale=scale), chosen["log_prob"], log_scaled)
-        sums = era.metric_sums(top, rest, mask, scale, **chosen, low=9.0, high=9.0, top_fraction=1.0, up=up)
+        bounds = {"low": 9.0, "high": 9.0, "top_fraction": 1.0}
+        sums = era.metric_sums(top, rest, mask, scale, **chosen, of_trainer=of_trainer, **bounds, up=up)
         return era.update_metrics(sums), (scale * advantages)[0], scaled.exp()[0]
 
     both = torch.cat([actions, actions])  # each token as often right as wrong: up alone does not depend on which
     found, weight, scaled = measured(both, torch.tensor([1.5, -0.7]).double().repeat_interleave(64)[None])
     flattening = (torch.where(weight > 0, weight, 0).unsqueeze(-1) * (p - scaled)).mean(0)
     assert found["era/entropy_up"] == pytest.approx((flattening @ slope).item(), rel=1e-12)
-    assert found["era/entropy_up"] > 0 and found["era/entropy_down"] == pytest.approx(0, abs=1e-12)
+    assert (found["era/entropy_up"] > 0) == (k > 1) and found["era/entropy_down"] == pytest.approx(0, abs=1e-12)
     advantages = torch.tensor([0.3, -1.0, 1.2, -0.4, -2.0, 0.8]).double()[actions]
     found, weight, _ = measured(actions, advantages[None])
     gradient = (weight.unsqueeze(-1) * (torch.nn.functional.one_hot(actions) - p)).mean(0)
@@ -138,9 +145,9 @@ def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_ad
 def test_advice_comes_once_for_each_loss_of_the_bound(era):
     """At the 20th update in a row below it, if it is far below by then; and never where ERA only logs."""
 
-    def told(entropies, k=2.0):
-        below = era.BelowLow()
-        lines = [below.advice(one, 0.5, k) for one in entropies]
+    def told(entropies, k=2.0, negative_weight=1.0):
+        below, config = era.BelowLow(), SimpleNamespace(low=0.5, k=k, negative_weight=negative_weight)
+        lines = [below.advice(one, config) for one in entropies]
         return [i for i, line in enumerate(lines, 1) if line], below.updates, "".join(lines)
 
     lost = [0.3] * 19 + [math.nan] + [0.3] * 5
@@ -148,8 +155,9 @@ def test_advice_comes_once_for_each_loss_of_the_bound(era):
     assert told([*lost, 0.6, *lost])[:2] == ([21, 47], 24)
     assert told([0.45] * 30 + [0.39] * 5)[:2] == ([31], 35)  # until then it holds, a little below low
     assert told([0.3] * 19 + [0.5] + [0.3] * 19)[0] == told(lost, k=1.0)[0] == []
-    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "negative_weight=0")
+    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "negative_weight of 0")
     assert all(part in told(lost)[2] for part in expected)
+    assert "negative" not in told(lost, negative_weight=0.0)[2] and "raise k" in told(lost, negative_weight=0.0)[2]
 
 
 def test_top_and_rest_partition_the_response(era):

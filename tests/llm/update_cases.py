@@ -43,7 +43,7 @@ LOSSES = {
     "top-k": with_era(top_k=5),
     "scaled advantages": with_era(scale_advantages=True, k=1.75),
     "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True, negative_weight=0.25),
-    "no negative advantages": with_era(k=1.0, negative_weight=0.0),
+    "no negative advantages": with_era(k=1.0, negative_weight=0.0, top_k=3),  # with k = 1 no filter
     "gate of the release": with_era(min_advantage=1.0, top_fraction=0.3),
     "schedule": {**with_era(low=1.6, low_end=3.9, high=1.7, high_end=3.9, schedule_steps=4), "updates_before": 2},
     "entropy bonus": {"entropy_coeff": 0.05},

@@ -40,7 +40,8 @@ CASES = {**CASES, **cases({"static padding": {**PACKED, "pad_to_length": True}},
 CASES |= {
     (*case, "by temperature"): {**settings, **BY_TEMPERATURE}
     for case, settings in CASES.items()
-    if case[2] in ("vanilla", "GSPO", "gate of the release", "one mini-batch, two epochs") and "fused" not in case[1]
+    if case[2] in ("vanilla", "GSPO", "gate of the release", "no negative advantages", "one mini-batch, two epochs")
+    and "fused" not in case[1]
 }
 CASES["off-policy", "packed", "scaled advantages", "by temperature"] = {
     **{**OFF_POLICY, **LAYOUTS["packed"], **with_era(scale_advantages=True, k=4.0)},

@@ -44,7 +44,7 @@ def decide(entropy, advantages, mask, era):
 def transformed(logits, scale, batch, era):
     """log pi'(a); -inf where the top-k filter removed a."""
     z = logits * scale.unsqueeze(-1)
-    if era.top_k:
+    if era.top_k and era.k != 1:
         z = z.masked_fill(z < z.topk(era.top_k).values[..., -1:], -math.inf)
     return chosen(z.log_softmax(-1), batch)
 

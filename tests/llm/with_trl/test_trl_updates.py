@@ -105,6 +105,7 @@ CASES = [
     {**DIVIDED, "era_negative_weight": 0.25},
     {**OFF_POLICY_KL, "era_negative_weight": 0.5},
     {**OFF_POLICY, "era_k": 1.0, "era_negative_weight": 0.0},
+    {**KL, **TOP_K, "era_k": 1.0, "era_negative_weight": 0.5},
     TOP_K,
     {**OFF_POLICY, **TOP_K},
     {**KL, **TOP_K},
@@ -164,8 +165,9 @@ def check(settings, architecture=FP64, trainer_class=Era):
     shares = [(scales == s).double().mean().item() for s in (k, 1 / k)]
     assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
     # vLLM's log-probs are in fp32, and transformers' shares of experts; without them all is in fp64 but RMSNorm, and
-    # 1/k of k = 3. luspo multiplies the KL loss, and what RMSNorm rounds of it, by an answer's length.
-    in_fp32 = "use_vllm" in settings or "router_aux_loss_coef" in settings
+    # 1/k of k = 3. luspo multiplies the KL loss, and what RMSNorm rounds of it, by an answer's length. With k = 1 the
+    # log-probs are TRL's own, which its head may make in fp32.
+    in_fp32 = k == 1 or "use_vllm" in settings or "router_aux_loss_coef" in settings
     in_fp32 = in_fp32 or settings.get("loss_type") == "luspo" and "beta" in settings
     assert found < (2e-6 if in_fp32 else 2e-7)
     if "beta" in settings:
@@ -290,10 +292,14 @@ def logged(trainer):
     ]
 
 
-@pytest.mark.parametrize("policy, era_k", [({}, 2.0), (OFF_POLICY, 2.0), (OFF_POLICY, 1.0)], ids=["on", "off", "k=1"])
-def test_metrics_are_those_of_their_definitions(policy, era_k):
+@pytest.mark.parametrize(
+    "policy, era_k, negative_weight",
+    [({}, 2.0, 0.0), (OFF_POLICY, 2.0, 1.0), (OFF_POLICY, 1.0, 0.5)],
+    ids=["on", "off", "k=1"],
+)
+def test_metrics_are_those_of_their_definitions(policy, era_k, negative_weight):
     """Off-policy ERA decides once for a generation batch; with k = 1 it logs means over the micro-batches of a step."""
-    trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k)
+    trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k, era_negative_weight=negative_weight)
     parts = []
     for batch in trainer.seen[: 4 if policy else 1]:
         mask = plain_grpo.mask_of(batch)
@@ -303,7 +309,8 @@ def test_metrics_are_those_of_their_definitions(policy, era_k):
         advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
         scale = plain_grpo.decide(entropy, advantages, mask, trainer.era)
         scaled = plain_grpo.transformed(logits, scale, batch, trainer.era)
-        tensors = entropy, log_p, scaled, scale * advantages, mask, scale
+        of_loss = advantages.clamp(min=0) + negative_weight * advantages.clamp(max=0)
+        tensors = entropy, log_p, scaled, scale * of_loss, advantages != 0, mask, scale
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
     low, high = trainer.era.low, trainer.era.high
     if era_k == 1:

@@ -132,7 +132,7 @@ class ActorHooks:
             self._head = FusedHead(actor.actor_module, self._needs_kl)
 
     def _is_off_policy(self, data: DataProto) -> bool:
-        return self.config.changes_training and (
+        return self.config.scales_logits and (
             len(data) > self._mini_batch_size or self._epochs != 1
         )
 
@@ -207,7 +207,7 @@ class ActorHooks:
         images = "multi_modal_inputs" in data.non_tensor_batch
         refuse(
             VERL_0_4_1,
-            {"images in dynamic batches": era.changes_training and self._dynamic and images},
+            {"images in dynamic batches": era.scales_logits and self._dynamic and images},
             f"{CONFIG_KEY}.enable=True",
             end="This step's update was not begun; checkpoints are as they were.",
         )
@@ -222,7 +222,7 @@ class ActorHooks:
             k=era.k,
             min_advantage=era.min_advantage,
         )
-        if era.changes_training:
+        if era.scales_logits:
             batch[LOGIT_SCALE] = scale
             select_keys.append(LOGIT_SCALE)
         if self._is_off_policy(data):
@@ -235,17 +235,24 @@ class ActorHooks:
         chosen = {"log_prob": batch["old_log_probs"], "token_entropy": batch[TOKEN_ENTROPY]}
         chosen["advantages"] = advantages
         thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
-        sums = metric_sums(entropy, batch[REST_ENTROPY], mask, scale, **chosen, **thresholds)
-        sums = sums.to(device)
+        sums = metric_sums(
+            entropy,
+            batch[REST_ENTROPY],
+            mask,
+            scale,
+            **chosen,
+            of_trainer=batch["advantages"],
+            **thresholds,
+        ).to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
         self._metrics = update_metrics(sums) | era.scheduled
-        if era.changes_training:
+        if era.scales_logits:
             tokens = sums[5].item() * self._epochs
             batch[ENTROPY_WEIGHT] = entropy_weight(**chosen, scale=scale) / tokens
             select_keys.append(ENTROPY_WEIGHT)
-        advice = self._below_low.advice(self._metrics["era/response_entropy"], era.low, era.k)
+        advice = self._below_low.advice(self._metrics["era/response_entropy"], era)
         if advice and (not dist.is_initialized() or dist.get_rank() == 0):
             print(advice, file=sys.stderr)
         self._metrics["era/updates_below_low"] = self._below_low.updates
@@ -434,7 +441,7 @@ class ActorHooks:
         """
         old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
         if not _has(micro_batch, LOGIT_SCALE):
-            return log_prob, log_prob, old_log_prob, advantages
+            return log_prob, log_prob, old_log_prob, loss_advantages(advantages, 1, self.config)
         original = log_prob
         if log_prob.dim() == 3:
             original, log_prob = log_prob.unbind(-1)
