@@ -204,6 +204,11 @@ class EraConfig:
         )
 
     @property
+    def changes_training(self) -> bool:
+        """Whether an update differs from upstream's, in its log-probs or its advantages."""
+        return self.enable and (self.k != 1 or self.negative_weight != 1)
+
+    @property
     def scales_logits(self) -> bool:
         """Whether an update has log-probs of a transformed policy; upstream's own where not."""
         return self.enable and self.k != 1
@@ -244,7 +249,7 @@ _OWN_UPDATE = Refusal(
 )
 COVARIANCES = Refusal(
     "`policy_loss.loss_mode=clip_cov`, `kl_cov`",
-    "its covariances would be those of the scaled policy",
+    "its covariances would be those of the scaled policy, or of weighted advantages",
     "Set it to vanilla or gspo",
     LOSS_KEY,
 )
@@ -465,10 +470,10 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         "gspo with another mean": gspo and aggregation != "seq-mean-token-mean",
         **bonus_present(config, era),
     }
+    if era.changes_training:
+        present |= {"covariances": covariance, "forking": forking}
     if era.scales_logits:
         present |= {
-            "covariances": covariance,
-            "forking": forking,
             "reference policy with Ulysses": fused_reference and ulysses,
             "multi-turn": multi_turn and value("algorithm.filter_groups"),
         }
@@ -498,7 +503,7 @@ def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
 
     bonus = bool(OmegaConf.select(config, BONUS_KEY))
     return {
-        "bonus without k=1": bonus and not (era.enable and era.k == era.negative_weight == 1),
+        "bonus without k=1": bonus and (not era.enable or era.changes_training),
         "bonus with a coefficient": bonus
         and OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
     }

@@ -195,14 +195,14 @@ TRL = {
         "Add that in compute_loss",
     ),
     "own loss with advantages": Refusal(
-        "`era_scale_advantages` or `era_negative_weight` with a `_compute_loss` of your own, or "
-        "GMPO's",
+        "`era_negative_weight`, also with `era_k=1`, or `era_scale_advantages`, with a "
+        "`_compute_loss` of your own or GMPO's",
         "that loss may have read the advantages before ERA changes them, or may need one for a "
         "response",
         "Leave one of them out",
     ),
     "Liger": Refusal(
-        "`use_liger_kernel` before TRL 1.14",
+        "`use_liger_kernel` before TRL 1.14, also with `era_k=1`",
         "this TRL computes the whole loss in Liger's kernel",
         "Set it to False, or take TRL 1.14 or newer",
     ),
@@ -273,7 +273,7 @@ SLIME_NEEDS = {
 SLIME = {
     name: Refusal(
         f"`{name}` other than {value}",
-        "nobody has made it right with scaled logits",
+        "nobody has made it right with scaled logits, or shown it to be right with k = 1",
         f"Set it to {value}",
     )
     for name, value in SLIME_NEEDS.items()

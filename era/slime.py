@@ -99,11 +99,11 @@ def loss(
             entropies.append(entropy.nan_to_num().expand(length))  # NaN: no token of it counts
             end += total
             of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
-    batch = {**batch, "log_probs": None}
-    batch["advantages"] = [
-        loss_advantages(a, scale, era) for a, scale in zip(batch["advantages"], scales)
-    ]
-    value, log = upstream.policy_loss_function(args, batch, logits * of_rows, sum_of_sample_mean)
+    if era.scales_logits:
+        batch, logits = {**batch, "log_probs": None}, logits * of_rows
+    weighted = [loss_advantages(a, scale, era) for a, scale in zip(batch["advantages"], scales)]
+    batch = {**batch, "advantages": weighted}
+    value, log = upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
     entropy, scale = torch.cat(entropies), torch.cat(scales)
     log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))
     if batch.get("rollout_log_probs"):

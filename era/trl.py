@@ -140,7 +140,7 @@ class EraGRPOConfig(GRPOConfig):
     era_low_end: Optional[float] = _field("low_end", "omega_low after era_schedule_steps updates.")
     era_high_end: Optional[float] = _field("high_end", "omega_high after era_schedule_steps.")
     era_schedule_steps: Optional[int] = _field("schedule_steps", "updates until era_..._end.")
-    era_k: float = _field("k", "factor of the logits, > 1; 1 only logs the era/ metrics.")
+    era_k: float = _field("k", "factor of the logits, > 1; 1 leaves them alone.")
     era_top_fraction: float = _field("top_fraction", "share of the tokens that H_resp averages.")
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
@@ -257,18 +257,14 @@ class EraMixin:
         self._era_acted = False  # since the last step of the optimizer
         self._era_decided = -1, [math.nan]  # the step of the last decisions, their mean H_resp
         self._era_below_low = BelowLow()
-        if self.era.enable:
-            method = super()._get_per_token_logps_and_entropies.__func__
-            own = "" if _is_of_trl(method) else method.__qualname__
-            present = {"own log-probs": own, "own loss with advantages": _own_loss(self)}
-            refuse(TRL, present, "era_enable=True")
         self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era)
-        if self.era.scales_logits:
+        if self.era.enable:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
-            _add_forward(model, self.args)
+            if self.era.scales_logits:
+                _add_forward(model, self.args)
 
     def _generate_and_score_completions(self, inputs):
         if not (self.era.scales_logits and self.model.training):
@@ -814,12 +810,20 @@ def _own_loss(trainer: GRPOTrainer) -> str:
 def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     """Raise ValueError with all of TRL's refusals (era/refusals.py) that this trainer has."""
     args, head, name = trainer.args, model.get_output_embeddings(), type(model).__name__
+    method = super(EraMixin, trainer)._get_per_token_logps_and_entropies.__func__
+    present = {
+        "own log-probs": not _is_of_trl(method) and method.__qualname__,
+        "own loss with advantages": _own_loss(trainer),
+        "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
+    }
+    if not trainer.era.scales_logits:
+        refuse(TRL, present, "era_enable=True")
+        return
     loss = super(EraMixin, trainer)._compute_loss.__func__
     own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"
     peft = is_peft_model(trainer.model)
     makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
-    present = {
-        "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
+    present |= {
         "LUSPO": args.loss_type == "luspo" and _version(trl.__version__) < (1, 10),
         "images": getattr(trainer, "_is_vlm", False) and not makes_log_probs_of_images,
         "prompt learning": peft and trainer.model.active_peft_config.is_prompt_learning,

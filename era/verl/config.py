@@ -155,8 +155,10 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
         **bonus_present(config, era),
         "bonus on another engine": actor.get("adaptive_entropy") and strategy not in STRATEGIES["FSDPActorConfig"],
     }
+    if era.changes_training:
+        present["covariances"] = loss_mode in COVARIANCE_LOSSES
     if era.scales_logits:
-        present |= {"covariances": loss_mode in COVARIANCE_LOSSES, "bypass loss": loss_mode == "bypass_mode"}
+        present |= {"bypass loss": loss_mode == "bypass_mode"}
         if strategy in engines and strategy == "megatron":
             present |= {
                 "kernels on Megatron": fused,

@@ -24,8 +24,8 @@ class _WithEra:
         if not era.enable:
             raise ValueError(
                 f"trainer.v1.trainer_mode={TRAINER_MODES[self.mode]} is ERA's trainer, but {CONFIG_KEY}.enable is not "
-                f"True. Set it (with k=1 ERA only logs), or set trainer_mode to {self.mode} for verl's own trainer. "
-                "Nothing was started."
+                f"True. Set it (k=1 leaves the logits alone), or set trainer_mode to {self.mode} for verl's own "
+                "trainer. Nothing was started."
             )
         check(config, era)
         config.trainer.v1.trainer_mode = self.mode

@@ -53,9 +53,9 @@ class EraTrainingWorker(TrainingWorker):
     """verl's training worker of the actor. An update without ERA's configuration is verl's to the bit.
 
     verl calls `set_loss_fn` once and `train_mini_batch` for each update. There, in this order: `_decide` puts the
-    scales and, for several steps, the old log-probs under them into `data`; verl's own method runs the engine, which
-    reads the scales, and `era_ppo_loss`, which reads the old log-probs and adds to `self.up`; the sum of that over all
-    ranks is the last metric.
+    scales, for several steps the old log-probs under them, and the advantages of the loss into `data`; verl's own
+    method runs the engine, which reads the scales, and `era_ppo_loss`, which reads the old log-probs and adds to
+    `self.up`; the sum of that over all ranks is the last metric.
 
     Raises:
         ValueError: on construction, if the engine for this configuration is not verl's own.

@@ -79,7 +79,9 @@ def test_values_as_text_act():
 
 def test_good_values():
     assert EraConfig(enable=True, low=0.2, high=math.inf, k=2, top_fraction=1).scales_logits
-    assert not EraConfig(enable=True, k=1).scales_logits and not EraConfig(k=2).scales_logits
+    assert not EraConfig(enable=True, k=1).changes_training and not EraConfig(k=2).scales_logits
+    weighted = EraConfig(enable=True, k=1, negative_weight=0.5)
+    assert weighted.changes_training and not weighted.scales_logits
     assert EraConfig.from_mapping(None) == EraConfig()
     assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
 

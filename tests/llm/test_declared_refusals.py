@@ -19,6 +19,7 @@ ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
 LOSS = f"{ACTOR}.policy_loss"
 ON, K_1 = f"{KEY}.enable=True", f"{KEY}.k=1"
+WEIGHTED = [K_1, f"+{KEY}.negative_weight=0.5"]
 COVARIANCE, FORKING, GSPO = f"{LOSS}.loss_mode=kl_cov", f"{LOSS}.forking_fraction=0.2", f"{LOSS}.loss_mode=gspo"
 MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("tool_config_path=tools.yaml", "enable=True")]
 MULTI_TURN = ["algorithm.adv_estimator=grpo", *MULTI_TURN]
@@ -92,6 +93,7 @@ ONLY_WITH_ERA = {  # what is refused where ERA changes the training
 # By refusal, what breaks it and no other: overrides of the configuration, or what an actor is made with.
 BREAKS = {
     **{name: [[ON, *overrides] for overrides in cases] for name, cases in ONLY_WITH_ERA.items()},
+    "forking": [[ON, FORKING], [ON, *WEIGHTED, FORKING]],
     "megatron": [[ON, K_1, MEGATRON]],
     "another model": [partial(with_head, name, fused=False) for name in ("Qwen2", "Gemma2", "Granite", "Cohere")],
     "another head": [

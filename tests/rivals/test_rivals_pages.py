@@ -122,19 +122,18 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
 
 
 def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
-    """k = 8 keeps 1.2 nats on two of three seeds, k = 4 on one of two; GRPO has no metrics of ERA."""
+    """k = 8 keeps 1.2 nats on two of three seeds, k = 4 on one of two; of GRPO ERA's are not shown."""
     ends = {("grpo", "0"): (0.1, 0.2, 0.1), ("era-k", "8"): (1.1, 1.3, 1.0), ("era-k", "4"): (0.7, 1.1)}
     runs, samples, curves = [], [], []
     for arm, entropies in ends.items():
         for seed, entropy in enumerate(entropies, start=1):
             run = dict(zip(KEY, ("pairs", *arm, seed)))
-            below = math.nan if arm[0] == "grpo" else 7
-            end = {"reward": 0.9, "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": below}
+            end = {"reward": 0.9, "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": 7}
             runs.append(run | end | {"response_entropy": entropy})
             samples.append(run | {"reward": 1 - entropy / 10, "pass_at_8": 1.0, "distinct_right": 1 + entropy})
             step = {name: math.nan for name in records.TRL_CURVES} | {"reward": 0.9, "response_entropy": entropy}
-            ups = {} if arm[0] == "grpo" else {"entropy_up": 0.02, "entropy_down": 0.04}
-            curves += [run | step | ups | {"step": at, "distinct_right": 2.0} for at in (5, 10)]
+            pushes = {"entropy_up": 0.02, "entropy_down": 0.04}
+            curves += [run | step | pushes | {"step": at, "distinct_right": 2.0} for at in (5, 10)]
     tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
     monkeypatch.setattr(records, "read", tables.get)
     found = report.bound_tables(report.trl_numbers())

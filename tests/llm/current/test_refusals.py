@@ -62,6 +62,10 @@ BAD = [  # what is set beside enable=True; the words that are said
         ["model_engine=veomni", "algorithm.adv_estimator=remax", f"{ACTOR}policy_loss.loss_mode=kl_cov", FUSED],
         ["adv_estimator=remax: on VeOmni", "loss_mode=kl_cov", f"{FUSED}: on VeOmni"],
     ),
+    (
+        [f"{ERA}k=1", f"{ERA}negative_weight=0", f"{ACTOR}policy_loss.loss_mode=kl_cov"],
+        ["loss_mode=kl_cov: its covariances"],
+    ),
 ]
 ACCEPTED = [  # overrides, and the class of the actor's configuration
     ([], "verl.workers.config.FSDPActorConfig"),
@@ -75,7 +79,10 @@ ACCEPTED = [  # overrides, and the class of the actor's configuration
         "era.verl.config.McoreActorConfig",
     ),
     (
-        [ON, "model_engine=veomni", f"{ERA}k=1", f"{ERA}top_k=20", f"{ACTOR}use_kl_loss=True"],
+        [
+            *(ON, "model_engine=veomni", f"{ERA}k=1", f"{ERA}negative_weight=0.5", f"{ERA}top_k=20"),
+            f"{ACTOR}use_kl_loss=True",
+        ],
         "era.verl.config.VeOmniActorConfig",
     ),
     ([ON, f"{ACTOR}strategy=fsdp_turbo"], "era.verl.config.FSDPActorConfig"),

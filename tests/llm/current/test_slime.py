@@ -103,11 +103,11 @@ def in_slime(rank, size, file):
     off = update(arguments(era={"enable": False}))
     assert torch.equal(off[1], upstream_alone[1]) and off[2] == upstream_alone[2]
     unscaled = update(arguments(era=arguments().era | {"k": 1.0}))
-    batch["log_probs"] = None  # slime's own on-policy update
-    upstream_alone = update(arguments(era={}, loss_type="policy_loss"))
     assert torch.equal(unscaled[1], upstream_alone[1])
     same = {"loss", "pg_loss", "entropy_loss"}
     assert all(unscaled[2][key] == upstream_alone[2][key] for key in same)
+    batch["log_probs"] = None  # slime's own on-policy update
+    upstream_alone = update(arguments(era={}, loss_type="policy_loss"))
     assert update(arguments())[2]["entropy_loss"] == upstream_alone[2]["entropy_loss"]  # not of the scaled policy
     dist.barrier()
     dist.destroy_process_group()

@@ -334,7 +334,7 @@ def derived(base, **settings):
 def in_an_older_trl(monkeypatch, of_args, of_trainer):
     monkeypatch.setattr(trl, "__version__", "1.9.2")
     monkeypatch.delattr(trl.trainer.utils, "add_fused_lm_head", raising=False)
-    trainer, _ = build(Era, model(torch.float32), **ERA, era_k=1.0)
+    trainer, _ = build(Era, model(torch.float32), **ERA)
     for values, owner in ((of_args, trainer.args), (of_trainer, trainer)):
         for name, value in values.items():
             monkeypatch.setattr(owner, name, value, raising=False)
@@ -357,9 +357,12 @@ ELSE = {  # the same of all other refusals: how it is shown, a function of monke
             "era_scale_advantages with GMPOTrainer._compute_loss",
             lambda _: build(tiny_grpo.EraGMPO, model(), **ERA, era_scale_advantages=True),
         ),
-        (
-            "era_negative_weight with MoreLoss._compute_loss",
-            lambda _: derived(MoreLoss, era_negative_weight=0.5),
+        *(
+            (
+                "era_negative_weight with MoreLoss._compute_loss",
+                lambda _, k=k: derived(MoreLoss, era_negative_weight=0.5, era_k=k),
+            )
+            for k in (1.0, 2.0)
         ),
     ],
     "Liger": [("", lambda patch: in_an_older_trl(patch, {"use_liger_kernel": True}, {"compute_liger_loss": None}))],

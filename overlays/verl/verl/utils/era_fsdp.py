@@ -83,7 +83,7 @@ class ActorHooks:
     micro-batch `prepare` notes the logits, `log_probs` reads them and notes the entropies, and
     `entropy_from_logits` returns those. With fused kernels what `module` returns makes both.
 
-    A micro-batch of the update has the key `era_logit_scale` where ERA changes the training; one of
+    A micro-batch of the update has the key `era_logit_scale` where ERA scales logits; one of
     the old_log_prob pass has `era_needs_branches` where the update will be off-policy.
 
     Attributes:
