@@ -2,6 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """The arms of docs/rivals/trl-bound.md: what each changes."""
 
+import tiny_grpo  # noqa: F401 - skips these tests where TRL is not installed
+
 from era.trl import EraGRPOTrainer
 from era.trl_dynamic_sampling import DynamicSamplingMixin
 from rivals import trl
