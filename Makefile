@@ -128,7 +128,7 @@ rivals-llm: patched-verl
 ## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 66 runs
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
-## rivals-vision: on digits: label smoothing, confidence penalty, focal loss
+## rivals-vision: on digits: label smoothing, focal loss, LogitNorm, uniform mixing and others
 rivals-vision: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m rivals.launch vision
 ## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha

@@ -53,6 +53,22 @@ ARM_COLORS = {
     "obac-reward": colors.GREEN,
     "obac_era": colors.PURPLE,
 }
+# Of trl-bound.md, by method and setting: the same in every panel.
+BOUND_COLORS = {
+    ("grpo", "0"): colors.BASELINE,
+    ("grpo-rate", "0.25"): colors.GREY,
+    ("grpo-negative", "0.5"): colors.TEAL,
+    ("grpo-negative", "0"): colors.GREEN,
+    ("adaptive", "0.23"): colors.ORANGE,
+    ("era", "1.2"): "#8fc1e3",
+    ("era-k", "4"): colors.ERA,
+    ("era-k", "8"): "#123a66",
+    ("era-negative", "0.5"): "#c9a6dd",
+    ("era-negative", "0"): colors.PURPLE,
+    ("era-scaled", "4"): colors.DARK_RED,
+    ("era-dynamic", "4"): colors.OCHRE,
+    ("era-answers", "4"): colors.LIGHT_ORANGE,
+}
 # title: task, setting of ERA
 EXAMPLES = {
     "healthy": ("chain", "0.45"),
@@ -180,9 +196,9 @@ def bound_curves(
     figure = Figure((4.2 * len(panels), 7))
     axes = figure.subplots(len(rows), len(panels), sharex=True, sharey="row", squeeze=False)
     for (title, (task, arms_shown)), column in zip(panels.items(), axes.T):
-        for number, (name, arm) in enumerate(arms_shown.items()):
+        for name, arm in arms_shown.items():
             of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
-            look = {"color": colors.BASELINE if name == "GRPO" else f"C{number}"}
+            look = {"color": BOUND_COLORS[arm]}
             for measure, axis in zip(rows, column):
                 for _, run in of_arm.groupby("seed"):
                     axis.plot(run.share, run[measure], linewidth=0.6, alpha=0.6, **look)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Label smoothing, confidence penalty, focal loss and ERA on digits; each with five settings.
+"""ERA on digits beside five losses and uniform mixing; each with five settings.
 
 The protocol is docs/rivals/vision.md; vision_run.py trains and evaluates one run. An arm is a method and a variant of
-its evaluation; ERA's `off` variants are the same weights without the activation.
+its evaluation; the `off` variants of ERA and uniform mixing are the same weights without the activation.
 """
 
 import math
@@ -18,8 +18,13 @@ METHODS = {
     "confidence_penalty": ("0.01", "0.03", "0.1", "0.3", "1"),
     "focal": ("1", "1.5", "2", "3", "5"),  # gamma; below 1 its gradient is nan where a probability rounds to 1
     "era": ("0", "0.15", "0.3", "0.6", "0.9"),  # H0 in nats
+    "logit_norm": ("0.01", "0.02", "0.04", "0.1", "0.3"),  # temperature
+    "uniform_mixing": ("0.094", "0.314", "0.535", "0.982", "1.407"),  # floors in nats: those of ERA's settings
 }
-VARIANTS = dict.fromkeys(METHODS, ("plain", "scaled")) | {"era": ("plain", "scaled", "off", "off_scaled")}
+ACTIVATIONS = ("era", "uniform_mixing")  # at the model's output, and not in the loss alone
+VARIANTS = {
+    method: ("plain", "scaled", *(("off", "off_scaled") if method in ACTIVATIONS else ())) for method in METHODS
+}
 ARMS = {f"{method}, {variant}": method for method, variants in VARIANTS.items() for variant in variants}
 HELD_OUT, TEST, SHIFTED = "heldout", "test", "shifted"
 # name of a shifted set: class of torch_uncertainty.transforms.corruption and severity

@@ -7,6 +7,7 @@ over. Settings and protocol: docs/rivals/vision.md.
 """
 
 import argparse
+import math
 import sys
 import time
 from pathlib import Path
@@ -38,10 +39,51 @@ PER_CLASS = 10  # training images
 LEARNING_RATE = float(vision.METHODS["baseline"][2])
 ECE_BINS = 15
 SHIFT_SEED = 0
+
+
+class LogitNormLoss(nn.CrossEntropyLoss):
+    """Cross-entropy of the logits divided by their norm and by a temperature (Wei et al. 2022, arXiv:2205.09310).
+
+    A model is evaluated with the logits as they are.
+    """
+
+    def __init__(self, temperature: float):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().forward(nn.functional.normalize(logits, dim=-1) / self.temperature, targets)
+
+
+class UniformMixing(nn.Module):
+    """Mixes a prediction of less entropy than `floor` (nats) with the uniform one, so that it has at least `floor`.
+
+    Entropy is concave, so the share (ln D - floor) / (ln D - H(p)) of p suffices (Akrour et al. 2019, section 4.1).
+    """
+
+    def __init__(self, floor: float):
+        super().__init__()
+        self.floor = floor
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits: (..., D), floating. Returns the log-probabilities of the mixture, of the same shape and dtype."""
+        probabilities, most = logits.softmax(-1), math.log(logits.shape[-1])
+        entropies = torch.special.entr(probabilities).sum(-1, keepdim=True)
+        is_below = entropies < self.floor
+        # Where nothing is mixed the share is not used, but its gradient has to be finite.
+        share = (most - self.floor) / (most - torch.where(is_below, entropies, 0))
+        mixture = share * probabilities + (1 - share) / logits.shape[-1]
+        return torch.where(is_below, mixture.log(), logits.log_softmax(-1))
+
+
 LOSSES = {
     "label_smoothing": lambda smoothing: nn.CrossEntropyLoss(label_smoothing=smoothing),
     "confidence_penalty": ConfidencePenaltyLoss,
     "focal": FocalLoss,
+    "logit_norm": LogitNormLoss,
+    "uniform_mixing": lambda floor: lambda logits, targets: nn.functional.cross_entropy(
+        UniformMixing(floor)(logits), targets
+    ),
 }
 Images = tuple[torch.Tensor, torch.Tensor]  # (images, 3, 32, 32) fp32 in [0, 1], and their digits (images,) int64
 
@@ -88,12 +130,14 @@ def scaled_to(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits before and after ERA, both (images, classes) in fp64; without ERA they are the same."""
+def predict(
+    model: nn.Module, images: torch.Tensor, mixing: UniformMixing | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits before and after ERA or `mixing`, both (images, classes) in fp64; without either they are the same."""
     model.eval()
     with raw_logits(model) as activation:
         logits = torch.cat([model(part) for part in scaled_to(model, images).split(100)]).double()
-        return logits, activation(logits)
+        return logits, (mixing or activation)(logits)
 
 
 def train(method: str, value: float, seed: int, images: torch.Tensor, targets: torch.Tensor) -> nn.Module:
@@ -137,17 +181,18 @@ def temperature(logits: torch.Tensor, targets: torch.Tensor) -> float:
     return scaler.temperature[0].item()
 
 
-def evaluate(model: nn.Module, method: str, sets: dict[str, Images]) -> list[dict]:
+def evaluate(model: nn.Module, method: str, value: float, sets: dict[str, Images]) -> list[dict]:
     """A row per variant and set. The temperatures are fitted on the held-out images."""
-    predicted = {name: predict(model, images) for name, (images, _) in sets.items()}
+    mixing = UniformMixing(value) if method == "uniform_mixing" else None
+    predicted = {name: predict(model, images, mixing) for name, (images, _) in sets.items()}
     rows = []
     for variant in vision.VARIANTS[method]:
-        after_era = not variant.startswith("off")  # without ERA they are the same
+        activated = not variant.startswith("off")
         by = 1.0
         if variant.endswith("scaled"):
-            by = temperature(predicted[vision.HELD_OUT][after_era], sets[vision.HELD_OUT][1])
+            by = temperature(predicted[vision.HELD_OUT][activated], sets[vision.HELD_OUT][1])
         for name, (_, targets) in sets.items():
-            measured = measures(predicted[name][after_era] / by, targets)
+            measured = measures(predicted[name][activated] / by, targets)
             rows.append({"variant": variant, "set": name, "temperature": by, **measured})
     return rows
 
@@ -160,10 +205,11 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     record = run_json.begin("rivals-vision", vision.TASK, arguments.seed, vision.EPOCHS, PACKAGES, **known)
     run_json.start(folder, record)
     sets = image_sets()
-    model = train(arguments.method, float(arguments.setting), arguments.seed, *sets.pop("train"))
+    value = float(arguments.setting)
+    model = train(arguments.method, value, arguments.seed, *sets.pop("train"))
     images, targets = sets[vision.TEST]
     sets |= {name: (shifted, targets) for name, shifted in corrupted(images).items()}
-    rows = pandas.DataFrame(evaluate(model, arguments.method, sets))
+    rows = pandas.DataFrame(evaluate(model, arguments.method, value, sets))
     rows.to_csv(folder / vision.MEASURES, index=False, float_format="%.6g", na_rep="nan")
     run_json.finish(folder, record, time.process_time())
 

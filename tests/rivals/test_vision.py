@@ -6,7 +6,7 @@ import json
 
 import numpy
 import pytest
-from scipy import optimize
+from scipy import optimize, special
 
 from demo.vision import measures
 from rivals import records, vision
@@ -68,13 +68,62 @@ def test_off_is_the_same_weights(vision_run):
     expected, _ = vision_run.predict(plain, images)
     assert torch.equal(off, expected) and not torch.equal(off, on) and off.dtype == torch.float64
     torch.testing.assert_close(on, EntropyRegularizingActivation(10, 0.6)(expected))
-    found = {row["variant"]: row for row in vision_run.evaluate(model, "era", {"heldout": (images, targets)})}
+    found = {row["variant"]: row for row in vision_run.evaluate(model, "era", 0.6, {"heldout": (images, targets)})}
     assert found["off"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(expected, targets).item())
     assert found["plain"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(on, targets).item())
     for variant, logits in {"scaled": on, "off_scaled": off}.items():
         by = found[variant]["temperature"]
         assert by == vision_run.temperature(logits, targets) != 1
         assert found[variant]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(logits / by, targets).item())
+
+
+def test_uniform_mixing_keeps_the_floor(vision_run):
+    import torch
+
+    floor = float(vision.METHODS["uniform_mixing"][2])
+    logits = torch.randn(200, 10, generator=torch.Generator().manual_seed(0)) * torch.logspace(-1, 3, 200)[:, None]
+    logits.requires_grad_()
+    mixed = vision_run.UniformMixing(floor)(logits)
+    plain, found = special.softmax(logits.detach().double().numpy(), -1), mixed.detach().double().exp().numpy()
+    before, after = special.entr(plain).sum(-1), special.entr(found).sum(-1)
+    is_below = before < floor
+    assert 50 < is_below.sum() < 150 and after.min() > floor - 1e-6
+    numpy.testing.assert_allclose(found[~is_below], plain[~is_below], rtol=1e-5)
+    shares = (numpy.log(10) - floor) / (numpy.log(10) - before[is_below, None])
+    numpy.testing.assert_allclose(found[is_below], shares * plain[is_below] + (1 - shares) / 10, rtol=1e-4)
+    mixed[:, 3].sum().backward()
+    assert torch.isfinite(logits.grad).all() and logits.grad.any()
+
+
+def test_uniform_mixing_is_trained_and_evaluated_at_the_output(vision_run):
+    import torch
+
+    floor = float(vision.METHODS["uniform_mixing"][3])
+    images, targets = vision_run.image_sets()["train"]
+    model = vision_run.train("uniform_mixing", floor, 101, images, targets)
+    assert not torch.equal(model.fc.weight, vision_run.train("baseline", 0.01, 101, images, targets).fc.weight)
+    rows = {
+        row["variant"]: row
+        for row in vision_run.evaluate(model, "uniform_mixing", floor, {"heldout": (images, targets)})
+    }
+    assert set(rows) == {"plain", "scaled", "off", "off_scaled"}
+    assert rows["plain"]["entropy_min"] >= floor - 1e-6
+    logits, mixed = vision_run.predict(model, images, vision_run.UniformMixing(floor))
+    assert rows["off"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(logits, targets).item())
+    assert rows["plain"]["nll"] == pytest.approx(torch.nn.functional.cross_entropy(mixed, targets).item())
+
+
+def test_the_norm_of_the_logits_does_not_count_for_logit_norm(vision_run):
+    import torch
+
+    logits = torch.randn(50, 10, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(50) % 10
+    z = logits.double().numpy()
+    scaled = z / numpy.sqrt((z**2).sum(-1, keepdims=True)) / 0.04
+    expected = (special.logsumexp(scaled, -1) - scaled[range(50), targets]).mean()
+    for factor in (1, 7):
+        loss = vision_run.LogitNormLoss(0.04)(factor * logits, targets)
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_numbers(vision_run, tmp_path):
