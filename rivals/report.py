@@ -220,16 +220,18 @@ def trl_numbers() -> pd.DataFrame:
     """A row per recorded run, by KEY.
 
     last_token_entropy is over the last 10 steps; up_by_down, the sum of era/entropy_up by that of era/entropy_down, and
-    rounds, the batches that were sampled for one, over all steps. up_by_down is NaN where
-    nothing pushed downwards below the bound, or where ERA did not yet measure it, with a weight of 0.
+    rounds, the batches that were sampled for one, over all steps. up_by_down is NaN where nothing pushed downwards
+    below the bound, or where ERA did not yet measure it, with a weight of 0.
     """
     samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
     last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
-    means = curves.groupby(level=KEY).mean()
+    steps = curves.step - curves.groupby(level=KEY).step.shift(fill_value=0)  # the last row may be of fewer
+    over_all = curves[["entropy_up", "entropy_down", "sampling_rounds"]].mul(steps, axis="index")
+    up, down, rounds = (over_all[name].groupby(level=KEY).sum(min_count=1) for name in over_all)
     further = {
         "last_token_entropy": last,
-        "up_by_down": means.entropy_up / means.entropy_down.where(means.entropy_down > 1e-6),
-        "rounds": means.sampling_rounds,
+        "up_by_down": up / down.where(down > 1e-4),
+        "rounds": rounds / steps.groupby(level=KEY).sum(),
     }
     return samples.join(runs.add_prefix("training_")).join(pd.DataFrame(further)).sort_index()
 

@@ -132,16 +132,17 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
             runs.append(run | end | {"response_entropy": entropy})
             samples.append(run | {"reward": 1 - entropy / 10, "pass_at_8": 1.0, "distinct_right": 1 + entropy})
             step = {name: math.nan for name in records.TRL_CURVES} | {"reward": 0.9, "response_entropy": entropy}
-            pushes = {"entropy_up": 0.02, "entropy_down": 0.04}
-            curves += [run | step | pushes | {"step": at, "distinct_right": 2.0} for at in (5, 10)]
+            pushes = {"entropy_down": 0.04, "distinct_right": 2.0}
+            # The last row is of two steps: (5 x 0.02 + 2 x 0.09) / (7 x 0.04) = 1.
+            curves += [run | step | pushes | {"step": at, "entropy_up": up} for at, up in {5: 0.02, 7: 0.09}.items()]
     tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
     monkeypatch.setattr(records, "read", tables.get)
     found = report.bound_tables(report.trl_numbers())
     assert found["results pairs"].splitlines()[2:] == [
         "| GRPO | 0.99, 0.98, 0.99 | 1.1, 1.2, 1.1 | 0.10, 0.20, 0.10 | 0 of 3 | - | - | - |",
-        "| ERA, k = 4 | 0.93, 0.89 | 1.7, 2.1 | 0.70, 1.10 | 1 of 2 | 0.50, 0.50 | 7, 7 | - |",
+        "| ERA, k = 4 | 0.93, 0.89 | 1.7, 2.1 | 0.70, 1.10 | 1 of 2 | 1.00, 1.00 | 7, 7 | - |",
         "| ERA, k = 8 | 0.89, 0.87, 0.90 | 2.1, 2.3, 2.0 | 1.10, 1.30, 1.00 | 2 of 3 "
-        "| 0.50, 0.50, 0.50 | 7, 7, 7 | - |",
+        "| 1.00, 1.00, 1.00 | 7, 7, 7 | - |",
     ]
     assert found["results pairs50"] == "No run has finished."
     assert found["comparisons pairs"] == "No pair of arms has finished."
