@@ -311,10 +311,13 @@ class BelowLow:
     Attributes:
         updates: how many in a row, up to the last one, had a mean H_resp below low. It starts at 0
             when a training is resumed.
+
+    Args:
+        prefix: of the settings' names, as the user writes them.
     """
 
-    def __init__(self):
-        self.updates, self._said = 0, False
+    def __init__(self, prefix: str = ""):
+        self.updates, self._said, self._was_above, self._prefix = 0, False, False, prefix
 
     def advice(self, entropy: float, era: Any) -> str:
         """Count one update. Returns a line for the log when the bound has been lost, else "".
@@ -325,18 +328,27 @@ class BelowLow:
         """
         low = era.low
         if entropy >= low:
-            self.updates, self._said = 0, False
+            self.updates, self._said, self._was_above = 0, False, True
         self.updates += entropy < low
         if self._said or self.updates < 20 or not entropy < 0.8 * low or era.k == 1:
             return ""
         self._said = True
-        further = (
-            "; where that does not help either, try a negative_weight of 0, which may cost reward"
+        names = ("low", "k", "negative_weight")
+        low_is, k_is, weight_is = (f"{self._prefix}{name}" for name in names)
+        said = (
+            f"ERA: H_resp has been below {low_is}={low:.3g} for {self.updates} updates and is "
+            f"{entropy:.3g}"
         )
+        if not self._was_above:
+            return (
+                f"{said}, and was not above since this training was started or resumed. If it was "
+                f"not at the first update either, set {low_is} to 0.3 of the H_resp there "
+                "(docs/when-to-use.md); else see docs/llm/when-it-holds.md."
+            )
+        further = f", or try {weight_is}=0, which may cost reward" if era.negative_weight else ""
         return (
-            f"ERA: H_resp has been below low={low:.3g} for {self.updates} updates and is "
-            f"{entropy:.3g}, so k={era.k:.3g} does not hold the bound here: raise k, or low"
-            f"{further if era.negative_weight else ''} (docs/llm/when-it-holds.md)."
+            f"{said}, so {k_is}={era.k:.3g} does not hold the bound here: raise {k_is}{further} "
+            "(docs/llm/when-it-holds.md)."
         )
 
 

@@ -77,7 +77,8 @@ class EraConfig:
 
     Attributes:
         enable: False leaves the trainer as it is upstream.
-        low: omega_low in nats; a response below it is sharpened.
+        low: omega_low in nats; a response below it is updated as if drawn from a sharpened policy,
+            which flattens the policy.
         high: omega_high in nats, `inf` for none; a response above it is flattened.
         low_end, high_end: what low and high become, linearly over the first `schedule_steps`
             updates, and then stay; None leaves them as they are. The paper has no schedule.

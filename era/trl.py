@@ -135,7 +135,7 @@ class EraGRPOConfig(GRPOConfig):
     """
 
     era_enable: bool = _field("enable", "switch it on.")
-    era_low: float = _field("low", "omega_low in nats; a response below it is sharpened.")
+    era_low: float = _field("low", "omega_low in nats; responses below it flatten the policy.")
     era_high: float = _field("high", "omega_high in nats; one above it is flattened; inf: none.")
     era_low_end: Optional[float] = _field("low_end", "omega_low after era_schedule_steps updates.")
     era_high_end: Optional[float] = _field("high_end", "omega_high after era_schedule_steps.")
@@ -255,8 +255,9 @@ class EraMixin:
         self._era_update = None  # an _Update, while the loss of its micro-batch is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
-        self._era_decided = -1, [math.nan]  # the step of the last decisions, their mean H_resp
-        self._era_below_low = BelowLow()
+        self._era_sums = None  # this process's, of the decisions since the last step
+        self._era_decided = -1, math.nan  # the step of the last decisions, their mean H_resp
+        self._era_below_low = BelowLow("era_")
         self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era)
@@ -508,7 +509,7 @@ class EraMixin:
         return logit_scale(h_resp, _of_tokens(inputs["advantages"], mask), mask, k=era.k, **bounds)
 
     def _era_log(self, entropy, log_prob, scaled, scale, inputs, mask):
-        """Log ERA's metrics of a decision, which are means over all ranks.
+        """Count a decision in ERA's metrics, which are of all decisions for an update.
 
         log_prob, scaled: of the original policy and under the scale that was decided.
         """
@@ -527,13 +528,7 @@ class EraMixin:
             top_fraction=era.top_fraction,
             up=entropy_up(entropy_weight(**chosen, scale=scale), log_prob, scaled),
         )
-        metrics = update_metrics(self.accelerator.reduce(sums, reduction="sum"))
-        if self._era_decided[0] != self.state.global_step:
-            self._era_decided = self.state.global_step, []
-        self._era_decided[1].append(metrics["era/response_entropy"])
-        for name, value in {**metrics, **era.scheduled}.items():
-            if not math.isnan(value):  # TRL averages over the micro-batches of a logging step
-                self._metrics["train"][name].append(value)
+        self._era_sums = sums if self._era_sums is None else self._era_sums + sums
 
 
 class EraGRPOTrainer(EraMixin, GRPOTrainer):
@@ -559,10 +554,14 @@ class _AtStart(TrainerCallback):
 
 
 class _EachStep(_AtStart):
-    """Ends a training in which ERA does not act.
+    """Logs ERA's metrics of each update. Ends a training in which ERA does not act.
 
     A callback, because a class derived from the trainer can replace any method.
     """
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        self.trainer._era_below_low = BelowLow("era_")
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:
@@ -575,12 +574,21 @@ class _EachStep(_AtStart):
         self.trainer._era_acted = False
 
     def on_step_end(self, args, state, control, **kwargs):
-        count, (step, entropies) = self.trainer._era_below_low, self.trainer._era_decided
-        era = self.trainer.era.at(step)
-        advice = count.advice(sum(entropies) / len(entropies), era)
+        trainer, logged = self.trainer, self.trainer._metrics["train"]
+        if trainer._era_sums is not None:  # else an earlier step decided for this batch too
+            step = state.global_step - 1  # it is already that of the next update
+            decided = update_metrics(trainer.accelerator.reduce(trainer._era_sums, "sum"))
+            trainer._era_sums = None
+            trainer._era_decided = step, decided["era/response_entropy"]
+            for name, value in {**decided, **trainer.era.at(step).scheduled}.items():
+                if not math.isnan(value):  # TRL averages over the updates of a logging step
+                    logged[name].append(value)
+        step, entropy = trainer._era_decided
+        count = trainer._era_below_low
+        advice = count.advice(entropy, trainer.era.at(step))
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
-        self.trainer._metrics["train"]["era/updates_below_low"].append(count.updates)
+        logged["era/updates_below_low"].append(count.updates)
 
 
 @dataclasses.dataclass

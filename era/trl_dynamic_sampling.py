@@ -76,7 +76,8 @@ class DynamicSamplingMixin:
     Raises:
         TypeError: when a class has the mixin behind EraMixin or GRPOTrainer. On construction, a
             dataset that cannot be indexed.
-        ValueError: in the first step, a batch with more than text.
+        ValueError: on construction, another max_rounds. In the first step, a batch with more than
+            text, or of another trainer than GRPO's.
     """
 
     max_rounds = 10  # verl's recipe of DAPO has max_num_gen_batches=10
@@ -101,6 +102,12 @@ class DynamicSamplingMixin:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        rounds = self.max_rounds
+        if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
+            raise ValueError(
+                f"{type(self).__name__}: max_rounds={rounds!r}, but it is how many batches are "
+                "sampled at most, a whole number from 1 on."
+            )
         if isinstance(self.train_dataset, IterableDataset):
             raise TypeError(
                 f"{type(self).__name__} draws further prompts from the dataset, and a streamed "
@@ -125,7 +132,7 @@ class DynamicSamplingMixin:
             rows = trains.repeat_interleave(group)
             batch = self._of_all_processes(output)
             parts.append({name: column[rows] for name, column in batch.items()})
-            if filled >= places or rounds == self.max_rounds:
+            if filled >= places or rounds >= self.max_rounds:
                 break
             rounds += 1
             output = super()._generate_and_score_completions(self._draw(len(inputs), places))
@@ -178,6 +185,6 @@ def _refuse_more_than_text(output: dict[str, Any], size: int) -> None:
             continue
         if name not in _KNOWN or not torch.is_tensor(column) or len(column) != size:
             raise ValueError(
-                f"DynamicSamplingMixin is for batches of text, and this one has {name}. Leave the "
-                "mixin out."
+                f"DynamicSamplingMixin knows GRPOTrainer's batches of text, and this one has "
+                f"{name}, whose rows it cannot replace. Leave the mixin out."
             )

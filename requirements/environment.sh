@@ -113,8 +113,10 @@ sources() {
 }
 
 name=$1 folder=$2
-[[ -z "$DRY_RUN" || "$DRY_RUN" == 0 ]] ||
-    fail "$folder is not set up yet, and DRY_RUN installs nothing. Set it up first: make $folder/installed"
+for only in DRY_RUN CHECK_ONLY; do
+    [[ -z "${!only}" || "${!only}" == 0 ]] || fail "$folder is not set up, or not as requirements/$name.txt has it now," \
+        "and $only installs nothing. Set it up first: make $folder/installed"
+done
 # Ray starts its processes in a shell with Python's path unquoted, and then waits minutes for them.
 path=$PWD/$folder
 odd=${path//[[:alnum:]_.\/+,:@%=-]/}

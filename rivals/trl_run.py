@@ -3,8 +3,8 @@
 """python -m rivals.trl_run --task pairs --method era --setting 0.6 --seed 1: one run of a TRL trainer on a CPU.
 
 Writes into the folder that it is started in: steps.csv, a row per step; validation.json, measures of the final
-weights' answers; run.json. It goes on from a checkpoint that it finds there. The model that it starts from is made by
-the method warm-up, in a folder beside this one.
+weights' answers; run.json. It goes on from a checkpoint that it finds there. The model that it starts from is in a
+folder beside this one, which `--method warm-up --setting 0` with the same task and seed writes.
 """
 
 import argparse
@@ -26,12 +26,28 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--method", required=True)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
-    parser.add_argument("--steps", type=int, help="those of the protocol")
+    parser.add_argument("--steps", type=int, help="by default those of the protocol; a warm-up has its own")
     arguments = parser.parse_args()
     known = trl.WARM_UP | trl.TASKS.get(arguments.task, {}) | trl.ADDED.get(arguments.task, {})
     if arguments.setting not in known.get(arguments.method, ()):
-        parser.error(f"{arguments.method} {arguments.setting}: the task {arguments.task} has {known}.")
+        of_task = "; ".join(f"{method} {' or '.join(values)}" for method, values in known.items())
+        parser.error(
+            f"--method {arguments.method} --setting {arguments.setting}: the task {arguments.task} has {of_task}."
+        )
+    if arguments.steps is not None and arguments.steps < 1:
+        parser.error(f"--steps {arguments.steps}: a number from 1 on is expected.")
+    start = start_of(arguments)
+    if arguments.method not in trl.WARM_UP and not run_json.read(start).get("finished"):
+        parser.error(
+            f"{start.resolve()} has no finished model to start from. Write it first, in that folder, with --task "
+            f"{arguments.task} --method warm-up --setting 0 --seed {arguments.seed}; or let make rivals-trl do all."
+        )
     return arguments
+
+
+def start_of(arguments: argparse.Namespace) -> Path:
+    """The folder of the model that a run starts from."""
+    return Path(f"../{arguments.task}-warm-up-0-seed{arguments.seed}")
 
 
 def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
@@ -56,9 +72,8 @@ def main() -> None:
     if is_warm_up:
         training.warm_up(settings)
     else:
-        start = Path(f"../{arguments.task}-warm-up-0-seed{arguments.seed}")
         changes = {"learning_rate": trl.LEARNING_RATE, **arm.changes}
-        training.train(start, settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm), **changes)
+        training.train(start_of(arguments), settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm), **changes)
     run_json.finish(Path(), record)
 
 

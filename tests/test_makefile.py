@@ -183,6 +183,7 @@ REFUSED = {
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
     ("demo-vision", "TIMM=1.0.31"): "this runs with timm 1.0.20 and 1.0.28.",
     ("rivals-vision", "DRY_RUN=1"): "DRY_RUN installs nothing",
+    ("rivals-vision", "CHECK_ONLY=1"): "CHECK_ONLY installs nothing",
     ("test-control", "PATH=/nope"): "no Python 3.11 or 3.12 found",
     ("test-trl", "TORCH=cu126"): "expected TORCH=cpu, or no TORCH",
 }

@@ -145,8 +145,9 @@ def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_ad
 def test_advice_comes_once_for_each_loss_of_the_bound(era):
     """At the 20th update in a row below it, if it is far below by then; and never where ERA only logs."""
 
-    def told(entropies, k=2.0, negative_weight=1.0):
-        below, config = era.BelowLow(), SimpleNamespace(low=0.5, k=k, negative_weight=negative_weight)
+    def told(entropies, k=2.0, negative_weight=1.0, start=0.5):
+        below, config = era.BelowLow("era_"), SimpleNamespace(low=0.5, k=k, negative_weight=negative_weight)
+        assert not below.advice(start, config)
         lines = [below.advice(one, config) for one in entropies]
         return [i for i, line in enumerate(lines, 1) if line], below.updates, "".join(lines)
 
@@ -155,9 +156,12 @@ def test_advice_comes_once_for_each_loss_of_the_bound(era):
     assert told([*lost, 0.6, *lost])[:2] == ([21, 47], 24)
     assert told([0.45] * 30 + [0.39] * 5)[:2] == ([31], 35)  # until then it holds, a little below low
     assert told([0.3] * 19 + [0.5] + [0.3] * 19)[0] == told(lost, k=1.0)[0] == []
-    expected = ("below low=0.5 for 20 updates", "is 0.3,", "k=2 does not hold", "raise k", "negative_weight of 0")
+    expected = ("below era_low=0.5 for 20 updates", "is 0.3,", "era_k=2 does not hold", "raise era_k, or try era_neg")
     assert all(part in told(lost)[2] for part in expected)
-    assert "negative" not in told(lost, negative_weight=0.0)[2] and "raise k" in told(lost, negative_weight=0.0)[2]
+    assert "negative" not in told(lost, negative_weight=0.0)[2] and "raise era_k" in told(lost, negative_weight=0.0)[2]
+    # Where ERA never had the bound, it has not lost it.
+    never = told(lost, start=0.4)[2]
+    assert "not above since" in never and "set era_low to 0.3 of the H_resp there" in never and "raise" not in never
 
 
 def test_top_and_rest_partition_the_response(era):

@@ -62,6 +62,12 @@ def test_the_log_says_what_could_not_be_filled():
     assert [(row["dynamic_sampling/rounds"], row["dynamic_sampling/filled"]) for row in logged] == [(3, 0)] * 3
 
 
+@pytest.mark.parametrize("rounds", [0, 2.5, True, None])
+def test_a_number_of_rounds_that_never_ends_is_refused(rounds):
+    with pytest.raises(ValueError, match=f"max_rounds={rounds}, but it is how many batches"):
+        train(type("Endless", (DynamicEra,), {"max_rounds": rounds}), model(), **ERA)
+
+
 def test_a_resumed_run_draws_the_same_prompts(tmp_path):
     settings = {**ERA, "max_steps": 4, "reward": Judge()}
     whole, _ = train(DynamicEra, model(), **settings)

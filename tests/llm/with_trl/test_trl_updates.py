@@ -298,7 +298,7 @@ def logged(trainer):
     ids=["on", "off", "k=1"],
 )
 def test_metrics_are_those_of_their_definitions(policy, era_k, negative_weight):
-    """Off-policy ERA decides once for a generation batch; with k = 1 it logs means over the micro-batches of a step."""
+    """Off-policy ERA decides once for a generation batch, else in each micro-batch of an update."""
     trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k, era_negative_weight=negative_weight)
     parts = []
     for batch in trainer.seen[: 4 if policy else 1]:
@@ -313,11 +313,8 @@ def test_metrics_are_those_of_their_definitions(policy, era_k, negative_weight):
         tensors = entropy, log_p, scaled, scale * of_loss, advantages != 0, mask, scale
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
     low, high = trainer.era.low, trainer.era.high
-    if era_k == 1:
-        each = [eq_llm.metrics(*part, low, high) for part in parts[:2]]
-        wanted = {key: sum(one[key] for one in each) / 2 for key in each[0]}
-    else:
-        wanted = eq_llm.metrics(*map(torch.cat, zip(*parts)), low, high)
+    of_update = parts[:2] if era_k == 1 else parts
+    wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), low, high)
     logged = trainer.state.log_history[0]
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
 
@@ -331,7 +328,7 @@ def test_a_lost_bound_is_counted_and_said_once(policy):
         trainer, _ = train(Era, model(), **settings)
     assert [one["era/updates_below_low"] for one in trainer.state.log_history[:22]] == list(range(1, 23))
     lines = [str(one.message) for one in said if "ERA: " in str(one.message)]
-    assert len(lines) == 1 and "below low=9 for 20 updates" in lines[0]
+    assert len(lines) == 1 and "below era_low=9 for 20 updates" in lines[0]
 
 
 SCHEDULE = {"era_low_end": 2.95, "era_high_end": 2.95, "era_schedule_steps": 3}
