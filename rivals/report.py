@@ -356,7 +356,7 @@ REFERENCE = "baseline, scaled"
 
 
 def name_of(arm: str) -> str:
-    return arm.replace("_", " ").replace("era", "ERA")
+    return arm.replace("logit_norm", "LogitNorm").replace("_", " ").replace("era", "ERA")
 
 
 def vision_runs(numbers: pd.DataFrame) -> tuple[dict[str, str], dict[str, pd.DataFrame]]:
