@@ -18,6 +18,7 @@ import torch.distributed as dist
 from datasets import Dataset
 from tiny_grpo import ERA, Era, Plain
 
+from era.language_config import EraConfig
 from era.trl_dynamic_sampling import DynamicSamplingMixin
 
 
@@ -111,8 +112,7 @@ def problems(trainer, start, seen, asked):
     return found if error < 2e-6 else [*found, f"the parameters differ by {error}"]
 
 
-class OFF:
-    enable, top_k, scale_advantages = False, None, False
+OFF = EraConfig(enable=False)
 
 
 def main(folder):
