@@ -68,7 +68,9 @@ class UniformMixing(nn.Module):
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         """logits: (..., D), floating. Returns the log-probabilities of the mixture, of the same shape and dtype."""
         probabilities, most = logits.softmax(-1), math.log(logits.shape[-1])
-        entropies = torch.special.entr(probabilities).sum(-1, keepdim=True)
+        # At 0, to which a probability may underflow, entr has an infinite gradient.
+        positive = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny)
+        entropies = torch.special.entr(positive).sum(-1, keepdim=True)
         is_below = entropies < self.floor
         # Where nothing is mixed the share is not used, but its gradient has to be finite.
         share = (most - self.floor) / (most - torch.where(is_below, entropies, 0))
