@@ -256,8 +256,6 @@ class EraMixin:
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_sums = None  # this process's, of the decisions since the last step
-        self._era_decided = -1, math.nan  # the step of the last decisions, their mean H_resp
-        self._era_below_low = BelowLow("era_")
         self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era)
@@ -561,7 +559,8 @@ class _EachStep(_AtStart):
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
-        self.trainer._era_below_low = BelowLow("era_")
+        self.trainer._era_sums, self.below_low = None, BelowLow("era_")
+        self.decided = -1, math.nan  # the step of the last decisions, their mean H_resp
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if not self.trainer._era_acted:
@@ -579,16 +578,15 @@ class _EachStep(_AtStart):
             step = state.global_step - 1  # it is already that of the next update
             decided = update_metrics(trainer.accelerator.reduce(trainer._era_sums, "sum"))
             trainer._era_sums = None
-            trainer._era_decided = step, decided["era/response_entropy"]
+            self.decided = step, decided["era/response_entropy"]
             for name, value in {**decided, **trainer.era.at(step).scheduled}.items():
                 if not math.isnan(value):  # TRL averages over the updates of a logging step
                     logged[name].append(value)
-        step, entropy = trainer._era_decided
-        count = trainer._era_below_low
-        advice = count.advice(entropy, trainer.era.at(step))
+        step, entropy = self.decided
+        advice = self.below_low.advice(entropy, trainer.era.at(step))
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
-        logged["era/updates_below_low"].append(count.updates)
+        logged["era/updates_below_low"].append(self.below_low.updates)
 
 
 @dataclasses.dataclass

@@ -58,7 +58,7 @@ class LogitNormLoss(nn.CrossEntropyLoss):
 class UniformMixing(nn.Module):
     """Mixes a prediction of less entropy than `floor` (nats) with the uniform one, so that it has at least `floor`.
 
-    Entropy is concave, so the share (ln D - floor) / (ln D - H(p)) of p suffices (Akrour et al. 2019, section 4.1).
+    Entropy is concave, so the share (ln D - floor) / (ln D - H(p)) of p suffices (after Akrour et al. 2019).
     """
 
     def __init__(self, floor: float):
