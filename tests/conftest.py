@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import FASTTD3, TIMM, need_scripts
+from helpers import FASTTD3, NO_RECIPES, TIMM, need_scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -108,6 +108,14 @@ def unpatched(checkout: Path, version: str, tree: Path, *paths: str) -> Path:
 @pytest.fixture(scope="session")
 def patched_verl(tmp_path_factory) -> Path:
     return patched("verl", tmp_path_factory.mktemp("checkouts"))
+
+
+@pytest.fixture(scope="session")
+def verl_with_recipes(patched_verl) -> Path:
+    """The patched checkout, if it has recipe/dapo, with which the paper's runs train."""
+    if not (patched_verl / "recipe/dapo").exists():
+        pytest.skip(NO_RECIPES)
+    return patched_verl
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 TIMM = f"v{os.environ.get('TIMM', '1.0.20')}"  # the version that is tested: `make test-timm-1.0.28` sets it
 
 
+ONLY_IN_GIT = "{0}'s source package has no {1}, and git could not reach {0}'s repository"
+NO_RECIPES = ONLY_IN_GIT.format("verl", "recipe/dapo or other recipes")
+
+
 def need_scripts(timm: Path) -> None:
     if not (timm / "train.py").exists():
-        pytest.skip("timm's source package has no train.py or other scripts, and git could not reach timm's repository")
+        pytest.skip(ONLY_IN_GIT.format("timm", "train.py or other scripts"))
 
 
 FASTTD3 = os.environ.get("FASTTD3", "2d83b6a")  # the version that is tested: `make test-fasttd3-229ed59` sets it

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import token_model
 import torch
+from helpers import NO_RECIPES
 from llm_helpers import ELSEWHERE, keys_taken_for_era, refused
 from omegaconf import OmegaConf
 from test_forking_tokens import actor_config
@@ -77,7 +78,7 @@ def in_recipe(recipe, name, enable, fraction):
     """The hooks of a recipe's own actor."""
     from verl.utils.era_fsdp import ActorHooks
 
-    actor_class = getattr(pytest.importorskip(f"recipe.{recipe}.dp_actor"), name)  # not in verl's source package
+    actor_class = getattr(pytest.importorskip(f"recipe.{recipe}.dp_actor", reason=NO_RECIPES), name)
     actor = object.__new__(actor_class)
     actor.config = OmegaConf.create({"era": {"enable": enable}, **actor_config(fraction)})
     ActorHooks(actor)
@@ -148,10 +149,14 @@ def test_keys_of_era_elsewhere_are_refused(start, override):
         start(f"+{override}")
 
 
-def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl, patched_verl):
-    assert keys_taken_for_era(upstream_verl, ["verl"]) + keys_taken_for_era(patched_verl, ["recipe"]) == []
+def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl):
+    assert keys_taken_for_era(upstream_verl, ["verl"]) == []
     words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
     refuse_elsewhere({"trainer": dict.fromkeys(words)})
+
+
+def test_keys_of_upstreams_recipes_are_not_taken_for_eras(verl_with_recipes):
+    assert keys_taken_for_era(verl_with_recipes, ["recipe"]) == []
 
 
 ACCEPTED = [

@@ -65,13 +65,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(request, patched_verl, inputs, folder, temporary, say):
+def runs(request, verl_with_recipes, inputs, folder, temporary, say):
     """runs(name): the outcome of the run, once it is there. The first call starts all that the tests will ask for."""
     say(ROW.format("script", "steps", "seconds", "loss", "grad", "H_resp"))
     wanted = {name for item in request.session.items for mark in item.iter_markers("smoke") for name in mark.args}
 
     def run(script, name, *added, **settings):
-        return recipe_scripts.run_script(patched_verl, script, inputs, folder / name, *added, **settings)
+        return recipe_scripts.run_script(verl_with_recipes, script, inputs, folder / name, *added, **settings)
 
     def train_stages():
         killed = run(STAGE1, "stage1", steps=LAST, kill_after=recipe_scripts.KILL_AFTER)
@@ -231,9 +231,9 @@ def test_stage_2_starts_from_stage_1s_step_weights_and_optimizer(runs, folder, s
 
 
 @pytest.mark.slow
-def test_stage_2_without_its_checkpoint_refuses_by_name(patched_verl, inputs, tmp_path, temporary):
+def test_stage_2_without_its_checkpoint_refuses_by_name(verl_with_recipes, inputs, tmp_path, temporary):
     missing = tmp_path / "global_step_600"
-    outcome = recipe_scripts.run_script(patched_verl, STAGE2, inputs, tmp_path / "stage2", stage1=missing)
+    outcome = recipe_scripts.run_script(verl_with_recipes, STAGE2, inputs, tmp_path / "stage2", stage1=missing)
     assert outcome.exit_code == 1 and outcome.steps == []
     assert f"no {missing}. Run stage 1" in outcome.log and "Traceback" not in outcome.log
     assert os.listdir(tmp_path / "stage2") == [recipe_scripts.LOG_FILE]
