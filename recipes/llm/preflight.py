@@ -34,12 +34,38 @@ FINISHED = 3  # the exit code
 
 QWEN_MATH_POSITIONS = 32768  # as verl's recipe/dapo/test_dapo_7b_math.sh asks; Qwen2.5-Math itself has 4,096
 
-# What every run uses, and overrides that change nothing in what is trained.
-PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")
+PACKAGES = ("verl", "torch", "vllm", "ray", "transformers", "flash-attn", "tensordict", "numpy")  # that every run uses
+# Overrides that change nothing in what is trained, as read in verl v0.4.1.
 HARMLESS = (
     *("data.seed", "trainer.project_name", "trainer.experiment_name", "trainer.logger"),
     *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train", "trainer.default_local_dir"),
     *("trainer.max_actor_ckpt_to_keep", "trainer.rollout_data_dir", "trainer.validation_data_dir"),
+    *("trainer.log_val_generations", "trainer.resume_mode", "trainer.ray_wait_register_center_timeout"),
+    *("ray_init.num_cpus", "data.filter_overlong_prompts_workers", "data.dataloader_num_workers", "data.use_shm"),
+    *(
+        f"actor_rollout_ref.{name}"
+        for name in (
+            # vllm_rollout_spmd.py: how much vLLM generates at a time, and on how many GPUs a copy of the model is.
+            *("rollout.gpu_memory_utilization", "rollout.max_num_batched_tokens", "rollout.max_num_seqs"),
+            *("rollout.tensor_model_parallel_size", "rollout.enable_chunked_prefill", "rollout.enforce_eager"),
+            *("rollout.free_cache_engine", "rollout.disable_log_stats", "rollout.engine_kwargs.vllm.swap_space"),
+            # fsdp_workers.py: where weights, moments and activations are while they are not needed.
+            *(
+                "actor.fsdp_config.param_offload",
+                "actor.fsdp_config.optimizer_offload",
+                "ref.fsdp_config.param_offload",
+            ),
+            *("actor.fsdp_config.forward_prefetch", "ref.fsdp_config.forward_prefetch", "model.use_shm"),
+            *("model.enable_gradient_checkpointing", "model.enable_activation_offload"),
+            # dp_actor.py, compute_log_prob: the log-prob and entropy of a token is the same in any micro-batch. Not so
+            # the loss, an average over the tokens of each micro-batch: ppo_max_token_len_per_gpu, use_dynamic_bsz,
+            # ulysses_sequence_parallel_size and balance_batch, which say what is in one, are not here.
+            *("rollout.log_prob_max_token_len_per_gpu", "ref.log_prob_max_token_len_per_gpu"),
+            *("rollout.log_prob_micro_batch_size_per_gpu", "ref.log_prob_micro_batch_size_per_gpu"),
+            *("rollout.log_prob_use_dynamic_bsz", "ref.log_prob_use_dynamic_bsz"),
+            *("actor.entropy_from_logits_with_chunking", "actor.ppo_micro_batch_size_per_gpu"),  # the latter is unused
+        )
+    ),
 )
 
 

@@ -479,7 +479,13 @@ def test_steps_that_verl_would_not_train_are_refused(check, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "users, as_paper", [((), True), (("trainer.save_freq=5", "+data.seed=7"), True), (("+data.seed=7", "+x=1"), False)]
+    "users, as_paper",
+    [
+        ((), True),
+        (("trainer.save_freq=5", "+data.seed=7", "actor_rollout_ref.rollout.gpu_memory_utilization=0.7"), True),
+        # v0.4.1 averages the loss over the tokens of a micro-batch.
+        (("+data.seed=7", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20480"), False),
+    ],
 )
 def test_run_json_of_a_start(check, tmp_path, users, as_paper):
     assert check(*users, script="grpo_qwen2.5_math_7b", options=("--record", "grpo", "--added", str(len(users)))) == ""
@@ -488,6 +494,15 @@ def test_run_json_of_a_start(check, tmp_path, users, as_paper):
     expected |= {"entry": "grpo", "added": list(users), "as_paper": as_paper, "modified": False, "finished": False}
     assert expected.items() <= record.items() and len(record["command"]) == 10 + len(users)
     assert record["seed"] == (7 if users else None) and len(record["commit"]) == 40
+
+
+def test_harmless_overrides_are_settings_of_verl(preflight, compose, overrides_of):
+    """A misspelt one would take runs out of the report."""
+    from omegaconf import OmegaConf
+
+    config, unknown = compose(overrides_of("grpo_qwen2.5_math_7b")), object()
+    added = [key for key in preflight.HARMLESS if OmegaConf.select(config, key, default=unknown) is unknown]
+    assert added == ["data.seed", "data.dataloader_num_workers"], "verl reads these by get"
 
 
 def test_a_python_without_verl_is_named(patched_verl, tmp_path):
