@@ -80,7 +80,7 @@ class FastTD3(ControlScript):
 
     def is_finished(self, run: Run) -> bool:
         """Whether the final model, which train.py writes last, and the whole curve are there."""
-        models = run.folder.glob("models/*_final.pt")
+        models = filter(Path.is_file, run.folder.glob("models/*_final.pt"))
         return any(map(zipfile.is_zipfile, models)) and not self.why_not_whole(run)
 
     def why_not_whole(self, run: Run) -> str:

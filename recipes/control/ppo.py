@@ -78,4 +78,4 @@ class PPO(ControlScript):
         One that was cut short is none, and is set aside with the rest of the run.
         """
         file = run.folder / "checkpoint.pt"
-        return file if zipfile.is_zipfile(file) else None
+        return file if file.is_file() and zipfile.is_zipfile(file) else None

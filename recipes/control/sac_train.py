@@ -168,7 +168,7 @@ class Recorder:
         self.arguments, self.model, self.file = arguments, model, folder / CURVES
         self.env = environments.make(arguments.task, arguments.action_repeat, not arguments.no_termination)
         self.env.reset(seed=arguments.seed + 2**31)  # not the training's seed
-        self.began = time.time()
+        self.began = time.monotonic()
         self.updates = self.imitations = 0
         with self.file.open("w", newline="") as stream:
             csv.writer(stream).writerow((*COLUMNS, *(OBAC_COLUMNS if self.arguments.obac else ())))
@@ -189,7 +189,7 @@ class Recorder:
         variables = model.policy.actor_state.params["params"]
         alpha = model.ent_coef_state.apply_fn({"params": model.ent_coef_state.params})
         numbers = (
-            *(value, time.time() - self.began, time.process_time()),
+            *(value, time.monotonic() - self.began, time.process_time()),
             *(entropies["mean"], entropies["min"], sampled["mean"], self.arguments.target_entropy),
             *(entropies["log_std"], float(alpha), float(variables.get("delta", 0))),
             *(self.offline_numbers() if self.arguments.obac else ()),

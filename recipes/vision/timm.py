@@ -141,11 +141,11 @@ class Timm(TrainingScript):
         timm removes last.pth.tar before it renames tmp.pth.tar to it: after a kill in between, another is newest.
         """
         last = run.folder / CHECKPOINT
-        if zipfile.is_zipfile(last):
+        if last.is_file() and zipfile.is_zipfile(last):
             return last
         # recovery-* is from the middle of an epoch: resuming there, timm would leave out the rest of that epoch.
         names = [path for path in run.folder.glob("*.pth.tar") if not re.search("best|recovery", path.name)]
-        whole = [path for path in names if zipfile.is_zipfile(path)]
+        whole = [path for path in names if path.is_file() and zipfile.is_zipfile(path)]
         return max(whole, key=lambda path: path.stat().st_mtime, default=None)
 
     def epochs(self, run: Run) -> int:

@@ -69,7 +69,13 @@ class TrainingRun:
             return
         self.folder = args.csv_path.resolve().parent
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.record = run_json.begin("ppo", args.env, args.seed, args.max_train_steps, PACKAGES)
+        for file in (args.csv_path, self.folder / CHECKPOINT):
+            if file.exists() and not file.is_file():  # opening a FIFO would wait
+                sys.exit(f"error: {file} is not a file. Move it away.")
+        self.record = run_json.begin(
+            *("ppo", args.env, args.seed, args.max_train_steps, PACKAGES),
+            evaluate_freq=int(args.evaluate_freq),
+        )
         before = run_json.read(self.folder)
         if before and before.get("command") != self.record["command"]:
             sys.exit(
@@ -85,7 +91,7 @@ class TrainingRun:
             print(f"{self.folder} holds this run, finished")
             sys.exit()
         self.cpu_before = 0.0
-        self.began = self.saved = time.time()
+        self.began = self.saved = time.monotonic()
 
     def cpu_seconds(self) -> float:
         return round(self.cpu_before + time.process_time(), 1)
@@ -111,7 +117,7 @@ class TrainingRun:
                     f"over, move {CHECKPOINT} away."
                 )
             run_json.start(self.folder, self.record)
-        if time.time() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
+        if time.monotonic() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self.save(total_steps)
         return total_steps
 
@@ -144,7 +150,7 @@ class TrainingRun:
             entropy, log_std = policy.entropy().mean(1), policy.stddev.log()
         clipped = np.abs(self.buffer.a[:count]) >= self.args.max_action
         numbers = (
-            *(evaluate_reward, time.time() - self.began, self.cpu_seconds()),
+            *(evaluate_reward, time.monotonic() - self.began, self.cpu_seconds()),
             *(entropy.mean(), entropy.min()),
             *(log_std.mean(), log_std.std(unbiased=False), log_std.min(), clipped.mean()),
         )
@@ -161,7 +167,7 @@ class TrainingRun:
     def save(self, total_steps: int) -> None:
         checkpoint = {
             "total_steps": total_steps,
-            "seconds": time.time() - self.began,
+            "seconds": time.monotonic() - self.began,
             "cpu_seconds": self.cpu_seconds(),
             "started": self.record["started"],
             "agent": {name: getattr(self.agent, name).state_dict() for name in AGENT},
@@ -177,7 +183,7 @@ class TrainingRun:
         new = self.folder / f"{CHECKPOINT}.new"
         torch.save(checkpoint, new)
         os.replace(new, self.folder / CHECKPOINT)
-        self.saved = time.time()
+        self.saved = time.monotonic()
 
     def resume(self) -> int:
         with torch.serialization.safe_globals(old_classes()):
@@ -193,7 +199,7 @@ class TrainingRun:
             self.variables[name].unwrapped.np_random.bit_generator.state = state
         torch.set_rng_state(checkpoint["torch"])
         self.cpu_before = checkpoint["cpu_seconds"]
-        self.began = time.time() - checkpoint["seconds"]
+        self.began = time.monotonic() - checkpoint["seconds"]
         self.record["started"] = checkpoint["started"]
         return checkpoint["total_steps"]
 

@@ -26,7 +26,7 @@ class RunLog:
 
     def __init__(self, args: Any, run_name: str, global_step: int, rank: int = 0):
         self.path = args.csv_path or os.path.join("logs", f"{run_name}.csv")
-        self.num_envs, self.writes, self.began = args.num_envs, rank == 0, time.time()
+        self.num_envs, self.writes, self.began = args.num_envs, rank == 0, time.monotonic()
         if not self.writes:
             return
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
@@ -52,7 +52,7 @@ class RunLog:
         row = {
             "global_step": global_step,
             "frame": global_step * self.num_envs,
-            "seconds": f"{time.time() - self.began:.1f}",
+            "seconds": f"{time.monotonic() - self.began:.1f}",
             "speed": f"{speed:.4g}",
         }
         row.update({name: f"{float(value):.6g}" for name, value in logs.items() if name in COLUMNS})
