@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import LARGEST_NUMBER, SET_ASIDE, complete_lines, text_of, why_not_whole
+from recipes.run_json import LARGEST_NUMBER, SET_ASIDE, complete_lines, first_lacking, text_of, why_not_whole
 from recipes.run_json import read as read_record
 
 APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
@@ -263,12 +263,9 @@ def one_line(text: object) -> str:
 # ------------------------------------------------------------------------------------------------------------ the files
 
 
-def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]], first: int, last: int) -> None:
+def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]) -> None:
     """Makes curves of the values that were written: by metric and step, as text or numbers. A curve is left out if one
-    of its values is not a finite number, because the run diverged, or if it lacks a step.
-
-    Args:
-        first, last: steps of the file, whatever the metric."""
+    of its values is not a finite number, because the run diverged, or if it lacks a step; none may have no value."""
     for metric, values in written.items():
         if not values:
             continue
@@ -277,20 +274,19 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
         except ValueError:  # a text; pandas takes ten times as long
             numbers = pd.to_numeric(pd.Series([*values.values()], dtype=object), errors="coerce").to_numpy(float)
         steps = np.fromiter(values, dtype=np.int64, count=len(values))
-        between = np.diff(steps)
-        if (between < 0).any():
+        if (np.diff(steps) < 0).any():
             order = np.argsort(steps)
             steps, numbers = steps[order], numbers[order]
-            between = np.diff(steps)
-        usual = np.median(between) if len(between) else 0
-        gaps = np.diff(steps, prepend=first, append=last) > 1.5 * usual
         bad = steps[~(np.abs(numbers) <= LARGEST_NUMBER)]
+        lacking = first_lacking(result.info, min(result.total, result.steps), values, metric)
         if len(bad):
             result.without[metric] = f"{values[bad[0]]} in step {bad[0]} is not a finite number"
-        elif gaps.any():
-            result.without[metric] = f"the next value after step {[first, *steps][np.argmax(gaps)]} is missing"
+        elif lacking is not None:
+            result.without[metric] = f"step {lacking} has no value"
         else:
             result.curves[metric] = pd.Series(numbers, index=steps)
+    if result.curves or result.without:
+        result.without |= {metric: "no step has a value" for metric, values in written.items() if not values}
 
 
 def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:
@@ -308,17 +304,17 @@ def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int
         cells = [cell for row in rows if len(row) == len(names) and row[0].isdecimal() for cell in row]
     steps = [int(cell) + first for cell in cells[:: len(names)]]
     result.steps = max(steps)
-    written = {}
+    written = {metric: {} for metric in metrics}
     for metric in metrics & set(names):
         column = cells[names.index(metric) :: len(names)]
         written[metric] = {step: cell for step, cell in zip(steps, column) if cell}
-    take(result, written, min(steps), result.steps)
+    take(result, written)
 
 
 def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Read verl's metrics, in which a line is {"step": 3, "data": {"actor/entropy": 0.31}}; NaN is null."""
     times = "timing_s/old_log_prob"
-    written: dict[str, dict[int, float | None]] = {}
+    written: dict[str, dict[int, float | None]] = {metric.partition(",")[0]: {} for metric in wanted.metrics}
     steps = set()
     for line in complete_lines(text).splitlines():
         try:
@@ -327,11 +323,10 @@ def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
             continue  # cut by a kill, before the training was resumed
         steps.add(row["step"])
         for metric, value in row["data"].items():
-            if metric in wanted.metrics or metric == times:
-                value = value if type(value) in (int, float) else None
-                written.setdefault(metric, {})[row["step"]] = value
+            if metric in written:
+                written[metric][row["step"]] = value if type(value) in (int, float) else None
     result.steps = max(steps)
-    take(result, written, min(steps), result.steps)
+    take(result, written)
     if times in result.curves and 1 in result.curves[times].index:
         result.values[f"{times}, first step"] = float(result.curves[times][1])
     before = paper.runs[wanted.entry.run].after
@@ -374,14 +369,15 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 
 def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Read timm's table of epochs. Runs in the folder time/ are compared by their speed, which log.txt has."""
-    accuracies = {f"eval_{metric}": metric for metric in wanted.metrics}
+    is_timed = result.name.startswith("time/")
+    accuracies = {} if is_timed else {f"eval_{metric}": metric for metric in wanted.metrics}
     read_csv(result, text, "epoch", accuracies.keys(), first=1)
     for column in accuracies.keys() & result.curves.keys():
         metric = accuracies[column]
         percent = result.values[metric] = float(result.curves[column].iloc[-1])
         if result.name.startswith("imagenet"):
             result.intervals[metric] = Z95 * np.sqrt(percent * (100 - percent) / IMAGENET_IMAGES)
-    if result.name.startswith("time/"):
+    if is_timed:
         # "Train: 1 [195/195 (100%)] ... Time: 0.350s,  731.43/s  (0.314s,  815.29/s)": the last line has the mean.
         # In the first epoch cuDNN chooses its kernels.
         log = text_of(result.folder / "log.txt")
@@ -398,7 +394,7 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 def train_csv(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Read the table of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
     is_timed = result.name.startswith("time/")
-    read_csv(result, text, "global_step", {*wanted.metrics, "seconds"} if is_timed else wanted.metrics)
+    read_csv(result, text, "global_step", {"seconds"} if is_timed else wanted.metrics)
     seconds = result.curves.get("seconds")
     if is_timed and seconds is not None and len(seconds) > 1:
         steps = seconds.index[-1] - seconds.index[0]

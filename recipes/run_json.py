@@ -17,6 +17,8 @@ run.json calls the three functions itself, in the Python that trains. The fields
                               unknown
     total_steps, finished, started, ended, cpu_seconds   finished stays false for verl, whose
                               metrics.jsonl says how far a run is
+    evaluate_freq, episode_length   say with the command which rows train.csv has: PPO's, and TD-MPC2's,
+                              null where episodes may end early
     versions, hardware, threads   of Python and packages; of the machine; variables that are set
                               and that choose kernels and numbers of threads
 
@@ -33,12 +35,12 @@ import os
 import platform
 import re
 import stat
-import statistics
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +136,12 @@ CURVES = {
     **{"curves.csv": "global_step", "epochs.csv": "epoch", "steps.csv": "step"},  # demo
 }
 VERL, EVALUATION = "metrics.jsonl", "summary.json"  # of verl, and of recipes/llm/evaluate.py
-# By host, the flag that says after how many steps the next row comes, and its default. All others: after each step.
-EVERY = {
-    "ppo": ("--evaluate_freq", 5000),
-    "sac": ("--eval_every", 5000),
-    "tdmpc2": ("eval_freq", 50_000),
-    "fasttd3": ("", 100),
-}
 RANGES = {"eval_top1": 100, "eval_top5": 100, "clipped": 1, "imitation_share": 1}  # from 0, by column
 LARGEST_NUMBER = 3.5e38  # all trainings compute in fp32 or less
 LARGEST_FILE = 2**28  # bytes; the longest of the paper's runs writes some 2**23
-LONGEST_EPISODE = 1000  # steps; PPO ends with the episode in which it reaches its last step
+LONGEST_EPISODE = (
+    1000  # steps; PPO ends with the episode in which it reaches its last step, TD-MPC2 evaluates after one
+)
 
 
 class _Fault(ValueError):
@@ -188,7 +185,7 @@ def _check(folder: Path, steps: int | None) -> None:
         raise _Fault(f"{FILE} does not say how many steps were asked for: total_steps is {_short(total)}")
     for name in files:
         if name == VERL:
-            _check_verl(folder / name, total)
+            _check_verl(folder / name, total, record)
         elif name in CURVES:
             _check_curves(folder / name, total, record)
     if steps is None and record.get("finished") is not True and VERL not in files:
@@ -196,11 +193,13 @@ def _check(folder: Path, steps: int | None) -> None:
 
 
 def _check_curves(file: Path, total: int, record: dict[str, Any]) -> None:
-    text, name, host = text_of(file).replace("\r\n", "\n"), file.name, str(record.get("host"))
+    text, name = text_of(file).replace("\r\n", "\n"), file.name
     if not text.isascii():
         raise _Fault(f"{name} has {_short(next(c for c in text if not c.isascii()))}, a character that no run writes")
     first, _, body = text.partition("\n")
     header = next(csv.reader([first]), [])
+    if CURVES[name] == "global_step" and not isinstance(record.get("host"), str):
+        raise _Fault(f"{FILE} does not say what was trained: host is {_short(record.get('host'))}")
     if header[:1] != [CURVES[name]]:
         raise _Fault(f"{name} does not begin with the column {CURVES[name]}")
     if not text.endswith("\n"):
@@ -214,16 +213,8 @@ def _check_curves(file: Path, total: int, record: dict[str, Any]) -> None:
         outside = [value for value in values if value < 0 or value > RANGES[column]]
         if outside:
             raise _Fault(f"{name} has {outside[0]:g} for {column}, which is from 0 to {RANGES[column]}")
-    steps = sorted({int(float(step)) + (name == "summary.csv") for step in cells[::width]})
-    usual = 1
-    if CURVES[name] == "global_step":
-        between = [after - before for before, after in zip(steps, steps[1:])][:-1]  # SAC's last row comes early
-        usual = min(statistics.multimode(between)) if between else _every(host, record.get("command"))
-    # TD-MPC2 evaluates between two episodes. FastTD3's first row comes after random steps, its last step has none.
-    slack = 2 * LONGEST_EPISODE if host == "tdmpc2" else 0
-    points = steps if host == "fasttd3" else [0, *steps]
-    expected = total if host == "sac" else total - usual - slack + (host != "fasttd3")
-    _check_steps(name, points, usual + slack, expected, total)
+    steps = {int(float(step)) + (name == "summary.csv") for step in cells[::width]}
+    _check_steps(name, steps, record, total)
 
 
 @functools.cache
@@ -253,15 +244,8 @@ def _checked_cells(name: str, header: list[str], body: str) -> list[str]:
     return cells
 
 
-def _every(host: str, command: Any) -> int:
-    flag, every = EVERY.get(host, ("", 1))
-    words = " ".join(map(str, command or [])).replace("=", " ").split()
-    values = [value for name, value in zip(words, words[1:]) if name == flag and value.isdecimal()]
-    return int(values[-1]) if values else every
-
-
-def _check_verl(file: Path, total: int) -> None:
-    """Check verl's metrics, whose logger leaves a line that a kill has cut. Stage 2 begins behind stage 1's steps."""
+def _check_verl(file: Path, total: int, record: dict[str, Any]) -> None:
+    """Check verl's metrics, whose logger leaves a line that a kill has cut, and has one of a validation before."""
     steps = set()
     for line in text_of(file).splitlines():
         try:
@@ -273,23 +257,81 @@ def _check_verl(file: Path, total: int) -> None:
         for metric, value in row["data"].items():
             if isinstance(value, (int, float)) and LARGEST_NUMBER < abs(value) < math.inf:
                 raise _Fault(f"{file.name} has {value:.3g} for {_short(metric)} in step {row['step']}")
-        steps.add(row["step"])
-    _check_steps(file.name, sorted(step for step in steps if step > 0), 1, total, total)
+        if any(not metric.startswith("val-") for metric in row["data"]):
+            steps.add(row["step"])
+    _check_steps(file.name, steps, record, total)
 
 
-def _check_steps(name: str, steps: list[int], usual: int, expected: int, total: int) -> None:
-    """Raise _Fault if rows are missing between the steps, or at their end.
-
-    usual: the most steps from one row to the next. expected: the least that the last row may have.
-    """
-    last = steps[-1] if steps else 0
+def _check_steps(name: str, steps: set[int], record: dict[str, Any], total: int) -> None:
+    last = max(steps, default=0)
     if last > total + LONGEST_EPISODE:
         raise _Fault(f"{name} has step {_short(last)}, and {total} were asked for")
-    for before, after in zip(steps, steps[1:]):
-        if after - before > usual:
-            raise _Fault(f"{name} has no row between the steps {before} and {after}")
-    if last < expected:
-        raise _Fault(f"{name} has {last} of {total} steps")
+    lacking = first_lacking(record, total, steps)
+    if lacking is not None:
+        part = f"{last} of {total} steps" if lacking > last else f"no row of step {lacking}"
+        raise _Fault(f"{name} has {part}")
+    expected, later = _rows(record, total)
+    if not later and (others := {step for step in steps if step < total}.difference(expected)):
+        raise _Fault(f"{name} has a row of step {min(others)}, at which a run with these settings has none")
+
+
+def first_lacking(record: dict[str, Any], total: int, steps: Collection[int], column: str = "") -> int | None:
+    """The first step at which a whole run has a row, or a value in the column, and these steps lack it; None if none.
+
+    Args:
+        record: run.json, which says the run's settings.
+        total: the steps that were asked for.
+        steps: of the rows that are there, or of those with a value in the column. Quick to look into: a set.
+    """
+    expected, later = _rows(record, total, column)
+    for step in expected:
+        if step not in steps and not any(at in steps for at in range(step + 1, step + later + 1)):
+            return step
+    return None
+
+
+def _rows(record: dict[str, Any], total: int, column: str = "") -> tuple[Iterable[int], int]:
+    """The steps at which a whole run with these settings has a row, in order, and how many steps later each may come.
+
+    It is what the host's script does. Its settings are run.json's where the script writes them there, else the flags
+    of its command, else its defaults.
+    """
+    host = record.get("host")
+    if host == "ppo":  # PPO_continuous_main.py
+        every = _setting(record, "evaluate_freq", 5000)
+        return range(every, total + 1, every), 0
+    if host == "sac":  # sac_train.py
+        every = _setting(record, "eval_every", 5000)
+        return chain(range(every, total, every), [total]), 0
+    if host == "tdmpc2":  # online_trainer.py: when the episode has ended
+        evaluations = range(0, total + 1, _setting(record, "eval_freq", 50_000))
+        if length := record.get("episode_length"):
+            ends = (math.ceil(step / length) * length for step in evaluations)
+            return (step for step in ends if step <= total), 0
+        return (step for step in evaluations if step <= total - LONGEST_EPISODE), LONGEST_EPISODE
+    if host == "fasttd3":  # train.py: once it trains and measures its speed
+        first = _setting(record, "learning_starts", 10) + max(1, _setting(record, "measure_burnin", 3))
+        rows = range(math.ceil(first / 100) * 100, total, 100)
+        if not column.startswith("eval_"):
+            return rows, 0
+        every = _setting(record, "eval_interval", 5000)
+        return (step for step in rows if every and step % every == 0), 0
+    # verl's stage 2 begins behind the steps of stage 1.
+    command = "\n".join(map(str, record.get("command") or [])) if host == "verl" else ""
+    before = re.findall(r"resume_from_path=.*global_step_([0-9]+)", command)
+    return range(1 + int(before[-1]) if before else 1, total + 1), 0
+
+
+def _setting(record: dict[str, Any], name: str, default: int) -> int:
+    command = record.get("command")
+    if not isinstance(command, list):
+        raise _Fault(f"{FILE} does not say with which settings it was trained: command is {_short(command)}")
+    words = " ".join(map(str, command)).replace("=", " ").split()
+    values = [value for flag, value in zip(words, words[1:]) if flag.lstrip("-").replace("-", "_") == name]
+    value = int(float(record.get(name) or [default, *values][-1]))
+    if value < 0:
+        raise _Fault(f"{FILE} has {value} for {name}")
+    return value
 
 
 def _check_evaluation(summary: dict[str, Any]) -> None:

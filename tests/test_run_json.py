@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -107,41 +108,79 @@ def summary(**changes):
     return json.dumps({"benchmarks": {"aime24": one | changes}})
 
 
-# Each writer's host, total_steps, file and text: of a whole run, and of one that lacks something.
+def record(host, total, *command, **fields):
+    return {"host": host, "total_steps": total, "command": ["train.py", *command], "finished": host != "verl", **fields}
+
+
+# Each writer's run.json, its file, and the steps of the rows that a whole run has.
 RETURNS, TIMM = "global_step,eval_avg_return,clipped", "epoch,train_loss,eval_top1"
+FREQUENCY = ("--evaluate_freq", "5000", "--evaluate_freq=500")  # of which the latter counts
+CURVES = {
+    "PPO": (record("ppo", 12_000), "train.csv", [5000, 10_000]),
+    "PPO, more often": (record("ppo", 3000, *FREQUENCY), "train.csv", range(500, 3001, 500)),
+    "PPO to the end of an episode": (record("ppo", 2600, *FREQUENCY), "train.csv", range(500, 3001, 500)),
+    "PPO, a flag's beginning": (
+        record("ppo", 3000, "--eva", "5e2", evaluate_freq=500),
+        "train.csv",
+        range(500, 3001, 500),
+    ),
+    "SAC": (record("sac", 12_000), "train.csv", [5000, 10_000, 12_000]),
+    "SAC, more often": (record("sac", 7, "--eval_every=5"), "train.csv", [5, 7]),
+    "FastTD3": (record("fasttd3", 1000), "train.csv", range(100, 1000, 100)),
+    "FastTD3, later": (record("fasttd3", 1000, "--learning-starts", "250"), "train.csv", range(300, 1000, 100)),
+    "TD-MPC2": (record("tdmpc2", 100_000, episode_length=500), "train.csv", [0, 50_000, 100_000]),
+    "TD-MPC2, other episodes": (
+        *(record("tdmpc2", 3000, "eval_freq=1000", episode_length=300), "train.csv"),
+        [0, 1200, 2100, 3000],
+    ),
+    "TD-MPC2, episodes that end early": (record("tdmpc2", 100_000), "train.csv", [0, 50_400]),
+    "timm": (record("timm", 5), "summary.csv", range(5)),
+    "vision's demo": (record("timm", 5), "epochs.csv", range(1, 6)),
+    "TRL's demo": (record("trl", 3), "steps.csv", [1, 2, 3]),
+    "verl": (record("verl", 3), "metrics.jsonl", [1, 2, 3]),
+    "verl, stage 2": (
+        *(record("verl", 9, "trainer.resume_from_path='/1e3/global_step_6'"), "metrics.jsonl"),
+        [7, 8, 9],
+    ),
+}
+
+
+@pytest.mark.parametrize("known, file, steps", CURVES.values(), ids=CURVES)
+def test_a_run_is_whole_with_all_of_its_rows_and_not_without_one(tmp_path, known, file, steps):
+    head = "" if file == "metrics.jsonl" else f"{run_json.CURVES[file]},eval_avg_return\n"
+    row = verl_lines if file == "metrics.jsonl" else "{},1.5\n".format
+    run_json.write(tmp_path, known)
+    (tmp_path / file).write_text(head + "".join(map(row, steps)))
+    assert run_json.why_not_whole(tmp_path) == ""
+    for lost in (step for step in steps if step <= known["total_steps"]):
+        (tmp_path / file).write_text(head + "".join(row(step) for step in steps if step != lost))
+        assert re.match(
+            f"{file} has (no row of step|[0-9]+ of {known['total_steps']} steps)", run_json.why_not_whole(tmp_path)
+        )
+
+
 PPO = [(step, -3.5, 0.25) for step in range(500, 3001, 500)]
-FASTTD3 = [(step, 7.5 if step % 500 == 0 else "", "") for step in range(300, 1000, 100)]
 EPOCHS = [(epoch, 2.5, 10.0) for epoch in range(5)]
-CASES = {
-    "PPO": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:-1])),
-    "PPO to the end of an episode": ("ppo", 2600, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:-2])),
-    "PPO, a row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[:2], *PPO[3:])),
-    "PPO, all but one row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, PPO[-1])),
-    "PPO, the first row lost": ("ppo", 3000, "train.csv", table(RETURNS, *PPO), table(RETURNS, *PPO[1:])),
-    "SAC": ("sac", 3100, "train.csv", table(RETURNS, *PPO, (3100, 1, 0)), table(RETURNS, *PPO)),
-    "SAC, two rows": ("sac", 7, "train.csv", table(RETURNS, (5, 1, 0), (7, 1, 0)), table(RETURNS, (5, 1, 0))),
-    "FastTD3": ("fasttd3", 1000, "train.csv", table(RETURNS, *FASTTD3), table(RETURNS, *FASTTD3[:-1])),
+VALIDATION = '{"step": 0, "data": {"val-core/aime24/acc/mean@1": 0.25}}\n'
+OTHERS = {
     "FastTD3, resumed": (
-        *("fasttd3", 1000, "train.csv", table(RETURNS, *FASTTD3[:5], (700,), *FASTTD3[3:])),
-        table(RETURNS, *FASTTD3[:3], *FASTTD3[4:]),
+        *(
+            "fasttd3",
+            400,
+            "train.csv",
+            table(RETURNS, (100, 7.5, ""), (200, "", ""), (300,), (200, "", ""), (300, 1, 0)),
+        ),
+        table(RETURNS, (100, 7.5, ""), (200, "", ""), (300,)),
     ),
-    "TD-MPC2": (
-        *("tdmpc2", 99_000, "train.csv", table(RETURNS, (0, 1, 0), (50_400, 1, 0))),
-        table(RETURNS, (0, 1, 0)),
-    ),
-    "timm": ("timm", 5, "summary.csv", table(TIMM, *EPOCHS), table(TIMM, EPOCHS[-1])),
     "timm, resumed": (
         *("timm", 5, "summary.csv", table(TIMM, *EPOCHS[:3]) + table(TIMM, *EPOCHS[2:])),
         table(TIMM, *EPOCHS[:2]) + table(TIMM, *EPOCHS[3:]),
     ),
     "timm, diverged": ("timm", 1, "summary.csv", table(TIMM, (0, "nan", 1.0)), table(TIMM, (0, "nan", 101.0))),
-    "verl": ("verl", 3, "metrics.jsonl", verl_lines(0, 1, 2, 3), verl_lines(0, 1, 2)),
     "verl, resumed": (
-        *("verl", 4, "metrics.jsonl", verl_lines(1, 2, 3)[:-9] + "\n" + verl_lines(2, 3, 4)),
-        verl_lines(1, 2, 4),
+        *("verl", 4, "metrics.jsonl", VALIDATION + verl_lines(1, 2, 3)[:-9] + "\n" + verl_lines(2, 3, 4)),
+        VALIDATION + verl_lines(1, 2, 4),
     ),
-    "verl, stage 2": ("verl", 9, "metrics.jsonl", verl_lines(6, 7, 8, 9), verl_lines(6, 7, 8)),
-    "TRL's demo": ("trl", 3, "steps.csv", table("step,loss", (1, 1), (2, 1), (3, 1)), table("step,loss", (3, 1))),
     "an evaluation": (None, None, "summary.json", summary(), summary(samples=96)),
     "fewer samples than its protocol": (
         None,
@@ -156,18 +195,31 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("host, total, file, whole, part", CASES.values(), ids=CASES)
-def test_a_run_is_whole_with_all_of_its_rows(tmp_path, host, total, file, whole, part):
+@pytest.mark.parametrize(
+    "known, file, steps",
+    [
+        (record("verl", 9, "trainer.resume_from_path=/global_step_6"), "metrics.jsonl", range(1, 10)),  # from its start
+        (record("ppo", 3000, *FREQUENCY), "train.csv", range(250, 3001, 250)),
+    ],
+)
+def test_rows_that_the_settings_do_not_make_are_another_runs(tmp_path, known, file, steps):
+    run_json.write(tmp_path, known)
+    (tmp_path / file).write_text(verl_lines(*steps) if file == "metrics.jsonl" else table("global_step", *zip(steps)))
+    said = f"{file} has a row of step {steps[0]}, at which a run with these settings has none"
+    assert run_json.why_not_whole(tmp_path) == said
+
+
+@pytest.mark.parametrize("host, total, file, whole, part", OTHERS.values(), ids=OTHERS)
+def test_what_is_whole_beside_a_curve_written_once(tmp_path, host, total, file, whole, part):
     if host:
-        command = ["train.py", "--evaluate_freq", "5000", "--evaluate_freq=500"]  # of the latter PPO's rows are
-        run_json.write(tmp_path, {"host": host, "total_steps": total, "finished": host != "verl", "command": command})
+        run_json.write(tmp_path, record(host, total))
     (tmp_path / file).write_text(whole)
     assert run_json.why_not_whole(tmp_path) == ""
     (tmp_path / file).write_text(part)
     assert run_json.why_not_whole(tmp_path).startswith(f"{file} has ")
 
 
-WHOLE = table(RETURNS, *PPO)
+WHOLE, PPO_RECORD = table(RETURNS, *PPO), record("ppo", 3000, *FREQUENCY)
 DAMAGES = {
     "a block of NULs": ("train.csv", WHOLE[:40] + "\0" * 200 + "\n", "has NUL bytes"),
     "cut in a line": ("train.csv", WHOLE[:-3], "ends in the middle of a line"),
@@ -182,14 +234,21 @@ DAMAGES = {
     "deep JSON": ("run.json", "[" * 100_000, "is not JSON (RecursionError"),
     "a list": ("run.json", "[]", "is not a JSON object"),
     "steps as text": ("run.json", '{"total_steps": "all", "finished": true}', "does not say how many steps"),
-    "unfinished": ("run.json", '{"total_steps": 3000, "finished": false}', "does not say that it is finished"),
+    "no host": ("run.json", json.dumps(PPO_RECORD | {"host": None}), "does not say what was trained: host is None"),
+    "no command": (
+        "run.json",
+        json.dumps(PPO_RECORD | {"command": 5}),
+        "with which settings it was trained: command is 5",
+    ),
+    "a frequency below 0": ("run.json", json.dumps(PPO_RECORD | {"evaluate_freq": -500}), "has -500 for evaluate_freq"),
+    "unfinished": ("run.json", json.dumps(PPO_RECORD | {"finished": False}), "does not say that it is finished"),
     "a number of 5,000 digits": ("run.json", '{"total_steps": ' + "9" * 5000 + "}", "cannot be read (ValueError"),
 }
 
 
 @pytest.mark.parametrize("file, content, reason", DAMAGES.values(), ids=DAMAGES)
 def test_whatever_is_in_a_folder_is_one_reason(tmp_path, file, content, reason):
-    run_json.write(tmp_path, {"host": "ppo", "total_steps": 3000, "finished": True})
+    run_json.write(tmp_path, PPO_RECORD)
     (tmp_path / "train.csv").write_text(WHOLE)
     assert not run_json.why_not_whole(tmp_path)
     (tmp_path / file).unlink()

@@ -168,7 +168,7 @@ def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeyp
     (run.folder / "models").mkdir(parents=True)
     with zipfile.ZipFile(run.folder / "models/x_final.pt", "w"):
         pass
-    run_json.write(run.folder, {"host": "fasttd3", "total_steps": None, "finished": False})
+    run_json.write(run.folder, launch.record(run))
     (run.folder / "log.txt").write_text("Args(total_timesteps=400, seed=1)")
     rows = "global_step,seconds\n100,1\n200,2\n300,3\n"
     for curve, finished in ((rows, True), (rows[:-6], False), (rows.replace("200,2\n", ""), False)):

@@ -70,7 +70,8 @@ def verl_run(folder: Path, steps: range, **info) -> Path:
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("\n".join(verl_lines(folder, steps)) + "\n")
     (folder / f"global_step_{steps[-1]}/actor").mkdir(parents=True)
-    write_info(folder, host="verl", finished=False, total_steps=steps[-1], **info)
+    command = [f"trainer.resume_from_path='/stage1/global_step_{steps[0] - 1}'"] if steps[0] > 1 else []
+    write_info(folder, host="verl", finished=False, total_steps=steps[-1], command=command, **info)
     return folder
 
 
@@ -130,7 +131,7 @@ def fasttd3_run(folder: Path, total: int = 10_000, **info) -> Path:
         evaluated = f"{800 * step / total + 20 * rng.normal():.6g}" if step % 500 == 0 else ""
         rows.append([step, 128 * step, f"{7 + step * STEP_SECONDS:.4f}", evaluated])
     write_csv(folder / "train.csv", ("global_step", "frame", "seconds", "eval_avg_return"), rows)
-    write_info(folder, host="fasttd3", total_steps=total, **info)
+    write_info(folder, host="fasttd3", total_steps=total, command=["train.py", "--eval_interval", "500"], **info)
     return folder
 
 
@@ -143,7 +144,8 @@ def control_run(folder: Path, total: int = 10_000, rows: int = 20, finished: boo
         value = (4000 if era else 1500) * (1 - math.exp(-4 * share)) + 80 * rng.normal()
         written.append([step, *(f"{x:.6g}" for x in (value, step / 2000, step / 2100, entropy, 0.06, 0.0))])
     write_csv(folder / "train.csv", CONTROL_COLUMNS, written)
-    write_info(folder, host="ppo", total_steps=total, finished=finished, **info)
+    command = ["PPO_continuous_main.py", f"--evaluate_freq={total // rows}"]
+    write_info(folder, host="ppo", total_steps=total, finished=finished, command=command, **info)
     return folder
 
 
