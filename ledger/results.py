@@ -278,7 +278,7 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
             order = np.argsort(steps)
             steps, numbers = steps[order], numbers[order]
         bad = steps[~(np.abs(numbers) <= LARGEST_NUMBER)]
-        lacking = first_lacking(result.info, min(result.total, result.steps), values, metric)
+        lacking = first_lacking(result.info, result.total if result.finished else result.steps, values, metric)
         if len(bad):
             result.without[metric] = f"{values[bad[0]]} in step {bad[0]} is not a finite number"
         elif lacking is not None:
@@ -348,7 +348,7 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
         if benchmark["standard_error"] is not None:
             errors[name] = 100 * benchmark["standard_error"]
         metric = f"pass@k/{name}"
-        if benchmark["pass_at"] and metric in wanted.metrics:
+        if metric in wanted.metrics:
             shares = {int(k): 100 * share for k, share in benchmark["pass_at"].items()}
             curve = pd.Series(shares, dtype=float).sort_index()
             if list(curve.index) != [2**i for i in range(benchmark["samples_per_problem"].bit_length())]:

@@ -1,10 +1,13 @@
 """PPO-ERA in the paper's code: upstream's script, run in this process, on tiny settings."""
 
 import csv
+import functools
+import itertools
 import math
 import os
 import runpy
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -129,7 +132,8 @@ REWARD_NORM = ("--use_reward_norm", "True", "--use_reward_scaling", "")  # bool(
     ],
     ids=["head, LLM techniques", "eapo", "reward norm", "an earlier checkpoint"],
 )
-def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train, variant, end):
+def test_a_killed_run_goes_on_to_the_bit(patched_ppo, train, variant, end, monkeypatch):
+    monkeypatch.setattr(time, "time", functools.partial(next, itertools.count(2**30, -1)))  # a clock that is set back
     flags = (*variant, "--csv_path", "train.csv", "--fast")
     whole = train(patched_ppo, *flags, name="whole")
     with pytest.raises(Killed):
@@ -177,6 +181,12 @@ def test_what_a_run_cannot_go_on_from_is_named_and_is_no_code(patched_ppo, train
     assert not Path("ran").exists()
     Path("checkpoint.pt").unlink()
     assert len(rows(train(patched_ppo, *flags))) == 4
+
+
+@pytest.mark.parametrize("name", ["train.csv", "checkpoint.pt"])
+def test_what_is_not_a_file_is_not_opened(patched_ppo, train, name):
+    with pytest.raises(SystemExit, match=f"{name} is not a file. Move it away"):
+        train(patched_ppo, "--csv_path", "train.csv", change=lambda modules: os.mkfifo(name))
 
 
 def test_a_folder_holds_one_run(patched_ppo, train, capsys):

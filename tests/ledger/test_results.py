@@ -91,6 +91,8 @@ def test_pass_at_k(one, tmp_path):
     curve = one().curves["pass@k/aime24"]
     assert list(curve.index) == [1, 2, 4, 8, 16, 32, 64]
     assert curve[64] == pytest.approx(100 * summary["aime24"]["pass_at"]["64"])
+    synthetic.write_summary(folder, {"aime24": {**summary["aime24"], "pass_at": {}}})
+    assert one().without == {"pass@k/aime24": "k is not 1, 2, 4 and so on, up to the samples of a problem"}
 
 
 def test_a_benchmark_that_is_not_the_papers_has_no_number(one, tmp_path):
@@ -147,6 +149,7 @@ def test_a_line_that_is_no_row_costs_itself_alone(one, tmp_path, damage):
         ("5000", "-inf", "-inf in step 5000 is not a finite number"),
         ("5000", "", "step 5000 has no value"),
         ("[0-9]{1,4}", "", "step 500 has no value"),  # the first half
+        ("10000", "", "step 10000 has no value"),
         ("[0-9]*500", "", "step 500 has no value"),  # every second one
     ],
 )

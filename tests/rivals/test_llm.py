@@ -56,6 +56,10 @@ def test_a_finished_run_counts_with_all_that_it_measured(tmp_path, capsys):
     folder = tmp_path / "run"
     finish(folder, words)
     assert records.why_not_whole(folder) == "" and len(records.gather(tmp_path)) == 3
+    written = pd.read_csv(folder / llm.CURVES)
+    written.assign(reward=written.reward.mask(written.global_step == 7)).to_csv(folder / llm.CURVES, index=False)
+    assert records.why_not_whole(folder) == "cannot be read (ValueError: step 7 has no reward)"
+    written.to_csv(folder / llm.CURVES, index=False)
     for name, said in ((llm.SAMPLES, "has 6 of 13 rows of llm/samples"), (llm.CURVES, "train.csv has 6 of 12 steps")):
         lines = (folder / name).read_text().splitlines(keepends=True)
         (folder / name).write_text("".join(lines[:7]))
