@@ -7,8 +7,9 @@
     class Mine(DynamicSamplingMixin, EraGRPOTrainer):  # or GRPOTrainer, without ERA
         pass
 
-A group whose answers all have the same reward, as where all are right, trains nothing. Such groups
-are replaced by answers to other prompts of the dataset.
+A group whose answers all have the same reward, as where all are right, trains nothing, nor does one
+whose answers are all left out of the loss, as truncated ones may be. Such groups are replaced by
+answers to other prompts of the dataset.
 """
 
 import random
@@ -25,6 +26,8 @@ _IDS = ("prompt_ids", "completion_ids")
 _TRLS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
 _ROWS = ("advantages", "prompt_mask", "completion_mask", "tool_mask", "importance_sampling_ratio")
 _KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_old", "era_rows"}
+# What has 1 where there is no token, in TRL and era.trl: losses divide by it, or take its logarithm.
+_ONE_ON_PADDING = ("tool_mask", "importance_sampling_ratio", "era_scale")
 
 
 def groups_with_advantage(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
@@ -56,11 +59,12 @@ def join(batches: list[dict[str, torch.Tensor]], pad_token_id: int) -> dict[str,
 
 def _padding(name: str, pad_token_id: int) -> tuple[int, bool]:
     """What a column of the batch is padded with, and whether on its left, as prompts are."""
-    return pad_token_id if name in _IDS else 0, name.startswith("prompt_")
+    value = pad_token_id if name in _IDS else int(name in _ONE_ON_PADDING)
+    return value, name.startswith("prompt_")
 
 
 class DynamicSamplingMixin:
-    """Replaces groups without advantage. Put it first among the bases, before EraMixin.
+    """Replaces groups that train nothing. Put it first among the bases, before EraMixin.
 
     Batches are sampled from other prompts of the dataset, until the groups that train fill one.
     After `max_rounds` batches the places that are left keep groups that do not, as in TRL. Where
@@ -124,8 +128,9 @@ class DynamicSamplingMixin:
         parts, filled, rounds = [], 0, 1
         while True:
             _refuse_more_than_text(output, len(inputs))
-            advantages = self.accelerator.gather(output["advantages"])
-            trains = groups_with_advantage(advantages, group)
+            counts = (output["completion_mask"] * output.get("tool_mask", 1)).any(-1)
+            advantages, counts = self.accelerator.gather((output["advantages"], counts))
+            trains = groups_with_advantage(advantages, group) & counts.view(-1, group).any(-1)
             filled += int(trains.sum())
             if rounds == 1 and filled == places:
                 break  # this process needs nothing from the others

@@ -7,6 +7,7 @@ prints as JSON.
 """
 
 import json
+import math
 import random
 import sys
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from datasets import Dataset
 from tiny_grpo import ERA, Era, Plain
 
+from demo.llm import models
 from era.language_config import EraConfig
 from era.trl_dynamic_sampling import DynamicSamplingMixin
 
@@ -38,34 +40,52 @@ def prompts(count=64):
 
 
 class Judge:
-    """A reward that is the same for all answers to three of four prompts; it keeps what was asked, and its rewards."""
+    """A reward that is the same for all answers to three of four prompts. It keeps prompts, answers, rewards, and
+    whether the answers were ended."""
 
     __name__ = "judge"
 
     def __init__(self):
-        self.asked = []  # a list for each batch that was sampled: prompt, answer, reward
+        self.asked = []  # a list for each batch that was sampled
 
-    def __call__(self, prompts, completions, **_):
+    def __call__(self, prompts, completions, completion_ids, **_):
         rewards = tiny_grpo.reward(completions)
         rewards = [0.3 if int(p.strip("=")) % 4 else one for p, one in zip(prompts, rewards)]
-        self.asked.append([*zip(prompts, completions, rewards)])
+        ended = [ids[-1] in (models.EOS, models.PAD) for ids in completion_ids]
+        self.asked.append([*zip(prompts, completions, rewards, ended)])
         return rewards
 
 
-def wanted(batches, rows, group, rounds):
+class OfManyLengths:
+    """tiny_grpo's answers, without up to two of their first tokens: where batches are joined, some are padded."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, prompts, trainer):
+        self.calls += 1
+        given = tiny_grpo.answers(prompts, trainer)
+        cut = {name: [row[self.calls % 3 :] for row in given[name]] for name in given.keys() - {"prompt_ids"}}
+        return {**given, **cut}
+
+
+def wanted(batches, rows, args, rounds):
     """The batch that is to be trained, from those that were sampled for it: prompt, answer, advantage.
 
     batches: of all processes, in their order.
     """
+    group = args.num_generations
     groups = [batch[i : i + group] for batch in batches[:rounds] for i in range(0, rows, group)]
-    differ = [len({reward for _, _, reward in one}) > 1 for one in groups]
+    differ = [len({reward for _, _, reward, _ in one}) > 1 for one in groups]
+    if args.mask_truncated_completions:
+        differ = [does and any(ended for *_, ended in one) for one, does in zip(groups, differ)]
     last = len(groups) - rows // group
     trains = [one for one, does in zip(groups, differ) if does]
     others = [one for one, does in zip(groups[last:], differ[last:]) if not does]
     for one in [*trains, *others][: rows // group]:
-        rewards = np.array([reward for _, _, reward in one])
+        rewards = np.array([reward for _, _, reward, _ in one])
         spread = rewards.std(ddof=1)
-        for prompt, answer, reward in one:
+        for prompt, answer, reward, _ in one:
             yield prompt, answer, round((reward - rewards.mean()) / (spread + 1e-4), 3) + 0.0
 
 
@@ -85,18 +105,21 @@ def problems(trainer, start, seen, asked):
         asked: Judge's of each process.
     """
     args, found = trainer.args, []
-    rounds = [int(row["dynamic_sampling/rounds"]) for row in trainer.state.log_history if "loss" in row]
+    logged = [row for row in trainer.state.log_history if "loss" in row]
+    if not all(math.isfinite(row["loss"]) for row in logged):
+        found.append("a loss that is not finite")
+    rounds = [int(row["dynamic_sampling/rounds"]) for row in logged if "dynamic_sampling/rounds" in row]
     if max(rounds) == 1:
         found.append("no batch was sampled again")
     together = [sum(batches, []) for batches in zip(*asked)]
     starts = range(0, len(together[0]), args.num_generations)
     groups = (batch[start : start + args.num_generations] for batch in together for start in starts)
-    if any(len({prompt for prompt, _, _ in group}) > 1 for group in groups):
+    if any(len({prompt for prompt, *_ in group}) > 1 for group in groups):
         found.append("a group has several prompts")
     each = args.steps_per_generation
     for step, number in enumerate(rounds):
         batches = [one for of_rank in seen for one in of_rank[step * each : (step + 1) * each]]
-        expected = sorted(wanted(together, len(together[0]), args.num_generations, number))
+        expected = sorted(wanted(together, len(together[0]), args, number))
         together = together[number:]
         if sorted(trained(trainer, batches)) != expected:
             found.append(f"step {step}: another batch")

@@ -6,7 +6,7 @@ import pytest
 import tiny_grpo
 import torch
 import trl
-from sampled_again import DynamicEra, DynamicPlain, Judge, problems, prompts
+from sampled_again import DynamicEra, DynamicPlain, Judge, OfManyLengths, problems, prompts
 from test_trl_updates import on_two_processes
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
 
@@ -15,7 +15,8 @@ from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-BATCH = {"num_iterations": 1, "steps_per_generation": 2}  # each batch is used once
+# Two updates for each batch, whose micro-batches are used once.
+BATCH = {"num_iterations": 1, "steps_per_generation": 2, "gradient_accumulation_steps": 1}
 KL = {"beta": 0.2, "use_bias_correction_kl": True}
 CASES = {
     "GRPO": (DynamicPlain, {}),
@@ -31,6 +32,30 @@ CASES = {
 def test_groups_without_advantage_are_replaced(trainer_class, settings):
     judge = Judge()
     trainer, start = train(trainer_class, model(), reward=judge, train_dataset=prompts(), **settings)
+    assert problems(trainer, start, [trainer.seen], [judge.asked]) == []
+
+
+PADDED = {**ERA, **OFF_POLICY, **BATCH}
+OF_THE_SAMPLER = {"use_vllm": True, "vllm_importance_sampling_mode": "token_truncate"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"era_scale_advantages": True},
+        {"era_scale_advantages": True, "loss_type": "grpo", "importance_sampling_level": "sequence"},
+        {**OF_THE_SAMPLER, "era_scale_advantages": True},
+        {**OF_THE_SAMPLER, "loss_type": "vespo"},
+    ],
+    ids=str,
+)
+def test_padding_changes_nothing(settings, monkeypatch):
+    """Of answers that were joined with longer ones: what a loss divides by, or takes the logarithm of, is 1 there."""
+    monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", tiny_grpo.Sampler)
+    judge, answers = Judge(), OfManyLengths()
+    settings = {**PADDED, **settings, "rollout_func": answers, "reward": judge, "train_dataset": prompts()}
+    trainer, start = train(DynamicEra, model(), **settings)
+    assert any(batch["completion_mask"].sum(-1).max() < batch["completion_ids"].size(1) for batch in trainer.seen)
     assert problems(trainer, start, [trainer.seen], [judge.asked]) == []
 
 

@@ -57,6 +57,7 @@ BASE = {
     "use_cpu": True,
     "report_to": [],
     "logging_steps": 1,
+    "logging_nan_inf_filter": False,
     "save_strategy": "no",
     "disable_tqdm": True,
     "log_level": "error",
