@@ -8,15 +8,14 @@ refused is declared in era/refusals.py.
 """
 
 import dataclasses
-import difflib
 import sys
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import pydantic
 from axolotl.integrations.base import BasePlugin
 
-from era.language_config import EraConfig, announce, looks_like_era, refuse
+from era.language_config import EraConfig, announce, misplaced, refuse
 from era.refusals import AXOLOTL
 from era.trl import EraGRPOConfig, EraMixin
 
@@ -53,18 +52,6 @@ def __getattr__(name: str) -> type:
     return EraAxolotlGRPOTrainer
 
 
-def _misplaced(group: Any, path: str = "") -> Iterator[str]:
-    """A sentence for each key that looks like ERA's and is not a field of its at the file's top."""
-    for part in group if isinstance(group, list) else [group]:
-        for name, value in part.items() if isinstance(part, Mapping) else ():
-            bare = not path and f"era_{name}" in _NAMES
-            near = difflib.get_close_matches(str(name), _NAMES, 1, 0.8)
-            if (bare or near or looks_like_era(str(name))) and (path or name not in _NAMES):
-                fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
-                yield f"{path}{name} would be ignored; {fields}."
-            yield from _misplaced(value, f"{path}{name}.")
-
-
 def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
     """ERA's configuration. Raises ValueError for values of another type or out of range."""
     values = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
@@ -85,7 +72,8 @@ class EraPlugin(BasePlugin):
         Raises:
             ValueError: all of what would train without ERA, or with something else.
         """
-        problems = list(_misplaced(cfg))
+        fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
+        problems = [f"{key} would be ignored; {fields}." for key in misplaced(cfg, _NAMES)]
         if Path(sys.argv[0]).name == "axolotl":  # its python launcher forgets unknown options
             options = [option for option in sys.argv if option.startswith("--era")]
             problems += [f"{option}: set it in the file." for option in options]

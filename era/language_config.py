@@ -13,41 +13,50 @@ tables.
 """
 
 import dataclasses
+import difflib
 import logging
 import math
 import re
 import sys
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Container, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 ACTOR = "actor_rollout_ref.actor"
 CONFIG_KEY = f"{ACTOR}.era"
 LOSS_KEY = f"{ACTOR}.policy_loss.loss_mode"
 FORKING_KEY = f"{ACTOR}.policy_loss.forking_fraction"
 BONUS_KEY = f"{ACTOR}.adaptive_entropy"
-# What a key for ERA is called, wherever a user puts it: era, ERA, use_era, useEra, omega_low; but
-# not temperature, iteration or generation.
-_LOOKS_LIKE_ERA = re.compile(r"(?<![a-z0-9])era(?![a-z0-9])|omega_?(low|high)", re.IGNORECASE)
+# What a key for ERA is called, wherever a user puts it: era, ERA, use_era, useEra, omega_low, and
+# misspelt; but not temperature, iteration or generation.
+_LOOKS_LIKE_ERA = re.compile(
+    r"(?<![a-z0-9])(era|eraa|erra|ear)(?![a-z0-9])|omega_?(low|high)|entropy_?regulari[sz]ing"
+)
 _WITHIN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
+# Of k, and of bounds in nats: far above any that acts, and far below where fp32 overflows.
+_LARGEST = 1e4
 _RANGES = (
     ("enable", lambda c: isinstance(c.enable, bool), "true or false"),
-    ("k", lambda c: 1 <= c.k < math.inf, "finite and > 1, or 1 to leave the logits alone"),
+    ("k", lambda c: 1 <= c.k <= _LARGEST, "> 1, up to 10000, or 1 to leave the logits alone"),
     (
         "low",
-        lambda c: 0 <= c.low < math.inf and c.low <= c.high,
-        "nats, from 0 (no bound) up to high",
+        lambda c: 0 <= c.low <= _LARGEST and c.low <= c.high,
+        "nats, from 0 (no bound) up to high, at most 10000",
     ),
-    ("high", lambda c: not math.isnan(c.high), "nats, inf for no bound"),
+    (
+        "high",
+        lambda c: c.high <= _LARGEST or c.high == math.inf,
+        "nats, up to 10000, or inf for no bound",
+    ),
     (
         "low_end",
-        lambda c: c.low_end is None or (0 <= c.low_end < math.inf and c.low_end <= c._last_high),
-        "null, or nats, from 0 up to the last high",
+        lambda c: c.low_end is None or (0 <= c.low_end <= _LARGEST and c.low_end <= c._last_high),
+        "null, or nats, from 0 up to the last high, at most 10000",
     ),
     (
         "high_end",
         lambda c: c.high_end is None
-        or (math.isfinite(c.high_end + c.high) and c.high_end >= c._last_low),
-        "null, or finite beside a finite high and >= the last low",
+        or (c.high < math.inf and c._last_low <= c.high_end <= _LARGEST),
+        "null, or beside a finite high from the last low up to 10000",
     ),
     (
         "schedule_steps",
@@ -61,7 +70,7 @@ _RANGES = (
         lambda c: c.top_k is None or (isinstance(c.top_k, int) and c.top_k >= 1),
         "null or a whole number >= 1",
     ),
-    ("min_advantage", lambda c: 0 <= c.min_advantage < math.inf, "finite and >= 0"),
+    ("min_advantage", lambda c: 0 <= c.min_advantage <= 1e30, ">= 0, up to 1e30"),
     ("negative_weight", lambda c: 0 <= c.negative_weight <= 1, "a factor in [0, 1]"),
     ("scale_advantages", lambda c: isinstance(c.scale_advantages, bool), "true or false"),
     ("compile", lambda c: isinstance(c.compile, bool), "true or false"),
@@ -82,9 +91,11 @@ class EraConfig:
         high: omega_high in nats, `inf` for none; a response above it is flattened.
         low_end, high_end: what low and high become, linearly over the first `schedule_steps`
             updates, and then stay; None leaves them as they are. The paper has no schedule.
-        schedule_steps: whole number >= 1; None without a schedule.
-        k: the factor of Eq. llm, > 1. Exactly 1 leaves the logits alone: the log-probs are
-            upstream's, without a top-k filter, and the era/ metrics are logged.
+        schedule_steps: how many updates that takes, a whole number >= 1; None without a schedule.
+            An update is in verl one of the trainer's steps, however many mini-batches and epochs it
+            has, and in TRL one step of the optimizer.
+        k: the factor of Eq. llm, > 1, up to 1e4. Exactly 1 leaves the logits alone: the log-probs
+            are upstream's, without a top-k filter, and the era/ metrics are logged.
         top_fraction: share of a response's tokens, those of highest entropy, that H_resp averages;
             in (0, 1].
         top_k: in the update, take log-probs over this many largest logits (the paper's stage 1 uses
@@ -144,12 +155,16 @@ class EraConfig:
             )
             mapping = {"compile" if key == "triton" else key: mapping[key] for key in mapping}
         try:
+            for name, value in (mapping or {}).items():  # OmegaConf takes 2 and -1 for True
+                is_switch = isinstance(getattr(cls, name, None), bool)
+                if is_switch and type(value) is int and value not in (0, 1):
+                    raise ValueError(f"{CONFIG_KEY}.{name} is {value}; expected true or false.")
             return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), mapping or {}))
         except OmegaConfBaseException as error:
             key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
-            fields = ", ".join(field.name for field in dataclasses.fields(cls))
             raise ValueError(
-                f"{key}: {str(error).splitlines()[0]} (fields: {fields}). Nothing was started."
+                f"{key}: {str(error).splitlines()[0]} (fields: {', '.join(_FIELDS)}). Nothing was "
+                "started."
             ) from None
 
     def _fulfils(self, name: str, holds: Callable[["EraConfig"], bool]) -> bool:
@@ -268,6 +283,13 @@ BONUS_REFUSALS = {
         f"{ACTOR}.entropy_coeff",
         subject=f"`{BONUS_KEY}`",
     ),
+    "bonus without the optimizer": Refusal(
+        "`checkpoint.save_contents` or `load_contents` without `optimizer`",
+        "the bonus's coefficient is saved with the optimizer, and would start again at 0 when the "
+        "training is resumed",
+        "Add optimizer to both",
+        subject=f"`{BONUS_KEY}`",
+    ),
 }
 _NO_FUSED_KERNELS = "Set use_fused_kernels to False"
 FUSED_REFUSALS = {  # checked by era/fused_head.py
@@ -324,6 +346,13 @@ VERL_0_4_1 = {
         "Set use_dynamic_bsz to False",
     ),
     "own update": _OWN_UPDATE._replace(setting=f"{_OWN_UPDATE.setting}, also with `k=1`"),
+    "schedule without extra": Refusal(
+        "`checkpoint.save_contents` or `load_contents` without `extra`",
+        "ERA counts updates by the learning rate's scheduler, which v0.4.1 saves there, so the "
+        "schedule would start again when the training is resumed",
+        "Add extra to both",
+        subject=f"`{CONFIG_KEY}.schedule_steps`",
+    ),
     "forking in an own update": _OWN_UPDATE._replace(subject=_FORKING),
     "forking on megatron": _MEGATRON._replace(subject=_FORKING),
     "forking with covariances": COVARIANCES._replace(
@@ -343,39 +372,90 @@ VERL_0_4_1 = {
 }
 
 
+_FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
+# Fields whose names are words that others use too.
+_PLAIN_WORDS = ("enable", "low", "high", "k", "top_k", "compile")
+_PLACES = {
+    **{name: f"{CONFIG_KEY}.{name}" for name in _FIELDS},
+    **{key.rpartition(".")[2]: key for key in (FORKING_KEY, BONUS_KEY)},
+}
+_OWN_NAMES = [name for name in _PLACES if name not in _PLAIN_WORDS]
+# Groups of verl's in which nothing of verl's or a user's has one of the plain words.
+_VERLS_GROUPS = (
+    *("", "algorithm.", "trainer.", "actor_rollout_ref."),
+    *(f"{ACTOR}.", f"{ACTOR}.policy_loss."),
+)
+
+
+def _snake_case(name: str) -> str:
+    return _WITHIN_CAMEL_CASE.sub("_", name).replace("-", "_").lower()
+
+
+def _closest(name: str, names: Iterable[str]) -> list[str]:
+    """The one of these names that is meant by a key, which may be misspelt after its first letter.
+
+    lr_schedule_steps and drop_fraction are somebody else's.
+    """
+    name = _snake_case(name)
+    return difflib.get_close_matches(name, [of for of in names if of[0] == name[:1]], 1, 0.85)
+
+
 def looks_like_era(name: str) -> bool:
-    """Whether a user who writes this key of a configuration means ERA."""
-    return bool(_LOOKS_LIKE_ERA.search(_WITHIN_CAMEL_CASE.sub("_", name)))
+    """Whether a user who writes this key of a configuration means ERA, misspelt or not."""
+    return bool(_LOOKS_LIKE_ERA.search(_snake_case(name)) or _closest(name, _OWN_NAMES))
+
+
+def misplaced(
+    config: Any, places: Container[str], groups: Container[str] = ("",), path: str = ""
+) -> Iterator[str]:
+    """The full keys that look like ERA's, outside of their places.
+
+    Args:
+        config: a configuration, of plain mappings and lists. What is in a group named ...kwargs is
+            for somebody's own function, and is passed over.
+        places: the full keys that are where they belong.
+        groups: where a field of ERA's with a plain word for its name counts too: full keys with a
+            dot behind them, "" for the top.
+        path: of this part of the configuration, such a key.
+    """
+    for part in config if isinstance(config, list) else [config]:
+        for name, value in part.items() if isinstance(part, Mapping) else ():
+            key = f"{path}{name}"
+            if key in places or str(name).endswith("kwargs"):
+                continue
+            if looks_like_era(str(name)) or (name in _FIELDS and path in groups):
+                yield key
+            else:
+                yield from misplaced(value, places, groups, f"{key}.")
 
 
 def refuse_elsewhere(config: Mapping[str, Any]) -> None:
-    """Refuse keys that look like ERA's, and its fields, outside of their place.
+    """Refuse keys that look like ERA's outside of their places, and those that have no value.
 
     verl ignores a key that it does not know, so the training would go on without ERA.
 
     Args:
-        config: verl's whole trainer configuration, of plain dicts.
+        config: verl's whole trainer configuration.
 
     Raises:
         ValueError: naming each such key and its place.
     """
-    places = {key.rpartition(".")[2]: key for key in (CONFIG_KEY, FORKING_KEY, BONUS_KEY)}
-    fields = [field.name for field in dataclasses.fields(EraConfig)]
+    from omegaconf import OmegaConf
 
-    def search(group: Mapping[str, Any], path: str) -> Iterator[str]:
-        for name, value in group.items():
-            key, place = f"{path}{name}", places.get(str(name), CONFIG_KEY)
-            beside = path in (f"{ACTOR}.", "actor_rollout_ref.") and name in fields
-            if key == place:
-                continue
-            if name in places or beside or looks_like_era(str(name)):
-                yield f"{key} would be ignored: its place is {place}."
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, Mapping):
-                    yield from search(part, f"{key}.")
-
-    if misplaced := list(search(config, "")):
-        raise ValueError("\n".join([*misplaced, "Nothing was started."]))
+    config, problems = OmegaConf.create(config), []
+    places = (CONFIG_KEY, FORKING_KEY, BONUS_KEY)
+    for key in misplaced(OmegaConf.to_container(config), places, _VERLS_GROUPS):
+        name = re.sub("^(era|omega)_", "", _snake_case(key.rpartition(".")[2]))
+        place = next((_PLACES[of] for of in _closest(name, _PLACES)), CONFIG_KEY)
+        problems.append(f"{key} would be ignored: its place is {place}.")
+    for key in (CONFIG_KEY, *_PLACES.values()):
+        group, _, name = key.rpartition(".")
+        group = OmegaConf.select(config, group)
+        missing = OmegaConf.is_dict(group) and OmegaConf.is_missing(group, name)
+        if missing or (key == CONFIG_KEY and OmegaConf.select(config, key, default={}) is None):
+            problems.append(f"{key} has no value: set it, or leave it out.")
+    if problems:
+        raise ValueError("\n".join([*problems, "Nothing was started."]))
 
 
 def refuse(
@@ -443,8 +523,8 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     """
     from omegaconf import OmegaConf
 
+    refuse_elsewhere(config)
     config = OmegaConf.create(config)
-    refuse_elsewhere(OmegaConf.to_container(config))
 
     def value(key, default=None):
         return OmegaConf.select(config, key, default=default)
@@ -469,6 +549,9 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         "gspo on megatron": megatron and gspo,
         "forking with covariances": forking and covariance,
         "gspo with another mean": gspo and aggregation != "seq-mean-token-mean",
+        "schedule without extra": era.enable
+        and era.schedule_steps is not None
+        and _not_in_checkpoints(config, "extra"),
         **bonus_present(config, era),
     }
     if era.changes_training:
@@ -507,7 +590,17 @@ def bonus_present(config: Mapping[str, Any], era: EraConfig) -> dict[str, bool]:
         "bonus without k=1": bonus and (not era.enable or era.changes_training),
         "bonus with a coefficient": bonus
         and OmegaConf.select(config, f"{ACTOR}.entropy_coeff") != 0,
+        "bonus without the optimizer": bonus and _not_in_checkpoints(config, "optimizer"),
     }
+
+
+def _not_in_checkpoints(config: Mapping[str, Any], part: str) -> bool:
+    """Whether the actor's checkpoints are saved or loaded without this part."""
+    from omegaconf import OmegaConf
+
+    keys = (f"{ACTOR}.checkpoint.{does}_contents" for does in ("save", "load"))
+    contents = (OmegaConf.select(config, key) for key in keys)
+    return any(parts is not None and part not in parts for parts in contents)
 
 
 def announce(era: EraConfig, always: bool = True) -> None:

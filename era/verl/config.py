@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from verl.workers import config as verl_config
 
 from era.language_config import (
@@ -110,7 +110,7 @@ def prepare(config: Any) -> EraConfig:
         ValueError: bad values in the group; keys of ERA's elsewhere; or settings that ERA does not go together with,
             all of them.
     """
-    refuse_elsewhere(OmegaConf.to_container(config))
+    refuse_elsewhere(config)
     actor = config.actor_rollout_ref.actor
     era = EraConfig.from_mapping(actor.get("era"))
     if era.enable:

@@ -6,7 +6,7 @@ import ray
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, register_trainer
 
-from era.language_config import CONFIG_KEY, EraConfig
+from era.language_config import CONFIG_KEY, EraConfig, refuse_elsewhere
 from era.verl.config import TRAINER_MODES, UPDATES_BEFORE, check
 
 
@@ -20,6 +20,7 @@ class _WithEra:
     mode: str
 
     def __init__(self, config):
+        refuse_elsewhere(config)
         era = EraConfig.from_mapping(config.actor_rollout_ref.actor.get("era"))
         if not era.enable:
             raise ValueError(

@@ -15,14 +15,15 @@ LOSS = f"{ACTOR}.policy_loss"
 ON = [f"{KEY}.enable=True"]
 
 BAD = {  # key of the group; values that are refused with the full key
-    "k": (0.99, 0, -2, math.inf, math.nan, "two", None, True),
+    "k": (0.99, 0, -2, 1e308, math.inf, math.nan, "two", None, True),
     "low": (3.5, math.nan, "low", None, [0.45]),
-    "high": (math.nan, "high", None, 0.1),
+    "high": (math.nan, "high", None, 0.1, 1e39, -math.inf),
     "top_fraction": (0, -0.2, 1.0001, math.nan, None),
     "top_k": (0, -20, 2.5, 20.0, True),
-    "min_advantage": (-0.1, math.inf, math.nan, None),
+    "min_advantage": (-0.1, 1e39, math.inf, math.nan, None),
     "negative_weight": (-0.1, 1.1, math.nan, None),
-    "enable": ("perhaps", None),
+    "enable": ("perhaps", None, 2, -1),
+    "scale_advantages": (2,),
     "low_end": (3.5, math.inf, "low"),
     "high_end": (math.inf, math.nan, 0.4),
     "schedule_steps": (0, -5, 2.5, 10, True),
@@ -41,7 +42,8 @@ def test_bad_values_are_refused_with_the_full_key(name):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"low": math.inf, "high": math.inf}, {"low": -0.1}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
+    [{"low": bound, "high": math.inf} for bound in (math.inf, 1e39)]
+    + [{"low": -0.1}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
     + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}]
     + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage", "negative_weight")],
     ids=str,

@@ -10,7 +10,7 @@ import pytest
 import token_model
 import torch
 from helpers import NO_RECIPES
-from llm_helpers import ELSEWHERE, keys_taken_for_era, refused
+from llm_helpers import ELSEWHERE, EMPTY, keys_taken_for_era, refused
 from omegaconf import OmegaConf
 from test_forking_tokens import actor_config
 
@@ -29,6 +29,8 @@ FUSED = "actor_rollout_ref.model.use_fused_kernels=True"
 ULYSSES = [f"{ACTOR}.ulysses_sequence_parallel_size=2", "actor_rollout_ref.model.use_remove_padding=True", FUSED]
 BONUS = [f"+{ACTOR}.adaptive_entropy.{item}" for item in ("target=0.5", "delta=0.005")]
 MEGATRON = f"{ACTOR}.strategy=megatron"
+SCHEDULE = [f"+{KEY}.{item}" for item in ("low_end=0.2", "schedule_steps=40")]
+CHECKPOINTS = [f"{ACTOR}.checkpoint.{does}_contents" for does in ("save", "load")]
 SEQUENCE_MEAN = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
 
 
@@ -105,6 +107,7 @@ BREAKS = {
     ],
     "head of the reference policy": [partial(with_head, "Gemma2", use_kl_loss=True)],
     "images in dynamic batches": [with_images],
+    "schedule without extra": [[ON, *SCHEDULE, f"{contents}=[model,optimizer]"] for contents in CHECKPOINTS],
     "own update": [partial(in_recipe, *recipe, True, 1) for recipe in RECIPES],
     "forking in an own update": [partial(in_recipe, *recipe, False, 0.2) for recipe in RECIPES],
     "forking on megatron": [[FORKING, MEGATRON]],
@@ -113,6 +116,7 @@ BREAKS = {
     "gspo with another mean": [[GSPO, f"{ACTOR}.loss_agg_mode=token-mean"]],
     "bonus without k=1": [BONUS, [ON, *BONUS]],
     "bonus with a coefficient": [[ON, *BONUS, K_1, f"{ACTOR}.entropy_coeff=0.01"]],
+    "bonus without the optimizer": [[ON, *BONUS, K_1, f"{contents}=[model,extra]"] for contents in CHECKPOINTS],
 }
 
 
@@ -142,17 +146,26 @@ def test_values_out_of_range_are_refused(start, overrides, named):
         start(*overrides)
 
 
-@pytest.mark.parametrize("override", ELSEWHERE)
-def test_keys_of_era_elsewhere_are_refused(start, override):
-    named = re.escape(ELSEWHERE[override])
-    with pytest.raises(ValueError, match=rf"^{named} would be ignored: its place is actor_rollout_ref\.actor\."):
-        start(f"+{override}")
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_keys_of_era_elsewhere_are_refused(start, key):
+    override, place = ELSEWHERE[key]
+    said = f"{key} would be ignored: its place is {ACTOR}.{place}.\nNothing was started."
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        start(override)
+
+
+@pytest.mark.parametrize("key", EMPTY)
+def test_keys_of_era_without_a_value_are_refused(start, key):
+    with pytest.raises(ValueError, match=f"^{re.escape(key)} has no value"):
+        start(EMPTY[key])
 
 
 def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl):
     assert keys_taken_for_era(upstream_verl, ["verl"]) == []
     words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
-    refuse_elsewhere({"trainer": dict.fromkeys(words)})
+    words += ["enable", "max_advantage", "drop_fraction", "lr_schedule_steps", "schedule", "entropy_regularization"]
+    own = {"reward_kwargs": {"negative_weight": 1, "k": 5}}  # of a user's own function
+    refuse_elsewhere({"mine": dict.fromkeys(words), "custom_reward_function": own})
 
 
 def test_keys_of_upstreams_recipes_are_not_taken_for_eras(verl_with_recipes):
@@ -167,7 +180,9 @@ ACCEPTED = [
         for overrides in cases
         for switch in (K_1, f"{KEY}.enable=False")
     ),
-    [ON, *BONUS, K_1],
+    [ON, *BONUS, K_1, f"{CHECKPOINTS[0]}=[model,optimizer]"],
+    [ON, *SCHEDULE, f"{CHECKPOINTS[0]}=[model,extra]"],
+    [f"{KEY}.enable=False", *SCHEDULE, f"{CHECKPOINTS[0]}=[model]"],
     [ON, f"{KEY}.high=inf", f"{KEY}.low=0.2", f"{KEY}.top_k=20", f"{KEY}.scale_advantages=True"],
     [ON, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0.01", KL_LOSS, FUSED],
     [ON, *MULTI_TURN],

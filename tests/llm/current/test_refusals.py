@@ -49,6 +49,7 @@ BREAKS = {
     "entropy on VeOmni": [*VEOMNI, f"{ACTOR}calculate_entropy=True"],
     "bonus without k=1": BONUS,
     "bonus with a coefficient": [*BONUS, f"{ERA}k=1", f"{ACTOR}entropy_coeff=0.01"],
+    "bonus without the optimizer": [*BONUS, f"{ERA}k=1", f"{ACTOR}checkpoint.load_contents=[model,extra]"],
     "bonus on another engine": [*MEGATRON, *BONUS, f"{ERA}k=1"],
 }
 BAD = [  # what is set beside enable=True; the words that are said
@@ -138,13 +139,23 @@ def test_what_else_is_wrong_is_named(compose, overrides, words):
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("override", llm_helpers.ELSEWHERE)
-def test_keys_of_era_elsewhere_are_refused(compose, override):
+@pytest.mark.parametrize("key", llm_helpers.ELSEWHERE)
+def test_keys_of_era_elsewhere_are_refused(compose, key):
+    from era.verl.launch import prepare
+
+    override, place = llm_helpers.ELSEWHERE[key]
+    with pytest.raises(ValueError) as error:
+        prepare(compose(override))
+    assert str(error.value) == f"{key} would be ignored: its place is {ACTOR}{place}.\nNothing was started."
+
+
+@pytest.mark.parametrize("key", llm_helpers.EMPTY)
+def test_keys_of_era_without_a_value_are_refused(compose, key):
     from era.verl.launch import prepare
 
     with pytest.raises(ValueError) as error:
-        prepare(compose(f"+{override}"))
-    assert str(error.value).startswith(f"{llm_helpers.ELSEWHERE[override]} would be ignored: its place is {ACTOR}")
+        prepare(compose(llm_helpers.EMPTY[key]))
+    assert str(error.value).startswith(f"{key} has no value")
 
 
 @pytest.mark.parametrize("version", environment.VERSIONS)
@@ -259,6 +270,8 @@ def test_a_launcher_of_ones_own(compose, engine):
         return compose(*own, *(f"+{ERA}{field}" for field in fields), name="ppo_trainer")
 
     validate_config(config("enable=True"), False, False)
+    with pytest.raises(ValueError, match="algorithm.negative_weight would be ignored"):
+        get_trainer_cls("era")(compose(*own, f"+{ERA}enable=True", "+algorithm.negative_weight=0", name="ppo_trainer"))
     with pytest.raises(Exception, match=r"era\.k is 0\.5"):
         validate_config(config("enable=True", "k=0.5"), False, False)
     for fields, word in ((["enable=True"], "bypass_mode=True"), (["enable=False"], "trainer_mode=era")):

@@ -127,6 +127,7 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"era_k": "two"}, "era_k"),
         ({"trl": {"era_low": 0.5}}, "trl.era_low would be ignored"),
         ({"datasets": [{"omega_low": 0.5}]}, "datasets.omega_low would be ignored"),
+        ({"trl": {"negative_weigth": 0}}, "trl.negative_weigth would be ignored"),
         ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
         ({"era_enable": None}, "era_enable is missing"),
         ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*does not go together.*rl=dpo"),

@@ -259,7 +259,10 @@ class ActorHooks:
         return self._metrics
 
     def _steps_before(self) -> int:
-        """Updates before this one, from the learning rate's schedule, which checkpoints resume."""
+        """Updates before this one, from the learning rate's schedule, which checkpoints resume.
+
+        check_trainer_config refuses checkpoints without it.
+        """
         if self.lr_scheduler is None:
             raise ValueError(
                 f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did "
