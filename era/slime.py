@@ -9,13 +9,14 @@ is declared in era/refusals.py.
 """
 
 import dataclasses
+import functools
 from typing import Any, Callable, Mapping
 
 import torch
 from slime.backends.megatron_utils import loss as upstream
 
 from era.language import logit_scale, loss_advantages, response_entropy
-from era.language_config import EraConfig, refuse
+from era.language_config import EraConfig, announce, misplaced, refuse
 from era.refusals import SLIME, SLIME_NEEDS
 
 _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
@@ -25,8 +26,9 @@ def config_of(args: Any) -> EraConfig:
     """ERA's settings, from the group `era` in the file of --custom-config-path.
 
     Raises:
-        ValueError: there is no such group; a key that ERA does not have, or one outside the group;
-            a value out of range; settings of slime's that would be silently wrong, all of them.
+        ValueError: there is no such group, or no `enable` in it; a key that ERA does not have, or
+            one outside the group; a value out of range; settings of slime's that would be silently
+            wrong, all of them.
     """
     group = getattr(args, "era", None)
     if not isinstance(group, Mapping):
@@ -38,8 +40,10 @@ def config_of(args: Any) -> EraConfig:
         f"era.{name} is not a setting of ERA's; they are {', '.join(_FIELDS)}."
         for name in group.keys() - _FIELDS
     ]
-    outside = [name for name in vars(args) if name in _FIELDS or name.startswith(("era_", "era."))]
-    problems += [f"{name} would be ignored: it belongs into the group era." for name in outside]
+    outside = misplaced(vars(args), ["era"])
+    problems += [f"{key} would be ignored: it belongs into the group era." for key in outside]
+    if "enable" not in group:
+        problems.append("era.enable is missing: set it to true, or to false for no ERA.")
     refuse(SLIME, {}, "era.enable=True", sorted(problems))
     era = EraConfig(**group, prefix="era.")
     if era.enable:
@@ -56,6 +60,14 @@ def config_of(args: Any) -> EraConfig:
         present |= {name: group.get(name) for name in ("top_k", "schedule_steps")}
         refuse(SLIME, present, "era.enable=True")
     return era
+
+
+@functools.cache
+def _announce(era: EraConfig) -> None:
+    """Say once whether ERA is on, on the first of the processes that compute a loss."""
+    mpu = upstream.mpu
+    if mpu.get_data_parallel_rank() == mpu.get_tensor_model_parallel_rank() == 0:
+        announce(era)
 
 
 def loss(
@@ -77,6 +89,7 @@ def loss(
         ValueError: as `config_of`.
     """
     era = config_of(args)
+    _announce(era)
     if not era.enable:
         return upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
     totals, lengths = batch["total_lengths"], batch["response_lengths"]

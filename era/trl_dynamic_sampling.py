@@ -26,7 +26,7 @@ _IDS = ("prompt_ids", "completion_ids")
 _TRLS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
 _ROWS = ("advantages", "prompt_mask", "completion_mask", "tool_mask", "importance_sampling_ratio")
 _KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_old", "era_rows"}
-# What has 1 where there is no token, in TRL and era.trl: losses divide by it, or take its logarithm.
+# What is 1 where there is no token, as in TRL: losses divide by it, or take its logarithm.
 _ONE_ON_PADDING = ("tool_mask", "importance_sampling_ratio", "era_scale")
 
 

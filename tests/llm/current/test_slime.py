@@ -5,6 +5,7 @@
 SLIME=CHECKOUT says where slime's sources are; they need megatron-core, which the environment of verl 0.9 has.
 """
 
+import io
 import os
 import sys
 from types import SimpleNamespace
@@ -82,6 +83,7 @@ def in_slime(rank, size, file):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
     mpu.initialize_model_parallel(tensor_model_parallel_size=size)
+    sys.stderr = said = io.StringIO()
     logits, batch = micro_batch()
     part = slice(rank * VOCABULARY // size, (rank + 1) * VOCABULARY // size)
 
@@ -106,6 +108,8 @@ def in_slime(rank, size, file):
     assert torch.equal(unscaled[1], upstream_alone[1])
     same = {"loss", "pg_loss", "entropy_loss"}
     assert all(unscaled[2][key] == upstream_alone[2][key] for key in same)
+    lines = [line[:10] for line in said.getvalue().splitlines() if "ERA is" in line]
+    assert lines == (["ERA is on:"] * 3 + ["ERA is off", "ERA is on:"]) * (rank == 0)  # once for each configuration
     batch["log_probs"] = None  # slime's own on-policy update
     upstream_alone = update(arguments(era={}, loss_type="policy_loss"))
     assert update(arguments())[2]["entropy_loss"] == upstream_alone[2]["entropy_loss"]  # not of the scaled policy
@@ -122,10 +126,17 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
     ("changes", "expected"),
     [
         ({"era": None}, "era is None; era.slime.loss expects a group"),
-        ({"era": {"enabled": True}}, "era.enabled is not a setting"),
+        ({"era": {"enabled": True}}, r"era.enable is missing: set it.*\nera.enabled is not a setting"),
+        ({"era": {}}, "era.enable is missing: set it to true, or to false for no ERA"),
+        ({"era": {"low": 0.3, "k": 8.0}}, "era.enable is missing"),
+        ({"era": {"enable": None}}, "era.enable is None; expected true or false"),
         ({"era": {"enable": True, "low": 5.0}}, "era.low is 5.0"),
         ({"low": 0.4}, "low would be ignored: it belongs into the group era"),
         ({"era_low": 0.4}, "era_low would be ignored"),
+        ({"omega_low": 0.3}, "omega_low would be ignored"),
+        ({"Era": {"enable": True}}, "Era would be ignored"),
+        ({"eraa": {"enable": True}}, "eraa would be ignored"),
+        ({"mine": {"negative_weigth": 0}}, "mine.negative_weigth would be ignored"),
         ({"use_tis": True, "context_parallel_size": 2}, r"context_parallel_size=2.*\n.*use_tis=True"),
     ],
 )
