@@ -18,7 +18,7 @@ through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patche
 import importlib
 import math
 from fractions import Fraction
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -29,6 +29,26 @@ _EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
 def _check(**fields: float) -> None:
     """Raise ValueError for a value that EraConfig does not allow for the field of that name."""
     _EraConfig(**fields, prefix="")
+
+
+def _check_shapes(
+    mask: torch.Tensor, of_responses: Optional[dict[str, torch.Tensor]] = None, **of_tokens
+) -> None:
+    """Raise ValueError unless the mask is (bsz, T), of_tokens are too, and of_responses (bsz,).
+
+    torch would broadcast some other shapes, along the wrong dimension.
+    """
+    shape = tuple(mask.shape)
+    if len(shape) != 2:
+        raise ValueError(f"the mask's shape is {shape}; expected (responses, tokens).")
+    expected = {"token": (shape, of_tokens), "response": (shape[:1], of_responses or {})}
+    for one, (shape, tensors) in expected.items():
+        for name, tensor in tensors.items():
+            if tuple(tensor.shape) != shape:
+                raise ValueError(
+                    f"the shape of {name} is {tuple(tensor.shape)}; expected {shape}, one value "
+                    f"per {one}."
+                )
 
 
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
@@ -70,8 +90,9 @@ def split_entropy(
         length)) largest entropies, and the mean over the rest; NaN where there is no such token.
 
     Raises:
-        ValueError: top_fraction is out of range.
+        ValueError: top_fraction is out of range; another shape.
     """
+    _check_shapes(response_mask, entropy=entropy)
     entropy = entropy.to(torch.promote_types(entropy.dtype, torch.float32))  # fp16 sums overflow
     mask = response_mask.bool()
     length = mask.sum(-1, keepdim=True)
@@ -93,7 +114,7 @@ def response_entropy(
     Args, dtypes and errors as `split_entropy`.
 
     Returns:
-        (bsz,) in nats; NaN for an empty response.
+        (bsz,) in nats; NaN for an empty response, so average it with `nanmean`.
     """
     return split_entropy(entropy, response_mask, top_fraction)[0]
 
@@ -124,9 +145,10 @@ def logit_scale(
         (bsz, response_length), fp32 (fp64 for fp64 advantages), of k, 1/k or 1.
 
     Raises:
-        ValueError: low, high, k or min_advantage is out of range.
+        ValueError: low, high, k or min_advantage is out of range; another shape.
     """
     _check(low=low, high=high, k=k, min_advantage=min_advantage)
+    _check_shapes(response_mask, {"response_entropy": response_entropy}, advantages=advantages)
     eligible = response_mask.bool() & (advantages > min_advantage)
     entropy = response_entropy.unsqueeze(-1)
     scale = torch.ones_like(advantages, dtype=torch.promote_types(advantages.dtype, torch.float32))
@@ -144,18 +166,28 @@ def loss_advantages(
     `negative_weight` negative ones are multiplied by it, which is not in the paper.
 
     Args:
-        advantages: of the trainer, any shape that broadcasts against scale.
-        scale: as `logit_scale` returns it; 1 where no logits are scaled.
+        advantages: of the trainer. Those that are divided have the shape of scale.
+        scale: as `logit_scale` returns it, or one response of it; 1 where no logits are scaled.
         era: the EraConfig of the update.
 
     Returns:
         The advantages; the tensor that was given where ERA is off or neither field is set.
+
+    Raises:
+        ValueError: advantages to be divided have another shape than scale.
     """
     if not era.enable:
         return advantages
     if era.negative_weight != 1:
         advantages = torch.where(advantages < 0, era.negative_weight * advantages, advantages)
-    return advantages / scale if era.scale_advantages else advantages
+    if not era.scale_advantages:
+        return advantages
+    if isinstance(scale, torch.Tensor) and scale.shape != advantages.shape:
+        raise ValueError(
+            f"the shape of advantages is {tuple(advantages.shape)}; expected {tuple(scale.shape)}, "
+            "that of scale."
+        )
+    return advantages / scale
 
 
 # A value of the optimizer's first group, as the learning rate is, so that checkpoints have it.
@@ -192,8 +224,9 @@ def entropy_weight(
     """What `entropy_up` multiplies p'(a) - p(a) by; 0 where ERA does not sharpen.
 
     All are (bsz, T): log_prob of the chosen token under the original policy, token_entropy in nats,
-    advantages as the loss takes them, scale as `logit_scale` returns it.
+    advantages as the loss takes them, scale as `logit_scale` returns it. ValueError: another shape.
     """
+    _check_shapes(scale, log_prob=log_prob, token_entropy=token_entropy, advantages=advantages)
     return torch.where(scale > 1, scale * advantages * (log_prob + token_entropy), 0)
 
 
@@ -208,10 +241,14 @@ def entropy_up(
     s A (p'(a) - p(a)) (log p(a) + H).
 
     Args:
-        weight: as `entropy_weight` returns it.
-        log_prob, scaled_log_prob: of the chosen tokens, original policy and policy of the update. A
-            token that the top-k filter removed has no gradient, and counts 0.
+        weight: as `entropy_weight` returns it, (bsz, T).
+        log_prob, scaled_log_prob: (bsz, T), of the chosen tokens, original policy and policy of the
+            update. A token that the top-k filter removed has no gradient, and counts 0.
+
+    Raises:
+        ValueError: another shape.
     """
+    _check_shapes(weight, log_prob=log_prob, scaled_log_prob=scaled_log_prob)
     kept = (weight != 0) & (scaled_log_prob > -1e3)  # a removed one has -1e4: era/log_probs.py
     rise = weight.double() * (scaled_log_prob.double().exp() - log_prob.double().exp())
     return torch.where(kept, rise, 0).sum()
@@ -248,9 +285,12 @@ def metric_sums(
         Sums and counts, (15,) in fp64.
 
     Raises:
-        ValueError: low, high or top_fraction is out of range.
+        ValueError: low, high or top_fraction is out of range; another shape.
     """
     _check(low=low, high=high)
+    of_tokens = {"log_prob": log_prob, "token_entropy": token_entropy, "advantages": advantages}
+    of_responses = {"entropy": entropy, "rest": rest}
+    _check_shapes(mask, of_responses, scale=scale, of_trainer=of_trainer, **of_tokens)
     length = mask.bool().sum(-1)  # a mask in bf16 would count 601 tokens as 600
     top_count = forking_count(length, top_fraction)
     rest_count = length - top_count

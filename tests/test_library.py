@@ -44,13 +44,18 @@ def test_the_policy_keeps_its_entropy_although_noise_costs_reward(run_example, c
 def test_the_grpo_step_takes_log_probs_of_the_papers_logits(run_example, capsys):
     """Eq. llm by its cases: kz, z, z / k."""
     left = run_example("library.md", "A GRPO step")
-    z, advantages = left["logits"].detach().double(), left["advantages"]
-    h_resp = softmax_entropy(z).sort(-1).values[:, -3:].mean(-1, keepdim=True)  # a fifth of 16 tokens
-    sharpened, flattened = (h_resp < 0.45) & (advantages > 0), (h_resp > 3) & (advantages > 0)
-    assert sharpened.any() and ((advantages > 0) & ~sharpened).any()
-    printed = f"H_resp {h_resp.mean():.3f}; {sharpened.double().mean():.0%} of the tokens sharpened\n"
+    z, taught, mask = left["logits"].detach().double(), left["mask"] & (left["advantages"] > 0), left["mask"]
+    tokens = [row[keep].sort(descending=True).values for row, keep in zip(softmax_entropy(z), mask)]
+    h_resp = torch.stack([row[: max(1, len(row) // 5)].mean() for row in tokens])
+    sharpened, flattened = (h_resp[:, None] < 0.45) & taught, (h_resp[:, None] > 3) & taught
+    assert sharpened.any() and (taught & ~sharpened).any() and mask.sum() < mask.numel()
+    printed = f"H_resp {h_resp.mean():.3f}; {sharpened.sum() / mask.sum():.0%} of the tokens sharpened\n"
     assert capsys.readouterr().out == printed
     transformed = torch.where(sharpened[..., None], 2 * z, torch.where(flattened[..., None], z / 2, z))
+    assert torch.equal(left["labels"], left["responses"])
+    before = torch.cat([left["prompts"][:, -1:], left["responses"][:, :-1]], -1)
+    table = torch.empty(50, 50).double().index_put((before,), z)  # this model's logits follow from the token before
+    assert torch.equal(table[before], z)
     expected = transformed.log_softmax(-1).gather(-1, left["labels"][..., None])[..., 0]
     torch.testing.assert_close(left["log_prob"].detach().double(), expected, rtol=1e-5, atol=1e-4)
 

@@ -3,6 +3,7 @@
 """era/language.py against independent computations in plain Python and fp64."""
 
 import functools
+import inspect
 import math
 from fractions import Fraction
 from types import SimpleNamespace
@@ -89,6 +90,28 @@ def test_ranges_are_held(era, name, arguments):
         getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
 
 
+OF_RESPONSES = {"response_entropy": ["logit_scale"], "entropy": ["metric_sums"], "rest": ["metric_sums"]}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 3), (3, 1), (4, 3), (3, 3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "name", ["logit_scale", "split_entropy", "response_entropy", "metric_sums", "entropy_weight", "entropy_up"]
+)
+def test_no_tensor_is_broadcast(era, name, shape):
+    """3 responses of 3 tokens, so that torch would take many of the shapes."""
+    function, tensors = getattr(era, name), {}
+    fields = inspect.signature(function).parameters
+    for field, parameter in fields.items():
+        if "Tensor" in str(parameter.annotation) and parameter.default is inspect.Parameter.empty:
+            tensors[field] = torch.ones(3) if name in OF_RESPONSES.get(field, []) else torch.ones(3, 3)
+    numbers = {field: value for field, value in (SCALE | SUMS).items() if field in fields}
+    function(**tensors, **numbers)
+    for field, right in tensors.items():
+        if shape != right.shape:
+            with pytest.raises(ValueError, match=r"shape.* is \(.*\); expected \("):
+                function(**(tensors | {field: torch.ones(shape)}), **numbers)
+
+
 def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
     advantages, scale = torch.tensor([[2.0, -1.0, 0.0, -3.0]]), torch.tensor([[4.0, 1.0, 1.0, 1.0]])
     config = functools.partial(SimpleNamespace, enable=True, scale_advantages=False, negative_weight=1.0)
@@ -101,6 +124,8 @@ def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
     ):
         assert era.loss_advantages(advantages, scale, config(**fields)).tolist() == [expected]
         assert advantages.tolist() == [[2.0, -1.0, 0.0, -3.0]]
+    with pytest.raises(ValueError, match=r"advantages is \(1,\); expected \(1, 4\)"):
+        era.loss_advantages(torch.ones(1), scale, config(scale_advantages=True))
 
 
 @pytest.mark.parametrize(
