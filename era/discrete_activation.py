@@ -41,6 +41,9 @@ _NEWTON_STEPS = {torch.float32: 1, torch.float64: 2}
 
 # torch has no public name for this. Without it only torch.func's transforms would fail.
 _in_func_transform = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+# torch 2.6, whose strict export of an autograd.Function with a dynamic batch ends in an assertion,
+# cannot tell an export from a compilation.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 class EntropyRegularizingActivation(nn.Module):
@@ -123,9 +126,9 @@ class EntropyRegularizingActivation(nn.Module):
             raise ValueError(f"ERA: floating-point logits expected, found {logits.dtype}")
         probs = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         constants = self.slope, self.offset, self.inverse == "exact"
-        # A trace records plain operations, which every exporter knows. torch.func's transforms get
-        # them too: the autograd.Function below has no forward-mode derivative.
-        captured = torch.jit.is_tracing() or _in_func_transform()
+        # A trace and an export record plain operations, which every exporter knows. torch.func's
+        # transforms get them too: the autograd.Function below has no forward-mode derivative.
+        captured = torch.jit.is_tracing() or _is_exporting() or _in_func_transform()
         if captured or not probs.requires_grad:
             return _activate(probs, *constants)[0]
         return _Activate.apply(probs, *constants)

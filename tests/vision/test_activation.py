@@ -237,9 +237,10 @@ def test_traced_and_exported(era):
     expected = activation(logits)
     torch.testing.assert_close(torch.jit.trace(activation, example.clone().requires_grad_())(logits), expected)
     dynamic = ({0: torch.export.Dim("batch")},)
-    for strict in (True, False):
-        program = torch.export.export(activation, (example,), dynamic_shapes=dynamic, strict=strict)
-        torch.testing.assert_close(program.module()(logits), expected)
+    trained = torch.nn.Sequential(torch.nn.Linear(10, 10), activation)  # logits with a gradient
+    for model, strict in itertools.product((activation, trained), (True, False)):
+        program = torch.export.export(model, (example,), dynamic_shapes=dynamic, strict=strict)
+        torch.testing.assert_close(program.module()(logits), model(logits))
 
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     file, axes = io.BytesIO(), {"z": {0: "batch"}}
