@@ -130,35 +130,51 @@ def policy_terms(
         compile: let kernels that torch or Triton compiles read the logits, where `backend` finds
             them. False computes the same with torch's own operations, more slowly.
         group: the ranks among which the vocabulary is split, as Megatron splits it: each calls this
-            with its own part of the logits, in the order of the ranks and of any width, and with
-            the same labels, scale, temperature and mask, and gets the terms of the whole rows. The
-            backward pass writes the gradient of the own part and communicates nothing.
+            with its own part of the logits, in the order of the ranks and of one column or more,
+            and with the same labels, scale, temperature and mask, and gets the terms of the whole
+            rows. The backward pass writes the gradient of the own part and communicates nothing.
 
     Returns:
         PolicyTerms. A label outside the top_k has the scaled log-prob OUTSIDE_TOP_K_LOG_PROB,
         without a gradient.
 
     Raises:
-        ValueError: a shape that does not fit the logits; logits of whole numbers; scale or
-            temperature out of range, where it is a number or a tensor on the CPU (a GPU's values
-            are not waited for); top_k < 1; inplace_backward with logits that are a leaf of the
-            graph. With a group, on all ranks alike: parts of different dtypes or numbers of rows;
-            on the CPU, a label outside the whole vocabulary (on a GPU its terms are NaN).
+        ValueError: a shape that does not fit the logits; logits of whole numbers or without a
+            column; scale or temperature out of range, where it is a number or a tensor on the CPU
+            (a GPU's values are not waited for); top_k < 1; inplace_backward with logits that are a
+            leaf of the graph. With a group, all ranks raise where one does, the others with its
+            number; and parts of different dtypes or numbers of rows; on the CPU, a label outside
+            the whole vocabulary (on a GPU its terms are NaN).
         RuntimeError: in the backward pass, a second derivative is asked for (create_graph=True).
     """
+    arguments = logits, labels, scale, temperature, mask, top_k, inplace_backward
+    if group is None:
+        (matrix, rows), shard = _checked(*arguments), None
+    else:
+        try:
+            matrix, rows = _checked(*arguments)
+        except Exception:
+            _of_all_ranks(_FAILED, logits.device, group)  # they wait for this rank's part
+            raise
+        shard = _shard_of(matrix, rows, group)
+    top_k = checked_top_k(top_k, shard.vocabulary if shard else logits.size(-1))
+    params = TermParams(top_k, original, entropy, inplace_backward, compile, shard)
+    terms = RowTerms.apply(matrix, rows, params)
+    shaped: Any = (term if term is None else term.view(labels.shape) for term in terms)
+    return PolicyTerms(*shaped)
+
+
+def _checked(logits, labels, scale, temperature, mask, top_k, inplace_backward):
+    """Return `as_rows`; ValueError is raised for what `policy_terms` does not take."""
     owner = logits if logits._base is None else logits._base
     if inplace_backward and owner.is_leaf and owner.requires_grad:
         raise ValueError(
             "inplace_backward would overwrite logits that are a leaf requiring a gradient, not the "
             "output of a model. Leave it off for these. Nothing was computed."
         )
-    matrix, rows = as_rows(logits, labels, scale, temperature, mask)
-    shard = None if group is None else _shard_of(matrix, rows, group)
-    top_k = checked_top_k(top_k, shard.vocabulary if shard else logits.size(-1))
-    params = TermParams(top_k, original, entropy, inplace_backward, compile, shard)
-    terms = RowTerms.apply(matrix, rows, params)
-    shaped: Any = (term if term is None else term.view(labels.shape) for term in terms)
-    return PolicyTerms(*shaped)
+    rows = as_rows(logits, labels, scale, temperature, mask)
+    checked_top_k(top_k, logits.size(-1))
+    return rows
 
 
 @torch.no_grad()
@@ -421,15 +437,35 @@ class _Shard(NamedTuple):
         return (labels < 0) | (labels >= self.vocabulary)
 
 
+# What a rank that raises an error tells the others in `_of_all_ranks`, in the place of its part.
+_FAILED = [-1] * 5
+
+
+def _of_all_ranks(own: list[int], device: torch.device, group) -> list[list[int]]:
+    """The ranks' numbers, a list for each of `own`: the first collective of `policy_terms`."""
+    numbers = torch.zeros(
+        torch.distributed.get_world_size(group), len(own), dtype=torch.long, device=device
+    )
+    numbers[torch.distributed.get_rank(group)] = torch.tensor(own, device=device)
+    torch.distributed.all_reduce(numbers, group=group)
+    return numbers.T.tolist()
+
+
 def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
     """The columns that this rank has. ValueError is raised on all ranks alike."""
     dtypes = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-    size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
-    own = [*logits.shape, dtypes.index(logits.dtype) if logits.dtype in dtypes else -1]
-    shards = torch.zeros(size, 3, dtype=torch.long, device=logits.device)
-    shards[rank] = torch.tensor(own, device=logits.device)
-    torch.distributed.all_reduce(shards, group=group)
-    counts, widths, kinds = shards.T.tolist()
+    kind = dtypes.index(logits.dtype) if logits.dtype in dtypes else -1
+    labels = [0, 0]  # the least and the largest; 0 where a row is not active
+    if logits.device.type == "cpu" and len(logits):
+        labels = [int(label) for label in rows.labels.aminmax()]
+    own = [*logits.shape, kind, *labels]
+    counts, widths, kinds, least, largest = _of_all_ranks(own, logits.device, group)
+    size, rank = len(counts), torch.distributed.get_rank(group)
+    if failed := [str(i) for i, count in enumerate(counts) if count < 0]:
+        raise ValueError(
+            f"Rank {', '.join(failed)} of the group's {size} has raised an error, which its own "
+            "traceback shows. Nothing was computed."
+        )
     if len(set(counts)) > 1 or len(set(kinds)) > 1:
         names = [str(dtypes[kind]) for kind in kinds]
         raise ValueError(
@@ -437,12 +473,12 @@ def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
             "same rows and dtype on each, with a part of the vocabulary. Nothing was computed."
         )
     shard = _Shard(group, sum(widths[:rank]), widths[rank], sum(widths))
-    outside = shard.lacks(rows.labels)  # 0 where a row is not active
-    if logits.device.type == "cpu" and outside.any():
-        raise ValueError(
-            f"a label is {rows.labels[outside][0].item()}; expected 0 to {shard.vocabulary - 1}, "
-            f"one of the columns of the group's {size} parts."
-        )
+    for label in min(least), max(largest):
+        if not 0 <= label < shard.vocabulary:
+            raise ValueError(
+                f"a label is {label}; expected 0 to {shard.vocabulary - 1}, one of the columns of "
+                f"the group's {size} parts."
+            )
     return shard
 
 
@@ -674,6 +710,8 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
     """
     if not logits.is_floating_point():
         raise ValueError(f"logits are {logits.dtype}; expected a floating dtype.")
+    if logits.dim() == 0 or logits.size(-1) == 0:
+        raise ValueError(f"logits have shape {tuple(logits.shape)}; expected (..., vocabulary).")
     shape = logits.shape[:-1]
     if labels.shape != shape:
         raise ValueError(

@@ -94,6 +94,29 @@ def refusals(rank):
     ]
 
 
+def refused_by_one(rank):
+    """What rank 1 alone refuses, and what each rank says; then terms once more, which no earlier call disturbs."""
+    z, y, ones = torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.ones(3)
+    wrong = {
+        "no column": {"logits": z[:, :0]},
+        "whole numbers": {"logits": z.long()},
+        "labels": {"labels": y[:2]},
+        "a label": {"labels": y + 8},
+        "scale": {"scale": -ones},
+        "temperature": {"temperature": math.nan},
+        "mask": {"mask": ones[:2]},
+        "another error": {"mask": ones.to("meta")},
+        "top_k": {"top_k": 0},
+        "inplace_backward": {"logits": z.clone().requires_grad_(), "inplace_backward": True},
+    }
+    said = {}
+    for name, arguments in wrong.items():
+        with pytest.raises(Exception) as error:
+            policy_terms(**{"logits": z, "labels": y, **(arguments if rank else {})}, group=dist.group.WORLD)
+        said[name] = type(error.value).__name__, str(error.value)
+    return said, policy_terms(z, y, group=dist.group.WORLD).scaled
+
+
 def process(rank, folder, work):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
@@ -159,6 +182,18 @@ def test_equal_logits_and_nan(tmp_path):
     assert gradient.count_nonzero() == 9
     for terms in own[1], others[1]:
         assert terms[:, 5].isnan().all() and terms[:, [0, 1, 2, 3, 4, 6, 7]].isfinite().all()
+
+
+def test_what_one_rank_refuses_ends_the_call_of_both(tmp_path):
+    (first, terms), (second, same) = on_two_processes(tmp_path, refused_by_one)
+    assert terms.tolist() == same.tolist() == [pytest.approx(-math.log(8))] * 3
+    for name, (kind, message) in first.items():
+        assert kind == "ValueError"
+        if name == "a label":  # the labels of both are to be the same
+            assert message == second[name][1] and "a label is 8" in message
+        else:
+            assert "Rank 1 of the group's 2 has raised an error" in message and "Rank" not in second[name][1]
+    assert [name for name, (kind, _) in second.items() if kind != "ValueError"] == ["another error"]
 
 
 def test_parts_that_do_not_fit_are_refused_on_both_ranks(tmp_path):
