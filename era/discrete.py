@@ -91,7 +91,9 @@ def attach_era(
     if not isinstance(getattr(model, "num_classes", None), numbers.Integral):
         raise TypeError(
             "ERA needs a classifier: a model with a whole number as num_classes; "
-            f"{name} is not one. Nothing was attached."
+            f"{name} is not one. If it returns one tensor of logits, set model.num_classes = n; "
+            f"else put EntropyRegularizingActivation(n, {min_entropy!r}) behind its last layer, as "
+            "docs/vision/plug-in.md does with a classifier of transformers. Nothing was attached."
         )
     attached = find_era(model)
     if attached is not getattr(model, "era", None):
@@ -250,6 +252,7 @@ def _apply_era(era: EntropyRegularizingActivation, output: Any) -> Any:
     if not isinstance(output, torch.Tensor):
         raise TypeError(
             f"ERA needs a model that returns one tensor of logits (..., {era.num_classes}); "
-            f"this one returned a {type(output).__name__}"
+            f"this one returned a {type(output).__name__}. Put EntropyRegularizingActivation "
+            "behind its last layer instead (docs/vision/plug-in.md)."
         )
     return era(output)  # which checks the shape

@@ -11,7 +11,7 @@ import torch
 from floor_attacks import attacks, margins, one_hot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vision_helpers import entropy_range, equation
+from vision_helpers import entropy, entropy_range, equation
 
 INVERSES = ("approx", "exact")
 TAUS = (math.e, 3.0, 4.0, 10.0, 100.0, 1000.0)
@@ -248,6 +248,28 @@ def test_traced_and_exported(era):
     session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
     (output,) = session.run(None, {"z": logits.numpy()})
     torch.testing.assert_close(torch.from_numpy(output), expected, rtol=2e-6, atol=2e-6)
+
+
+def test_in_a_classifier_of_transformers_on_the_page(era, run_example):
+    """Its loss is that of ERA's logits; its own class alone reads its files."""
+    transformers = pytest.importorskip("transformers")
+    left = run_example("vision/plug-in.md", "A classifier of transformers")
+    model, again, tokens, labels = left["model"].eval(), left["again"], left["tokens"], left["labels"]
+    floor, output = era.find_era(model).floor, model(tokens, labels=labels)
+    torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, labels))
+    assert torch.equal(again(tokens).logits, output.logits)
+    for run in (model, model.to(torch.bfloat16)):  # the second is the same object, in half precision
+        logits = run(tokens).logits
+        assert logits.dtype == torch.float32 and entropy(logits).min() > floor - 1e-5
+    plain = transformers.BertForSequenceClassification
+    _, found = plain.from_pretrained("my-classifier", output_loading_info=True)
+    assert sorted(found["missing_keys"]) == ["classifier.bias", "classifier.weight"]
+    with pytest.raises(TypeError, match=r"num_classes = n; else put EntropyRegularizingActivation\(n, 0.3\) behind"):
+        era.attach_era(plain(model.config), 0.3)
+    with_number = plain(model.config)
+    with_number.num_classes = 4
+    with pytest.raises(TypeError, match="returned a SequenceClassifierOutput. Put EntropyReg"):
+        era.attach_era(with_number, 0.3)(tokens)
 
 
 # Feasible range
