@@ -18,15 +18,17 @@ import dataclasses
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from engine.git import Git
+from engine.git import Git, refuse_foreign
 from engine.overlay import build
 from engine.project import JUNK, Upstream
 from engine.session import INTERRUPTED, LOCAL, Stop, hint, shell_git
 
 BRANCH = "refs/heads/era"
 RECORDS = "refs/worktree/era/"
+RECORD = re.compile(f"{RECORDS}([^/]+)/([0-9a-f]{{40}})/([0-9a-f]{{40}})")
 NEXT = "refs/worktree/era-next"
 HALF_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply", "index.lock")
 DRIFTED = ("stale", "modified", "wrong-base", "interrupted")
@@ -67,15 +69,21 @@ def record_ref(label: str, base: str, tip: str) -> str:
 
 
 def find(name: str, path: Path) -> Checkout:
-    """The checkout with its record, as far as git tells without reading files."""
-    checkout, git = Checkout(name, path), Git.at(path) if (path / ".git").exists() else None
+    """The checkout with its record, as far as git tells without reading files.
+
+    One that cannot be ours, or whose objects are not what they are called, has no more than a note that says so.
+    """
+    try:
+        refuse_foreign(path.parent, f"{path.name}/.git")
+    except Stop as stop:
+        return Checkout(name, path, note=stop.lines[0])
+    git = Git.at(path) if (path / ".git").exists() else None
     if not git:
-        return checkout
-    checkout.git, checkout.head, checkout.era = git, git.commit("HEAD"), git.commit(BRANCH)
+        return Checkout(name, path)
+    checkout = Checkout(name, path, git, git.commit("HEAD"), era=git.commit(BRANCH), unfinished=git.commit(NEXT))
     checkout.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
-    checkout.unfinished = git.commit(NEXT)
     on_era, records = checkout.branch == BRANCH, []
-    for label, base, tip in (ref.split("/")[3:] for ref in git.refs(RECORDS)):
+    for label, base, tip in (match.groups() for match in map(RECORD.fullmatch, git.refs(RECORDS)) if match):
         above = git.is_ancestor(tip, checkout.head) or (on_era and git.is_ancestor(base, checkout.head))
         records.append((tip != checkout.head, not above, base != checkout.head, label, base, tip))
     checkout.tips = tuple(record[-1] for record in records)
@@ -84,13 +92,27 @@ def find(name: str, path: Path) -> Checkout:
         checkout.applied = not elsewhere and (on_era or checkout.tip != checkout.base)
         package = re.search("^sha256: (.*)$", git("cat-file", "commit", checkout.base), re.M)
         checkout.sha256 = package[1] if package else ""
-    return checkout
+    commits = {checkout.head, checkout.base, checkout.tip, checkout.unfinished} - {""}
+    note = (where_git_waits(git, commits) or git.forged(*commits)) if commits else ""
+    return Checkout(name, path, note=note) if note else checkout
+
+
+def where_git_waits(git: Git, commits: Iterable[str]) -> str:
+    """Say which file git would read for ever in the folders of these commits, or return ""."""
+    trees = (git("ls-tree", "-r", "-d", "-z", "--name-only", "--full-tree", commit) for commit in commits)
+    for folder in sorted({folder for rows in trees for folder in rows.split("\0")} | {""}):
+        for place in (git.folder / folder / name for name in (".gitignore", ".gitattributes")):
+            if place.exists() and not place.is_file() and not place.is_dir():
+                return f"{place} is a FIFO, socket or device, for which git would wait"
+    return ""
 
 
 def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Git:
     """A new repository beside the place of a checkout. One that exists was left by a killed run: we hold the lock."""
     part = place.with_name(f".{place.name}.new")
-    shutil.rmtree(part, ignore_errors=True)
+    refuse_foreign(part.parent, part.name, deep=False)  # a tree of upstream may have links
+    if part.exists():
+        shutil.rmtree(part)
     temporary.callback(shutil.rmtree, part, ignore_errors=True)
     origin = {"remote.origin.url": up.git, "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*"}
     return Git.init(part, bare=False, **origin)
@@ -122,7 +144,7 @@ def examine(up: Upstream, checkout: Checkout, requested: str | None = None) -> C
     pins = {version.commit: label for label, version in up.versions.items()}
     pins.setdefault(checkout.base, checkout.label)
     if not head:
-        checkout.state, checkout.note = "wrong-base", "it is not a git work tree with a commit"
+        checkout.state, checkout.note = "wrong-base", checkout.note or "it is not a git work tree with a commit"
     elif checkout.unfinished:
         checkout.state = "interrupted"
         checkout.note = "a switch was cut short; apply or revert takes it back first: repeat your command"

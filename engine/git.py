@@ -5,21 +5,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
+import itertools
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.session import LOCAL, SESSION, USAGE, Stop
+from engine.session import LOCAL, SESSION, USAGE, WRONG_BASE, Stop
 
 # git reads no configuration but these (see Git.at), except in a fetch, where it reads the user's own, and where export
 # asks for the state of this project.
 SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
+    "core.commitGraph": "false",  # it says which tree a commit has, and git would not look at the commit
     "apply.whitespace": "nowarn",
     "gc.auto": "0",
     "maintenance.auto": "false",
@@ -52,6 +57,11 @@ FILE_SYSTEM = "^core[.](filemode|symlinks|ignorecase|precomposeunicode)$"  # wha
 # For info/attributes, which git reads first: files keep their bytes, whatever .gitattributes and configurations say.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !eol\n"
 EXCLUDES = "__pycache__/\n*.py[cod]\n*.egg-info/\n.DS_Store\n*~\n.*.sw?\n"
+KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+POINTERS = ("commondir", "objects/info/alternates")  # files that lead git into another repository
+UNOPENED = ("hooks", "fsmonitor--daemon.ipc")  # often links, and a daemon's socket; no git that we start opens them
+DISK = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO))
 Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO_ID where there is nothing
 
 
@@ -61,6 +71,31 @@ def places(folder: Path, bare: bool) -> dict[str, str]:
     They are always set, so that git never searches the folders above, and core.worktree has no effect.
     """
     return {"GIT_DIR": str(folder)} if bare else {"GIT_DIR": f"{folder}/.git", "GIT_WORK_TREE": str(folder)}
+
+
+def refuse_foreign(root: Path, inner: str, deep: bool = True) -> None:
+    """Refuse what is in the way of, or in, a folder of ours, root/inner, and cannot be ours. Nothing is opened before.
+
+    The user named `root`, which may be a link. Below it apply.py, and git for it, make plain files and folders alone.
+    Through a link, or a file that names another repository, we would write and delete elsewhere, and git waits for ever
+    at a FIFO. Without `deep` only the folder itself is looked at.
+    """
+    top = root / inner
+    way = [str(place) for place in [top, *top.parents][: len(Path(inner).parts)]][::-1]
+    walk = (f"{folder}/{name}" for folder, *names in (os.walk(top) if deep else ()) for name in itertools.chain(*names))
+    for place in itertools.chain(way, walk):
+        with contextlib.suppress(FileNotFoundError):  # a git at work removes files
+            info, part = os.lstat(place), place[len(str(top)) + 1 :]
+            kind = KINDS.get(stat.S_IFMT(info.st_mode))
+            if place in way and stat.S_ISREG(info.st_mode):
+                kind = "a file in a folder's place"
+            elif part in POINTERS:
+                kind = "a pointer to another repository"
+            elif part.startswith("logs/") and info.st_nlink > 1 and stat.S_ISREG(info.st_mode):
+                kind = "a hard link"  # git adds lines to it, while it replaces other files
+            if kind and part.split("/")[0] not in UNOPENED:
+                problem = f"{place} is {kind}; apply.py makes only plain files and folders there"
+                raise Stop(WRONG_BASE, problem, "nothing was changed: look at it, and remove it or move it away")
 
 
 class GitFailed(Stop):
@@ -106,7 +141,10 @@ class Git:
         return git
 
     def run(self, *args: str, data: bytes = b"", ok: tuple | None = (0,), network=False) -> subprocess.CompletedProcess:
-        """Run a command. `ok` are the exit codes that do not mean a failure; None stands for all of them."""
+        """Run a command. `ok` are the exit codes that do not mean a failure; None stands for all of them.
+
+        Whatever `ok` is, a full or failing disk is an OSError: it says nothing about what git was asked.
+        """
         if SESSION.verbose:
             print("+ git -C", self.folder, *args, file=sys.stderr, flush=True)
         kept = FOR_NETWORK if network else ("EXEC_PATH",)
@@ -122,6 +160,10 @@ class Git:
             done = subprocess.run([*command, "-C", str(self.folder), *args], input=data, **more)
         except FileNotFoundError:
             raise Stop(USAGE, "git was not found on the PATH", "install git 2.30 or newer") from None
+        if done.returncode:
+            for line in os.fsdecode(done.stderr).splitlines():
+                if line.endswith(DISK):
+                    raise OSError(0, f"git {args[0]} said: {line}", f"{self.folder} or {tempfile.gettempdir()}")
         if ok and done.returncode not in ok:
             shown, real = (os.fsencode(self.env.get(name, "\n")) for name in ("GIT_COMMON_DIR", "GIT_DIR"))
             raise GitFailed(args[0], done.stderr.replace(shown, real))
@@ -182,6 +224,23 @@ class Git:
     def has(self, commit: str) -> bool:
         """Whether a commit is there with all its files."""
         return self.run("rev-list", "--objects", "--no-walk", commit, ok=None).returncode == 0
+
+    def forged(self, *commits: str) -> str:
+        """Say which commit, or tree of these commits, has not the content that its id stands for, or return "".
+
+        git itself takes an object that it reads for what its name says. Blobs are left out: our verbs compare the files
+        on disk, which are hashed, with the ids in the trees.
+        """
+        rows = self("rev-list", "--objects", "--filter=blob:none", "--no-walk", *commits).splitlines()
+        ids, at = [row[:40] for row in rows], 0
+        raw = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in ids).encode()).stdout
+        for oid in ids:
+            start = raw.index(b"\n", at) + 1
+            _, kind, size = raw[at:start].split()
+            at = start + int(size) + 1
+            if hashlib.sha1(b"%s %s\0" % (kind, size) + raw[start : at - 1]).hexdigest() != oid:
+                return f"the {kind.decode()} {oid} in .git has other content than its id says"
+        return ""
 
     def is_ancestor(self, older: str, newer: str) -> bool:
         return older == newer or self.run("merge-base", "--is-ancestor", older, newer, ok=None).returncode == 0

@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.call import Call
 from engine.checkout import make_fresh, record_ref
-from engine.git import Git, GitFailed, places
+from engine.git import NO_ID, Git, GitFailed, places
 from engine.overlay import build, commit_files
 from engine.project import LABEL, ROOT, Patch, Upstream, read_overlay
 from engine.session import CONFLICT, LOCAL, OK, SOURCE, Stop, hint, locked, say, shell_git, some, uninterrupted
@@ -35,13 +37,16 @@ def port(call: Call, up: Upstream) -> int:
     with contextlib.ExitStack() as temporary:
         if write:
             temporary.enter_context(locked(beside.parent))
+            part = beside.with_name(f".{beside.name}.new")
+            if call.clone and os.path.lexists(part):  # beside a clone it may be the user's
+                raise Stop(LOCAL, f"{part} exists already, perhaps from an earlier port: remove it")
             git = make_fresh(up, beside, temporary)
         else:
             git = Git.init(Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="era-"))), bare=False)
         target = prepare(call, up, label, git)
         version = onto if onto and LABEL.fullmatch(onto) else target[:7]  # that a port makes
         place = beside.with_name(f"{beside.name}-{version if onto or not call.clone else 'era'}")
-        if write and place.exists():
+        if write and os.path.lexists(place):
             raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
         rows = try_patches(git, up, label, target)
         bad = any(row["result"] in BAD for row in rows)
@@ -51,6 +56,11 @@ def port(call: Call, up: Upstream) -> int:
     say(f"{up.name}: {label} onto {onto or 'HEAD'} ({target[:12]}){where}")
     for row in rows:
         say("\n            ".join([f"  {row['result']:9} {row['patch']}", *row["detail"]]))
+    edited = uncommitted(call.clone) if call.clone else []
+    if edited:
+        say(f"these edits are in no commit of {call.clone}, so the port is without them: {some(edited)}")
+    if bad and up.plugin:
+        say(f"perhaps there is nothing to port: {up.plugin}")
     if write:
         print_next_steps(call, up.name, place, bad)
     else:
@@ -94,6 +104,9 @@ def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
         advice = f"clone it (`{shlex.join(['git', 'clone', str(place), f'{place}-files'])}`) and name that clone"
         raise Stop(SOURCE, f"{place} is a bare repository: it has no files that ERA could be pulled into", advice)
     commit = Git(place, False, places(place, False)).commit(onto or "HEAD") if clone else ""  # also of a reftable
+    if len(commit) > len(NO_ID):
+        advice = f"clone {up.git} again and bring your commits there (`git format-patch`, `git am`)"
+        raise Stop(SOURCE, f"{place} is a SHA-256 repository, {up.name} is SHA-1, and git cannot mix them", advice)
     if not commit:
         fetch_it = f"{shell_git(place, 'fetch', up.git, onto)} may bring it"
         advice = fetch_it if onto else "expected the top folder of a git clone"
@@ -105,6 +118,23 @@ def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
         advice = f"{shell_git(place, 'diff', '--shortstat', EMPTY_TREE, commit)} brings what a partial clone lacks"
         raise Stop(SOURCE, problem, *failed.lines[1:], advice) from None
     return commit
+
+
+def uncommitted(place: Path) -> list[str]:
+    """The tracked files of a clone that differ from its HEAD. Its index is not written, not even to refresh it."""
+    clone, head = Git.at(place), Git(place, False, places(place, False)).commit("HEAD")
+    if not Path(clone("rev-parse", "--git-path", "index")).exists():  # git clone --no-checkout
+        return []
+    with clone.copied_index() as git:
+        git("update-index", "-q", "--refresh", ok=None)
+        return git("diff-index", "--name-only", "--ignore-submodules=all", "-z", head, ok=None).split("\0")[:-1]
+
+
+def taken(files: Iterable[str], there: set[str]) -> list[str]:
+    """What a revision has in the place of overlay files: files or folders, or files where folders are needed."""
+    names = there | {above.as_posix() for path in there for above in Path(path).parents}
+    needed = {above.as_posix() for file in files for above in Path(file).parents}
+    return sorted((names & {*files}) | (there & needed))
 
 
 def prepare(call: Call, up: Upstream, label: str, git: Git) -> str:
@@ -122,9 +152,9 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
         advice = f"expected a revision of {up.name}, {up.git}"
         raise Stop(SOURCE, f"{target[:12]} has none of the files that the patches change", advice)
     git("checkout", "--quiet", "--force", "--detach", target)
-    rows, taken = [], sorted(files.keys() & there)
-    if taken:
-        detail = [f"upstream has files of these names there: {some(taken)}"]
+    rows, clashes = [], taken(files, there)
+    if clashes:
+        detail = [f"upstream has something in their place: {some(clashes)}"]
         rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
     for patch in patches:
         before = git.commit("HEAD")
@@ -145,8 +175,10 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
 
 def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]:
     """The files in which `git am` stopped, with the lines of the conflict markers."""
-    lines = [f"{path}: does not exist there" for path in patch.files if path not in there]
-    for path in git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]:
+    gone = [path for path in patch.files if path not in there]
+    lines = [f"{path}: does not exist there" for path in gone]
+    unmerged = git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]
+    for path in (path for path in unmerged if path not in gone):
         text = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
         at = [str(number) for number, line in enumerate(text, 1) if line.startswith(b"<<<<<<< ")]
         lines.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
@@ -164,9 +196,9 @@ def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: 
     `git am` stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
     """
     (patches, files), tip = read_overlay(up.name, label), target
-    taken = sorted(files.keys() & {*git.paths(target)})
-    if taken:
-        problem = f"{target[:12]} has files of these names already: {some(taken)}"
+    clashes = taken(files, {*git.paths(target)})
+    if clashes:
+        problem = f"{target[:12]} has something in the place of overlay files: {some(clashes)}"
         advice = (
             "if ERA was carried there before, take that out with `git revert` or `git reset`, and port onto the result"
         )

@@ -25,7 +25,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git, GitFailed
+from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git, GitFailed, refuse_foreign
 from engine.project import Sdist, Upstream, Version
 from engine.session import SESSION, SOURCE, WRONG_BASE, Stop, hint, locked, say
 
@@ -54,6 +54,7 @@ class Cache:
         if not self.open:
             self.held.enter_context(locked(self.root))
         path = self.root / "git" / f"{name}.git"
+        refuse_foreign(self.root, f"git/{name}.git")
         git = Git.at(path) if is_whole(path) else None
         git = git or make_anew(path)
         for lock in [*path.glob("*.lock"), *path.glob("refs/**/*.lock")]:  # left by a git that was killed
@@ -101,6 +102,7 @@ class Cache:
     def package(self, git: Git, sdist: Sdist, file: Path | None) -> Source:
         """A source package as a commit; `file` is the user's own copy of it."""
         folder, ref = self.root / "archives" / sdist.sha256, f"refs/pins/sdist-{sdist.sha256}"
+        refuse_foreign(self.root, f"archives/{sdist.sha256}")
         kept = next((path for path in folder.glob("*.tar.gz") if sha256(path) == sdist.sha256), None)
         if file or not kept:
             with tempfile.TemporaryDirectory(prefix="era-") as scratch:
@@ -111,6 +113,7 @@ class Cache:
                 folder.mkdir(parents=True, exist_ok=True)
                 kept = folder / f"{sdist.project}-{sdist.version}.tar.gz"
                 part = kept.with_suffix(".part")
+                part.unlink(missing_ok=True)  # left by a killed run, or the hard link of another file
                 shutil.copyfile(archive, part)
                 part.replace(kept)
         git.run("fast-import", "--quiet", "--force", "--done", data=import_stream(kept, sdist, ref))
@@ -124,7 +127,8 @@ def is_whole(path: Path) -> bool:
 def make_anew(path: Path) -> Git:
     if is_whole(path):
         say(f"{path.stem}: the cache {path} is damaged and is thrown away")
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        shutil.rmtree(path)
     return Git.init(path, bare=True)
 
 
@@ -161,7 +165,7 @@ def copy(source: Git, target: Git, commit: str) -> None:
     listed = source.run("rev-list", "--objects", "--no-walk", commit).stdout
     pack = source.run("pack-objects", "--stdout", "--quiet", data=listed).stdout
     if b"\nparent " in source.run("cat-file", "commit", commit).stdout.partition(b"\n\n")[0]:
-        place = Path(os.path.realpath(target("rev-parse", "--git-path", "shallow")))
+        place = Path(target.env["GIT_DIR"], "shallow")  # not our link to it, over which `rename` would go
         known = place.read_text().splitlines() if place.exists() else []
         with open(place.with_name("shallow.lock"), "x") as lock:  # as git does it
             lock.write("".join(f"{each}\n" for each in sorted({*known, commit})))

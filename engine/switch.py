@@ -11,7 +11,6 @@ recover    after a kill: saves what is neither old nor new on a branch, goes bac
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -156,12 +155,13 @@ def remove_left_refs(checkout: Checkout) -> None:
 
 
 def clear_locks(git: Git, names: tuple[str, ...]) -> None:
-    """Remove the lock files of a git that was killed. We hold the lock that it held, so it does not run any more."""
-    for place in git("rev-parse", *(word for name in names for word in ("--git-path", name))).splitlines():
-        path = Path(os.path.realpath(place))
+    """Remove the lock files of a git that was killed. We hold the lock that it held, so it does not run any more.
+
+    Of the folders of refs only those that no one but apply.py writes are looked through; `foreign` saw no link there.
+    """
+    for path in (Path(git.env["GIT_DIR"], name) for name in names):
         for lock in [path.with_name(f"{path.name}.lock"), *path.glob("**/*.lock")]:
-            if lock.exists():
-                lock.unlink()
+            lock.unlink(missing_ok=True)
 
 
 def save(checkout: Checkout, tree: str, what: str) -> None:

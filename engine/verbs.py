@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -69,6 +70,9 @@ def plan_apply(call: Call, up: Upstream, temporary: contextlib.ExitStack) -> lis
     git = checkout.git or make_fresh(up, checkout.path, temporary)
     bring(git, call.cache.repository(up.name), source)
     built = build(git, up, label, source.base)
+    forged = git.forged(source.base, built.tip)
+    if forged:  # an object that was there before
+        raise Stop(WRONG_BASE, f"{checkout.path}: {forged}", move_away(checkout))
     refs, way, carried = plan_refs(checkout, label, source.base, built.tip), None, []
     if checkout.git:
         way = switch.plan(checkout, built.tip)
@@ -95,13 +99,17 @@ def plan_apply(call: Call, up: Upstream, temporary: contextlib.ExitStack) -> lis
 def refuse_unfit(up: Upstream, label: str, checkout: Checkout) -> None:
     """Refuse a checkout on another commit, or one with edits and no overlay."""
     if checkout.state == "wrong-base":
-        aside = f"move it away (`mv {checkout.path} {checkout.path}-old`) and run {hint('apply', up.name)} again"
         back = [f"or {shell_git(checkout.path, 'checkout', up.version(label).commit)}"] if checkout.head else []
-        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}", aside, *back)
+        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}", move_away(checkout), *back)
     if checkout.files and not checkout.applied:
         problem = f"{checkout.path} has local edits on {checkout.version}: {some(checkout.files)}"
         stash = shell_git(checkout.path, "stash")
         raise Stop(LOCAL, problem, f"stash them: {stash}; `git stash pop` brings them back after apply")
+
+
+def move_away(checkout: Checkout) -> str:
+    words = shlex.join(["mv", str(checkout.path), f"{checkout.path}-old"])
+    return f"move it away (`{words}`) and run {hint('apply', checkout.name)} again"
 
 
 def nothing_to_do(up: Upstream, label: str, checkout: Checkout, wanted: str | None) -> str:
@@ -143,7 +151,7 @@ def plan_revert(call: Call, up: Upstream, _: contextlib.ExitStack) -> list[Calla
     if checkout.applied and checkout.era not in ("", checkout.tip, checkout.head):
         checkout.state, checkout.note = "wrong-base", "the branch era is elsewhere: check it out first"
     if checkout.state == "wrong-base":
-        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}")
+        raise Stop(WRONG_BASE, f"{checkout.path}: {checkout.note}", move_away(checkout))
     if not checkout.applied:
         say(f"{name}: nothing to revert, no overlay is applied in {checkout.path}")
         return []

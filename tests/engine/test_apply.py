@@ -236,11 +236,11 @@ def link(target: str):
 @pytest.mark.parametrize(
     ("prepare", "said"),
     [
-        (lambda at: (shutil.rmtree(at), at.write_text("x")), "not a git work tree"),
+        (lambda at: (shutil.rmtree(at), at.write_text("x")), "is a file"),
         (lambda at: (shutil.rmtree(at), write_tree(at, {"x": "x"})), "not a git work tree"),
-        (link("/nowhere/at/all"), "not a git work tree"),
-        (link("empty"), "not a git work tree"),
-        (link("../../up/beta"), "HEAD is"),
+        (link("/nowhere/at/all"), "is a link"),
+        (link("empty"), "is a link"),
+        (link("../../up/beta"), "is a link"),
         (lambda at: write_tree(at, {".git/HEAD": "\0 nonsense\n"}), "not a git work tree"),
         (lambda at: write_tree(at, {".git/config": "\0 nonsense\n"}), "not a git work tree"),
         (other_history, "HEAD is"),

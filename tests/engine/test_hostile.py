@@ -67,15 +67,11 @@ PROGRAMS = """
 """
 EVIL = "* filter=evil diff=evil merge=evil text eol=crlf\n"
 ATTRIBUTES = {"info/attributes": EVIL, "../.gitattributes": EVIL}
-ALTERNATE = {"objects/info/alternates": "{own}/other/objects\n", "other/objects/x": "", "other/HEAD": "ref: refs/x\n"}
-ALTERNATE |= {"other/refs/heads/x": "1" * 40}
 HOSTILE = {  # what is written into the folder .git; `config` is added to
     "ssh": {"config": ELSEWHERE.format(to="ssh://host/") + "[core]\n sshCommand = {run}\n"},
     "git through a proxy": {"config": ELSEWHERE.format(to="git://host/") + "[core]\n gitProxy = {run}\n"},
     "a remote helper": {"config": ELSEWHERE.format(to="ext::{run} ")},
     "a program at the other end": {"config": '[remote "file://{up}"]\n url = {up}\n uploadpack = {run}\n'},
-    "what lists the refs of an alternate": {"config": "[core]\n alternateRefsCommand = {run}\n", **ALTERNATE},
-    "an alternate that is a partial clone": {"other/config": PARTIAL, **ALTERNATE},
     "programs": {"config": PROGRAMS, **ATTRIBUTES},
     "programs in another file": {"config": "[include]\n path = more\n", "more": PROGRAMS, **ATTRIBUTES},
     "hooks": {f"hooks/{name}": "#!/bin/sh\n{run}\n" for name in ("reference-transaction", "post-index-change")},
