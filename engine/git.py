@@ -61,7 +61,7 @@ KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socke
 KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 POINTERS = ("commondir", "objects/info/alternates")  # files that lead git into another repository
 UNOPENED = ("hooks", "fsmonitor--daemon.ipc")  # often links, and a daemon's socket; no git that we start opens them
-DISK = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO))
+DISK = (*(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)), "Out of diskspace")
 Entry = tuple[str, str]  # mode and object id, as in `git ls-tree`; the id is NO_ID where there is nothing
 
 

@@ -1,6 +1,7 @@
 """Fixtures for all test folders. Upstreams with and without the overlays are made once per pytest process."""
 
 import functools
+import json
 import os
 import re
 import signal
@@ -120,7 +121,8 @@ def verl_with_recipes(patched_verl) -> Path:
 
 @pytest.fixture(scope="session")
 def upstream_verl(patched_verl, tmp_path_factory) -> Path:
-    return unpatched(patched_verl, "v0.4.1", tmp_path_factory.mktemp("upstream"), "verl")
+    version = json.loads((ROOT / "upstreams.json").read_text())["verl"]["default"]  # v0.4.1, or a fork of the user's
+    return unpatched(patched_verl, version, tmp_path_factory.mktemp("upstream"), "verl")
 
 
 @pytest.fixture(scope="session")

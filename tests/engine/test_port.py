@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -59,11 +60,12 @@ def test_revisions(project):
     project.run("port", "alpha", "--onto", "never-seen", "--offline", code=6)
 
 
-def test_overlay_files_that_upstream_has(project):
-    branch(project, "has-era", lambda up: write_tree(up, {"src/era.py": "theirs\n"}))
+@pytest.mark.parametrize("name", ["src/era.py", "src/era.py/x", "tools"])
+def test_what_upstream_has_in_the_place_of_overlay_files(project, name):
+    branch(project, "has-era", lambda up: write_tree(up, {name: "theirs\n"}))
     out = project.run("port", "alpha", "--onto", "has-era", code=4).out
-    assert "upstream has files of these names there: src/era.py" in out
-    assert "src/era.py" in project.run("port", "alpha", "--onto", "has-era", "--write", code=4).err
+    assert f"upstream has something in their place: {name.removesuffix('/x')}\n" in out
+    assert name.removesuffix("/x") in project.run("port", "alpha", "--onto", "has-era", "--write", code=4).err
     assert not project.checkouts.exists() or not list(project.checkouts.iterdir())
 
 
@@ -154,11 +156,20 @@ def test_a_fork(project, clone, tmp_path, kind):
     assert content(fork) == before
 
 
-def test_a_fork_with_a_conflict(project, clone):
+def test_a_fork_with_a_conflict_a_missing_file_and_edits(project, clone):
     OTHER(clone)
+    (clone / "src/util.py").unlink()
     commit(clone, "My fork")
+    write_tree(clone, {"README.md": "not committed\n", "run.sh": "staged\n", "notes.txt": "untracked\n"})
+    git(clone, "add", "run.sh")
+    os.utime(clone / "bare.txt")
+    project.upstreams["alpha"]["plugin"] = "alpha 3 needs no patches: the plug-in"
+    project.save()
     with unchanged(clone):
         out = project.run("port", "alpha", "--checkout", str(clone), "--write", code=4).out
+    assert f"edits are in no commit of {clone}, so the port is without them: README.md, run.sh\n" in out
+    assert "nothing to port: alpha 3 needs no patches" in out
+    assert out.count("src/util.py") == 1 and "src/util.py: does not exist there" in out
     assert "<<<<<<< " in (clone.with_name("clone-era") / "src/core.py").read_text()
     assert f"git -C {clone} pull {clone}-era era" in out
 
@@ -182,5 +193,9 @@ def test_what_is_no_clone(project, tmp_path):
     git(tmp_path, "clone", "-q", "--bare", str(project.up / "alpha"), "bare")
     error = project.run("port", "alpha", "--checkout", str(tmp_path / "bare"), code=6).err
     assert "is a bare repository" in error and f"git clone {tmp_path}/bare " in error
+    git(tmp_path, "init", "-q", "--object-format=sha256", "long")
+    commit(tmp_path / "long", "Other ids")
+    error = project.run("port", "alpha", "--checkout", str(tmp_path / "long"), code=6).err
+    assert "is a SHA-256 repository" in error and "partial clone" not in error
     other = str(project.up / "beta")
     assert "none of the files that the patches change" in project.run("port", "alpha", "--checkout", other, code=6).err
