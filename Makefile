@@ -222,7 +222,7 @@ learned-delta: $(call ready,cpu)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
 ## bench, bench-megatron, bench-actor: time, memory of log-probs; in Megatron; of the actor (VERL=0.9.1)
-## bench-gpu: the same on a GPU, after the errors of the kernels there
+## bench-gpu: the same on a GPU, after the errors of the kernels there (OUTPUT; SHORT=1)
 bench: patched-verl
 	@$(CPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl"
 bench-actor: $(READY_VERL)
@@ -233,11 +233,13 @@ bench-megatron: $(VERL_0.9.1)
 		-W ignore -m tools.bench.megatron --csv results/bench-megatron.csv
 bench-gpu: $(call ready,verl-gpu)
 	@python3 apply.py apply verl --checkouts "$$CHECKOUTS"
-	@mkdir -p results
-	@$(CLEAN) PYTHONPATH=. $(ENVIRONMENTS)/verl-gpu/bin/python tests/llm/log_prob_rows.py --device cuda
-	@$(VERL_GPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl" --device cuda --csv results/bench-gpu-logprobs.csv
+	@mkdir -p "$${OUTPUT:-results}"
+	@$(CLEAN) PYTHONPATH=. $(ENVIRONMENTS)/verl-gpu/bin/python tests/llm/log_prob_rows.py --device cuda \
+		$${SHORT:+--seconds 20}
+	@$(VERL_GPU) -m tools.bench.logprobs --checkout "$$CHECKOUTS/verl" --device cuda $${SHORT:+--tokens 8192 --turns 1} \
+		--csv "$${OUTPUT:-results}/bench-gpu-logprobs.csv"
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
-		--csv results/bench-gpu-actor.csv
+		--csv "$${OUTPUT:-results}/bench-gpu-actor.csv"
 ## bench-trl: time and memory of TRL's passes and step
 bench-trl: $(call ready,trl-cpu)
 	@mkdir -p results; $(TRL_CPU) -m tools.bench.trl --csv results/bench-trl.csv
@@ -274,19 +276,17 @@ help:
 .DEFAULT:
 	@echo "error: there is no target $@. 'make help' lists them." >&2; exit 2
 
-# An environment is set up again when its requirements change, or when its Python is gone (after a system upgrade, say).
-$(shell for bin in $(ENVIRONMENTS)/*/bin; do test -x $$bin/python || rm -f $${bin%bin}installed; done)
-$(ENVIRONMENTS)/%/installed: requirements/%.txt
-	@$(SHELL) requirements/environment.sh $* $(@D) $(CHECK)
-	@touch $@
-$(ENVIRONMENTS)/%/packages: requirements/%.txt
-	@$(SHELL) requirements/environment.sh $* $(@D) without-flash-attn
-	@touch $@
+# An environment is set up again when its requirements have changed, or when its Python is gone (after a system upgrade,
+# say). Dates decide nothing, so that several clones may share ENVIRONMENTS.
+$(ENVIRONMENTS)/%/installed: | requirements/%.txt
+	@$(SHELL) requirements/environment.sh $* $@ $(CHECK)
+$(ENVIRONMENTS)/%/packages: | requirements/%.txt
+	@$(SHELL) requirements/environment.sh $* $@
+$(shell $(SHELL) requirements/environment.sh changed $(ENVIRONMENTS)): FORCE
+FORCE:
 WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision vllm-cpu
-$(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): requirements/$(name)-torch.txt | given-torch-$(name)))
+$(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): | given-torch-$(name)))
 $(call ready,cpu): | given-python
-$(call ready,verl-gpu): requirements/verl-gpu-flash-attn.txt
-$(call ready,verl-0.9-gpu): requirements/verl-0.9-gpu-flash-attn.txt
 
 given-python:
 	@[[ -z "$$PYTHON" || ! -e $(call ready,cpu) ]] || echo "PYTHON=$$PYTHON is not used here: $(ENVIRONMENTS)/cpu has a" \
@@ -297,12 +297,10 @@ given-torch-%:
 		/dev/null 2>&1 || echo "TORCH=$$TORCH is not used here: $(ENVIRONMENTS)/$* has PyTorch with CUDA already. To set it" \
 		"up anew, remove it first: rm -r $(ENVIRONMENTS)/$*" >&2
 
-$(VERL_SOURCES)/installed: requirements/verl-0.9-sources.txt | $(call ready,verl-0.9-cpu)
-	@$(SHELL) requirements/environment.sh sources $(@D) $< $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
-	@touch $@
-$(TIMM_SOURCES)/installed: requirements/timm-sources.txt | $(call ready,cpu)
-	@$(SHELL) requirements/environment.sh sources $(@D) $< $(ENVIRONMENTS)/cpu/bin/python
-	@touch $@
+$(VERL_SOURCES)/installed: | $(call ready,verl-0.9-cpu)
+	@$(SHELL) requirements/environment.sh verl-sources $@ $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
+$(TIMM_SOURCES)/installed: | $(call ready,cpu)
+	@$(SHELL) requirements/environment.sh timm-sources $@ $(ENVIRONMENTS)/cpu/bin/python
 
 patched-verl: WHERE = --checkouts "$$CHECKOUTS"
 patched-timm: WHERE = --version "v$$TIMM" --checkouts $(TIMM_$(TIMM))

@@ -41,26 +41,25 @@ split() {
 }
 
 # find_python ENVIRONMENT: sets `python` to PYTHON if given; else, for a -gpu ENVIRONMENT, to the active python3 if that
-# has what the run needs; else to the python of this project's ENVIRONMENT, which is set up first. With CHECK_ONLY and an
-# LLM run it is python3 where nothing is set up: the check works with any Python, and names what that lacks.
+# has what the run needs; else to the python of this project's ENVIRONMENT, which is set up first, or again where its
+# requirements have changed. With CHECK_ONLY and an LLM run it is python3 where nothing is set up: the check works with any
+# Python, and names what that lacks.
 find_python() {
     local environment=$ENVIRONMENTS/$1 lacks=
     python=${PYTHON:-$(absolute "$environment")/bin/python}
     if [[ -z "$PYTHON" && "$1" == *-gpu ]] && lacks=$(python3 requirements/check_gpu_environment.py "${1%-gpu}"); then
         python=$(command -v python3)
+    elif [[ -z "$PYTHON" ]] && ! is_on "$DRY_RUN" && ! is_on "$CHECK_ONLY"; then
+        [[ -z "$lacks" || -f "$environment/installed" ]] || echo "$lacks"
+        "$MAKE" -s "$environment/installed"
     elif [[ -z "$PYTHON" && ! -f "$environment/installed" ]]; then
         if is_on "$DRY_RUN"; then
             echo "note: $environment is not set up yet; make does that before the first run" >&2
             return
         fi
-        if is_on "$CHECK_ONLY" && [[ "$subject" == llm ]]; then
-            python=python3
-            return
-        fi
-        ! is_on "$CHECK_ONLY" || fail "there is no environment for this run yet.${lacks:+ $lacks} make sets one up in" \
+        [[ "$subject" == llm ]] || fail "there is no environment for this run yet.${lacks:+ $lacks} make sets one up in" \
             "$environment before the first run; PYTHON=... names another."
-        [[ -z "$lacks" ]] || echo "$lacks"
-        "$MAKE" --no-print-directory "$environment/installed"
+        python=python3
     fi
     is_on "$DRY_RUN" || command -v "$python" > /dev/null ||
         fail "there is no Python at $python. Set PYTHON to an environment's python."

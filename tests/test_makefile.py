@@ -22,7 +22,7 @@ def make(project_root, patched_verl, tmp_path):
     Environments would be set up in a folder of this test's own, in which cpu stands for one that is there.
     """
     executable(tmp_path / "environments/cpu/bin/python", "#!/bin/sh\n")
-    (tmp_path / "environments/cpu/installed").touch()
+    (tmp_path / "environments/cpu/installed").write_text(requirements(project_root, "cpu"))
 
     def run(*words, **environment):
         path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
@@ -35,6 +35,11 @@ def make(project_root, patched_verl, tmp_path):
         )
 
     return run
+
+
+def requirements(project, environment):
+    """The text of `installed` once they are."""
+    return "".join(file.read_text() for file in sorted((project / "requirements").glob(f"{environment}*.txt")))
 
 
 def executable(path, text):
@@ -225,6 +230,103 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode == 0 and (gpu / "installed").exists(), result.stderr
     assert f"-m recipes.llm.evaluate --model {tmp_path}/model" in result.stdout.splitlines()[-1]
+
+    assert (
+        " install " in result.stdout
+        and " install " not in make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
+    )
+    (gpu / "installed").write_text("other requirements")
+    assert " install " in make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
+
+
+@pytest.fixture
+def clone(project_root, tmp_path):
+    """clone(name): a copy of the Makefile and of the requirements. Each has its own dates."""
+
+    def copy(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(project_root / "Makefile", folder)
+        shutil.copytree(project_root / "requirements", folder / "requirements", copy_function=shutil.copy)
+        return folder
+
+    return copy
+
+
+def set_up(clone, *words):
+    return subprocess.run(["make", "-C", clone, f"PYTHON={sys.executable}", *words], capture_output=True, text=True)
+
+
+def test_clones_share_environments_until_requirements_differ(clone, tmp_path):
+    """Contents count, and dates do not."""
+    shared, log = f"ENVIRONMENTS={tmp_path}/shared", tmp_path / "log"
+    target = f"{tmp_path}/shared/docs/installed"
+    executable(tmp_path / "shared/docs/bin/python", f'#!/bin/sh\necho "$@" >> {log}\n')
+    first, second = clone("first"), clone("second")
+
+    def installs(folder):
+        log.write_text("")
+        result = set_up(folder, shared, target)
+        assert result.returncode == 0, result.stderr
+        return " install " in log.read_text()
+
+    assert installs(first) and not installs(first) and not installs(second)
+    lock = second / "requirements/docs.txt"
+    lock.touch()
+    assert not installs(second)
+    text, dates = lock.read_text(), (lock.stat().st_atime, lock.stat().st_mtime)
+    lock.write_text(text.replace("==", "==1", 1))
+    os.utime(lock, dates)
+    assert installs(second) and not installs(second)
+    lock.write_text(text)
+    assert installs(second) and not installs(first)
+
+    (tmp_path / "shared/docs/bin/python").unlink()  # a system upgrade
+    assert "environment.sh docs" in set_up(first, "-n", shared, target).stdout
+
+
+def test_an_installation_that_fails_is_not_taken_for_done(clone, tmp_path):
+    environment, folder = tmp_path / "shared/docs", clone("first")
+    words = f"ENVIRONMENTS={tmp_path}/shared", f"{environment}/installed"
+    executable(environment / "bin/python", "#!/bin/sh\n")
+    assert set_up(folder, *words).returncode == 0
+    lock = folder / "requirements/docs.txt"
+    text = lock.read_text()
+    lock.write_text(text + "# changed\n")
+    executable(environment / "bin/python", '#!/bin/sh\ncase "$*" in *" install "*) exit 1;; esac\n')
+    assert set_up(folder, *words).returncode != 0
+    lock.write_text(text)  # half of the packages may be those of the other file
+    assert set_up(folder, *words).returncode != 0
+
+
+def test_one_of_two_processes_sets_up_and_the_other_waits(clone, tmp_path):
+    if not shutil.which("flock"):
+        pytest.skip("this system has no flock command")
+    log, go, started = tmp_path / "log", tmp_path / "go", tmp_path / "started"
+    os.mkfifo(go)
+    os.mkfifo(started)
+    # The first installation waits at the FIFOs for this test.
+    waits = f"[ $(wc -l < {log}) -gt 1 ] || {{ echo > {started}; cat {go}; }}"
+    script = f'#!/bin/sh\ncase "$*" in *" install "*) echo >> {log}; {waits};; esac\n'
+    executable(tmp_path / "shared/docs/bin/python", script)
+    target = f"{tmp_path}/shared/docs/installed"
+    words = f"PYTHON={sys.executable}", f"ENVIRONMENTS={tmp_path}/shared", target
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    one = subprocess.Popen(["make", "-C", clone("first"), *words], **given)
+    started.read_text()
+    other = subprocess.Popen(["make", "-C", clone("second"), *words], **given)
+    try:
+        while "Another process is setting up" not in (line := other.stdout.readline()):
+            assert line, "the second process ended"
+    finally:
+        go.write_text("go\n")
+    assert (one.wait(), other.wait()) == (0, 0) and log.read_text() == "\n"
+
+
+def test_where_nothing_can_be_written_the_reason_is_said(clone):
+    """/dev/null/environments cannot be made, even by root."""
+    result = set_up(clone("first"), "ENVIRONMENTS=/dev/null/environments", "/dev/null/environments/docs/installed")
+    assert result.returncode != 0 and "nothing can be written there. Name a folder of your own" in result.stderr
 
 
 def test_pytorch_without_cuda_comes_by_uv_and_one_sees_what_is_downloaded(make, tmp_path):
