@@ -3,12 +3,13 @@
 """README's routes: each line runs as it stands, in a process of its own, and shows that ERA is on.
 
 Of the plug-ins, those run whose framework this environment has: test-verl-0.9, test-trl, test-timm, test-control and
-test-pins run this file in theirs. FastTD3's line needs HumanoidBench, and Axolotl's and slime's go into a configuration
-of the user's: the tests of these start them on other tasks."""
+test-pins run this file in theirs. Axolotl's and slime's lines go into a configuration of the user's: tests of their own
+start them."""
 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,14 +35,17 @@ INSTALLED = {module for module, _ in PLUG_INS.values() if importlib.util.find_sp
 
 @pytest.fixture
 def printed(project_root, tmp_path):
-    """printed(route, folder): what the first line of the route's third column prints, run in the folder."""
+    """printed(route, folder): what the first line of the route's third column prints, run in the folder.
 
-    def run(route: str, folder: Path = tmp_path) -> str:
+    flags end a training that would take its time.
+    """
+
+    def run(route: str, folder: Path = tmp_path, flags: str = "") -> str:
         rows = re.findall(r"^\| (.*) \|$", (project_root / "README.md").read_text(), re.MULTILINE)
         cells = {row.split(" | ")[0]: row.split(" | ")[2] for row in rows if row.count(" | ") >= 3}
         lines = re.match(r"(?:in `\S+`[:,] )?((?:`[^`]+`(?:<br>)?)+)", cells[route])[1]
         code = lines.strip("`").replace("`<br>`", "\n")
-        command = ["bash", "-c", code] if code.startswith("python3") else ["python3", "-c", code]
+        command = ["bash", "-c", code + flags] if code.startswith("python3") else ["python3", "-c", code]
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -68,3 +72,10 @@ def test_the_scripts_lines_show_that_era_is_on(printed, patched_verl, patched_ti
         pytest.skip("the scripts' packages are those of verl v0.4.1, with torch 2.6.0")
     assert re.search(ACTIVATION, printed("timm's scripts, v1.0.20 or v1.0.28", patched_timm))
     assert re.search(SETTINGS, printed("verl v0.4.1, the paper's", patched_verl))
+
+
+def test_fasttd3s_line_shows_that_era_is_on(printed, patched_fasttd3, tmp_path):
+    if not torch.__version__.startswith("2.6.0"):
+        pytest.skip("FastTD3's packages are those of the CPU environment, with torch 2.6.0")
+    checkout = shutil.copytree(patched_fasttd3, tmp_path / "fasttd3", symlinks=True)
+    assert "Using FastSAC-ERA" in printed("FastTD3", checkout, " --total_timesteps 0")
