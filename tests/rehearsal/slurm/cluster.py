@@ -3,7 +3,8 @@
 """A Slurm cluster on one machine: a login node with slurmctld, and two nodes of 32 CPUs and 8 GPUs that exist by name.
 
 Each has a network namespace, and with it a host name, an address, an /etc/hosts and a /tmp/ray of its own. Everything
-that runs in the cluster is found by its namespace.
+that runs in the cluster is found by its namespace. A node sees only its own processes: `ray start --head` asks whether
+one of all that it sees has its address, which is a loopback address here.
 """
 
 import os
@@ -83,7 +84,8 @@ class Cluster:
         own = self.folder / f"tmp-{name}"
         own.mkdir(exist_ok=True)
         script = 'mount --bind "$1" /tmp/ray && hostname "$2" && exec "${@:3}"'
-        return ["ip", "netns", "exec", name, "unshare", "--uts", "bash", "-c", script, "bash", own, name, *words]
+        own_processes = ("unshare", "--uts", "--pid", "--fork", "--mount-proc")
+        return ["ip", "netns", "exec", name, *own_processes, "bash", "-c", script, "bash", own, name, *words]
 
     def daemon(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.txt").open("a") as log:
