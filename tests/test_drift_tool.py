@@ -131,10 +131,12 @@ ACTOR=(actor_rollout_ref.actor.use_kl_loss=True "data.train_files=['$HOME/a b']"
 LAUNCH=(uv run python3); [ "${{DEVICE:-gpu}}" = gpu ] || exit 1
 "${{LAUNCH[@]}}" -m verl.trainer.main_ppo "${{ACTOR[@]}}" trainer.nnodes=${{NNODES:-1}} "$@"
 """)
-    words = examples.overrides(tmp_path / "run.sh")
-    assert words[0] == "actor_rollout_ref.actor.use_kl_loss=True" and words[2:] == ["trainer.nnodes=1"]
-    assert words[1].endswith("/a b']") and not left.exists()
+    words = examples.started(tmp_path / "run.sh")
+    assert words[:2] == ["verl.trainer.main_ppo", "actor_rollout_ref.actor.use_kl_loss=True"]
+    assert words[2].endswith("/a b']") and words[3:] == ["trainer.nnodes=1"] and not left.exists()
     (tmp_path / "run.sh").write_text("exit 1; python3 -m verl.trainer.main_ppo a=1")
-    assert examples.overrides(tmp_path / "run.sh") == []
+    assert examples.started(tmp_path / "run.sh") == []
+    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo_sync a=1")
+    assert "it starts verl.trainer.main_ppo_sync, in place of" in examples.refusals(tmp_path / "run.sh", tmp_path)
     page = examples.page({"a.sh": examples.ACCEPTED, "b.sh": "megatron: top_k", "c.sh": "megatron: top_k"})
     assert "1 of 3 are accepted" in page and page.endswith("\n| megatron: top_k | `b.sh`, `c.sh` |")

@@ -3,7 +3,7 @@
 """python -m tools.drift.examples VERL: which of verl's example scripts era.verl accepts, and why it refuses the others.
 
 VERL is verl's repository, with examples/ and verl/trainer/config. This runs where verl 0.9 can be imported. Each script
-runs in bash, in an empty folder, where commands that are not bash's own do nothing; the arguments of main_ppo are kept.
+runs in bash, in an empty folder, where commands that are not bash's own do nothing; that of main_ppo is kept.
 hydra makes verl's configuration of them, and era.verl's rules are applied to it.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from tools.pages import table
 
 ACCEPTED = "accepted"
+ENTRY = "verl.trainer.main_ppo"  # whose place era.verl.main_ppo takes
 KEPT = ("basename", "cat", "date", "dirname", "mkdir", "seq", "tee", "tr")  # what scripts make their settings with
 # bash runs this before the script. A script that reads an environment of its cluster's goes on without it.
 NOTHING_STARTS = r"""
@@ -30,8 +31,8 @@ LEFT_TO_THE_USER = {"INFER_BACKEND": "vllm"} | dict.fromkeys(
 )
 
 
-def overrides(script: Path) -> list[str]:
-    """The arguments of main_ppo that a script ends with; none if it does not get there."""
+def started(script: Path) -> list[str]:
+    """The module named like main_ppo that a script ends with, and its arguments; none if it does not get there."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "bin").mkdir()
@@ -45,7 +46,7 @@ def overrides(script: Path) -> list[str]:
         subprocess.run(bash, cwd=folder, env=variables, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
         words = arguments.read_text().split("\0")[:-1] if arguments.exists() else []
     module = next((i for i, word in enumerate(words) if "main_ppo" in word), len(words))
-    return words[module + 1 :]
+    return words[module:]
 
 
 def composed(words: list[str], configs: Path):
@@ -61,15 +62,17 @@ def composed(words: list[str], configs: Path):
 
 def refusals(script: Path, configs: Path) -> str:
     """ACCEPTED, or the settings that era.verl refuses with ERA at its defaults, separated by commas."""
+    words = started(script)
+    if not words:
+        return "not read: it ends before it starts main_ppo"
+    if words[0] != ENTRY:
+        return f"not read: it starts {words[0]}, in place of {ENTRY}"
     from omegaconf import open_dict
 
     from era.verl.config import prepare
 
-    words = overrides(script)
-    if not words:
-        return "not read: it ends before it starts main_ppo"
     try:
-        config = composed(words, configs)
+        config = composed(words[1:], configs)
     except Exception as error:  # of hydra's own kinds, and others from resolvers
         return f"not read: {type(error).__name__}: {str(error).splitlines()[0]}"
     try:
