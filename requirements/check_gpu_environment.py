@@ -3,8 +3,8 @@
 """python check_gpu_environment.py FRAMEWORK: does this environment have what it needs on GPUs?
 
 FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a line on what it lacks. Only installed
-versions are read; nothing is imported. The check before an LLM run asks the same (recipes/llm/preflight.py), and in
-addition for kernels; for that, a patched checkout of verl has copies of this file and of the requirements.
+versions are read; nothing is imported. The check before an LLM run asks the same (recipes/llm/preflight.py); for that,
+a patched checkout of verl has copies of this file and of the requirements.
 
 What is needed stands in FRAMEWORK-gpu.in, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the requirements with the
 comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's and HumanoidBench's own
@@ -47,33 +47,6 @@ def problems(framework: str, unused: Collection[str] = ()) -> list[str]:
                 found.append(f"{name} {version}, at least {bound} needed")
             if sign == "<" and parse(version) >= parse(bound):
                 found.append(f"{name} {version}, below {bound} needed")
-    return found
-
-
-def runs_on(kernels: Collection[str], device: tuple[int, int]) -> bool:
-    """Whether a GPU of this compute capability runs one of these kernels, which are named as torch names them.
-
-    Machine code (sm_86) runs within its major version, and intermediate code (compute_90) on all that is newer.
-    """
-    named = (re.match(r"(sm|compute)_(\d+)(\d)", name).groups() for name in kernels)
-    return any(
-        (int(major), int(minor)) <= device and (kind == "compute" or int(major) == device[0])
-        for kind, major, minor in named
-    )
-
-
-def kernel_problems() -> list[str]:
-    """The GPUs for which the installed torch has no kernels; a training there ends in "no kernel image"."""
-    import torch
-
-    kernels, found = torch.cuda.get_arch_list(), []
-    for index in range(torch.cuda.device_count() if kernels else 0):
-        major, minor = torch.cuda.get_device_capability(index)
-        if not runs_on(kernels, (major, minor)):
-            found.append(
-                f"torch {torch.__version__} has kernels for {', '.join(kernels)}, and none for "
-                f"{torch.cuda.get_device_name(index)} (sm_{major}{minor}): use another GPU, or a newer torch"
-            )
     return found
 
 

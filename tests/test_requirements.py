@@ -30,13 +30,9 @@ def locked(text, project_root):
 
 
 @pytest.fixture
-def module(project_root):
-    return runpy.run_path(str(project_root / "requirements/check_gpu_environment.py"))
-
-
-@pytest.fixture
-def check(module, monkeypatch):
+def check(project_root, monkeypatch):
     """check(framework, installed): the problems of an environment with these versions."""
+    module = runpy.run_path(str(project_root / "requirements/check_gpu_environment.py"))
 
     def problems(framework, installed):
         def version(name):
@@ -64,35 +60,6 @@ def test_what_an_environment_lacks_is_named(check, locked):
     assert check("timm", timm | {"torch": "2.3.1+cu121"}) == ["torch 2.3.1+cu121, at least 2.4 needed"]
     del timm["safetensors"]
     assert check("timm", timm) == ["no safetensors"]
-
-
-TORCH_2_6 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]  # of PyPI, for CUDA 12.4
-
-
-@pytest.mark.parametrize(
-    "kernels, device, is_enough",
-    [
-        (TORCH_2_6, (8, 0), True),  # A100
-        (TORCH_2_6, (8, 9), True),  # L40: sm_86 runs
-        (TORCH_2_6, (9, 0), True),  # H100, H20
-        (TORCH_2_6, (10, 0), False),  # B200
-        (TORCH_2_6, (12, 0), False),  # RTX 5090
-        (TORCH_2_6, (3, 7), False),  # K80
-        (["sm_86", "sm_90"], (8, 0), False),  # code for a newer one of its major version
-        (["sm_90", "compute_90"], (12, 0), True),  # which the driver compiles
-        (["sm_100", "sm_120"], (12, 1), True),
-    ],
-)
-def test_the_gpus_that_have_kernels(module, kernels, device, is_enough):
-    """By NVIDIA's rules of compatibility (CUDA C++ Programming Guide, "Application Compatibility")."""
-    assert module["runs_on"](kernels, device) == is_enough
-
-
-def test_a_machine_without_a_gpu_has_no_problem_of_kernels(module):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("for a machine without a GPU")
-    assert module["kernel_problems"]() == []
 
 
 @pytest.mark.parametrize("environment", [*CPU, *(f"{name}-gpu" for name in GPU)])
