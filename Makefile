@@ -38,6 +38,7 @@ CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
 TRL_CPU := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
+AXOLOTL := $(CLEAN) $(ENVIRONMENTS)/axolotl-cpu/bin/python
 VLLM_CPU := $(CLEAN) $(ENVIRONMENTS)/vllm-cpu/bin/python
 VERL_GPU := $(CLEAN) $(ENVIRONMENTS)/verl-gpu/bin/python
 VERL_SOURCES := $(ENVIRONMENTS)/verl-sources
@@ -98,7 +99,7 @@ report: $(call ready,cpu)
 ## status, diff: a line about each checkout; what the patches change
 apply status diff revert:
 	@python3 apply.py $@ --checkouts "$$CHECKOUTS"
-## drift: ERA started on every newer release of its upstreams (docs/engine/drift.md)
+## drift: newer releases of all hosts; ERA started on those of upstreams (docs/engine/drift.md)
 drift: $(call ready,cpu)
 	@$(CPU) -m tools.drift
 
@@ -160,15 +161,13 @@ test-grids: $(call ready,cpu)
 test-verl-0.9: $(VERL_0.9.1)
 	@VERL_SOURCES=$(VERL_SOURCES) $(VERL_09) -m pytest -q tests/llm/current
 	@$(CLEAN) PYTHONPATH=$(VERL_SOURCES)/verl-0.9.1 $(ENVIRONMENTS)/verl-0.9-cpu/bin/python -m pytest -q tests/test_readme.py
-## test-trl: era.trl (TRL=1.10.0: with that one); test-axolotl: era.axolotl, in Axolotl 0.19.0
+## test-trl: era.trl (TRL=1.10.0: with that one); test-axolotl: era.axolotl, with Python 3.12
 test-trl: $(call ready,trl-cpu)
 	@folder=$(ENVIRONMENTS)/"trl-$$TRL"; [[ "$$TRL" == 1.16.0 || -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
 		--disable-pip-version-check --no-deps --target "$$folder" "trl==$$TRL" || exit 1; \
 		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_trl tests/test_readme.py
-test-axolotl: $(call ready,trl-cpu)
-	@folder=$(ENVIRONMENTS)/pins/axolotl; [[ -e "$$folder" ]] || $(TRL_CPU) -m pip install -q \
-		--disable-pip-version-check --no-deps --target "$$folder" -r requirements/axolotl.txt || exit 1; \
-		PYTHONPATH="$$PWD/$$folder" env -u PYTHONHOME $(ENVIRONMENTS)/trl-cpu/bin/python -m pytest -q tests/llm/with_axolotl
+test-axolotl: $(call ready,axolotl-cpu)
+	@$(AXOLOTL) -m pytest -q tests/llm/with_axolotl
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
@@ -284,7 +283,7 @@ $(ENVIRONMENTS)/%/packages: | requirements/%.txt
 	@$(SHELL) requirements/environment.sh $* $@
 $(shell $(SHELL) requirements/environment.sh changed $(ENVIRONMENTS)): FORCE
 FORCE:
-WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu rivals-vision vllm-cpu
+WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu axolotl-cpu rivals-vision vllm-cpu
 $(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): | given-torch-$(name)))
 $(call ready,cpu): | given-python
 

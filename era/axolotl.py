@@ -5,6 +5,10 @@
 Axolotl's GRPO trainer is derived from TRL's and leaves its loss alone, so era.trl does the work.
 Here are the plug-in's fields, the check of the user's file, and the choice of the trainer; what is
 refused is declared in era/refusals.py.
+
+Axolotl 0.21 loads the plug-in in every training, by the entry point in pyproject.toml, so that
+era_enable is not ignored where a file does not list it. A file without ERA is left alone, and
+era.trl, with its check of TRL's release, is only imported for one with ERA.
 """
 
 import dataclasses
@@ -17,15 +21,13 @@ from axolotl.integrations.base import BasePlugin
 
 from era.language_config import EraConfig, announce, misplaced, refuse
 from era.refusals import AXOLOTL
-from era.trl import EraGRPOConfig, EraMixin
 
 _PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
-_FIELDS = [field for field in dataclasses.fields(EraGRPOConfig) if field.name.startswith("era_")]
-_NAMES = [field.name for field in _FIELDS]
+_TYPES = {f"era_{field.name}": field.type for field in dataclasses.fields(EraConfig)}
 
 # What Axolotl keeps of a YAML file: it drops every other key without a word.
 EraArgs = pydantic.create_model(
-    "EraArgs", **{field.name: (Optional[field.type], None) for field in _FIELDS}
+    "EraArgs", **{name: (Optional[type_], None) for name, type_ in _TYPES.items()}
 )
 
 
@@ -35,6 +37,8 @@ def __getattr__(name: str) -> type:
     if name != "EraAxolotlGRPOTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer
+
+    from era.trl import EraGRPOConfig, EraMixin
 
     class EraAxolotlGRPOTrainer(EraMixin, AxolotlGRPOTrainer):
         """Axolotl's GRPO trainer with ERA."""
@@ -52,10 +56,18 @@ def __getattr__(name: str) -> type:
     return EraAxolotlGRPOTrainer
 
 
+def _ranks(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """How the file asks for context parallelism, for which Axolotl has three settings."""
+    block = cfg.get("context_parallel")
+    sizes = {name: cfg.get(name) for name in ("context_parallel_size", "sequence_parallel_degree")}
+    sizes["context_parallel.size"] = block.get("size") if isinstance(block, Mapping) else None
+    return (f"{name}={size}" for name, size in sizes.items() if size and size > 1)
+
+
 def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
     """ERA's configuration. Raises ValueError for values of another type or out of range."""
-    values = {name: cfg[name] for name in _NAMES if cfg.get(name) is not None}
-    numbers = [field.name for field in _FIELDS if field.type is not bool]
+    values = {name: cfg[name] for name in _TYPES if cfg.get(name) is not None}
+    numbers = [name for name, type_ in _TYPES.items() if type_ is not bool]
     if wrong := [name for name in numbers if isinstance(values.get(name), bool)]:
         raise ValueError(f"{', '.join(wrong)}: expected a number.")  # pydantic takes true for 1
     parsed = EraArgs(**values).model_dump(exclude_none=True)
@@ -66,18 +78,33 @@ def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
 class EraPlugin(BasePlugin):
     """The plug-in that a YAML file of Axolotl's lists in `plugins`, with EraGRPOConfig's fields."""
 
+    _in_use = False  # whether the file asks for ERA, or for era_enable: false
+
     def register(self, cfg: dict) -> None:
         """Check the file as the user wrote it, and choose the trainer with ERA.
+
+        Nothing happens where neither `plugins`, `trainer_cls` nor any key is ERA's or looks so.
 
         Raises:
             ValueError: all of what would train without ERA, or with something else.
         """
-        fields = f"ERA's fields are, in no group, {', '.join(_NAMES)}"
-        problems = [f"{key} would be ignored; {fields}." for key in misplaced(cfg, _NAMES)]
+        listed = [str(name).replace(":", ".") for name in cfg.get("plugins") or []]
+        asked = (
+            _PLUGIN in listed
+            or cfg.get("trainer_cls") == _TRAINER
+            or any(name in cfg for name in _TYPES)
+        )
+        fields = f"ERA's fields are, in no group, {', '.join(_TYPES)}"
+        # Without the prefix a field's name (`low`) counts at the top of a file that asks for ERA.
+        keys = misplaced(cfg, _TYPES, ("",) if asked else ())
+        problems = [f"{key} would be ignored; {fields}." for key in keys]
         if Path(sys.argv[0]).name == "axolotl":  # its python launcher forgets unknown options
             options = [option for option in sys.argv if option.startswith("--era")]
             problems += [f"{option}: set it in the file." for option in options]
-        if cfg["plugins"].count(_PLUGIN) > 1:
+        self._in_use = bool(asked or problems)
+        if not self._in_use:
+            return
+        if listed.count(_PLUGIN) > 1:
             problems.append(f"plugins names {_PLUGIN} more than once.")
         if cfg.get("era_enable") is None:
             problems.append("era_enable is missing: set it to true, or to false for no ERA.")
@@ -87,10 +114,9 @@ class EraPlugin(BasePlugin):
         except ValueError as error:
             problems.append(str(error))
         trl = cfg.get("trl") or {}
-        rl, ranks = cfg.get("rl"), cfg.get("context_parallel_size") or 1
         present = {
-            "rl": rl not in ("grpo", "gdpo") and f"rl={rl}",
-            "context parallelism": ranks > 1 and f"context_parallel_size={ranks}",
+            "rl": cfg.get("rl") not in ("grpo", "gdpo") and f"rl={cfg.get('rl')}",
+            "context parallelism": next(_ranks(cfg), None),
             "async_prefetch": trl.get("async_prefetch"),
             "use_data_producer": trl.get("use_data_producer"),
         }
@@ -98,16 +124,20 @@ class EraPlugin(BasePlugin):
         if enable:
             cfg["trainer_cls"] = cfg.get("trainer_cls") or _TRAINER
 
-    def get_input_args(self) -> str:
-        return "era.axolotl.EraArgs"
+    def get_input_args(self) -> Optional[str]:
+        return "era.axolotl.EraArgs" if self._in_use else None
 
-    def get_training_args_mixin(self) -> str:
-        return "era.trl.EraGRPOConfig"
+    def get_training_args_mixin(self) -> Optional[str]:
+        return "era.trl.EraGRPOConfig" if self._in_use else None
 
-    def get_training_args(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: cfg[name] for name in _NAMES if cfg[name] is not None}
+    def get_training_args(self, cfg: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+        given = {name: cfg[name] for name in _TYPES if cfg[name] is not None}
+        return given if self._in_use else None
 
     def post_trainer_create(self, cfg: Mapping[str, Any], trainer: Any) -> None:
-        # A trainer with EraMixin has said it itself.
-        if not isinstance(trainer, EraMixin) and trainer.is_world_process_zero():
-            announce(_config_of(cfg))
+        if self._in_use:
+            from era.trl import EraMixin
+
+            # A trainer with EraMixin has said it itself.
+            if not isinstance(trainer, EraMixin) and trainer.is_world_process_zero():
+                announce(_config_of(cfg))

@@ -76,6 +76,7 @@ cpu() {
     unset PYTHONPATH PYTHONHOME # what the user's shell adds to Python's path is not part of this environment
     local oldest=11 newest=12 pythons="3.11 or 3.12" python=$PYTHON candidate
     [[ $name != cpu ]] || { newest=13; pythons="3.11, 3.12 or 3.13"; }
+    [[ $name != axolotl-cpu ]] || { oldest=12; pythons=3.12; } # Axolotl 0.20 and later need it
     if [[ -z "$python" ]]; then
         for candidate in python3 python3.13 python3.12 python3.11; do
             if fits "$candidate" $oldest $newest; then python=$(command -v "$candidate"); break; fi

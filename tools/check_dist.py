@@ -20,7 +20,7 @@ from recipes import PROJECT
 from tools.try_wheel import EXTRAS, PYTHONS
 
 NAME = f"era_overlays-{__version__}"
-RECORDS = ("METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE", "licenses/NOTICE")
+RECORDS = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt", "licenses/LICENSE", "licenses/NOTICE")
 # Beside era/: what the wheel is built from, and what a reader of the source package needs. No test: the tests need a
 # clone, with the patches, overlays and recipes.
 SOURCES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "NOTICE", "README.md", "docs/library.md")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 pytest.importorskip("axolotl", reason="this needs the environment of make test-axolotl")
 
@@ -18,6 +19,7 @@ import tiny_grpo  # noqa: E402
 import torch  # noqa: E402
 import yaml  # noqa: E402
 from axolotl.utils.dict import DictDefault  # noqa: E402
+from axolotl.utils.schemas.config import AxolotlInputConfig  # noqa: E402
 from llm_helpers import refused  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
@@ -25,7 +27,8 @@ from era.axolotl import EraPlugin  # noqa: E402
 from era.refusals import AXOLOTL  # noqa: E402
 
 PLUGIN = {"plugins": ["era.axolotl.EraPlugin"]}
-ON = {**PLUGIN, "era_enable": True, "era_low": 2.85, "era_high": 3.0}
+FIELDS = {"era_enable": True, "era_low": 2.85, "era_high": 3.0}
+ON = {**PLUGIN, **FIELDS}
 LORA = {"adapter": "lora", "lora_r": 2, "lora_alpha": 4, "lora_target_modules": ["q_proj"]}
 TRAINER = {"trainer_cls": "era.axolotl.EraAxolotlGRPOTrainer"}
 FILE = {
@@ -57,8 +60,16 @@ def prompts(cfg, *args, **kwargs):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Trains with a file, once for each; gives the log and the weights, None where it saved no whole model."""
+    """Trains with a file, once for each; gives the log and the weights, None where it saved no whole model.
+
+    Axolotl finds the plug-in as in an environment in which this project was installed, unless `installed` is false.
+    """
     folder, kept = tmp_path_factory.mktemp("axolotl"), {}
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["axolotl.plugins"]
+    record = folder / "site/era_overlays-0.dist-info"
+    record.mkdir(parents=True)
+    lines = ["[axolotl.plugins]", *(f"{name} = {target}" for name, target in points.items())]
+    (record / "entry_points.txt").write_text("\n".join(lines))
     tiny_grpo.write(folder / "model", torch.float32)
     tiny_grpo.tokenizer().save_pretrained(folder / "model")
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_grpo.prompts()))
@@ -66,13 +77,15 @@ def trained(tmp_path_factory):
     paths = os.pathsep.join([str(ROOT / "tests/llm/with_trl"), str(folder), tiny_grpo.ENVIRONMENT["PYTHONPATH"]])
     environment = {**tiny_grpo.ENVIRONMENT, "PYTHONPATH": paths, "AXOLOTL_DO_NOT_TRACK": "1"}
 
-    def train(**more):
+    def train(installed=True, **more):
         name = f"run{len(kept)}"
         text = yaml.safe_dump({**FILE, **more, "output_dir": name}, sort_keys=True)
-        if (known := yaml.safe_dump(more)) not in kept:
+        if (known := yaml.safe_dump([installed, more])) not in kept:
             (folder / f"{name}.yml").write_text(text)
             command = [sys.executable, "-m", "axolotl.cli.train", f"{name}.yml"]
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            found = {"PYTHONPATH": f"{record.parent}{os.pathsep}{paths}"} if installed else {}
+            environ = environment | found
+            done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
             weights = folder / name / "model.safetensors"
             kept[known] = done.stdout + done.stderr, load_file(weights) if weights.exists() else None
         return kept[known]
@@ -87,13 +100,18 @@ def same(one, other):
 def test_a_training_with_era_logs_it_and_differs(trained):
     log, weights = trained(**ON)
     assert "ERA is on: EraConfig(enable=True, low=2.85" in log and "'era/scaled_token_fraction'" in log, log[-3000:]
-    assert not same(weights, trained()[1])
+    assert not same(weights, trained(installed=False)[1])
+    assert same(weights, trained(**FIELDS)[1])  # whether the file lists the plug-in or not
 
 
-@pytest.mark.parametrize("without", ({**PLUGIN, "era_enable": False}, {**ON, "era_k": 1.0}), ids=("off", "k = 1"))
+WITHOUT = {"no key": {}, "off": {**PLUGIN, "era_enable": False}, "k = 1": {**ON, "era_k": 1.0}}
+
+
+@pytest.mark.parametrize("without", WITHOUT)
 def test_without_era_the_weights_are_axolotls_to_the_bit(trained, without):
-    log, weights = trained(**without)
-    assert same(weights, trained()[1]), log[-3000:]
+    log, weights = trained(**WITHOUT[without])
+    assert same(weights, trained(installed=False)[1]), log[-3000:]
+    assert without != "no key" or "ERA is" not in log
 
 
 @pytest.mark.parametrize("more", ({"rl": "gdpo"}, LORA), ids=("gdpo", "lora"))
@@ -105,11 +123,11 @@ def test_eras_settings_beside_axolotls(trained, more):
 @pytest.mark.parametrize(
     "file, reason",
     [
-        ({"era_enable": True, **TRAINER}, "Axolotl has not loaded era.axolotl.EraPlugin"),
+        ({**FIELDS, **TRAINER, "installed": False}, "Axolotl has not loaded era.axolotl.EraPlugin"),
         ({**ON, "trainer_cls": "trl.GRPOTrainer"}, "era_enable=True in the arguments of a trainer without ERA"),
         ({**ON, "era_enable": False}, "era_low without era_enable=True"),
     ],
-    ids=("forgotten plug-in", "another trainer", "forgotten switch"),
+    ids=("no plug-in", "another trainer", "forgotten switch"),
 )
 def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file, reason):
     log, weights = trained(**file)
@@ -130,12 +148,47 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"trl": {"negative_weigth": 0}}, "trl.negative_weigth would be ignored"),
         ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
         ({"era_enable": None}, "era_enable is missing"),
+        ({"sequence_parallel_degree": 2}, "sequence_parallel_degree=2"),
+        ({"context_parallel": {"size": 2}}, "context_parallel.size=2"),
         ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*does not go together.*rl=dpo"),
     ],
 )
 def test_refuses_what_axolotl_would_drop_or_train_otherwise(file, reason):
     with pytest.raises(ValueError, match=reason):
         EraPlugin().register(DictDefault({**FILE, **ON, **file}))
+
+
+@pytest.mark.parametrize(
+    "file, reason",
+    [
+        (TRAINER, "era_enable is missing"),
+        ({"era_enable": None}, "era_enable is missing"),
+        ({"ear_enable": True}, "ear_enable would be ignored"),
+        ({"trl": {"era_low": 0.5}}, "trl.era_low would be ignored"),
+        ({**FIELDS, "low": 0.5}, "low would be ignored"),
+    ],
+)
+def test_a_file_that_does_not_list_the_plug_in_is_refused_as_one_that_does(file, reason):
+    with pytest.raises(ValueError, match=reason):
+        EraPlugin().register(DictDefault({**FILE, **file}))
+
+
+@pytest.mark.parametrize(
+    "listed", ({}, {"plugins": ["axolotl.integrations.liger.LigerPlugin"]}), ids=("none", "another")
+)
+def test_a_file_without_era_is_left_alone_whatever_key_of_axolotls_it_has(listed):
+    keys = {name: {"size": 2, "low": 1} for name in AxolotlInputConfig.model_fields if name != "plugins"}
+    file = DictDefault({**keys, **FILE, **listed, "rl": None, "low": 1})
+    plugin, before = EraPlugin(), dict(file)
+    plugin.register(file)
+    assert dict(file) == before
+    ways = (plugin.get_input_args(), plugin.get_training_args_mixin(), plugin.get_training_args(file))
+    assert ways == (None, None, None) and plugin.post_trainer_create(file, None) is None
+
+
+def test_the_plug_in_itself_does_not_import_what_needs_a_fitting_trl():
+    code = "import sys, era.axolotl; sys.exit('era.trl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=tiny_grpo.ENVIRONMENT).returncode == 0
 
 
 BREAKS = {  # by refusal, how it is shown, and what breaks it and no other
