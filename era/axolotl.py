@@ -14,7 +14,7 @@ era.trl, with its check of TRL's release, is only imported for one with ERA.
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 import pydantic
 from axolotl.integrations.base import BasePlugin

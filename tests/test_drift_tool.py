@@ -3,13 +3,15 @@
 """tools/drift: which releases there are, what becomes of one, and what the page says of those that work or break."""
 
 import json
+import os
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from helpers import FASTTD3, TIMM
+from packaging.version import Version
 
 from tools import pages
 from tools.drift import __main__ as drift
@@ -39,6 +41,49 @@ def test_releases_from_a_pinned_version_to_the_next():
     assert drift.releases(pinned, "v1.9", tags) == ["v1.9", "v1.9.post1", "v1.9.1", "v1.10"]
     assert drift.releases(pinned, "v2.0", tags) == ["v2.0", "v2.1"]
     assert drift.releases({"a1": {}, "b2": {}}, "b2", tags) == ["b2", "main"]
+
+
+def test_the_pages_name_the_newest_release_that_the_tests_ran_with(project_root):
+    docs, readme = project_root / "docs", (project_root / "README.md").read_text()
+    for host, page in drift.HOSTS.items():
+        at = str(drift.tested(host))
+        named = re.search(rf"(?<![\d.]){re.escape(at)}(?!\.?\d)", (docs / page).read_text())
+        assert named, f"{page} does not name {host} {at}"
+        if row := re.search(rf"^\| {host} (?:[\d.]+ to )?([\d.]+) \|", readme, re.MULTILINE | re.IGNORECASE):
+            assert at.startswith(row[1]), row[0]
+
+
+def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, capsys):
+    for host, newer in {"timm": "9.0rc1", "axolotl": "9.0"}.items():  # a candidate is no release
+        files = {newer: "<3.8", str(drift.tested(host)): ">=3.8"}
+        links = (
+            f'<a href="{host}-{of}-py3-none-any.whl" data-requires-python="{python}"></a>'
+            for of, python in files.items()
+        )
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "index.html").write_text(f"<!DOCTYPE html><html><body>{' '.join(links)}</body></html>")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_INDEX_URL", tmp_path.as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setattr(drift, "HOSTS", {host: drift.HOSTS[host] for host in ("timm", "axolotl")})
+    monkeypatch.setattr(drift, "WORK", tmp_path / "work")
+    monkeypatch.setattr(sys, "argv", ["drift", "hosts"])
+    assert drift.main() == 1
+    (said,) = re.findall("^fails: .*", capsys.readouterr().out, re.MULTILINE)
+    assert said == f"fails: axolotl 9.0 is newer than {drift.tested('axolotl')}, which docs/llm/axolotl.md names"
+
+
+def test_slimes_releases_are_its_repositorys_tags(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    for tag in ("v0.3.1", "v0.10.0", "v0.11.0rc1", "nightly"):
+        git("tag", tag)
+    monkeypatch.setattr(drift, "GIT", {"slime": tmp_path})
+    assert drift.newest("slime") == Version("0.10.0")
 
 
 def test_a_release_has_the_patches_and_our_new_files(tmp_path):
@@ -80,18 +125,17 @@ def test_what_breaks_when_it_is_started_and_the_page(tmp_path):
             (tmp_path / label / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / label / name).write_text(content)
         chosen = [probe for probe in probes.PROBES if probe.what in ("create_model", "train.py") and probe[0] == "timm"]
-        started = drift.start(chosen, tmp_path / label, Path(sys.executable), tmp_path / "logs" / label)
-        row = {"release": label, "date": "2026-01-01", "results": results, "started": started}
-        rows.append({**row, "plugin": [{"what": "era.timm", "outcome": "trains", "reason": ""}]})
+        started = drift.start(chosen, tmp_path / label, tmp_path / "logs" / label)
+        rows.append({"release": label, "date": "2026-01-01", "results": results, "started": started})
     rows.append({**rows[-1], "release": "v9.3", "date": "2026-02-02"})
     unread = [{"what": drift.UNREAD, "outcome": "not tried", "reason": "gone"}]
-    rows.append({"release": "v9.4", "date": "?", "results": {}, "started": unread, "plugin": []})
+    rows.append({"release": "v9.4", "date": "?", "results": {}, "started": unread})
     text = drift.part("timm", "v1.0.28", rows)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| v9")]
     assert cells == [
-        ["v9.1", "2026-01-01", "offset", "conflict", "", "", "starts: create_model", "trains"],
-        ["v9.2 to v9.3", "2026-01-01 to 2026-02-02", "offset", "conflict", "", "", "fails: create_model", "trains"],
-        ["v9.4", "?", "", "", "", "", "not tried", ""],
+        ["v9.1", "2026-01-01", "offset", "conflict", "", "", "starts: create_model"],
+        ["v9.2 to v9.3", "2026-01-01 to 2026-02-02", "offset", "conflict", "", "", "fails: create_model"],
+        ["v9.4", "?", "", "", "", "", "not tried"],
     ]
     assert "- v9.2, v9.3: create_model fails: `NameError(\"name 'loss_fn' is not defined\")`" in text
     assert (
@@ -110,16 +154,14 @@ def test_the_probe_of_a_classifier_sees_that_it_has_no_floor():
 @pytest.mark.grid
 @pytest.mark.parametrize("name, version", [("verl", "v0.4.1"), ("timm", TIMM), ("fasttd3", FASTTD3)])
 def test_every_probe_succeeds_on_a_pinned_version(name, version, trees_of, tmp_path):
-    started = drift.start(
-        drift.probes_of(name, plugin=False), trees_of(name, version)[0], Path(sys.executable), tmp_path / "logs"
-    )
+    started = drift.start(drift.probes_of(name, plugin=False), trees_of(name, version)[0], tmp_path / "logs")
     assert {item["outcome"] for item in started} <= {"trains", "starts"}, started
 
 
 def test_the_page_has_a_place_for_every_pinned_version(project_root):
     upstreams = json.loads((project_root / "upstreams.json").read_text())
-    tables = {f"{name} {label}": "" for name in drift.NAMES for label in upstreams[name]["versions"]}
-    pages.filled(drift.PAGE.read_text(), {"run": "", "verl examples": "", **tables})
+    tables = {f"{name} {label}": "" for name in drift.NAMES[1:] for label in upstreams[name]["versions"]}
+    pages.filled(drift.PAGE.read_text(), {"run": "", "hosts": "", "verl examples": "", **tables})
 
 
 def test_the_arguments_of_an_example_without_starting_it(tmp_path):

@@ -2,9 +2,11 @@
 # Copyright 2026 The ERA overlays authors
 """python -m tools.drift [NAME ...]: ERA on every later release of its upstreams, and docs/engine/drift.md.
 
+`hosts` is the newest release of each framework of README, which the tests should have run with. For the others
 `apply.py port` tries the patches of each pinned version on the releases up to the next pinned one. What merges is
 started on this CPU, and so is the plug-in on the release as it is; results/drift has their output. With NAMEs, their
-parts of the page are only printed. Exits 1 if something that was started fails, 6 if a release could not be had.
+parts of the page are only printed. Exits 1 if something that was started fails or a framework has a newer release than
+its page names, 6 if a release could not be had.
 """
 
 import datetime
@@ -13,6 +15,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,17 +29,39 @@ from tools.pages import filled, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, WORK = ROOT / "docs/engine/drift.md", ROOT / "results/drift"
-TESTS = [ROOT / "tests" / folder for folder in ("llm", "llm/current", "vision", "control")]  # whose files probes use
+TESTS = [ROOT / "tests" / folder for folder in ("llm", "vision", "control")]  # whose files probes use
 UNREAD = "the release"
 MERGE = ("clean", "offset", "landed")
-NAMES = ("verl", "timm", "fasttd3")
+NAMES = ("hosts", "verl", "timm", "fasttd3")
 
 
-# For each plug-in: the oldest release that it is for, its environment, and the folder of unpacked source packages.
-PLUGINS = {
-    "verl": ("0.9.0", "verl-0.9-cpu", "verl-sources"),
-    "timm": ("1.0.20", "cpu", "timm-sources"),
+# The frameworks of README
+
+HOSTS = {  # by package, the page in docs/ that names the newest release that the tests ran with
+    **{"verl": "llm/verl-0.9.md", "trl": "llm/trl.md", "axolotl": "llm/axolotl.md", "slime": "llm/slime.md"},
+    **{"timm": "vision/plug-in.md", "torch": "release.md"},
+    **dict.fromkeys(("stable-baselines3", "sbx-rl", "rsl-rl-lib", "brax"), "control/plug-ins.md"),
+    **dict.fromkeys(("skrl", "torchrl", "rl-games"), "control/own-loop.md"),
 }
+BY_HAND = {"slime": "0.3.1", "torch": "2.15.0"}  # tested without a pin in requirements/
+GIT = {"slime": "https://github.com/THUDM/slime"}  # PyPI's slime is another project
+
+
+def tested(host: str) -> Version:
+    """The newest release that the tests ran with: the highest that requirements/ pins."""
+    pin = re.compile(rf"(?:^|,){host}(?:\[\w+\])?==([\w.]+)", re.MULTILINE)
+    pinned = [version for file in ROOT.glob("requirements/*.txt") for version in pin.findall(file.read_text())]
+    return Version(BY_HAND.get(host) or max(pinned, key=Version))
+
+
+def newest(host: str) -> Version:
+    """The newest release, for whichever Python: pip hides those that are not for the one that it is asked for."""
+    if host in GIT:
+        refs = run("git", "ls-remote", "--tags", "--refs", GIT[host])
+        return max(map(Version, re.findall(r"/v([\d.]+)$", refs, re.MULTILINE)))
+    all_pythons = ("--ignore-requires-python", "--python-version", "3.13")  # this one chooses compiled wheels
+    said = run(sys.executable, "-m", "pip", "index", "versions", host, *all_pythons)
+    return Version(re.search(r"\((\S+)\)", said)[1])
 
 
 # Releases, and their trees
@@ -95,32 +120,23 @@ def probes_of(name: str, plugin: bool) -> list[probes.Probe]:
     return [probe for probe in probes.PROBES if probe.upstream == name and plugin == (not probe.files)]
 
 
-def start(chosen: list[probes.Probe], tree: Path, python: Path, folder: Path) -> list[dict]:
+def start(chosen: list[probes.Probe], tree: Path, folder: Path) -> list[dict]:
     """Start these probes of one upstream in a tree, and return for each its `what`, `outcome` and `reason`."""
+    if not chosen:
+        return []
     folder.mkdir(parents=True)
     path = ":".join(map(str, (tree, ROOT, *TESTS)))
     variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [python, probes.__file__, tree, chosen[0].upstream, *(probe.what for probe in chosen)]
+    command = [sys.executable, probes.__file__, tree, chosen[0].upstream, *(probe.what for probe in chosen)]
     outcomes = {probe.what: (FAILS, "the process ended before it") for probe in chosen}
-    if not python.exists():
-        outcomes = dict.fromkeys(outcomes, (NOT_TRIED, f"there is no {python}"))
-    else:
-        with open(folder / "log.txt", "w") as log:
-            subprocess.run(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
-        for line in (folder / "outcomes.jsonl").read_text().splitlines():
-            what, *outcomes[what] = json.loads(line)
+    with open(folder / "log.txt", "w") as log:
+        subprocess.run(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
+    for line in (folder / "outcomes.jsonl").read_text().splitlines():
+        what, *outcomes[what] = json.loads(line)
     started = [{"what": what, "outcome": outcome, "reason": reason} for what, (outcome, reason) in outcomes.items()]
     for item in started:
         print(f"{tree}: {': '.join(filter(None, item.values()))}", flush=True)
     return started
-
-
-def start_plugin(name: str, version: Version | None, tree: Path, logs: Path) -> list[dict]:
-    """Start the plug-in on a release as it is, if the plug-in is for that release; what `start` returns."""
-    oldest, environment, _ = PLUGINS.get(name, (None, None, None))
-    if not oldest or not version or version < number(oldest):
-        return []
-    return start(probes_of(name, plugin=True), tree, ROOT / ".venv" / environment / "bin/python", logs)
 
 
 def try_release(name: str, label: str, release: str, checkout: Path, logs: Path) -> dict:
@@ -131,20 +147,20 @@ def try_release(name: str, label: str, release: str, checkout: Path, logs: Path)
     if port.returncode not in (0, 4):
         reason = port.stderr.strip().rpartition("error: ")[2].partition("\n")[0]
         unread = {"what": UNREAD, "outcome": NOT_TRIED, "reason": reason}
-        return {"release": release, "date": "?", "results": {}, "started": [unread], "plugin": []}
+        return {"release": release, "date": "?", "results": {}, "started": [unread]}
     ported = json.loads(port.stdout)[name]
     results = {item["patch"]: item["result"] for item in ported["patches"]}
     patches = [ROOT / "patches" / name / label / patch for patch, word in results.items() if word in MERGE]
     merged(checkout, label, release, ported["commit"], patches)
     date = run("git", "show", "-s", "--format=%cs", ported["commit"], folder=checkout).strip()
-    started = start(probes_of(name, plugin=False), checkout, Path(sys.executable), logs / "patched")
+    started = start(probes_of(name, plugin=False), checkout, logs / "patched")
     clean(checkout, ported["commit"])
-    plugin = start_plugin(name, number(release), checkout, logs / "plug-in")
-    return {"release": release, "date": date, "results": results, "started": started, "plugin": plugin}
+    started += start(probes_of(name, plugin=True), checkout, logs / "plug-in")
+    return {"release": release, "date": date, "results": results, "started": started}
 
 
 def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
-    """The rows of each pinned version. The last one's end with releases for which there are only source packages."""
+    """The rows of each pinned version."""
     refs = run("git", "ls-remote", "--tags", "--refs", upstream["git"]).splitlines()
     tags, pinned = [ref.rpartition("/")[2] for ref in refs], upstream["versions"]
     rows = {}
@@ -155,12 +171,6 @@ def try_upstream(name: str, upstream: dict) -> dict[str, list[dict]]:
             try_release(name, label, release, checkouts / name, WORK / "logs" / name / label / release)
             for release in releases(pinned, label, tags)
         ]
-    known = {number(row["release"]) for of_version in rows.values() for row in of_version}
-    for tree in sorted((ROOT / ".venv" / PLUGINS[name][2]).glob(f"{name}-*/")) if name in PLUGINS else ():
-        version = number(tree.name.rpartition("-")[2])
-        if version not in known and (plugin := start_plugin(name, version, tree, WORK / "logs" / tree.name)):
-            row = {"release": f"v{version}", "date": "", "results": {}, "started": [], "plugin": plugin}
-            rows[label].append(row)
     return rows
 
 
@@ -182,8 +192,7 @@ def part(name: str, label: str, rows: list[dict]) -> str:
     patches = sorted(file.name for file in (ROOT / "patches" / name / label).glob("*.patch"))
 
     def cells(row: dict) -> list[str]:
-        results = [row["results"].get(patch, "") for patch in patches]
-        return [*results, in_words(row["started"]), ", ".join(item["outcome"] for item in row["plugin"])]
+        return [*(row["results"].get(patch, "") for patch in patches), in_words(row["started"])]
 
     lines, reasons = [], {}
     for of_all, alike in itertools.groupby(rows, cells):
@@ -191,11 +200,11 @@ def part(name: str, label: str, rows: list[dict]) -> str:
         ends = [first, *others[-1:]]
         lines.append([" to ".join(dict.fromkeys(row[name] for row in ends)) for name in ("release", "date")] + of_all)
     for row in rows:
-        for item in row["started"] + row["plugin"]:
+        for item in row["started"]:
             if item["reason"]:
                 verb = f"fails: `{item['reason']}`" if item["outcome"] == FAILS else f"was not tried: {item['reason']}"
                 reasons.setdefault(f"{item['what']} {verb}", []).append(row["release"])
-    heading = ["release", "date", *(patch[:4] for patch in patches), "started", "plug-in"]
+    heading = ["release", "date", *(patch[:4] for patch in patches), "started"]
     below = [f"- {', '.join(releases)}: {what}" for what, releases in reasons.items()]
     return "\n".join([table(heading, lines), *([""] if below else []), *below])
 
@@ -213,20 +222,27 @@ def main() -> int:
         sys.exit(f"error: {' '.join(names)}: expected of {', '.join(NAMES)}\n\n{__doc__}")
     shutil.rmtree(WORK, ignore_errors=True)
     try:
-        rows = {name: try_upstream(name, upstreams[name]) for name in names}
+        found = {host: (tested(host), newest(host)) for host in HOSTS if "hosts" in names}
+        rows = {name: try_upstream(name, upstreams[name]) for name in names if name in upstreams}
     except subprocess.CalledProcessError as error:
         sys.exit(f"error: {' '.join(map(str, error.cmd))}\n{error.stderr}\n{PAGE} is as it was.")
     environment = f"Python {platform.python_version()}, torch {importlib.metadata.version('torch')}"
     tables = {"run": f"Written by `make drift` on {datetime.date.today()}, on a CPU ({environment})."}
-    tables |= {f"{name} {label}": part(name, label, of) for name in names for label, of in rows[name].items()}
+    if found:
+        lines = [(host, *map(str, versions)) for host, versions in found.items()]
+        tables["hosts"] = table(("package", "tested with", "newest"), lines)
+    tables |= {f"{name} {label}": part(name, label, of) for name in rows for label, of in rows[name].items()}
     if "verl" in names:
         tables["verl examples"] = examples(WORK / "checkouts" / list(upstreams["verl"]["versions"])[-1] / "verl")
     print("", *tables.values(), sep="\n\n")
     if not sys.argv[1:]:
         PAGE.write_text(filled(PAGE.read_text(), tables))
-    releases_tried = [row for versions in rows.values() for version in versions.values() for row in version]
-    items = [item for row in releases_tried for item in row["started"] + row["plugin"]]
-    return 1 if any(item["outcome"] == FAILS for item in items) else 6 * any(item["what"] == UNREAD for item in items)
+    items = [item for labels in rows.values() for of in labels.values() for row in of for item in row["started"]]
+    newer = {host: versions for host, versions in found.items() if versions[1] > versions[0]}
+    for host, (at, latest) in newer.items():
+        print(f"fails: {host} {latest} is newer than {at}, which docs/{HOSTS[host]} names")
+    fails = newer or any(item["outcome"] == FAILS for item in items)
+    return 1 if fails else 6 * any(item["what"] == UNREAD for item in items)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 MIN_ENTROPY = 0.6  # nats, the paper's for 10 classes
 LOG_PROBS, FACTORY = "verl/utils/torch_functional.py", "timm/models/_factory.py"
+ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
 FASTTD3 = ("fast_td3/hyperparams.py", "fast_td3/train.py")
 TRAINS, STARTS, FAILS, NOT_TRIED = "trains", "starts", "fails", "not tried"  # outcomes
 PROBES = []
@@ -74,25 +75,6 @@ def run(script: Path, *arguments: str) -> None:
 # verl
 
 
-def update(script: str, **settings) -> None:
-    """Make a policy update in fp64 by a script of the tests."""
-    import numpy as np
-    import torch
-    from update_cases import BASE, ERA
-
-    Path("settings.json").write_text(json.dumps([{**BASE, "remove_padding": True, "era": ERA, **settings}]))
-    run(ROOT / "tests/llm" / script, "settings.json", "results.pt")
-    # Metrics of verl 0.9 are NumPy's numbers.
-    of_numpy = [np.float64(0).__reduce__()[0], np.dtype, *(type(np.dtype(kind)) for kind in "dfqib")]
-    with torch.serialization.safe_globals(of_numpy):
-        (result,) = torch.load("results.pt", weights_only=True)
-    assert "error" not in result, result["error"]
-    (metrics,) = result["metrics"]
-    assert any(name.startswith("era/") for name in metrics), f"no era/ among the metrics: {', '.join(metrics)}"
-    moved = [name for name, start in result["start"].items() if (result["parameters"][name] != start).any()]
-    assert moved, "the update moved no parameter"
-
-
 @probe("verl", "log-probs", STARTS, LOG_PROBS)
 def verl_log_probs(tree):
     import torch
@@ -105,22 +87,25 @@ def verl_log_probs(tree):
     torch.testing.assert_close(scaled, expected)
 
 
-ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
-
-
 @probe("verl", "the actor's update", TRAINS, *ACTOR)
 def verl_update(tree):
+    """Make a policy update in fp64 by a script of the tests."""
+    import torch
     from hydra import compose, initialize_config_dir
+    from update_cases import BASE, ERA
 
     with initialize_config_dir(str(tree / "verl/trainer/config"), version_base=None):
         config = compose("ppo_trainer", overrides=["actor_rollout_ref.actor.era.enable=True"])
     assert math.isfinite(config.actor_rollout_ref.actor.era.k)
-    update("actor_step.py", policy_loss={"loss_mode": "gspo"}, loss_agg_mode="seq-mean-token-mean")
-
-
-@probe("verl", "era.verl", TRAINS)
-def era_verl(tree):
-    update("current/worker_step.py")
+    gspo = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean"}
+    Path("settings.json").write_text(json.dumps([{**BASE, "remove_padding": True, "era": ERA, **gspo}]))
+    run(ROOT / "tests/llm/actor_step.py", "settings.json", "results.pt")
+    (result,) = torch.load("results.pt", weights_only=True)
+    assert "error" not in result, result["error"]
+    (metrics,) = result["metrics"]
+    assert any(name.startswith("era/") for name in metrics), f"no era/ among the metrics: {', '.join(metrics)}"
+    moved = [name for name, start in result["start"].items() if (result["parameters"][name] != start).any()]
+    assert moved, "the update moved no parameter"
 
 
 # timm
