@@ -3,8 +3,8 @@
 """python check_gpu_environment.py FRAMEWORK: does this environment have what it needs on GPUs?
 
 FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a line on what it lacks. Only installed
-versions are read; nothing is imported. The check before an LLM run asks the same (recipes/llm/preflight.py); for that,
-a patched checkout of verl has copies of this file and of the requirements.
+versions are read; nothing is imported, but for torch by unsupported_gpus. The check before an LLM run asks the same
+(recipes/llm/preflight.py); for that, a patched checkout of verl has copies of this file and of the requirements.
 
 What is needed stands in FRAMEWORK-gpu.in, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the requirements with the
 comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's and HumanoidBench's own
@@ -48,6 +48,29 @@ def problems(framework: str, unused: Collection[str] = ()) -> list[str]:
             if sign == "<" and parse(version) >= parse(bound):
                 found.append(f"{name} {version}, below {bound} needed")
     return found
+
+
+def unsupported_gpus() -> list[str]:
+    """A sentence for each kind of GPU here that the installed torch has no kernels for.
+
+    Kernels run on GPUs of their own major architecture, from their minor one on, and PTX (compute_XY) on all that are
+    newer. torch itself only warns, and its first kernel fails.
+    """
+    import torch
+
+    kernels = torch.cuda.get_arch_list()  # [] without a GPU
+    built = [(name.partition("_")[0], int(re.search(r"\d+", name).group())) for name in kernels]
+    found = []
+    try:
+        for index in range(torch.cuda.device_count() if kernels else 0):
+            major, minor = torch.cuda.get_device_capability(index)
+            older = [(kind, number) for kind, number in built if number <= 10 * major + minor]
+            if not any(kind == "compute" or number // 10 == major for kind, number in older):
+                found.append(f"the {torch.cuda.get_device_name(index)} (sm_{major}{minor})")
+    except RuntimeError as error:
+        return [f"torch cannot use the GPUs here: {str(error).splitlines()[0]}"]
+    only = f"torch {torch.__version__} has kernels for {' '.join(kernels)}, and none for"
+    return [f"{only} {gpu}. Take other GPUs, or a torch that has them." for gpu in sorted({*found})]
 
 
 if __name__ == "__main__":
