@@ -14,6 +14,7 @@ Replaced are: the weights and the tokenizer, GPUs, flash-attn's metadata, and th
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -55,6 +56,7 @@ def write_inputs(home: Path) -> None:
     """Models, problems and stage 1's checkpoint, where the scripts look for them in RAY_DATA_HOME."""
     import pyarrow
     import pyarrow.parquet
+    import torch
 
     from demo.llm import models
     from recipes.llm import data, model
@@ -66,15 +68,16 @@ def write_inputs(home: Path) -> None:
         (original / "model.safetensors").touch()
         model.link(original, home / "models" / name)
     rows = [
-        data.train_row({"problem": f"What is {i}?", "answer": str(i)}, PIN, "rehearsal", i) for i in range(800)
-    ]  # more than a batch of 768, because the data loader leaves out what is less
+        data.train_row({"problem": f"What is {i}?", "answer": str(i)}, PIN, "rehearsal", i) for i in range(1600)
+    ]  # two batches of 768, because 1,000 epochs of one would end before the longest runs' 1,100 steps
     (home / "data").mkdir()
     for name in ("dapo-math-17k", "math-3to5", "aime-2024"):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), home / f"data/{name}.parquet")
-    checkpoint = home / "ckpts/ERA/era_stage1_qwen2.5_math_7b/global_step_600/actor"
-    checkpoint.mkdir(parents=True)
-    for rank in range(NODES * GPUS):
-        (checkpoint / f"model_world_size_{NODES * GPUS}_rank_{rank}.pt").touch()
+    checkpoint = home / "ckpts/ERA/era_stage1_qwen2.5_math_7b/global_step_600"
+    (checkpoint / "actor").mkdir(parents=True)
+    torch.save({}, checkpoint / "data.pt")  # a data loader that has not begun
+    for kind, rank in itertools.product(("model", "optim", "extra_state"), range(NODES * GPUS)):
+        (checkpoint / f"actor/{kind}_world_size_{NODES * GPUS}_rank_{rank}.pt").write_bytes(b"not read")
 
 
 PIN = {"problem": "problem", "answer": "answer", "answer_form": "latex"}

@@ -25,6 +25,8 @@ import torch
 from helpers import processes_with
 from recipe_scripts import SCRIPTS, STAGE1, STAGE2
 
+from demo.llm import models
+
 MARK = "ERA_SMOKE_TEST"  # environment variable by which processes are found again, whoever their parent is
 FORKING, KL_COV, CLIP_COV, GSPO = (
     f"run_{name}_qwen2.5_math_7b.sh" for name in ("forking_tokens", "kl_cov", "clip_cov", "gspo")
@@ -237,6 +239,23 @@ def test_stage_2_without_its_checkpoint_refuses_by_name(verl_with_recipes, input
     assert outcome.exit_code == 1 and outcome.steps == []
     assert f"no {missing}. Run stage 1" in outcome.log and "Traceback" not in outcome.log
     assert os.listdir(tmp_path / "stage2") == [recipe_scripts.LOG_FILE]
+
+
+# The end
+
+
+@pytest.mark.slow
+def test_a_training_whose_epochs_end_before_its_steps_fails(verl_with_recipes, tmp_path, temporary):
+    """verl's exit code is 0. The check cannot know: of groups of two responses, the filter drops about half."""
+    bigram.write(tmp_path / "inputs")
+    pairs = [(band, band) for band in bands.BANDS for _ in range(6)]  # three batches of eight
+    models.write_prompts(tmp_path / "inputs/train.parquet", "bands", pairs)
+    added = ("trainer.total_epochs=1", "trainer.save_freq=1", "data.gen_batch_size=8", "actor_rollout_ref.rollout.n=2")
+    script, folder = "run_grpo_qwen2.5_math_7b.sh", tmp_path / "run"
+    outcome = recipe_scripts.run_script(verl_with_recipes, script, tmp_path / "inputs", folder, *added, steps=3)
+    assert outcome.exit_code == 1 and len(outcome.steps) < 3, outcome.log[-5000:]
+    assert "error: the training ended before step 3" in outcome.log
+    assert f"Its last checkpoint is of step {len(outcome.steps)}." in outcome.log
 
 
 # Every method

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The ERA overlays authors
+"""Values of a run that verl looks up or opens late: texts in place of numbers, names, loggers and folders.
+
+Names are given to verl's own functions wherever it has one to ask.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from .preflight_settings import ACTOR, IS_PATCHED_CHECKOUT, ROLLOUT, uses_critic
+
+# What verl v0.4.1 compares in the middle of a function: recipe/dapo/main_dapo.py, workers/fsdp_workers.py.
+CHOICES = {
+    f"{ACTOR}.strategy": ("fsdp", "megatron"),
+    f"{ACTOR}.optim.warmup_style": ("constant", "cosine"),
+    f"{ROLLOUT}.name": ("vllm", "sglang", "sglang_async", "hf"),
+}
+RESUME_MODES = ("auto", "disable", "resume_path")
+LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio")  # tensorboard is among the environment's
+
+
+def type_problems(config, recipe) -> Iterator[str]:
+    """Texts where the recipe has a number, or true or false. A text counts as true, and as a number it fails late.
+
+    In `config` they become the recipe's values, with which the rest of it can be looked at.
+    """
+    for key, value in leaves(recipe):
+        given = OmegaConf.select(config, key)
+        if isinstance(value, (bool, int, float)) and isinstance(given, str):
+            yield f"settings: {key} is {given!r}, not {'true or false' if isinstance(value, bool) else 'a number'}."
+            OmegaConf.update(config, key, value)
+
+
+def leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in OmegaConf.to_container(config).items() if isinstance(config, DictConfig) else config.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def name_problems(config) -> Iterator[str]:
+    """Names that verl does not know: most of them it would look up after the first generation."""
+    import torch
+    from verl.trainer.ppo import core_algos
+    from verl.utils.tracking import Tracking
+
+    if IS_PATCHED_CHECKOUT:
+        import verl.trainer.ppo.gspo  # noqa: F401 - registers itself
+
+    one, actor = torch.ones(1, 1), config.actor_rollout_ref.actor
+    asked = {
+        f"{ACTOR}.policy_loss.loss_mode": lambda name: name == "vanilla" or core_algos.get_policy_loss_fn(name),
+        "algorithm.adv_estimator": core_algos.get_adv_estimator_fn,
+    }
+    if actor.use_kl_loss:
+        asked[f"{ACTOR}.kl_loss_type"] = lambda name: core_algos.kl_penalty(one, one, name)
+    if config.algorithm.use_kl_in_reward:
+        asked["algorithm.kl_penalty"] = lambda name: core_algos.kl_penalty(one, one, name)
+    for key, ask in asked.items():
+        name = OmegaConf.select(config, key)
+        try:
+            ask(name)
+        except (ValueError, NotImplementedError) as error:
+            yield f"names: {key}={name}: {str(error) or 'verl has none of this name'}."
+    known = {"trainer.resume_mode": RESUME_MODES, **(CHOICES if IS_PATCHED_CHECKOUT else {})}
+    for key, names in known.items():
+        if (name := OmegaConf.select(config, key)) not in names:
+            yield f"names: {key}={name} is none of {', '.join(names)}."
+    for name in loggers(config):
+        if name not in (*Tracking.supported_backend, "tracking"):
+            yield f"names: trainer.logger has {name}; verl has {', '.join(Tracking.supported_backend)}."
+    critic = Path(str(config.critic.model.path)).expanduser() / "config.json"
+    if uses_critic(config) and not critic.is_file():
+        yield f"model: the run trains a critic (algorithm.adv_estimator), and critic.model.path has no {critic}."
+
+
+def loggers(config) -> list[str]:
+    names = config.trainer.logger
+    return [names] if isinstance(names, str) else list(names)
+
+
+def logger_problems(config) -> Iterator[str]:
+    """Loggers that lack their package or, as Weights & Biases, a key; verl makes them once the weights are loaded."""
+    for name in (name for name in loggers(config) if name in LOGGER_PACKAGES):
+        if not find_spec(name):
+            yield f"packages: no {name}, which trainer.logger (LOGGER) asks for."
+    if "wandb" in loggers(config) and find_spec("wandb"):
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE") or wandb.api.settings().get("mode")  # as `wandb offline` sets it
+        if mode in (None, "online") and not wandb.api.api_key:
+            yield "logger: wandb has no key. Call `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline."
+
+
+def folder_problems(config) -> Iterator[str]:
+    """Folders and files that the run cannot write; nothing is left of trying."""
+    trainer, folders = config.trainer, {"CKPTS_DIR": config.trainer.default_local_dir}
+    folders |= {f"trainer.{key}": trainer.get(key) for key in ("rollout_data_dir", "validation_data_dir")}
+    if "tensorboard" in loggers(config):
+        folders["TENSORBOARD_DIR"] = os.environ.get("TENSORBOARD_DIR")
+    file = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or "")
+    if "file" in loggers(config) and file.name:
+        folders["VERL_FILE_LOGGER_PATH"] = file.parent
+        if file.exists() and not (file.is_file() and os.access(file, os.W_OK)):
+            yield f"folders: VERL_FILE_LOGGER_PATH={file} is not a file that this user can write."
+    for name, folder in folders.items():
+        if folder and (error := why_not_writable(Path(folder).expanduser())):
+            yield f"folders: {name}={folder} cannot be written: {error}."
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why no file can be made in a folder, which may have yet to be made; empty if one can."""
+    made = []
+    try:
+        for parent in (*reversed(folder.parents), folder):
+            if not parent.exists():
+                parent.mkdir()
+                made.append(parent)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return str(error)
+    finally:
+        for parent in reversed(made):
+            with suppress(OSError):  # another run has begun to write there
+                parent.rmdir()
