@@ -69,10 +69,7 @@ def record_ref(label: str, base: str, tip: str) -> str:
 
 
 def find(name: str, path: Path) -> Checkout:
-    """The checkout with its record, as far as git tells without reading files.
-
-    One that cannot be ours, or whose objects are not what they are called, has no more than a note that says so.
-    """
+    """The checkout with its record, as far as git tells without reading files, or with a note alone, if it is unfit."""
     try:
         refuse_foreign(path.parent, f"{path.name}/.git")
     except Stop as stop:
@@ -123,9 +120,9 @@ def make_fresh(up: Upstream, place: Path, temporary: contextlib.ExitStack) -> Gi
 
 def edits(git: Git, commit: str) -> tuple[list[str], list[str]]:
     """Files that differ from a commit, on disk or staged; and untracked files. Contents decide, never timestamps."""
-    with git.scratch_index(commit) as index:
-        more = ("--untracked-files=all", "--no-renames", "--ignore-submodules=all")
-        rows = index("status", "--porcelain", "-z", *more).split("\0")[:-1]
+    index = git.scratch_index(commit)
+    more = ("--untracked-files=all", "--no-renames", "--ignore-submodules=all")
+    rows = index("status", "--porcelain", "-z", *more).split("\0")[:-1]
     edited = {row[3:] for row in rows if not row.startswith("??")} | git.staged(commit).keys()
     new = {row[3:] for row in rows if row.startswith("??")} - edited
     return sorted(edited), sorted(path for path in new if not JUNK.search(path) and not path.endswith("/"))
@@ -174,8 +171,7 @@ def why_stale(up: Upstream, checkout: Checkout, label: str) -> str:
     if (checkout.sha256 or checkout.base) not in (version.commit, version.sdist and version.sdist.sha256):
         return "upstreams.json pins another source now"
     try:
-        with checkout.git.scratch_objects() as git:
-            tip = build(git, up, label, checkout.base).tip
+        tip = build(checkout.git.scratch_objects(), up, label, checkout.base).tip
     except Stop as stop:
         return stop.lines[0]
     return "" if tip == checkout.tip else "patches or overlay files changed since"

@@ -56,9 +56,9 @@ def plan_export(call: Call, up: Upstream) -> dict[str, Content | None]:
     data = [path for path in checkout.untracked if not is_small_text(checkout.path / path)]
     if data:
         say(f"{up.name}: left out, as they are not small text files: {some(data)}")
-    with checkout.git.scratch_objects() as git, git.scratch_index(checkout.head) as index:
-        index.stage_files({*checkout.edited, *checkout.untracked} - {*data})
-        wanted = project_files(index, up, checkout, index("write-tree"))
+    index = checkout.git.scratch_objects().scratch_index(checkout.head)
+    index.stage_files({*checkout.edited, *checkout.untracked} - {*data})
+    wanted = project_files(index, up, checkout, index("write-tree"))
     there = present(f"patches/{up.name}/{checkout.label}/*.patch") | present(f"overlays/{up.name}/**/*")
     now = {path: read(ROOT / path) for path in sorted(there | {*wanted})}
     changes = {path: wanted.get(path) for path in now if now[path] != wanted.get(path)}

@@ -57,8 +57,7 @@ FILE_SYSTEM = "^core[.](filemode|symlinks|ignorecase|precomposeunicode)$"  # wha
 # For info/attributes, which git reads first: files keep their bytes, whatever .gitattributes and configurations say.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !eol\n"
 EXCLUDES = "__pycache__/\n*.py[cod]\n*.egg-info/\n.DS_Store\n*~\n.*.sw?\n"
-KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+KINDS = {stat.S_IFREG: "", stat.S_IFDIR: "", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 POINTERS = ("commondir", "objects/info/alternates")  # files that lead git into another repository
 UNOPENED = ("hooks", "fsmonitor--daemon.ipc")  # often links, and a daemon's socket; no git that we start opens them
 DISK = (*(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)), "Out of diskspace")
@@ -74,11 +73,10 @@ def places(folder: Path, bare: bool) -> dict[str, str]:
 
 
 def refuse_foreign(root: Path, inner: str, deep: bool = True) -> None:
-    """Refuse what is in the way of, or in, a folder of ours, root/inner, and cannot be ours. Nothing is opened before.
+    """Refuse what is on the way to a folder of ours, root/inner, or with `deep` in it, and cannot be ours.
 
-    The user named `root`, which may be a link. Below it apply.py, and git for it, make plain files and folders alone.
-    Through a link, or a file that names another repository, we would write and delete elsewhere, and git waits for ever
-    at a FIFO. Without `deep` only the folder itself is looked at.
+    The user named `root`, which may be a link. Below it git and apply.py make plain files and folders alone. A link, or
+    a file that names another repository, would lead our writing and deleting elsewhere; git waits at a FIFO for ever.
     """
     top = root / inner
     way = [str(place) for place in [top, *top.parents][: len(Path(inner).parts)]][::-1]
@@ -86,7 +84,7 @@ def refuse_foreign(root: Path, inner: str, deep: bool = True) -> None:
     for place in itertools.chain(way, walk):
         with contextlib.suppress(FileNotFoundError):  # a git at work removes files
             info, part = os.lstat(place), place[len(str(top)) + 1 :]
-            kind = KINDS.get(stat.S_IFMT(info.st_mode))
+            kind = KINDS.get(stat.S_IFMT(info.st_mode), "a device")
             if place in way and stat.S_ISREG(info.st_mode):
                 kind = "a file in a folder's place"
             elif part in POINTERS:
@@ -141,10 +139,7 @@ class Git:
         return git
 
     def run(self, *args: str, data: bytes = b"", ok: tuple | None = (0,), network=False) -> subprocess.CompletedProcess:
-        """Run a command. `ok` are the exit codes that do not mean a failure; None stands for all of them.
-
-        Whatever `ok` is, a full or failing disk is an OSError: it says nothing about what git was asked.
-        """
+        """Run a command. `ok` are the exit codes that do not mean a failure, None is all; a full disk always does."""
         if SESSION.verbose:
             print("+ git -C", self.folder, *args, file=sys.stderr, flush=True)
         kept = FOR_NETWORK if network else ("EXEC_PATH",)
@@ -160,10 +155,9 @@ class Git:
             done = subprocess.run([*command, "-C", str(self.folder), *args], input=data, **more)
         except FileNotFoundError:
             raise Stop(USAGE, "git was not found on the PATH", "install git 2.30 or newer") from None
-        if done.returncode:
-            for line in os.fsdecode(done.stderr).splitlines():
-                if line.endswith(DISK):
-                    raise OSError(0, f"git {args[0]} said: {line}", f"{self.folder} or {tempfile.gettempdir()}")
+        for line in os.fsdecode(done.stderr).splitlines() if done.returncode else ():
+            if line.endswith(DISK):
+                raise OSError(0, f"git {args[0]} said: {line}", f"{self.folder} or {tempfile.gettempdir()}")
         if ok and done.returncode not in ok:
             shown, real = (os.fsencode(self.env.get(name, "\n")) for name in ("GIT_COMMON_DIR", "GIT_DIR"))
             raise GitFailed(args[0], done.stderr.replace(shown, real))
@@ -192,28 +186,23 @@ class Git:
     def with_env(self, **more: str) -> Git:
         return Git(self.folder, self.bare, {**self.env, **more})
 
-    @contextlib.contextmanager
-    def scratch_index(self, tree: str):
+    def scratch_index(self, tree: str) -> Git:
         """The same repository with a new index that holds `tree`, without timestamps, so that git reads each file."""
-        with tempfile.TemporaryDirectory(prefix="era-") as folder:
-            git = self.with_env(GIT_INDEX_FILE=f"{folder}/index")
-            git("read-tree", tree)
-            yield git
+        git = self.with_env(GIT_INDEX_FILE=f"{tempfile.mkdtemp(dir=SESSION.scratch)}/index")
+        git("read-tree", tree)
+        return git
 
-    @contextlib.contextmanager
-    def copied_index(self):
+    def copied_index(self) -> Git:
         """The same repository with a copy of its index."""
-        with tempfile.TemporaryDirectory(prefix="era-") as folder:
-            shutil.copyfile(self("rev-parse", "--git-path", "index"), f"{folder}/index")
-            yield self.with_env(GIT_INDEX_FILE=f"{folder}/index")
+        place = shutil.copy(self("rev-parse", "--git-path", "index"), tempfile.mkdtemp(dir=SESSION.scratch))
+        return self.with_env(GIT_INDEX_FILE=place)
 
-    @contextlib.contextmanager
-    def scratch_objects(self):
+    def scratch_objects(self) -> Git:
         """The same repository, with a temporary folder for new objects: for verbs that only read."""
-        with tempfile.TemporaryDirectory(prefix="era-") as folder:
-            own = self("rev-parse", "--git-path", "objects")
-            quoted = '"' + own.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            yield self.with_env(GIT_OBJECT_DIRECTORY=folder, GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
+        own = self("rev-parse", "--git-path", "objects")
+        quoted = '"' + own.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        folder = tempfile.mkdtemp(dir=SESSION.scratch)
+        return self.with_env(GIT_OBJECT_DIRECTORY=folder, GIT_ALTERNATE_OBJECT_DIRECTORIES=quoted)
 
     # --- questions ---
 
@@ -226,14 +215,13 @@ class Git:
         return self.run("rev-list", "--objects", "--no-walk", commit, ok=None).returncode == 0
 
     def forged(self, *commits: str) -> str:
-        """Say which commit, or tree of these commits, has not the content that its id stands for, or return "".
+        """Say which of these commits and their trees is not what its id says, or return "". git itself does not look.
 
-        git itself takes an object that it reads for what its name says. Blobs are left out: our verbs compare the files
-        on disk, which are hashed, with the ids in the trees.
+        Blobs are left out: the files on disk, which are hashed, are compared with the ids in the trees.
         """
         rows = self("rev-list", "--objects", "--filter=blob:none", "--no-walk", *commits).splitlines()
         ids, at = [row[:40] for row in rows], 0
-        raw = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in ids).encode()).stdout
+        raw = self.run("cat-file", "--batch", data="\n".join(ids).encode()).stdout
         for oid in ids:
             start = raw.index(b"\n", at) + 1
             _, kind, size = raw[at:start].split()
@@ -284,9 +272,9 @@ class Git:
 
     def snapshot(self, tree: str, paths: Iterable[str]) -> str:
         """A tree with some paths as they are on disk right now."""
-        with self.scratch_index(tree) as git:
-            git.stage_files(paths)
-            return git("write-tree")
+        git = self.scratch_index(tree)
+        git.stage_files(paths)
+        return git("write-tree")
 
     def commit_tree(self, tree: str, message: str, *parents: str) -> str:
         above = (word for parent in parents for word in ("-p", parent))

@@ -35,11 +35,11 @@ def build(git: Git, up: Upstream, label: str, base: str) -> Built:
     if base != up.version(label).commit:  # a source package
         there = {*git.paths(base)}
         skipped = [patch for patch in patches if not there & patch.files.keys()]
-    with git.scratch_index(base) as index:
-        tip, tree = commit_files(index, up.name, files, base) if files else (base, index("write-tree"))
-        for patch in (patch for patch in patches if patch not in skipped):
-            tree = apply_patch(index, patch, tree, f"{up.name} {label}")
-            tip = index.commit_tree(tree, patch.message, tip)
+    index = git.scratch_index(base)
+    tip, tree = commit_files(index, up.name, files, base) if files else (base, index("write-tree"))
+    for patch in (patch for patch in patches if patch not in skipped):
+        tree = apply_patch(index, patch, tree, f"{up.name} {label}")
+        tip = index.commit_tree(tree, patch.message, tip)
     return Built(tip, len(patches) - len(skipped), len(files), [patch.file for patch in skipped])
 
 

@@ -50,17 +50,18 @@ def port(call: Call, up: Upstream) -> int:
             raise Stop(LOCAL, f"{place} exists already, perhaps from an earlier port: go on there, or remove it")
         rows = try_patches(git, up, label, target)
         bad = any(row["result"] in BAD for row in rows)
+        plugin = [f"perhaps there is nothing to port: {up.plugin}"] if bad and up.plugin else []
+        if write and rows and rows[0]["patch"] == f"overlays/{up.name}":
+            advice = "if ERA was carried there before, take it out (`git revert`, `git reset`) and port onto the result"
+            raise Stop(CONFLICT, f"{target[:12]}: {rows[0]['detail'][0]}", advice, *plugin)
         if write:
             carry(git, up, label, target, version, place, bad)
     where = f": in {place}, on the branch era" if write else ""
     say(f"{up.name}: {label} onto {onto or 'HEAD'} ({target[:12]}){where}")
     for row in rows:
         say("\n            ".join([f"  {row['result']:9} {row['patch']}", *row["detail"]]))
-    edited = uncommitted(call.clone) if call.clone else []
-    if edited:
-        say(f"these edits are in no commit of {call.clone}, so the port is without them: {some(edited)}")
-    if bad and up.plugin:
-        say(f"perhaps there is nothing to port: {up.plugin}")
+    for line in [*(uncommitted(call.clone) if call.clone else []), *plugin]:
+        say(line)
     if write:
         print_next_steps(call, up.name, place, bad)
     else:
@@ -121,13 +122,14 @@ def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
 
 
 def uncommitted(place: Path) -> list[str]:
-    """The tracked files of a clone that differ from its HEAD. Its index is not written, not even to refresh it."""
+    """A line about edits of tracked files in a clone, if there are any. Not even its index is refreshed."""
     clone, head = Git.at(place), Git(place, False, places(place, False)).commit("HEAD")
-    if not Path(clone("rev-parse", "--git-path", "index")).exists():  # git clone --no-checkout
-        return []
-    with clone.copied_index() as git:
-        git("update-index", "-q", "--refresh", ok=None)
-        return git("diff-index", "--name-only", "--ignore-submodules=all", "-z", head, ok=None).split("\0")[:-1]
+    if not Path(clone("rev-parse", "--git-path", "index")).exists():
+        return []  # of `git clone --no-checkout`
+    git = clone.copied_index()
+    git("update-index", "-q", "--refresh", ok=None)
+    edited = git("diff-index", "--name-only", "--ignore-submodules=all", "-z", head, ok=None).split("\0")[:-1]
+    return [f"these edits are in no commit of {place}, so the port is without them: {some(edited)}"] if edited else []
 
 
 def taken(files: Iterable[str], there: set[str]) -> list[str]:
@@ -154,7 +156,7 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
     git("checkout", "--quiet", "--force", "--detach", target)
     rows, clashes = [], taken(files, there)
     if clashes:
-        detail = [f"upstream has something in their place: {some(clashes)}"]
+        detail = [f"upstream has something in the place of overlay files: {some(clashes)}"]
         rows.append({"patch": f"overlays/{up.name}", "result": "conflict", "detail": detail})
     for patch in patches:
         before = git.commit("HEAD")
@@ -175,10 +177,9 @@ def try_patches(git: Git, up: Upstream, label: str, target: str) -> list[dict]:
 
 def conflicts(git: Git, patch: Patch, there: set[str], said: bytes) -> list[str]:
     """The files in which `git am` stopped, with the lines of the conflict markers."""
-    gone = [path for path in patch.files if path not in there]
-    lines = [f"{path}: does not exist there" for path in gone]
-    unmerged = git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]
-    for path in (path for path in unmerged if path not in gone):
+    gone = patch.files.keys() - there
+    lines = [f"{path}: does not exist there" for path in sorted(gone)]
+    for path in sorted({*git("diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]} - gone):
         text = (git.folder / path).read_bytes().split(b"\n") if (git.folder / path).is_file() else []
         at = [str(number) for number, line in enumerate(text, 1) if line.startswith(b"<<<<<<< ")]
         lines.append(f"{path}: conflict" + (f" at line {', '.join(at)}" if at else ""))
@@ -196,16 +197,8 @@ def carry(git: Git, up: Upstream, label: str, target: str, version: str, place: 
     `git am` stops at the first conflict, where plain git goes on. The other checkout, or the clone, is only read.
     """
     (patches, files), tip = read_overlay(up.name, label), target
-    clashes = taken(files, {*git.paths(target)})
-    if clashes:
-        problem = f"{target[:12]} has something in the place of overlay files: {some(clashes)}"
-        advice = (
-            "if ERA was carried there before, take that out with `git revert` or `git reset`, and port onto the result"
-        )
-        raise Stop(CONFLICT, problem, advice)
     if files:
-        with git.scratch_index(target) as index:
-            tip, _ = commit_files(index, up.name, files, target)
+        tip, _ = commit_files(git.scratch_index(target), up.name, files, target)
     fill(git, [f"update {record_ref(version, target, tip)} {tip}"], tip)
     with uninterrupted(f"remove {place} and run the same command again"):
         git.folder.rename(place)

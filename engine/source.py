@@ -55,8 +55,7 @@ class Cache:
             self.held.enter_context(locked(self.root))
         path = self.root / "git" / f"{name}.git"
         refuse_foreign(self.root, f"git/{name}.git")
-        git = Git.at(path) if is_whole(path) else None
-        git = git or make_anew(path)
+        git = (Git.at(path) if is_whole(path) else None) or make_anew(path)
         for lock in [*path.glob("*.lock"), *path.glob("refs/**/*.lock")]:  # left by a git that was killed
             lock.unlink()
         self.open[name] = git

@@ -53,8 +53,7 @@ def plan(checkout: Checkout, new: str, also: Iterable[str] = (), saved: bool = F
         raise Stop(LOCAL, f"{checkout.path}: local edits are in the way: {some(sorted(blocking))}", advice, more)
     switch = Switch(checkout, new, paths, seen)
     try:
-        with git.copied_index() as index:
-            change_files(index, switch, "--dry-run")
+        change_files(git.copied_index(), switch, "--dry-run")
     except GitFailed as failed:
         raise Stop(LOCAL, f"{checkout.path}: git would not switch", *failed.lines[1:]) from None
     return switch
@@ -155,10 +154,7 @@ def remove_left_refs(checkout: Checkout) -> None:
 
 
 def clear_locks(git: Git, names: tuple[str, ...]) -> None:
-    """Remove the lock files of a git that was killed. We hold the lock that it held, so it does not run any more.
-
-    Of the folders of refs only those that no one but apply.py writes are looked through; `foreign` saw no link there.
-    """
+    """Remove the lock files of a git that was killed: we hold the lock that it held. `find` saw no link there."""
     for path in (Path(git.env["GIT_DIR"], name) for name in names):
         for lock in [path.with_name(f"{path.name}.lock"), *path.glob("**/*.lock")]:
             lock.unlink(missing_ok=True)

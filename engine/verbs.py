@@ -219,11 +219,11 @@ def verb_diff(call: Call) -> int:
             raise Stop(WRONG_BASE, problem, f"{hint('apply', name)} makes one")
         refuse_unfinished(checkout)
         tip = checkout.tip if checkout.applied else checkout.head
-        with checkout.git.scratch_objects() as git:
-            ends = (checkout.base if checkout.applied else tip, tip)
-            if call.options.local:
-                ends = (tip, git.snapshot(checkout.head, [*checkout.edited, *checkout.untracked]))
-            out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *call.paths).stdout
+        git = checkout.git.scratch_objects()
+        ends = (checkout.base if checkout.applied else tip, tip)
+        if call.options.local:
+            ends = (tip, git.snapshot(checkout.head, [*checkout.edited, *checkout.untracked]))
+        out = git.run(*DIFF, "-M", f"--color={color}", *shape, *ends, "--", *call.paths).stdout
         if not out:
             print(f"{name}: no difference in {checkout.path}", file=sys.stderr, flush=True)
         call.result[name] = {"diff": out.decode("utf-8", "backslashreplace")}

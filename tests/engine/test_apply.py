@@ -224,28 +224,16 @@ def other_history(at) -> None:
     commit(at, "Other")
 
 
-def link(target: str):
-    def make(at) -> None:
-        shutil.rmtree(at)
-        (at.parent / "empty").mkdir()
-        at.symlink_to(target)
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("prepare", "said"),
     [
         (lambda at: (shutil.rmtree(at), at.write_text("x")), "is a file"),
         (lambda at: (shutil.rmtree(at), write_tree(at, {"x": "x"})), "not a git work tree"),
-        (link("/nowhere/at/all"), "is a link"),
-        (link("empty"), "is a link"),
-        (link("../../up/beta"), "is a link"),
         (lambda at: write_tree(at, {".git/HEAD": "\0 nonsense\n"}), "not a git work tree"),
         (lambda at: write_tree(at, {".git/config": "\0 nonsense\n"}), "not a git work tree"),
         (other_history, "HEAD is"),
     ],
-    ids=["file", "folder", "link", "link to a folder", "link to a clone", "HEAD", "config", "history"],
+    ids=["file", "folder", "HEAD", "config", "history"],
 )
 def test_something_else_in_the_place_of_a_checkout(project, prepare, said):
     """It is named and left alone, and does not hide the others."""

@@ -64,7 +64,7 @@ def test_revisions(project):
 def test_what_upstream_has_in_the_place_of_overlay_files(project, name):
     branch(project, "has-era", lambda up: write_tree(up, {name: "theirs\n"}))
     out = project.run("port", "alpha", "--onto", "has-era", code=4).out
-    assert f"upstream has something in their place: {name.removesuffix('/x')}\n" in out
+    assert f"upstream has something in the place of overlay files: {name.removesuffix('/x')}\n" in out
     assert name.removesuffix("/x") in project.run("port", "alpha", "--onto", "has-era", "--write", code=4).err
     assert not project.checkouts.exists() or not list(project.checkouts.iterdir())
 
