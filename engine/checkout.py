@@ -78,7 +78,7 @@ def find(name: str, path: Path) -> Checkout:
     if not git:
         return Checkout(name, path)
     checkout = Checkout(name, path, git, git.commit("HEAD"), era=git.commit(BRANCH), unfinished=git.commit(NEXT))
-    checkout.branch = git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))
+    checkout.branch = git("symbolic-ref", "--quiet", "HEAD", ok=None)
     on_era, records = checkout.branch == BRANCH, []
     for label, base, tip in (match.groups() for match in map(RECORD.fullmatch, git.refs(RECORDS)) if match):
         above = git.is_ancestor(tip, checkout.head) or (on_era and git.is_ancestor(base, checkout.head))
@@ -141,7 +141,7 @@ def examine(up: Upstream, checkout: Checkout, requested: str | None = None) -> C
     pins = {version.commit: label for label, version in up.versions.items()}
     pins.setdefault(checkout.base, checkout.label)
     if not head:
-        checkout.state, checkout.note = "wrong-base", checkout.note or "it is not a git work tree with a commit"
+        checkout.state, checkout.note = "wrong-base", checkout.note or "it is not a git work tree with a SHA-1 commit"
     elif checkout.unfinished:
         checkout.state = "interrupted"
         checkout.note = "a switch was cut short; apply or revert takes it back first: repeat your command"

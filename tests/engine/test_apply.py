@@ -231,9 +231,13 @@ def other_history(at) -> None:
         (lambda at: (shutil.rmtree(at), write_tree(at, {"x": "x"})), "not a git work tree"),
         (lambda at: write_tree(at, {".git/HEAD": "\0 nonsense\n"}), "not a git work tree"),
         (lambda at: write_tree(at, {".git/config": "\0 nonsense\n"}), "not a git work tree"),
+        (
+            lambda at: (shutil.rmtree(at), git(at.parent, "init", "-q", "--object-format=sha256", "alpha")),
+            "SHA-1 commit",
+        ),
         (other_history, "HEAD is"),
     ],
-    ids=["file", "folder", "HEAD", "config", "history"],
+    ids=["file", "folder", "HEAD", "config", "SHA-256", "history"],
 )
 def test_something_else_in_the_place_of_a_checkout(project, prepare, said):
     """It is named and left alone, and does not hide the others."""
