@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         "era.brax is for brax, which is not installed. pip install 'brax>=0.14.2,<0.15'"
     ) from None
 
-from era.continuous import check_state_level, check_target, total_target
+from era.continuous import announce, check_state_level, check_target, total_target
 from era.continuous_jax import state_level_log_std
 from era.gaussian_defaults import LOG_STD_MAX, LOG_STD_MIN
 
@@ -116,7 +116,7 @@ def with_era(
         )
     head = EraTanhDistribution(sizes[1], *bounds)
     made = make(*sizes, **settings)
-    print(f"ERA is on: target_entropy={bounds[0]} nats per dimension of {sizes[1]}, in every state")
+    announce(bounds[0], sizes[1])
     return made.replace(
         policy_network=marked(made.policy_network), parametric_action_distribution=head
     )

@@ -42,7 +42,9 @@ def era_log_std(
     """
     dim = pre_std.shape[-1]
     check_state_level(dim)
-    check_target(target_entropy, dim, log_std_min, log_std_max)
+    is_number = isinstance(target_entropy, jax.Array) and target_entropy.size == 1
+    total = float(target_entropy) if is_number else target_entropy
+    check_target(total, dim, log_std_min, log_std_max)
     return state_level_log_std(pre_std, target_entropy, log_std_min, log_std_max)
 
 

@@ -230,7 +230,7 @@ def _one_hot_limit(
     num_classes: int, min_entropy: float, tau: float, inverse: str
 ) -> Tuple[float, float]:
     """Entropy and largest probability of softmax(z') where one class has p = 1, the others 0."""
-    probs = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    probs = torch.tensor([1.0, 0.0], dtype=torch.float64, device="cpu")  # not "meta"
     offset, slope = _line(num_classes, min_entropy, tau, inverse)
     top, other = _activate(probs, slope, offset, inverse == "exact")[0].tolist()
     others = (num_classes - 1) * math.exp(other - top)  # relative to the top class

@@ -9,6 +9,7 @@ import torch
 
 from era.continuous import (
     DISTRIBUTIONS,
+    announce,
     check_distribution,
     check_state_level,
     check_target,
@@ -22,6 +23,8 @@ SETTINGS = ("target_entropy", "log_std_min", "log_std_max", "distribution")
 
 class EraHead(torch.nn.Module):
     """The state-level activation, and a buffer ``settings`` by which a checkpoint says ERA.
+
+    It says on stderr that ERA is on.
 
     The policies of the frameworks have no such key, so they refuse a checkpoint of ERA, and ERA
     refuses theirs. Settings that differ from the checkpoint's act, with a warning.
@@ -63,6 +66,7 @@ class EraHead(torch.nn.Module):
         kind = -1 if distribution is None else list(DISTRIBUTIONS).index(distribution)
         settings = [target_entropy, log_std_min, log_std_max, kind]
         self.register_buffer("settings", torch.tensor(settings, dtype=torch.float32))
+        announce(target_entropy, dim)
 
     def forward(self, pre_std: torch.Tensor) -> torch.Tensor:
         """Return ln sigma for the network's output, both (..., D)."""

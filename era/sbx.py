@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
 
 from era import stable_baselines3
 from era.continuous import (
+    announce,
     check_distribution,
     check_state_level,
     check_target,
@@ -121,7 +122,7 @@ class EraActor(nn.Module):
 
     @property
     def reset_noise(self) -> None:
-        """A hook that sbx assigns for gSDE, by which ERA sees `use_sde` and refuses it."""
+        """A hook that sbx assigns for gSDE when a model is made, by which ERA sees the model."""
 
     @reset_noise.setter
     def reset_noise(self, method: Any) -> None:
@@ -130,6 +131,16 @@ class EraActor(nn.Module):
                 "ERA needs use_sde=False: sbx's gSDE repeats one noise for many steps, whose "
                 "actions are then no samples with the entropy that ERA holds."
             )
+        announce(self.target_entropy, self.action_dim)
+        algorithm = stable_baselines3.making_algorithm()
+        if ent_coef := getattr(algorithm, "ent_coef_init", 0):
+            warnings.warn(
+                f"ent_coef={ent_coef!r}: the loss has an entropy bonus beside ERA, "
+                "which holds the entropy without one. Set ent_coef=0.0; SAC's default is 'auto'.",
+                stacklevel=2,
+            )
+        if wrong := stable_baselines3.own_target(algorithm):
+            warnings.warn(f"ERA: {wrong}", stacklevel=2)
 
 
 def era_actor(
@@ -171,27 +182,14 @@ def is_era(actor_class: Any) -> bool:
 class EraMetrics(stable_baselines3.EraMetrics):
     """The callback era.stable_baselines3.EraMetrics for models of sbx with era_actor.
 
-    At the start of training it warns if the loss has an entropy bonus beside ERA. And it takes
-    sbx's ent_coef_loss out of the log where ent_coef is 0, whose logarithm sbx logs.
+    It takes sbx's ent_coef_loss out of the log where ent_coef is 0, whose logarithm sbx logs.
     """
-
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        if self.model.ent_coef_init != 0:
-            warnings.warn(
-                f"ent_coef={self.model.ent_coef_init!r}: the loss has an entropy bonus beside ERA, "
-                "which holds the entropy without one. Set ent_coef=0.0; SAC's default is 'auto'.",
-                stacklevel=1,
-            )
 
     def _on_step(self) -> bool:
         if self.model.ent_coef_init == 0:
             for kept in (self.logger.name_to_value, self.logger.name_to_excluded):
                 kept.pop("train/ent_coef_loss", None)
         return True
-
-    def coefficient_is_learned(self) -> bool:
-        return isinstance(self.model.ent_coef_init, str)
 
     def target(self) -> float:
         return self.model.policy.actor.target_entropy

@@ -11,6 +11,7 @@ Targets and metrics are in nats per action dimension.
 import contextlib
 import copy
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from era.gaussian_head import EraHead
 try:
     import numpy as np
     from gymnasium import spaces
+    from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.distributions import DiagGaussianDistribution
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -67,6 +69,32 @@ def features_extractor(observation_space: spaces.Space) -> type[BaseFeaturesExtr
     if isinstance(observation_space, spaces.Dict):
         return CombinedExtractor
     return NatureCNN if is_image_space(observation_space) else FlattenExtractor
+
+
+def making_algorithm() -> Any:
+    """The algorithm that is making a policy, which stable-baselines3 does not tell its policies."""
+    frame: Any = sys._getframe()
+    while frame := frame.f_back:
+        if isinstance(algorithm := frame.f_locals.get("self"), BaseAlgorithm):
+            return algorithm
+    return None
+
+
+def own_target(algorithm: Any) -> str:
+    """What is wrong with a target of SAC's own, which only a learned ent_coef reads; or ""."""
+    own = getattr(algorithm, "target_entropy", None)
+    # In sbx ent_coef is what its ent_coef_init has become.
+    ent_coef = getattr(algorithm, "ent_coef_init", getattr(algorithm, "ent_coef", None))
+    if own in (None, "auto") or str(ent_coef).startswith("auto"):
+        return ""
+    dim = get_action_dim(algorithm.action_space)
+    if own == -dim:  # what "auto" has become
+        return ""
+    return (
+        f"target_entropy = {float(own):g} was given to {type(algorithm).__name__} itself, where it "
+        "does nothing with a constant ent_coef. ERA's belongs into policy_kwargs and is per action "
+        f"dimension: {float(own):g} in total would be {float(own) / dim:g}."
+    )
 
 
 class EraDiagGaussian(DiagGaussianDistribution):
@@ -283,6 +311,8 @@ class EraSACPolicy(SACPolicy):
         }
         kwargs.setdefault("features_extractor_class", features_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+        if wrong := own_target(making_algorithm()):
+            warnings.warn(f"ERA: {wrong}", stacklevel=2)
 
     def make_actor(self, features_extractor: nn.Module | None = None) -> EraActor:
         kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
@@ -334,23 +364,10 @@ class EraMetrics(BaseCallback):
                 "measures the policies of era.stable_baselines3; for a model of sbx with era_actor "
                 "take era.sbx.EraMetrics."
             )
-        self.check_own_target()
+        if wrong := own_target(self.model):
+            raise ValueError(wrong)
         self.next = getattr(self.model, "learning_starts", 0) + 1
         self.measured: dict[str, float] = {}
-
-    def check_own_target(self) -> None:
-        """Raises ValueError if SAC got a target of its own, which only ent_coef="auto" reads."""
-        dim = get_action_dim(self.model.action_space)
-        own = getattr(self.model, "target_entropy", None)
-        if own not in (None, -dim) and not self.coefficient_is_learned():
-            raise ValueError(
-                f"target_entropy = {own:g} was given to {type(self.model).__name__} itself, where "
-                "it does nothing with a constant ent_coef. ERA's belongs into policy_kwargs and is "
-                f"per action dimension: {own:g} in total would be {own / dim:g}."
-            )
-
-    def coefficient_is_learned(self) -> bool:
-        return self.model.ent_coef_optimizer is not None
 
     def has_era(self) -> bool:
         return isinstance(self.model.policy, EraActorCriticPolicy | EraSACPolicy)

@@ -294,6 +294,14 @@ def test_other_ranges_are_refused(low, high):
         ERA.era_log_std(torch.zeros(3), -1.5, low, high)
 
 
+@pytest.mark.parametrize("wrong", ["-1.5", None, True, torch.zeros(2), [-1.5]], ids=str)
+def test_what_is_not_a_number_is_refused(wrong):
+    given = {"target_entropy": -1.5, "log_std_min": LOW, "log_std_max": HIGH}
+    for name in given:
+        with pytest.raises(ValueError, match=f"^{name} is .*: a number of .* expected"):
+            ERA.era_log_std(torch.zeros(3), **(given | {name: wrong}))
+
+
 # Adversarial
 
 

@@ -272,6 +272,13 @@ def test_in_a_classifier_of_transformers_on_the_page(era, run_example):
         era.attach_era(with_number, 0.3)(tokens)
 
 
+def test_a_model_may_be_built_without_memory(era):
+    """As transformers 5 and accelerate build it before they load its weights."""
+    with torch.device("meta"):
+        made = era.EntropyRegularizingActivation(10, 0.6)
+    assert made.floor == era.EntropyRegularizingActivation(10, 0.6).floor > 0.6
+
+
 # Feasible range
 
 

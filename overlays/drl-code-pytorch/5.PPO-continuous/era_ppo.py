@@ -98,6 +98,8 @@ def check(args: argparse.Namespace) -> None:
             found.append(f"--std era: {error}")
     if found:
         sys.exit("error: " + "\n       ".join(found))
+    if args.std == "era":
+        era.announce(target(args) / args.action_dim, args.action_dim)
 
 
 def target(args: argparse.Namespace) -> float:

@@ -42,6 +42,7 @@ def networks(
     critic_kwargs.update(fastsac_era.simnorm(vars(args), "critic"))
     if not dist.is_initialized() or dist.get_rank() == 0:
         print(f"Using FastSAC-ERA: {settings}, policy_frequency {args.policy_frequency}")
+        fastsac_era.era.announce(args.era_target_entropy, actor_kwargs["n_act"])
     if env_type == "mtbench":
         return fastsac_era.MultiTaskActor, fast_td3.MultiTaskCritic
     return fastsac_era.Actor, fast_td3.Critic

@@ -159,6 +159,7 @@ REFUSED = {
     "total": ({"target_entropy": -9.0}, ValueError, "not feasible"),
     "nan": ({"target_entropy": math.nan}, ValueError, "not feasible"),
     "range": ({"log_std_min": 1.0}, ValueError, "log_std_min = 1.0"),
+    "text": ({"log_std_max": "2"}, ValueError, "log_std_max is '2': a number"),
     "one dimension": ({"action_size": 1}, ValueError, "at least two dimensions"),
     "brax's std": ({"init_noise_std": 0.5}, TypeError, "init_noise_std: of a policy of brax without ERA"),
 }
@@ -176,6 +177,7 @@ def test_what_would_be_silent_is_refused(factory, case):
 def test_the_target_has_no_default_and_era_says_that_it_is_on(factory, capsys):
     with pytest.raises(TypeError, match="target_entropy"):
         factory(3, 3)
-    assert "ERA is on" not in capsys.readouterr().out
+    assert "ERA is on" not in capsys.readouterr().err
     factory(3, 3, target_entropy=-0.4)
-    assert capsys.readouterr().out == "ERA is on: target_entropy=-0.4 nats per dimension of 3, in every state\n"
+    said = "ERA is on: target_entropy = -0.4 nats per action dimension, sigma = 0.16 where all 3 dimensions are alike\n"
+    assert capsys.readouterr().err == said

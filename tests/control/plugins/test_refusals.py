@@ -1,6 +1,7 @@
 # ruff: noqa: E402
 """What would be silent with ERA in stable-baselines3, sbx and rsl_rl is refused, or said once."""
 
+import math
 import subprocess
 import sys
 import warnings
@@ -51,6 +52,7 @@ LIBRARIES = ("PPO", "A2C", "SAC", "sbx SAC", "EraSAC", "rsl_rl")
 OF_ALL = (
     ({"settings": {"target_entropy": 1.5}}, "1.5 per action dimension, is not feasible.*-6.5811 and 1.4189"),
     ({"settings": {"log_std_min": 1.0}}, "log_std_min = 1.0"),
+    ({"settings": {"log_std_max": "2"}}, "log_std_max is '2': a number"),
     *(({"settings": {"target_entropy": wrong}}, "a number of nats per action") for wrong in ("auto", None, True)),
     ({"settings": {"target_entropy": float("nan")}}, "nan per action dimension, is not feasible"),
     (
@@ -102,9 +104,9 @@ def test_what_era_cannot_hold_is_refused_at_construction(library, given, said):
     ],
 )
 def test_an_entropy_bonus_is_said_once(library, given, said):
-    model = make(library, **given)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        model = make(library, **given)
         if library == "rsl_rl":
             model.learn(2)
         else:
@@ -121,10 +123,34 @@ def test_metrics_of_another_policy_are_refused_before_the_training():
         assert model.num_timesteps == 0
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_era_says_that_it_is_on_and_what_sigma_its_target_is(library, capsys):
+    make(library, settings={"target_entropy": -0.4}, **({} if library == "rsl_rl" else {"ent_coef": 0.0}))
+    sigma = math.exp(-0.4) / math.sqrt(2 * math.pi * math.e)
+    said = "ERA is on: target_entropy = -0.4 nats per action dimension"
+    assert capsys.readouterr().err == f"{said}, sigma = {sigma:.2g} where all 3 dimensions are alike\n"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_total_is_taken_for_a_target_per_dimension_with_a_warning(library):
+    given = {} if library == "rsl_rl" else {"ent_coef": 0.0}
+    for per_dim in (-0.3, -0.5, -1.0):
+        said = rf"sigma = 0\.0.*If you mean the total over the 3 dimensions, set target_entropy={per_dim:g}\."
+        with pytest.warns(UserWarning, match=said):
+            make(library, settings={"target_entropy": 3 * per_dim}, **given)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*If you mean the total")
+        make(library, settings={"target_entropy": -1.0}, **given)
+
+
 @pytest.mark.parametrize("library", ["SAC", "sbx SAC"])
 def test_a_target_given_to_sac_itself_is_refused_before_the_training(library):
     metrics = SbxMetrics() if library == "sbx SAC" else EraMetrics()
-    model = make(library, ent_coef=0.0, target_entropy=-1.5)
+    with pytest.warns(UserWarning, match="target_entropy = -1.5 was given to SAC itself"):
+        model = make(library, ent_coef=0.0, target_entropy=-1.5)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="ERA")
+        make(library, ent_coef=0.0)
     with pytest.raises(ValueError, match="target_entropy = -1.5 was given to SAC itself.*policy_kwargs.*would be -0.5"):
         model.learn(300, callback=metrics)
     assert model.num_timesteps == 0

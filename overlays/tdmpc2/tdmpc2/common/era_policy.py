@@ -11,7 +11,13 @@ from typing import Any, Dict
 
 import torch
 from common import math
-from common.era import check_state_level, check_target, gaussian_entropy, state_level_log_std
+from common.era import (
+    announce,
+    check_state_level,
+    check_target,
+    gaussian_entropy,
+    state_level_log_std,
+)
 
 
 def log_std(cfg: Any, pre_std: torch.Tensor, low: torch.Tensor, dif: torch.Tensor) -> torch.Tensor:
@@ -43,7 +49,7 @@ def metrics(cfg: Any, log_std: torch.Tensor) -> Dict[str, torch.Tensor]:
 
 
 def check(cfg: Any) -> None:
-    """Exits where the configuration does not go together with ERA."""
+    """Exits where the configuration does not go together with ERA; says that ERA is on."""
     if cfg.era_target is None:
         return
     if cfg.entropy_coef != 0:
@@ -62,3 +68,4 @@ def check(cfg: Any) -> None:
         check_target(target, cfg.action_dim, cfg.log_std_min, cfg.log_std_max)
     except ValueError as error:
         sys.exit(f"error: era_target={cfg.era_target}, task={cfg.task}: {error}")
+    announce(cfg.era_target, cfg.action_dim)
