@@ -48,6 +48,11 @@ def checkpoint_problems(config) -> Iterator[str]:
                 f"checkpoint: {tracker.parent} has step {written}, and this run starts from {start}: the folder is "
                 "another run's. Set CKPTS_DIR to a folder of its own."
             )
+    elif start:
+        yield (
+            f"checkpoint: trainer.resume_from_path={start} would be ignored with trainer.resume_mode="
+            f"{trainer.resume_mode}: the run would begin with the model's own weights. Leave resume_mode out."
+        )
 
 
 def step_of(folder: Path) -> int | None:

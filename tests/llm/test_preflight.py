@@ -354,12 +354,14 @@ def save(checkpoint, ranks=8):
 def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, tmp_path):
     stage1 = tmp_path / "stage1/global_step_600"
 
-    def stage2():
-        return check(script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=f"{stage1}/")
+    def stage2(*added):
+        return check(*added, script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=f"{stage1}/")
 
     assert f"checkpoint: no {stage1}. Run stage 1" in stage2()
     save(stage1)
     assert stage2() == ""
+    for mode in ("auto", "disable"):
+        assert f"would be ignored with trainer.resume_mode={mode}: the run would" in stage2(f"trainer.resume_mode={mode}")
     save(tmp_path / "ckpts/global_step_450")
     assert "another run's. Set CKPTS_DIR" in stage2()
     save(tmp_path / "ckpts/global_step_610")
