@@ -122,13 +122,13 @@ def from_clone(place: Path, onto: str | None, up: Upstream, git: Git) -> str:
 
 
 def uncommitted(place: Path) -> list[str]:
-    """A line about edits of tracked files in a clone, if there are any. Not even its index is refreshed."""
+    """A line about edits of tracked files in a clone, if there are any. Its index is not written."""
     clone, head = Git.at(place), Git(place, False, places(place, False)).commit("HEAD")
-    if not Path(clone("rev-parse", "--git-path", "index")).exists():
-        return []  # of `git clone --no-checkout`
-    git = clone.copied_index()
-    git("update-index", "-q", "--refresh", ok=None)
-    edited = git("diff-index", "--name-only", "--ignore-submodules=all", "-z", head, ok=None).split("\0")[:-1]
+    if clone.commit("HEAD") != head or not Path(clone("rev-parse", "--git-path", "index")).exists():
+        return []  # a reftable, or a clone with --no-checkout
+    more = ("--untracked-files=no", "--no-renames", "--ignore-submodules=all")
+    rows = clone.copied_index()("status", "--porcelain", "-z", *more, ok=None).split("\0")[:-1]
+    edited = [row[3:] for row in rows]
     return [f"these edits are in no commit of {place}, so the port is without them: {some(edited)}"] if edited else []
 
 

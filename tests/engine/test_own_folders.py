@@ -91,7 +91,9 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize(("make", "folder", "names", "verbs"), PLACEMENTS)
+@pytest.mark.parametrize(
+    ("make", "folder", "names", "verbs"), PLACEMENTS, ids=[f"{row[0].__name__} {row[1]}" for row in PLACEMENTS]
+)
 def test_what_cannot_be_ours_is_refused_by_name(project, home, tmp_path, no_hang, make, folder, names, verbs):
     """By each verb that would go there, and the user's files keep their bytes."""
     words, parts = (
