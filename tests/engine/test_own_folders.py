@@ -115,11 +115,12 @@ def test_what_cannot_be_ours_is_refused_by_name(project, home, tmp_path, no_hang
             shutil.copytree(tmp_path / "kept" / Path(part).name, tmp_path / part)
 
 
-def test_links_and_worktrees_that_the_user_may_have(project, home, clone):
+def test_links_and_worktrees_that_the_user_may_have(project, home, clone, monkeypatch):
     """To the folders that apply.py is told; where no git that it starts looks. What is beside a clone is the user's."""
     own = project.checkout() / ".git"
     (own / "hooks").symlink_to(home)
-    socket.socket(socket.AF_UNIX).bind(os.path.relpath(own / "fsmonitor--daemon.ipc"))
+    monkeypatch.chdir(own)  # the path of a socket has to be short
+    socket.socket(socket.AF_UNIX).bind("fsmonitor--daemon.ipc")
     git(project.checkout(), "worktree", "add", "-q", "-b", "mine", str(home / "tree"))
     (home / "cache").symlink_to(shutil.move(project.cache, home / "elsewhere"))
     (home / "checkouts").symlink_to(project.checkouts)
