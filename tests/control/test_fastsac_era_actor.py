@@ -350,7 +350,7 @@ def test_the_networks_are_those_of_the_kind_of_task(modules):
     found = modules.era_training.networks(args, "humanoid_bench", actor, {})
     assert found == (modules.fastsac_era.Actor, modules.fast_td3.Critic)
     assert {name: actor[name] for name in ERA} == {**ERA, "level": "batch"}
-    found = modules.era_training.networks(args, "mtbench", {}, {})
+    found = modules.era_training.networks(args, "mtbench", {"n_act": 3}, {})
     assert found == (modules.fastsac_era.MultiTaskActor, modules.fast_td3.MultiTaskCritic)
 
 
