@@ -99,7 +99,7 @@ report: $(call ready,cpu)
 ## status, diff: a line about each checkout; what the patches change
 apply status diff revert:
 	@python3 apply.py $@ --checkouts "$$CHECKOUTS"
-## drift: newer releases of all hosts; ERA started on those of upstreams (docs/engine/drift.md)
+## drift: newer releases of all hosts; ERA started on patched ones (docs/engine/drift.md)
 drift: $(call ready,cpu)
 	@$(CPU) -m tools.drift
 
