@@ -361,7 +361,8 @@ def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, 
     save(stage1)
     assert stage2() == ""
     for mode in ("auto", "disable"):
-        assert f"would be ignored with trainer.resume_mode={mode}: the run would" in stage2(f"trainer.resume_mode={mode}")
+        said = stage2(f"trainer.resume_mode={mode}")
+        assert f"would be ignored with trainer.resume_mode={mode}: the run would begin with" in said
     save(tmp_path / "ckpts/global_step_450")
     assert "another run's. Set CKPTS_DIR" in stage2()
     save(tmp_path / "ckpts/global_step_610")
