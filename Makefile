@@ -32,8 +32,8 @@ export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
 CPU := $(CLEAN) $(ENVIRONMENTS)/cpu/bin/python
 DOCS := $(CLEAN) $(ENVIRONMENTS)/docs/bin/python
-RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/ruff
-MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/mypy
+RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m ruff
+MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m mypy
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
