@@ -421,11 +421,11 @@ def misplaced(
     for part in config if isinstance(config, list) else [config]:
         for name, value in part.items() if isinstance(part, Mapping) else ():
             key = f"{path}{name}"
-            if key in places or str(name).endswith("kwargs"):
+            if key in places:
                 continue
             if looks_like_era(str(name)) or (name in _FIELDS and path in groups):
                 yield key
-            else:
+            elif not str(name).endswith("kwargs"):
                 yield from misplaced(value, places, groups, f"{key}.")
 
 

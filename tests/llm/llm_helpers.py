@@ -48,6 +48,7 @@ ELSEWHERE = {
     "actor_rollout_ref.actor.adaptive_entrpy": (".target=0.5", "adaptive_entropy"),
     "actor_rollout_ref.actor.eraa": (".enable=True", "era"),
     "actor_rollout_ref.actor.ear": (".enable=True", "era"),
+    "actor_rollout_ref.actor.era_kwargs": (".low=0.3", "era"),
     "actor_rollout_ref.actor.entropy_regularizing_activation": (".enable=True", "era"),
 }
 ELSEWHERE = {key: (f"+{key}{rest}", place) for key, (rest, place) in ELSEWHERE.items()}
