@@ -126,7 +126,7 @@ rivals: rivals-vision rivals-llm rivals-trl rivals-control
 ## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
-## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 66 runs
+## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 194 runs (TASKS, SEED, ARMS)
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-vision: on digits: label smoothing, focal loss, LogitNorm, uniform mixing and others

@@ -52,12 +52,20 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    for methods in (dict.fromkeys(trl.STEPS, trl.WARM_UP), trl.TASKS, trl.ADDED):
-        of_tasks = (runs("rivals.trl_run", task, methods[task], trl.SEEDS, "--task", task) for task in methods)
-        yield {name: words for stage in of_tasks for name, words in stage.items()}
+    warm_ups, trained = {}, {}
+    for task, methods, seeds in trl.blocks():
+        warm_ups |= runs("rivals.trl_run", task, trl.WARM_UP, seeds, "--task", task)
+        trained |= runs("rivals.trl_run", task, methods, seeds, "--task", task)
+    yield warm_ups
+    yield trained
 
 
 STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
+METHODS = {
+    "llm": [{name: method.settings for name, method in llm.METHODS.items()}],
+    "trl": [methods for _, methods, _ in trl.blocks()],
+    "vision": [vision.METHODS],
+}
 
 
 class Stages(grid.TrainingScript):
@@ -83,13 +91,40 @@ class Stages(grid.TrainingScript):
         return next(run.folder.glob("checkpoint-*"), None)
 
 
+def chosen(domain: str, options: launch_options.LaunchOptions, output: Path) -> Iterator[Runs]:
+    """The stages, of which TASKS, SEED and ARMS choose runs; a warm-up is no arm, and whatever is chosen needs it."""
+    arms = {f"{method}-{value}" for methods in METHODS[domain] for method in methods for value in methods[method]}
+    wanted = options.only_arms or arms
+    if unknown := [arm for arm in wanted if arm not in arms]:
+        raise grid.Refused(f"ARMS: {domain} has no {' '.join(unknown)}. There are: {' '.join(sorted(arms))}")
+
+    def is_chosen(words: list[str]) -> bool:
+        given = dict(zip(words[1::2], words[2::2]))
+        task, method, seed = given.get("--task"), given["--method"], int(given["--seed"])
+        return (
+            task in (options.only_tasks or [task])
+            and seed in (options.only_seeds or [seed])
+            and (method in trl.WARM_UP or f"{method}-{given['--setting']}" in wanted)
+        )
+
+    try:
+        for stage in STAGES[domain](output):
+            yield {name: words for name, words in stage.items() if is_chosen(words)}
+    except (ValueError, LookupError) as error:  # the rule lacks runs that were not chosen
+        raise grid.Refused(
+            f"{error} The next stage needs all runs of this one: leave out TASKS, SEED and ARMS."
+        ) from None
+
+
 def start(domain: str, added: list[str]) -> None:
     script = Stages(domain)
     if added:
         raise grid.Refused(f"{' '.join(added)}: the protocol has no further flags.")
     if domain == "llm" and not (script.checkouts / "verl/verl/utils/era.py").is_file():
         raise grid.Refused(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
-    for stage in STAGES[domain](script.output):
+    found = 0
+    for stage in chosen(domain, script.options, script.output):
+        found += sum("warm-up" not in words for words in stage.values())
         script.runs = [grid.Run(script.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
         usable, failed = grid.sort_out(script, script.runs)
         left = [run for run in usable if not script.is_finished(run)]
@@ -107,6 +142,8 @@ def start(domain: str, added: list[str]) -> None:
             failed += grid.train_all(script, left, by_ray=False)
         if failed:
             raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
+    if not found:
+        raise grid.Refused(f"TASKS, SEED and ARMS choose no run of {domain}; DRY_RUN=1 without them prints all.")
     print(f"All runs of docs/rivals/{domain}.md are finished, in {script.output}.")
 
 
