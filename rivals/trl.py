@@ -69,6 +69,8 @@ NAMES = {
 WARM_UP = {"warm-up": ("0",)}
 # Of ERA where its setting is none, nats
 BOUND = {"pairs": 1.2, "pairs50": 1.6, "pairs50-400": 1.6}
+# The tasks and bounds of trl-hold.md, and the bonus's target of the same entropy.
+HELD = {("pairs", 1.2): "0.28", ("pairs50-400", 1.6): "0.46", ("pairs", 0.8): "0.2", ("pairs", 1.6): "0.4"}
 
 
 def name(method: str, setting: str) -> str:
@@ -90,6 +92,14 @@ def methods_of(task: str) -> dict[str, list[str]]:
         for method, settings in methods.items() if of_block == task else ():
             known.setdefault(method, []).extend(one for one in settings if one not in known.get(method, ()))
     return known
+
+
+def hold_arms(task: str, bound: float) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The method and setting of the arms of trl-hold.md with this bound: the first, its rivals, and all others."""
+    at = "" if bound == BOUND[task] else f"@{bound:g}"
+    first, *held = (("era-hold", f"{k}{at}") for k in (8, 4, 2, 1))
+    rivals = [("grpo", "0"), ("era-k", f"8{at}"), ("era-negative", f"0{at}"), ("adaptive", HELD[task, bound])]
+    return [first, *rivals, ("grpo-rate", "0.25")], [*held, ("era-k", f"4{at}"), ("era", f"{bound:g}")]
 
 
 @dataclass(frozen=True)
