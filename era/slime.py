@@ -83,7 +83,8 @@ def loss(
 
     Returns:
         The loss and slime's metrics of it, with era/response_entropy (nats), era/low_fraction,
-        era/high_fraction and era/scaled_token_fraction, aggregated as slime's are.
+        era/high_fraction, era/scaled_token_fraction and era/dropped_token_fraction, aggregated as
+        slime's are.
 
     Raises:
         ValueError: as `config_of`.
@@ -102,12 +103,13 @@ def loss(
             response_lengths=lengths,
             with_entropy=True,
         )
-        scales, advantages, entropies, end = [], [], [], 0
+        scales, dropped, advantages, entropies, end = [], [], [], [], 0
         of_rows = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
             entropy, mask = original["entropy"][i][None], batch["loss_masks"][i][None]
             decision = decide(entropy, batch["advantages"][i][None], mask, era)
             scales.append(decision.scale[0])
+            dropped.append(decision.dropped[0])
             advantages.append(decision.advantages[0])
             # NaN: no token of it counts
             entropies.append(decision.response_entropy.nan_to_num().expand(length))
@@ -126,4 +128,5 @@ def loss(
     log["era/low_fraction"] = sum_of_sample_mean((entropy < era.low).float())
     log["era/high_fraction"] = sum_of_sample_mean((entropy > era.high).float())
     log["era/scaled_token_fraction"] = sum_of_sample_mean((scale != 1).float())
+    log["era/dropped_token_fraction"] = sum_of_sample_mean(torch.cat(dropped).float())
     return value, log

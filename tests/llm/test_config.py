@@ -98,7 +98,7 @@ def test_whether_era_is_on_is_said_once_something_of_it_is_set(capsys):
 
 def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     group = config_of(f"{KEY}.high=inf").actor_rollout_ref.actor.era
-    without_line = {"low_end": None, "high_end": None, "schedule_steps": None, "hold": False, "compile": True}
+    without_line = {"low_end": None, "high_end": None, "schedule_steps": None, "compile": True}
     assert {**group, "high": 3.0, **without_line} == dataclasses.asdict(EraConfig())
     assert EraConfig.from_mapping(group).high == math.inf
 
