@@ -17,9 +17,9 @@ STRETCH = 20  # updates of the worst stretch below a bound
 REWARD, ENTROPY = "reward", "response_entropy"
 
 
-def smoothed(curve: pd.DataFrame, updates: int = WINDOW) -> pd.DataFrame:
-    """Means over the `updates` up to each row's, by step; shorter ones at the beginning are left out."""
-    rows = updates // records.WINDOW
+def smoothed(curve: pd.DataFrame) -> pd.DataFrame:
+    """Means over the WINDOW updates up to each row's, by step; shorter ones at the beginning are left out."""
+    rows = WINDOW // records.WINDOW
     return curve.set_index("step").sort_index().rolling(rows).mean().iloc[rows - 1 :]
 
 

@@ -188,6 +188,43 @@ def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
     assert equal.differences(run, grpo.assign(response_entropy=0.1), equal.ENTROPY).isna().all()
 
 
+def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monkeypatch):
+    """In the main text those of the tables, and beside them those of other windows than 15 updates."""
+    known = report.curves_by_key("trl")
+
+    def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
+        monkeypatch.setattr(equal, "WINDOW", updates)
+        curves = report.curves_of(known, (task, *arm), (task, "grpo", "0"), trl.SEEDS)
+        values = report.stopped_at(curves, by, [column])[column]
+        mean, low, high = (
+            f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
+        )
+        spread = f"{low} to {high}"
+        return mean, spread.replace("0.", ".") if column == "reward" else spread  # as the pages write shares
+
+    weight, eight = ("era-negative", "0"), ("era-k", "8")
+    page = " ".join((report.DOCS / "rivals/trl-bound.md").read_text().split())
+    use = " ".join((report.DOCS / "when-to-use.md").read_text().split())
+    mean, spread = interval(weight, equal.REWARD, "response_entropy", 2)
+    others = [interval(weight, equal.REWARD, "response_entropy", 2, updates)[1] for updates in (10, 20, 25)]
+    assert (
+        f"{mean} nats ({spread}; with means of 10, 20 and 25 updates {others[0]}, {others[1]} and {others[2]})" in page
+    )
+    assert f"has {mean} nats less ({spread})" in use
+    mean, spread = interval(weight, equal.REWARD, "distinct_right", 1)
+    assert f"and {mean} more right answers of 8 ({spread})" in page
+    mean, spread = interval(eight, equal.ENTROPY, "reward", 2)
+    others = [interval(eight, equal.ENTROPY, "reward", 2, updates)[1] for updates in (10, 20, 25)]
+    assert f"({spread}; with the others {others[0]}, {others[1]} and {others[2]})" in page
+    second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
+    assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
+    assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
+    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]})" in use
+    for updates in (10, 20, 25):
+        low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
+        assert float(low) < 0 < float(high)
+
+
 def test_a_rival_that_holds_an_entropy_is_stopped_where_it_has_it_last():
     """So it may go on learning there; one that ends with more entropy is taken at its end."""
     run = curve([1.0] * 3, [0.6] * 3)
