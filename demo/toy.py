@@ -15,13 +15,11 @@ from pathlib import Path
 
 import torch
 
-from era.language import entropy_up, entropy_weight, logit_scale, metric_sums, update_metrics
+from era.language import logit_scale
 
 PROMPTS, TOKENS, RIGHT, GROUP = 8, 64, 16, 8
 SEEDS, LOW = 8, 1.2  # omega_low in nats
 FACTORS = (1.0, 2.0, 3.0, 4.0, 8.0)  # k; 1 is GRPO
-# The settings of which the table also has what docs/llm/verl.md#metrics explains.
-MEASURED = ("4 groups of 8 answers in an update", "4 times the learning rate")
 
 
 @dataclass(frozen=True)
@@ -97,27 +95,8 @@ def rewards(logits, where, setting, generator):
     return tokens, (tokens < RIGHT).double()
 
 
-def pushes(h_resp, log_p, scaled, advantages, scale, low) -> tuple[float, float]:
-    """era/entropy_up and era/entropy_down of an update, over all seeds of a k.
-
-    log_p, scaled: of the sampled tokens under the policy and under the one that ERA has transformed, as `advantages`
-    and `scale` of shape (seeds, groups, GROUP).
-    """
-    h_resp = h_resp.unsqueeze(-1).expand_as(advantages).flatten()
-    log_p, scaled, advantages, scale = (values.reshape(-1, 1) for values in (log_p, scaled, advantages, scale))
-    chosen = {"log_prob": log_p, "token_entropy": h_resp.unsqueeze(-1), "advantages": advantages}
-    up = entropy_up(entropy_weight(**chosen, scale=scale), log_p, scaled)
-    more = {"of_trainer": advantages, "low": low, "high": math.inf, "top_fraction": 1.0, "up": up}
-    metrics = update_metrics(metric_sums(h_resp, h_resp, torch.ones_like(scale), scale, **chosen, **more))
-    return metrics["era/entropy_up"], metrics["era/entropy_down"]
-
-
-def train(
-    setting: Setting, factors=FACTORS, seeds: int = SEEDS, pushed: list | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def train(setting: Setting, factors=FACTORS, seeds: int = SEEDS) -> tuple[torch.Tensor, torch.Tensor]:
     """Train a table for each k and seed, all at once: Adam works on each number alone.
-
-    pushed: gains for each update a list with, for each k, what `pushes` returns.
 
     Returns:
         The mean entropy over prompts, in nats, and the share of right answers: (updates, len(factors), seeds).
@@ -149,10 +128,6 @@ def train(
         scaled = logits[(*arms, prompts)].unsqueeze(-2) * scale.unsqueeze(-1)
         log_probs = scaled.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         weight = advantages / scale if setting.scale_advantages else advantages
-        if pushed is not None:
-            log_p = sampled_from.logits.unsqueeze(-2).expand_as(scaled).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-            arms_of = zip(h_resp, log_p, log_probs.detach(), weight, scale)
-            pushed.append([pushes(*arm, setting.low) for arm in arms_of])
         adam.zero_grad()
         (-weight * log_probs).mean((2, 3)).sum().backward()
         adam.step()
@@ -200,16 +175,11 @@ def main():
     print(f"{'lowest bound that ERA holds, by hand':54}{'':18}", end="")
     print("".join(f"{lowest_bound(k)[1]:>18.2f}" for k in FACTORS if k > 1))
     for number, (name, setting) in enumerate(SETTINGS.items()):
-        pushed = [] if name in MEASURED else None
-        entropies, shares = train(setting, pushed=pushed)
+        entropies, shares = train(setting)
         last, right = entropies[-20:].mean(0), shares[-20:].mean((0, 2)).tolist()
         right = [setting.right_later or share for share in right]
         cells = (f"{h:.2f} ± {s:.2f} {r:5.2f}" for h, s, r in zip(last.mean(-1), last.std(-1), right))
         print(f"{name:54}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
-        if pushed:
-            ups, downs = torch.tensor(pushed).sum(0).unbind(-1)
-            ratios = "".join(f"{ratio:>18.2f}" for ratio in (ups / downs).tolist())
-            print(f"{'    era/entropy_up / era/entropy_down, all updates':54}{ratios}", flush=True)
         if number == 0:
             picture(entropies, file)
     print(f"\nThe picture is in {file}.")

@@ -41,18 +41,11 @@ def test_where_nothing_is_held_and_where_all_is():
 
 
 def test_a_bound_far_above_the_lowest_is_held_and_one_far_below_is_lost():
-    """And era/entropy_up is above era/entropy_down in one, and below it in the other."""
-    of_held, of_lost = [], []
-    held, _ = toy.train(toy.Setting(low=2.0, updates=400), factors=(1.0, 8.0), seeds=2, pushed=of_held)
+    held, _ = toy.train(toy.Setting(low=2.0, updates=400), factors=(1.0, 8.0), seeds=2)
     grpo, era = held[-20:].mean((0, 2)).tolist()
     assert era == pytest.approx(2.0, abs=0.15) and grpo < 1.3
-    loses = toy.Setting(low=1.2, updates=800, dynamic_sampling=True)
-    lost, _ = toy.train(loses, factors=(2.0,), seeds=2, pushed=of_lost)
+    lost, _ = toy.train(toy.Setting(low=1.2, updates=800, dynamic_sampling=True), factors=(2.0,), seeds=2)
     assert lost[-20:].mean() < 0.9
-    (grpo_up, _), (held_up, held_down), (lost_up, lost_down) = torch.cat(
-        [torch.tensor(of_held).sum(0), torch.tensor(of_lost).sum(0)]
-    ).tolist()
-    assert grpo_up == 0 and held_up > 1.2 * held_down > 0 and 0 < lost_up < 0.8 * lost_down
 
 
 def test_it_prints_a_row_for_each_setting_and_draws(monkeypatch, capsys, tmp_path):
