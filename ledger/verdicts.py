@@ -22,8 +22,8 @@ from ledger.statistics import (
     mean_curve,
     welch,
 )
+from recipes.curves import at_end
 
-LAST = 0.1  # the end of a curve is this share of its steps
 FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too narrow to decide
 
 
@@ -203,7 +203,7 @@ class Judged:
 
 
 def number(result: Result, metric: str, at_step: int | None = None) -> float | None:
-    """The metric at the end of the run, or at `at_step`: a single value, or a curve's mean over its last tenth."""
+    """The metric at the end of the run, or at `at_step`: a single value, or the end of a curve."""
     epochs = result.curves.get(f"eval_{metric}")  # timm's values are those of the last epoch
     if at_step is not None and epochs is not None:
         reached = epochs.loc[at_step:]
@@ -214,7 +214,7 @@ def number(result: Result, metric: str, at_step: int | None = None) -> float | N
         return None
     curve = result.curves[metric]
     curve = curve if at_step is None else curve.loc[:at_step]
-    return float(behind(curve, 1 - LAST).mean()) if len(curve) else None
+    return at_end(curve) if len(curve) else None
 
 
 def _is_complete(result: Result, entry: Entry) -> bool:
