@@ -205,24 +205,13 @@ MEASURES_AS_TEXT = {
     "distinct_right": "distinct right",
     "training_response_entropy": "H_resp, last 10 steps",
 }
-# By title: the task, and the arms.
+# What is drawn of a task.
 BOUND_PANELS = {
-    "pairs: k": ("pairs", (GRPO, ERA, ("era-k", "4"), ("era-k", "8"), ("grpo-rate", "0.25"))),
-    "pairs: weight of negative advantages": (
-        "pairs",
-        (
-            *(("era-negative", "0.5"), ("era-negative", "0")),
-            *(("grpo-negative", "0.5"), ("grpo-negative", "0")),
-        ),
+    "pairs": (
+        *(GRPO, ("grpo-rate", "0.25"), ("grpo-negative", "0")),
+        *(ERA, ("era-k", "8"), ("era-negative", "0")),
     ),
-    "pairs: k = 4 and": (
-        "pairs",
-        (("era-k", "4"), ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")),
-    ),
-    "pairs50": (
-        "pairs50",
-        (GRPO, ("grpo-rate", "0.25"), ("era-k", "8"), ("era-negative", "0"), ("adaptive", "0.23")),
-    ),
+    "pairs50": (GRPO, ("grpo-rate", "0.25"), ("adaptive", "0.23"), ("era-k", "8"), ("era-negative", "0")),
 }
 BOUND_MEASURES = {"reward": 2, "distinct_right": 1, "training_response_entropy": 2}
 
@@ -550,12 +539,11 @@ def wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def return_curves(
-    group: str, agent: str, seeds: Sequence[int] | None = None, window: int = 10, column: str = control.RETURN
+def evaluations(
+    group: str, agent: str, seeds: Sequence[int] | None = None, column: str = control.RETURN
 ) -> list[pd.Series]:
-    """The return, or another column, over the steps of each seed: means over `window` evaluations."""
-    columns = (rows[column] for rows in control.runs(group, agent, seeds=seeds).values())
-    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in columns]
+    """The return, or another column, of each evaluation of each seed, over the steps."""
+    return [rows[column] for rows in control.runs(group, agent, seeds=seeds).values()]
 
 
 def alpha_table() -> str:
@@ -627,19 +615,20 @@ def draw(folder: Path) -> None:
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
-    panels = {title: (task, {bound_name(*arm): arm for arm in arms}) for title, (task, arms) in BOUND_PANELS.items()}
+    panels = {task: {bound_name(*arm): arm for arm in arms} for task, arms in BOUND_PANELS.items()}
     pictures.bound_curves(records.read("trl/curves"), panels, trl.BOUND, folder / "rivals-trl-bound.png")
-    returns = {agent: return_curves("control-ppo", agent) for agent in control.ARMS}
-    of_eapo = {agent: return_curves("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
+    returns = {agent: evaluations("control-ppo", agent) for agent in control.ARMS}
+    of_eapo = {agent: evaluations("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
     pictures.returns(
         {"PPO-ERA and other sigmas": (returns, control.ARMS), "EAPO, three seeds": (of_eapo, control.EAPO)},
+        10,
         folder / "control-ppo.png",
     )
     labels = {"ppo": "PPO", "ppo_era": "PPO-ERA", "ppo_constant": "PPO, a constant sigma with ERA's entropy"}
-    entropies = {agent: return_curves("control-ppo", agent, column="entropy_per_dim") for agent in labels}
+    entropies = {agent: evaluations("control-ppo", agent, column="entropy_per_dim") for agent in labels}
     pictures.return_and_entropy(returns, entropies, labels, folder / "halfcheetah.png")
-    of_obac = {agent: return_curves("obac", agent, window=1) for agent in control.OBAC}
-    pictures.returns({"OBAC and SAC on HalfCheetah, three seeds": (of_obac, control.OBAC)}, folder / "control-obac.png")
+    of_obac = {agent: evaluations("obac", agent) for agent in control.OBAC}
+    pictures.returns({"OBAC and SAC on HalfCheetah-v4": (of_obac, control.OBAC)}, 1, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")

@@ -157,7 +157,7 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
     assert lines[0] == f"| `pairs`: ERA, k = 8 minus ERA, k = 4 | 2 | +0.3 ({low:+.1f} to {high:+.1f}) |"
     low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.2, 0.1]).confidence_interval()
     assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
-    arms = {"k": ("pairs", {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}), "empty": ("pairs", {})}
+    arms = {"pairs": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "pairs50": {"GRPO": ("grpo", "0")}}
     pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
 
 
@@ -283,9 +283,9 @@ def test_table_and_curves_of_eapo(record, tmp_path):
         .splitlines()[2]
         .startswith("| PPO | 1,000, 1,000 | 1,000 | 150 | - | +3,000 | - | -0.45 (-0.60 to -0.30) |")
     )
-    curves = {agent: report.return_curves("control-ppo", agent, (1, 2)) for agent in arms}
-    assert curves["eapo_3m"][0].to_dict() == {10: 0, 20: pytest.approx(0.3 * 4000)}
-    pictures.returns({"EAPO": (curves, arms)}, tmp_path / "picture.png")
+    curves = {agent: report.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
+    assert pictures.windows(curves["eapo_3m"][0], 10).to_dict() == {10: 0, 20: pytest.approx(0.3 * 4000)}
+    pictures.returns({"EAPO": (curves, arms)}, 10, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size
 
 
