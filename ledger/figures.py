@@ -3,8 +3,9 @@
 """The paper's figures from our results, a picture for each panel."""
 
 import io
+import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import matplotlib
@@ -13,12 +14,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from demo.runner import colors
 from ledger.paper import Entry, Place
 from ledger.statistics import interquartile_curve, mean_curve
 from ledger.verdicts import Judged
 
-# Dark to light, so that they differ in grey too; dashes and markers tell curves apart where they overlap.
-COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#b0508f", "#7a7a7a", "#8c6d00")
+# Of the lines behind a panel's first one with ERA and its first one without, which have the colours of all pictures.
+# Dashes and markers tell curves apart where they overlap.
+OTHER_COLORS = (colors.ORANGE, colors.GREEN, colors.PURPLE, colors.GREY, colors.OCHRE)
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)), (0, (2, 3)))
 MARKERS = "os^DvXP"
 SETTINGS = {
@@ -116,6 +119,13 @@ def _points(judged: Judged, members: Sequence[tuple[Entry, str]], swept: int) ->
 LINES = {"curves": _curves, "aggregate": _aggregate, "points": _points}
 
 
+def colors_of(labels: Iterable[str]) -> list[str]:
+    """The colour of each line of a panel, by its label, such as "PPO-ERA (5 of 5 seeds)"."""
+    left = {False: [colors.BASELINE], True: [colors.ERA]}  # by whether the label is ERA's
+    others = itertools.cycle(OTHER_COLORS)
+    return [left["ERA" in label].pop() if left["ERA" in label] else next(others) for label in labels]
+
+
 def svg(panel: Panel) -> str:
     """The panel as SVG. The legend stands below the plot, one label under the other, so that it hides no curve."""
     with matplotlib.rc_context(SETTINGS):
@@ -137,10 +147,10 @@ def svg(panel: Panel) -> str:
 
 def _draw_points(axis, panel: Panel, names: list[str]) -> None:
     """Draw one name under the other, with the numbers to the right."""
-    for count, (label, table) in enumerate(panel.lines.items()):
+    for count, ((label, table), color) in enumerate(zip(panel.lines.items(), colors_of(panel.lines))):
         y = [names.index(name) + 0.5 * (count - (len(panel.lines) - 1) / 2) / len(panel.lines) for name in table.index]
         bars = np.nan_to_num([table["mean"] - table.low, table.high - table["mean"]])
-        style = {"color": COLORS[count], "fmt": MARKERS[count], "markersize": 5, "capsize": 3}
+        style = {"color": color, "fmt": MARKERS[count], "markersize": 5, "capsize": 3}
         axis.errorbar(table["mean"], y, xerr=bars, label=label, **style)
     axis.set(xlabel=panel.unit, ylim=(len(names) - 0.5, -0.5))
     axis.set_yticks(range(len(names)), [textwrap.fill(name, 28) for name in names])
@@ -149,13 +159,13 @@ def _draw_points(axis, panel: Panel, names: list[str]) -> None:
 
 
 def _draw_curves(axis, panel: Panel, steps: list[float]) -> None:
-    for count, (label, table) in enumerate(panel.lines.items()):
+    for count, ((label, table), color) in enumerate(zip(panel.lines.items(), colors_of(panel.lines))):
         every = max(len(panel.lines), len(table) // 6)
-        style = {"color": COLORS[count], "linestyle": DASHES[count], "marker": MARKERS[count], "markersize": 4}
+        style = {"color": color, "linestyle": DASHES[count], "marker": MARKERS[count], "markersize": 4}
         start = count * every // len(panel.lines)  # the markers of curves that overlap stand beside each other
         axis.plot(table.index, table["mean"], linewidth=1.4, label=label, markevery=(start, every), **style)
         if table.low.notna().any():
-            axis.fill_between(table.index, table.low, table.high, color=COLORS[count], alpha=0.15, linewidth=0)
+            axis.fill_between(table.index, table.low, table.high, color=color, alpha=0.15, linewidth=0)
     axis.set(xlabel=panel.x, ylabel=textwrap.fill(panel.unit, 34))
     if panel.x == "k":
         axis.set_xscale("log", base=2)

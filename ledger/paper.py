@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
 SIDES = ("subject", "baseline")  # of a claim
 # The states of an entry or a claim, decided in ledger/verdicts.py.
-STATES = REPRODUCED, NOT_REPRODUCED, PARTIAL, COMPLETE, NOT_RUN, CANNOT = (
+STATES = REPRODUCED, NOT_REPRODUCED, COMPLETE, PARTIAL, NOT_RUN, CANNOT = (
     "reproduced",
     "not reproduced",
+    "run",  # complete, and nothing to judge it by: a curve, of which only claims are judged
     "partial",  # some seeds, or some of what it is compared with, are missing
-    "run",  # complete, and nothing to judge it by
     "not run",
     "cannot run",
 )
@@ -111,6 +111,7 @@ class Claim:
     high: float = math.inf
     after: float = 0.0
     window: int = 1
+    efficiency: bool = False
 
     @property
     def rows(self) -> list[str]:
@@ -155,7 +156,8 @@ class Paper:
         """The claim's test in words."""
         labels = {side: ", ".join(self.row(row)[0].label for row in getattr(claim, side)) for side in SIDES}
         metric = claim.metric or self.row(claim.subject[0])[0].metrics[0]
-        return self.tests[claim.test].format_map({**vars(claim), **labels, "metric": self.metrics.get(metric, metric)})
+        words = self.tests[claim.test].format_map({**vars(claim), **labels, "metric": self.metrics.get(metric, metric)})
+        return f"{words}; both at the end and over the whole training" if claim.efficiency else words
 
     def find(self, name: str) -> list[Entry]:
         """All entries of a row, or the one entry of this id."""

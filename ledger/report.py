@@ -22,7 +22,8 @@ from ledger.verdicts import Judged
 HERE = Path(__file__).parent
 NO_BREAK = "\u00a0"  # a space at which no line breaks
 PM = f"{NO_BREAK}±{NO_BREAK}"
-SYMBOLS = dict(zip(STATES, "✓✗◐●○–"))  # told apart without colour
+SYMBOLS = dict(zip(STATES, "✓✗●◐○–"))  # told apart without colour
+VERDICTS = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold", PARTIAL: "is undecided"}  # of a claim
 DOMAINS = {"llm": "LLM", "vision": "vision", "control": "control"}
 
 
@@ -46,6 +47,9 @@ def write(judged: Judged, out: Path) -> Path:
     text = templates.get_template("report.md.j2").render(
         paper=paper,
         first=first_sentence(judged),
+        tested_claims=markdown(tested_claims(judged))
+        if any(compared for _, compared in judged.claims.values())
+        else "",
         counts=markdown(counts(judged)),
         where_from=where_from(judged),
         begun=sorted(filter(_share_begun, sections), key=_share_begun, reverse=True),
@@ -53,6 +57,7 @@ def write(judged: Judged, out: Path) -> Path:
         not_run=markdown(not_run(judged)),
         left_out=list(judged.left_out()),
         symbols=SYMBOLS,
+        verdicts=VERDICTS,
         root=os.path.relpath(ROOT, out),
     )
     (out / "report.md").write_text(text, encoding="utf-8")
@@ -88,33 +93,53 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def first_sentence(judged: Judged) -> str:
-    """How much of the paper was run."""
-    states, claims = Counter(judged.states.values()), Counter(state for state, _ in judged.claims.values())
-    good, bad, untouched, cannot = (states[state] for state in (REPRODUCED, NOT_REPRODUCED, NOT_RUN, CANNOT))
-    begun = states.total() - good - bad - untouched - cannot
-    could, rest = "none could be judged yet", ""
-    if good + bad:
-        could, rest = f"{good + bad} could be judged so far: {good} reproduced, {bad} not reproduced", " others"
-    whole = "none could be tested whole yet"
-    if claims[REPRODUCED] + claims[NOT_REPRODUCED]:
-        whole = f"{claims[REPRODUCED]} hold as a whole, {claims[NOT_REPRODUCED]} do not"
-    in_part = sum(state == PARTIAL and comparisons != [] for state, comparisons in judged.claims.values())
-    return (
-        f"Of the paper's {states.total()} entries, {could}; {begun}{rest} have begun, {untouched} were not run, and "
-        f"{cannot} this project cannot run. Of its {claims.total()} claims, {whole}, and {in_part} were tested in "
-        "part."
-    )
+    """How many of the paper's claims, and of the rows of its tables, were tested, and what came out."""
+    claims = Counter(state for state, _ in judged.claims.values())
+    hold, fail, undecided = (claims[state] for state in (REPRODUCED, NOT_REPRODUCED, PARTIAL))
+    said = f"Of the paper's {claims.total()} claims about its figures {hold + fail + undecided} were tested"
+    if hold + fail + undecided:
+        said += f" (as a whole {hold} of them hold, {fail} do not, and {undecided} are undecided)"
+    numbers = Counter(judged.states[id] for id, entry in judged.paper.entries.items() if entry.tolerance)
+    good, bad = numbers[REPRODUCED], numbers[NOT_REPRODUCED]
+    said += f". Of the {numbers.total()} rows of its tables {good + bad} were run"
+    return f"{said}: {good} reproduced, {bad} not." if good + bad else f"{said}."
+
+
+def tested_claims(judged: Judged) -> pd.DataFrame:
+    """A line for each claim of which something was compared: what holds of it, and with how many runs."""
+    lines = []
+    for id, claim in judged.paper.claims.items():
+        state, comparisons = judged.claims[id]
+        if not comparisons:
+            continue
+        entries = [entry for row in claim.rows for entry in judged.paper.row(row)]
+        runs = {result for entry in entries for result in judged.used[entry.id]}
+        passed = [comparison for comparison in comparisons if comparison.passed]
+        names = "; ".join(comparison.about for comparison in passed if comparison.about)
+        holds = f"{len(passed)} of {len(comparisons)} parts hold" + (f": {names}" if names else "")
+        holds = holds if len(comparisons) > 1 else comparisons[0].words
+        said = f"{plain(claim.quote)} ({claim.place.title})"
+        lines.append((len(comparisons), said, f"{SYMBOLS[state]} {VERDICTS[state]}", holds, len(runs)))
+    lines.sort(key=lambda line: -line[0])  # those of most comparisons first
+    columns = ["", "what the paper says", "tested here, it", "what was seen", "runs"]
+    return pd.DataFrame(lines, columns=columns).iloc[:, 1:]
 
 
 def counts(judged: Judged) -> pd.DataFrame:
-    """How many entries, by domain, and claims are in each state."""
-    domains = [DOMAINS[entry.place.domain] for entry in judged.paper.entries.values()]
-    table = pd.crosstab(pd.Series(judged.states.values()), pd.Series(domains))
+    """How many trainings and evaluations, by domain, are in each state. One that is in several tables and figures is
+    counted once, in the first of its states."""
+    by_run: dict[tuple, tuple[str, str]] = {}
+    for id, entry in judged.paper.entries.items():
+        key = (bool(entry.evaluation), entry.folder or id)
+        state = judged.states[id]
+        if key not in by_run or STATES.index(state) < STATES.index(by_run[key][1]):
+            by_run[key] = DOMAINS[entry.place.domain], state
+    domains, states = zip(*by_run.values())
+    table = pd.crosstab(pd.Series(states), pd.Series(domains))
     table = table.reindex(index=STATES, columns=list(DOMAINS.values()), fill_value=0)
-    claims = Counter(state for state, _ in judged.claims.values())
-    table = table.assign(all=table.sum(axis=1), claims=[claims[state] for state in table.index])
-    table.insert(0, "entries", [f"{SYMBOLS[state]} {state}" for state in table.index])
-    return table[table["all"] + table["claims"] > 0]
+    table = table.assign(all=table.sum(axis=1))
+    table.insert(0, "trainings and evaluations", [f"{SYMBOLS[state]} {state}" for state in table.index])
+    return table[table["all"] > 0]
 
 
 def where_from(judged: Judged) -> str:

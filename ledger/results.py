@@ -20,7 +20,16 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import LARGEST_NUMBER, SET_ASIDE, complete_lines, first_lacking, text_of, why_not_whole
+from recipes.run_json import (
+    CURVES,
+    LARGEST_NUMBER,
+    SET_ASIDE,
+    complete_lines,
+    first_lacking,
+    read_columns,
+    text_of,
+    why_not_whole,
+)
 from recipes.run_json import read as read_record
 
 APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
@@ -289,26 +298,12 @@ def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]
         result.without |= {metric: "no step has a value" for metric, values in written.items() if not values}
 
 
-def read_csv(result: Result, text: str, step: str, metrics: Set[str], first: int = 0) -> None:
-    """The metrics' columns over the column `step` plus `first`. An empty cell is skipped; "nan" is not. Where a resumed
-    training wrote a step again, the last value counts."""
-    text = text.replace("\r\n", "\n")  # as FastTD3 ends its lines
-    header, _, body = complete_lines(text).partition("\n")
-    names = header.split(",")
-    if names[0] != step or len(set(names)) < len(names):
-        raise ValueError("the header is not a run's")
-    cells = body.replace("\n", ",").split(",")[:-1]
-    if len(cells) % len(names) or not all(map(str.isdecimal, cells[:: len(names)])):
-        # timm repeats its header on resuming; a kill may have cut a row, or written into another one.
-        rows = [line.split(",") for line in body.splitlines()]
-        cells = [cell for row in rows if len(row) == len(names) and row[0].isdecimal() for cell in row]
-    steps = [int(cell) + first for cell in cells[:: len(names)]]
-    result.steps = max(steps)
-    written = {metric: {} for metric in metrics}
-    for metric in metrics & set(names):
-        column = cells[names.index(metric) :: len(names)]
-        written[metric] = {step: cell for step, cell in zip(steps, column) if cell}
-    take(result, written)
+def read_csv(result: Result, text: str, file: str, metrics: Set[str], first: int = 0) -> None:
+    """The metrics' columns over the steps plus `first`. An empty cell is skipped; "nan" is not."""
+    columns = read_columns(complete_lines(text), file)
+    result.steps = max(columns[CURVES[file]]) + first
+    written = {metric: columns.get(metric, {}) for metric in metrics}
+    take(result, {metric: {step + first: cell for step, cell in cells.items()} for metric, cells in written.items()})
 
 
 def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
@@ -371,7 +366,7 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Read timm's table of epochs. Runs in the folder time/ are compared by their speed, which log.txt has."""
     is_timed = result.name.startswith("time/")
     accuracies = {} if is_timed else {f"eval_{metric}": metric for metric in wanted.metrics}
-    read_csv(result, text, "epoch", accuracies.keys(), first=1)
+    read_csv(result, text, "summary.csv", accuracies.keys(), first=1)
     for column in accuracies.keys() & result.curves.keys():
         metric = accuracies[column]
         percent = result.values[metric] = float(result.curves[column].iloc[-1])
@@ -394,7 +389,7 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
 def train_csv(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     """Read the table of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
     is_timed = result.name.startswith("time/")
-    read_csv(result, text, "global_step", {"seconds"} if is_timed else wanted.metrics)
+    read_csv(result, text, "train.csv", {"seconds"} if is_timed else wanted.metrics)
     seconds = result.curves.get("seconds")
     if is_timed and seconds is not None and len(seconds) > 1:
         steps = seconds.index[-1] - seconds.index[0]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 FEWEST = 3  # values that an interval of their mean is given for: of two it is 12.7 standard errors to each side
-RESAMPLES = 2000
+RESAMPLES = 10_000
 FEWEST_RESAMPLES, MOST_NUMBERS, MOST_AT_ONCE = 200, 10**8, 2**22  # drawn in a bootstrap, of thousands of runs
 
 
@@ -31,6 +31,21 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
     with np.errstate(all="ignore"):  # where one side's numbers are all the same
         interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
     return difference, float(interval.high - interval.low) / 2
+
+
+def detectable(one: Sequence[float], other: Sequence[float], power: float = 0.8) -> float:
+    """The smallest difference of the means that Welch's test (5 %, both sides) sees with this probability.
+
+    It takes the two sides to be normal with the spreads of these values. NaN where a side has one value, or neither
+    varies."""
+    if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
+        return math.nan
+    parts = np.var(one, ddof=1) / len(one), np.var(other, ddof=1) / len(other)
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
+    least = stats.t.ppf(0.975, freedom)
+    # The test's statistic has a noncentral t distribution; its other tail adds nothing where the power is large.
+    shift = optimize.brentq(lambda shift: stats.nct.sf(least, freedom, shift) - power, 0, 100)
+    return float(shift * math.sqrt(sum(parts)))
 
 
 def half_width_of_shares(percent: float, answers: float, runs: int) -> float:
@@ -76,6 +91,24 @@ def interquartile_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
     """The interquartile mean of the first half of the tasks minus that of the second half."""
     half = len(tasks) // 2
     return interquartile_mean(*tasks[:half], axis=axis) - interquartile_mean(*tasks[half:], axis=axis)
+
+
+def median_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The median over the first half of the tasks, of the means of their runs, minus that over the second half."""
+    means = np.stack([task.mean(axis=-1) for task in tasks])
+    half = len(tasks) // 2
+    return np.median(means[:half], axis=0) - np.median(means[half:], axis=0)
+
+
+def probability_of_improvement(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    """How often a run of the first half of the tasks is above one of the same task in the second half, mean over the
+    tasks; equal runs count half."""
+    half = len(tasks) // 2
+    shares = []
+    for ones, others in zip(tasks[:half], tasks[half:]):
+        differences = ones[..., :, None] - others[..., None, :]
+        shares.append(((np.sign(differences) + 1) / 2).mean(axis=(-2, -1)))
+    return np.mean(shares, axis=0)
 
 
 def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 """What counts as reproduced: the paper's numbers and claims against the results."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -16,24 +16,29 @@ from ledger.statistics import (
     FEWEST,
     behind,
     bootstrap,
+    detectable,
     half_width,
     half_width_of_shares,
     interquartile_difference,
     mean_curve,
     welch,
 )
+from recipes.curves import at_end, over_all
 
-LAST = 0.1  # the end of a curve is this share of its steps
+Measure = Callable[[Mapping[int, float]], float]  # of a curve; recipes/curves.py has them
+
 FEW = 5  # with fewer seeds of a task a percentile bootstrap's interval is too narrow to decide
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim, in words and as a number. passed: None where seeds are missing, or too few to say."""
+    """One comparison of a claim, in words and as a number. passed: None where seeds are missing, or too few to say.
+    about: what distinguishes it from the claim's others, such as a task."""
 
     words: str
     value: float
     passed: bool | None
+    about: str = ""
 
 
 class Judged:
@@ -48,7 +53,7 @@ class Judged:
     def __init__(self, paper: Paper, results: Sequence[Result]):
         self.paper, self.results = paper, results
         self.means: dict[tuple, pd.DataFrame] = {}  # of curves, as figures.py draws them: an entry may be in several
-        self._known: dict[tuple, float | None] = {}
+        self._known: dict[tuple, float | None] = {}  # what `number` says, by its arguments
         by_name: dict[tuple, list[Result]] = {}
         for result in results:
             by_name.setdefault((result.is_evaluation, result.name), []).append(result)
@@ -63,9 +68,6 @@ class Judged:
         for id, entry in paper.entries.items():
             self.states[id] = self._gain_state(entry) if entry.gain else self._state(entry)
         self.claims = {id: self._claim(claim) for id, claim in paper.claims.items()}
-        for id, entry in paper.entries.items():
-            if self.states[id] == COMPLETE:
-                self.states[id] = self._state_by_claims(entry)
 
     def counted(self) -> set[Result]:
         return {result for results in self.used.values() for result in results}
@@ -79,9 +81,9 @@ class Judged:
             for metric, why in result.without.items() if result in counted else ():
                 yield result, f"counts without {metric}: {why}"
 
-    def values(self, entry: Entry, metric: str) -> list[float]:
-        """The metric's number of each result that has it."""
-        keys = [(result, metric, entry.at_step) for result in self.used[entry.id]]
+    def values(self, entry: Entry, metric: str, measure: Measure = at_end) -> list[float]:
+        """The metric's number of each result that has it. measure: which number stands for a curve."""
+        keys = [(result, metric, entry.at_step, measure) for result in self.used[entry.id]]
         self._known |= {key: number(*key) for key in keys if key not in self._known}
         return [self._known[key] for key in keys if self._known[key] is not None]
 
@@ -161,11 +163,6 @@ class Judged:
                 return PARTIAL
         return self._agreement(entry)
 
-    def _state_by_claims(self, entry: Entry) -> str:
-        """The state of a curve, for which the paper has no number: that of the claims, as a whole, that it is in."""
-        states = {self.claims[id][0] for id, claim in self.paper.claims.items() if entry.row in claim.rows}
-        return next((state for state in (PARTIAL, NOT_REPRODUCED, REPRODUCED) if state in states), COMPLETE)
-
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _claim(self, claim: Claim) -> tuple[str, list[Comparison]]:
@@ -173,9 +170,9 @@ class Judged:
         entries = [entry for row in claim.rows for entry in self.paper.row(row)]
         comparisons = list(TESTS[claim.test](self, claim))
         passed = [comparison.passed for comparison in comparisons]
-        if not any(entry.id in self.begun for entry in entries):
+        if not comparisons:
             return NOT_RUN, comparisons
-        if not comparisons or None in passed or not all(map(self.is_whole, entries)):
+        if None in passed or not all(map(self.is_whole, entries)):
             return PARTIAL, comparisons
         return REPRODUCED if all(passed) else NOT_REPRODUCED, comparisons
 
@@ -193,17 +190,19 @@ class Judged:
             if all(one.values[name] == other.values[name] for name in one.values.keys() & other.values.keys())
         ]
 
-    def pairs_of_values(self, claim: Claim) -> list[tuple[Entry, Entry, list[float], list[float]]]:
+    def pairs_of_values(
+        self, claim: Claim, measure: Measure = at_end
+    ) -> list[tuple[Entry, Entry, list[float], list[float]]]:
         """The pairs of which both entries have numbers, with these."""
         pairs = [
-            (one, other, *(self.values(entry, metric) for entry in (one, other)))
+            (one, other, *(self.values(entry, metric, measure) for entry in (one, other)))
             for one, other, metric in self.pairs(claim)
         ]
         return [pair for pair in pairs if pair[2] and pair[3]]
 
 
-def number(result: Result, metric: str, at_step: int | None = None) -> float | None:
-    """The metric at the end of the run, or at `at_step`: a single value, or a curve's mean over its last tenth."""
+def number(result: Result, metric: str, at_step: int | None = None, measure: Measure = at_end) -> float | None:
+    """The metric of the whole run, or until `at_step`: a single value, or the measure of a curve."""
     epochs = result.curves.get(f"eval_{metric}")  # timm's values are those of the last epoch
     if at_step is not None and epochs is not None:
         reached = epochs.loc[at_step:]
@@ -214,7 +213,7 @@ def number(result: Result, metric: str, at_step: int | None = None) -> float | N
         return None
     curve = result.curves[metric]
     curve = curve if at_step is None else curve.loc[:at_step]
-    return float(behind(curve, 1 - LAST).mean()) if len(curve) else None
+    return measure(curve) if len(curve) else None
 
 
 def _is_complete(result: Result, entry: Entry) -> bool:
@@ -244,14 +243,22 @@ def _gain(entry: Entry, subject: dict, baseline: dict) -> dict:
 
 def _order(judged: Judged, claim: Claim) -> Iterator[Comparison]:
     """The tests higher and not_higher."""
-    for one, other, ones, others in judged.pairs_of_values(claim):
+    measures = {"end": at_end, "whole training": over_all} if claim.efficiency else {"": at_end}
+    compared = [(of, pair) for of, measure in measures.items() for pair in judged.pairs_of_values(claim, measure)]
+    for of, (one, other, ones, others) in compared:
         difference, half = welch(ones, others)
-        words = f"{one.name} {np.mean(ones):.4g}, {other.name} {np.mean(others):.4g}, difference {difference:+.4g}"
-        words += f" ± {half:.4g}" if half and min(len(ones), len(others)) >= FEWEST else ""
+        digits = max(0, 3 - math.floor(math.log10(max(map(abs, ones + others)) or 1)))
+        means = f"{one.name} {np.mean(ones):,.{digits}f}, {other.name} {np.mean(others):,.{digits}f}"
+        words = f"{of}: {means}" if of else means
+        words += f", difference {difference:+,.{digits}f}"
+        words += f" ± {half:,.{digits}f}" if half and min(len(ones), len(others)) >= FEWEST else ""
         words += "" if half else ", one seed: the sign alone"
+        if abs(difference) <= half:
+            words += f"; {detectable(ones, others):,.{digits}f} would be seen in 4 of 5 cases"
         whole = len(ones) >= one.seeds and len(others) >= other.seeds
         passed = bool(difference > half) == (claim.test == "higher")
-        yield Comparison(words, difference, passed if whole else None)
+        about = ", ".join([*one.values.values(), *([of] if of else [])])
+        yield Comparison(words, difference, passed if whole else None, about)
 
 
 def _average(judged: Judged, claim: Claim) -> Iterator[Comparison]:

@@ -2,19 +2,17 @@
 # Copyright 2026 The ERA overlays authors
 """python -m recipes.results [FOLDER...]: a table of the runs of vision and control in these folders.
 
-The last evaluation of the finished runs: mean and sample standard deviation over the seeds. A run that is not finished,
-or not whole, is named. Without a FOLDER, in those where the recipes write by default. `make report` compares them with
-the paper's.
+The ends of the finished runs, as recipes/curves.py takes them, and classifiers' last epoch: mean and sample standard
+deviation over the seeds. A run that is not finished, or not whole, is named. Without a FOLDER, in those where the
+recipes write by default. `make report` compares them with the paper's.
 """
 
-import csv
 import statistics
 import sys
 from pathlib import Path
 
-from recipes import PROJECT, launch_options, run_json
+from recipes import PROJECT, curves, launch_options, run_json
 from recipes.launch_options import LaunchOptions
-from recipes.vision.timm import summary
 
 CHECKOUTS = LaunchOptions.from_environment(launch_options.RESULTS).checkouts
 FOLDERS = (PROJECT / "results/control", CHECKOUTS / "timm/output/era", CHECKOUTS / "fasttd3/output/era")
@@ -26,17 +24,14 @@ COLUMNS = {
     "eval_avg_return": "return",
     "entropy_per_dim": "entropy per dimension",
 }
+END_OF = {"train.csv": curves.at_end, "summary.csv": lambda epochs: epochs[max(epochs)]}
 
 
-def last_values(run: Path) -> dict[str, float]:
-    """The last value that a run has of each of COLUMNS, by its title."""
-    curves = run / "train.csv"
-    rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else summary(run)
-    return {
-        title: float(next(row[column] for row in reversed(rows) if row.get(column)))
-        for column, title in COLUMNS.items()
-        if any(row.get(column) for row in rows)
-    }
+def ends(run: Path) -> dict[str, float]:
+    """What a whole run has reached in each of COLUMNS, by its title: a classifier in its last epoch, as the paper."""
+    file = next(run / name for name in END_OF if (run / name).is_file())
+    columns = curves.read(file)
+    return {title: END_OF[file.name](columns[name]) for name, title in COLUMNS.items() if columns.get(name)}
 
 
 def lines(output: Path) -> list[str]:
@@ -46,7 +41,7 @@ def lines(output: Path) -> list[str]:
         name = f"{run.relative_to(output)}"
         reason = run_json.why_not_whole(run)
         if not reason:
-            groups.setdefault(name.rpartition("-seed")[0], []).append(last_values(run))
+            groups.setdefault(name.rpartition("-seed")[0], []).append(ends(run))
         elif not run.name.startswith(run_json.SET_ASIDE):
             unfinished.append(f"not whole: {name}: {reason}" if record.get("finished") else f"not finished: {name}")
     table = []

@@ -12,7 +12,8 @@ from matplotlib.ticker import EngFormatter
 
 from demo.runner import colors
 from ledger.statistics import mean_curve
-from rivals import llm, trl, vision
+from recipes.curves import at_end
+from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
 
 matplotlib.rcParams.update(
@@ -25,49 +26,18 @@ matplotlib.rcParams.update(
         "savefig.dpi": 110,
     }
 )
-# Dark to light; ERA and GRPO stand out in black and white too.
+# The colours are of demo/runner/colors.py. ERA and GRPO stand out in black and white too.
 STYLES = {
-    "grpo": {"color": colors.BASELINE, "linestyle": (0, (4, 3)), "zorder": 3},
-    "era": {"color": colors.ERA, "linewidth": 2.5, "marker": "o"},
-    "adaptive": {"color": colors.ORANGE, "marker": "s"},
-    "adaptive-mean": {"color": colors.LIGHT_ORANGE, "marker": "D"},
-    "bonus": {"color": colors.GREEN, "marker": "^"},
-    "kl": {"color": colors.PURPLE, "marker": "v"},
-    "hotter": {"color": colors.GREY, "marker": "x"},
-    "clip-higher": {"color": colors.DARK_RED, "marker": "P"},
-    "clip-cov": {"color": colors.TEAL, "marker": "*"},
-    "kl-cov": {"color": colors.OCHRE, "marker": "h"},
-}
-ARM_COLORS = {
-    "ppo": colors.BASELINE,
-    "ppo_no_bonus": colors.GREY,
-    "ppo_era": colors.ERA,
-    "ppo_era_0.3": colors.PURPLE,
-    "ppo_constant": colors.ORANGE,
-    "ppo_parameter": colors.GREEN,
-    "ppo_head": colors.OCHRE,
-    "eapo_3m": colors.DARK_RED,
-    "sac": colors.BASELINE,
-    "sac_era": colors.ERA,
-    "obac": colors.ORANGE,
-    "obac-reward": colors.GREEN,
-    "obac_era": colors.PURPLE,
-}
-# Of trl-bound.md, by method and setting: the same in every panel.
-BOUND_COLORS = {
-    ("grpo", "0"): colors.BASELINE,
-    ("grpo-rate", "0.25"): colors.GREY,
-    ("grpo-negative", "0.5"): colors.TEAL,
-    ("grpo-negative", "0"): colors.GREEN,
-    ("adaptive", "0.23"): colors.ORANGE,
-    ("era", "1.2"): "#8fc1e3",
-    ("era-k", "4"): colors.ERA,
-    ("era-k", "8"): "#123a66",
-    ("era-negative", "0.5"): "#c9a6dd",
-    ("era-negative", "0"): colors.PURPLE,
-    ("era-scaled", "4"): colors.DARK_RED,
-    ("era-dynamic", "4"): colors.OCHRE,
-    ("era-answers", "4"): colors.LIGHT_ORANGE,
+    "grpo": {"linestyle": (0, (4, 3)), "zorder": 3},
+    "era": {"linewidth": 2.5, "marker": "o"},
+    "adaptive": {"marker": "s"},
+    "adaptive-mean": {"marker": "D"},
+    "bonus": {"marker": "^"},
+    "kl": {"marker": "v"},
+    "hotter": {"marker": "x"},
+    "clip-higher": {"marker": "P"},
+    "clip-cov": {"marker": "*"},
+    "kl-cov": {"marker": "h"},
 }
 # title: task, setting of ERA
 EXAMPLES = {
@@ -78,7 +48,8 @@ EXAMPLES = {
 
 
 def style(method: str) -> dict:
-    return {"linewidth": 1.2, "markersize": 4, **STYLES[method.removeprefix("off-")]}
+    name = method.removeprefix("off-")
+    return {"linewidth": 1.2, "markersize": 4, "color": colors.METHODS[name], **STYLES[name]}
 
 
 def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]], file: Path) -> None:
@@ -106,21 +77,23 @@ def settings(numbers: pd.DataFrame, file: Path) -> None:
     methods = llm.settings(off_policy=False)
     seeds = numbers[numbers.index.isin((*TUNING_SEEDS, *FRESH_SEEDS), "seed")].sort_index()
     unit = {"grpo": ", x the task's"} | dict.fromkeys(("era", "adaptive", "adaptive-mean"), ", x start")
-    figure = Figure((2 * len(methods), 3.1))
-    axes = figure.subplots(1, len(methods), sharey=True)
-    for (method, values), axis in zip(methods.items(), axes):
+    figure = Figure((9, 5.6))
+    axes = figure.subplots(2, 4, sharey=True)
+    for axis in axes.flat[len(methods) :]:
+        axis.axis("off")
+    for (method, values), axis in zip(methods.items(), axes.flat):
         for place, setting in enumerate(values):
             ends = seeds.response_entropy["chain", method, setting]
             axis.plot([place] * len(ends), ends, "o", color=colors.BASELINE, alpha=0.5)
             if method in ("era", "adaptive"):  # adaptive-mean's target is of another entropy
                 target = float(setting) * llm.START["chain"][0]
-                axis.plot([place - 0.4, place + 0.4], [target] * 2, color=colors.ERA, linewidth=2)
-        axis.set_xticks(range(len(values)), values, fontsize=7)
+                axis.plot([place - 0.4, place + 0.4], [target] * 2, color=colors.BOUND, linewidth=2)
+        axis.set_xticks(range(len(values)), values, fontsize=9)
         axis.set_xlim(-0.5, len(values) - 0.5)
         title, label = llm.METHODS[method].title.split(", ")
-        axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=8)
-        axis.set_xlabel(label + unit.get(method, ""), fontsize=8)
-    axes[0].set_ylabel("response entropy at the end, nats")
+        axis.set_title(title.replace(" on ", "\non ").replace(" sampled ", "\nsampled "), fontsize=10)
+        axis.set_xlabel(label + unit.get(method, ""), fontsize=9)
+        axis.set_ylabel("H_resp at the end (nats)" if axis in axes[:, 0] else "")
     figure.savefig(file)
 
 
@@ -136,11 +109,11 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
             look = {**style(method), "marker": None, "label": llm.METHODS[method].name}
             column[0].plot(run.step, run.response_entropy, **look)
             column[2].plot(run.step, run.reward, **look)
-        column[0].axhline(bound, color="0.5", linewidth=0.8, label="omega_low")
+        column[0].axhline(bound, color=colors.BOUND, linewidth=0.8, label="omega_low")
         for name, color in (("low_fraction", colors.ORANGE), ("scaled_token_fraction", colors.GREEN)):
             column[1].plot(run.step, run[name], color=color, label=f"era/{name}")
         column[0].set_title(f"{title}\n({task}, omega_low {bound:.2f})", fontsize=9)
-        column[2].set_xlabel("step")
+        column[2].set_xlabel("training step")
     for axis, label in zip(axes[:, 0], ("era/response_entropy, nats", "share, ERA's run", "reward")):
         axis.set_ylabel(label, fontsize=9)
         axis.legend()
@@ -148,7 +121,7 @@ def examples(curves: pd.DataFrame, file: Path) -> None:
 
 
 def trl_curves(curves: pd.DataFrame, file: Path) -> None:
-    """Entropy, reward and diversity over the steps of TRL's runs, means over the seeds, and ERA's bounds."""
+    """Entropy, reward and diversity over the steps of TRL's runs, means over the seeds, and ERA's bounds in red."""
     rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
     figure = Figure((4.6 * len(trl.TASKS) + 1.5, 6.4))
     axes = figure.subplots(len(rows), len(trl.TASKS), sharex=True, sharey="row")
@@ -163,9 +136,9 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
                 for measure, axis in zip(rows, column):
                     axis.plot(run.index, run[measure], **look)
                 if method == "era":
-                    column[0].axhline(float(setting), color="0.5", linewidth=0.8)
+                    column[0].axhline(float(setting), color=colors.BOUND, linewidth=0.8)
         column[0].set_title(task, fontsize=10)
-        column[-1].set_xlabel("step")
+        column[-1].set_xlabel("training step")
     for axis, label in zip(axes[:, 0], rows.values()):
         axis.set_ylabel(label, fontsize=9)
     axes[1, 0].legend(loc="lower right")
@@ -174,42 +147,51 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
 
 def bound_curves(
     curves: pd.DataFrame,
-    panels: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]],
+    panels: Mapping[str, Mapping[str, tuple[str, str]]],
     bounds: Mapping[str, float],
     file: Path,
 ) -> None:
-    """Every seed of the arms of trl-bound.md as a thin line, and the mean of each arm, over the share of the answers.
+    """H_resp of the arms of trl-bound.md on each task, and what is left of the answers' variety at equal reward.
+
+    A line is the mean over the seeds, a dot the end of a seed.
 
     Args:
-        panels: by title, the task, and the method and setting of each arm, by its name. Arms and panels without runs
-            are left out.
+        panels: by task, the method and setting of each arm, by its name. Arms and tasks without runs are left out. The
+            last panel, of variety against reward, is of the first task.
         bounds: ERA's, in nats, by task.
     """
-    rows = {"response_entropy": "H_resp, nats", "reward": "reward", "distinct_right": "distinct right\nanswers of 8"}
     known = curves.set_index(KEY).sort_index()
     trained = set(known.index.droplevel("seed"))
-    with_runs = {
-        title: (task, {name: arm for name, arm in arms.items() if (task, *arm) in trained})
-        for title, (task, arms) in panels.items()
-    }
-    panels = {title: panel for title, panel in with_runs.items() if panel[1]}
-    figure = Figure((4.2 * len(panels), 7))
-    axes = figure.subplots(len(rows), len(panels), sharex=True, sharey="row", squeeze=False)
-    for (title, (task, arms_shown)), column in zip(panels.items(), axes.T):
-        for name, arm in arms_shown.items():
-            of_arm = known.loc[(task, *arm)].assign(share=lambda run: run.step / run.step.max())
-            look = {"color": BOUND_COLORS[arm]}
-            for measure, axis in zip(rows, column):
-                for _, run in of_arm.groupby("seed"):
-                    axis.plot(run.share, run[measure], linewidth=0.6, alpha=0.6, **look)
-                mean = of_arm.groupby("share")[measure].mean()
-                axis.plot(mean.index, mean, linewidth=2, label=name, **look)
-        column[0].axhline(bounds[task], color="0.5", linewidth=0.8)
-        column[0].set_title(title, fontsize=10)
-        column[-1].set_xlabel("share of the answers")
-        column[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))
-    for axis, label in zip(axes[:, 0], rows.values()):
-        axis.set_ylabel(label, fontsize=9)
+    of_tasks = {}
+    for task, arms_of_task in panels.items():
+        if with_runs := {name: arm for name, arm in arms_of_task.items() if (task, *arm) in trained}:
+            of_tasks[task] = with_runs
+    figure = Figure((8, 6.2))
+    axes = figure.subplots(2, 2).ravel()
+    for (task, arms_of_task), axis in zip(of_tasks.items(), axes):
+        for name, arm in arms_of_task.items():
+            runs = known.loc[(task, *arm)].assign(
+                share=lambda run: run.step / run.step.groupby("seed").transform("max")
+            )
+            mean = runs.groupby("share").response_entropy.mean()
+            look = {"color": colors.METHODS[" ".join(arm) if " ".join(arm) in colors.METHODS else arm[0]]}
+            axis.plot(mean.index, mean, linewidth=1.8, label=name, **look)
+            last = runs.groupby("seed").tail(records.LAST // records.WINDOW)
+            ends = last.groupby("seed").response_entropy.mean()
+            axis.plot([1.03] * len(ends), ends, "o", markersize=3, clip_on=False, **look)
+            if task == next(iter(of_tasks)):
+                path = runs.groupby("step")[["reward", "distinct_right"]].mean().rolling(5, min_periods=1).mean()
+                axes[2].plot(path.reward, path.distinct_right, linewidth=1.8, **look)
+        axis.axhline(bounds[task], color=colors.BOUND, linewidth=1, label="ERA's bound")
+        axis.set(title=f"{task}: entropy", xlabel="share of the training's answers", ylabel="H_resp (nats)")
+    axes[2].set(
+        title=f"{next(iter(of_tasks))}: variety at equal reward",
+        xlabel="reward (mean over 25 steps)",
+        ylabel="distinct right answers of 8",
+    )
+    axes[3].axis("off")
+    labels = {label: line for axis in axes[:2] for line, label in zip(*axis.get_legend_handles_labels())}
+    axes[3].legend(labels.values(), labels, loc="center left", fontsize=9)
     figure.savefig(file)
 
 
@@ -221,50 +203,64 @@ def arms(fresh: dict[str, pd.DataFrame], labels: list[str], reference: str, file
     for images, axis in zip((vision.TEST, vision.SHIFTED), axes):
         for (arm, runs), height in zip(fresh.items(), heights):
             values = runs["nll", images]
-            color = colors.ERA if vision.ARMS[arm] == "era" else colors.BASELINE
+            color = colors.METHODS[vision.ARMS[arm]]
             axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
             axis.plot(values.mean(), height, "|", color=color, markersize=14, markeredgewidth=2)
-        axis.axvline(fresh[reference]["nll", images].mean(), color="0.7", linewidth=1, zorder=0)
-        axis.set_xlabel(f"NLL on {images} images, nats")
+        mean = fresh[reference]["nll", images].mean()
+        axis.axvline(mean, color="0.7", linewidth=1, zorder=0, label=f"{reference}: the mean over the seeds")
+        axis.set_xlabel(f"NLL on {images} images (nats)")
     axes[0].set_yticks(heights, labels)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", fontsize=9)
     figure.savefig(file)
 
 
-def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str]]], file: Path) -> None:
-    """Mean return of each arm's seeds over the steps, with its 95 % interval.
+def windows(curve: pd.Series, window: int) -> pd.Series:
+    """The means of successive values, at the last step of each."""
+    return curve.rolling(window).mean().iloc[window - 1 :: window]
+
+
+def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str]]], window: int, file: Path) -> None:
+    """Mean return of each arm over the steps, and beside it the end of each seed as a dot, a column for each arm.
 
     Args:
-        panels: by title, the curves of each agent's seeds, and each agent's label.
+        panels: by title, the evaluations of each agent's seeds, and each agent's label.
+        window: how many evaluations a point of a curve is the mean of.
     """
-    figure = Figure((4.8 * len(panels), 5.4))
+    figure = Figure((4.4 * max(len(panels), 1.6), 5.4))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for (title, (curves, labels)), axis in zip(panels.items(), axes):
-        for agent, seeds in curves.items():
-            curve, color = mean_curve(seeds), ARM_COLORS[agent]
-            axis.plot(curve.index, curve["mean"], color=color, label=labels[agent], linewidth=1.4)
-            axis.fill_between(curve.index, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
+        for place, (agent, seeds) in enumerate(curves.items(), start=1):
+            curve, color = mean_curve([windows(seed, window) for seed in seeds]), colors.METHODS[agent]
+            axis.plot(curve.index, curve["mean"], color=color, label=f"{labels[agent]}: {len(seeds)}", linewidth=1.8)
+            last = curve.index[-1]
+            ends = [at_end(seed) for seed in seeds]
+            axis.plot([last * (1 + 0.03 * place)] * len(ends), ends, "o", color=color, markersize=4, alpha=0.7)
+        axis.axvline(last * 1.01, color="0.8", linewidth=0.8)
         axis.set_title(title, fontsize=10)
-        axis.set_xlabel("step")
+        axis.set_xlabel("steps in the environment; right: the end of each seed")
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13))
-    axes[0].set_ylabel("return")
+        axis.set_xticks([tick for tick in axis.get_xticks() if 0 <= tick <= last])
+        axis.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.13), title="mean of the seeds, and how many", fontsize=8
+        )
+    axes[0].set_ylabel("return of an evaluation's episode")
     figure.savefig(file)
 
 
 def return_and_entropy(
     returns: dict[str, list[pd.Series]], entropies: dict[str, list[pd.Series]], labels: dict[str, str], file: Path
 ) -> None:
-    """PPO on HalfCheetah-v4 for README: the arms' returns, and beside them what ERA bounds."""
+    """PPO on HalfCheetah-v4 for README: returns, and beside them what ERA bounds, as means of ten evaluations."""
     figure = Figure((8, 3.2))
     for axis, curves in zip(figure.subplots(1, 2), (returns, entropies)):
         for agent, style in zip(labels, ("-", "-", "--")):
-            curve, color = mean_curve(curves[agent]), ARM_COLORS[agent]
+            curve, color = mean_curve([windows(seed, 10) for seed in curves[agent]]), colors.METHODS[agent]
             axis.plot(curve.index, curve["mean"], style, color=color, label=labels[agent], linewidth=1.5)
             axis.fill_between(curve.index, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
-        axis.set_xlabel("step")
+        axis.set_xlabel("steps in the environment")
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     returns_axis, entropy_axis = figure.axes
-    returns_axis.set_ylabel("return")
+    returns_axis.set_ylabel("return of an evaluation's episode")
     entropy_axis.set_ylabel("entropy per dimension (nats)")
     entropy_axis.axhline(-0.3, color=colors.BOUND, linewidth=0.8, label="H0 = -0.3, ERA's bound")
     figure.legend(*entropy_axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Writes the tables and pictures of docs/rivals/, of PPO and of SAC anew, from records/ alone."""
+"""Writes the tables and pictures of docs/rivals/, of PPO and of SAC, and README's lines on PPO, from records/ alone."""
 
 import argparse
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,18 @@ from typing import NamedTuple
 import pandas as pd
 from scipy import stats
 
-from era.gaussian_defaults import PPO_TARGET, SAC_TARGET
+from era.gaussian_defaults import SAC_TARGET
+from ledger.paper import load
+from ledger.statistics import (
+    bootstrap,
+    detectable,
+    interquartile_difference,
+    median_difference,
+    probability_of_improvement,
+)
 from recipes import PROJECT
-from rivals import equal, llm, pictures, records, trl, vision
+from recipes.curves import at_end, over_all
+from rivals import control, equal, llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 from tools.pages import filled, table
 
@@ -265,24 +275,13 @@ MEASURES_AS_TEXT = {
     "distinct_right": "distinct right",
     "training_response_entropy": "H_resp, last 10 steps",
 }
-# By title: the task, and the arms.
+# What is drawn of a task.
 BOUND_PANELS = {
-    "pairs: k": ("pairs", (GRPO, ERA, ("era-k", "4"), ("era-k", "8"), ("grpo-rate", "0.25"))),
-    "pairs: weight of negative advantages": (
-        "pairs",
-        (
-            *(("era-negative", "0.5"), ("era-negative", "0")),
-            *(("grpo-negative", "0.5"), ("grpo-negative", "0")),
-        ),
+    "pairs": (
+        *(GRPO, ("grpo-rate", "0.25"), ("grpo-negative", "0")),
+        *(ERA, ("era-k", "8"), ("era-negative", "0")),
     ),
-    "pairs: k = 4 and": (
-        "pairs",
-        (("era-k", "4"), ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")),
-    ),
-    "pairs50": (
-        "pairs50",
-        (GRPO, ("grpo-rate", "0.25"), ("era-k", "8"), ("era-negative", "0"), ("adaptive", "0.23")),
-    ),
+    "pairs50": (GRPO, ("grpo-rate", "0.25"), ("adaptive", "0.23"), ("era-k", "8"), ("era-negative", "0")),
 }
 BOUND_MEASURES = {"reward": 2, "distinct_right": 1, "training_response_entropy": 2}
 
@@ -555,144 +554,190 @@ def vision_tables(numbers: pd.DataFrame) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------------- control
 
-WINDOW = 10  # evaluations at the end of PPO's trainings
-ARMS = {
-    "ppo": "upstream's parameter, from 1, with the entropy bonus (PPO)",
-    "ppo_era": f"ERA, H0 = {PPO_TARGET} (PPO-ERA)",
-    "ppo_era_0.3": f"ERA, H0 = {-PPO_TARGET:+}",
-    "ppo_constant": f"the constant that has {PPO_TARGET}",
-    "ppo_parameter": "upstream's parameter, from that constant, without bonus",
-    "ppo_head": "ERA's layer without ERA, from that constant",
-}
-TARGETS = {
-    "ppo_era_-2.0": "-2.0 (0.03)",
-    "ppo_era": f"{PPO_TARGET} (0.18), the paper's",
-    "ppo_era_0.3": f"{-PPO_TARGET:+} (0.33)",
-    "ppo_era_1.0": "+1.0 (0.66)",
-    "ppo": "none: PPO, from 1.4 (1) on",
-}
-EAPO = {
-    "ppo": "PPO, with its entropy bonus",
-    "ppo_no_bonus": "PPO without the bonus",
-    "eapo_3m": "EAPO",
-    "ppo_era": "PPO-ERA",
-}
-EAPO_SEEDS = (1, 2, 3)
-ALPHA = {"sac": "SAC, alpha from 1", "sac-alpha_0.01": "SAC, alpha from 0.01", "sac_era": "SAC-ERA, delta = 0"}
-OBAC = {
-    "sac": "SAC",
-    "obac": "OBAC",
-    "obac-reward": "OBAC, reward switch",
-    "sac_era": "SAC-ERA",
-    "obac_era": "OBAC-ERA",
-}
+MEASURES = {"at the end": at_end, "over the whole training": over_all}  # of a run's returns, by recipes/curves.py
+SEEN = "seen in 4 of 5 cases from"  # heading of the smallest difference that the test would have found
+NOT_TOLD_APART = "not told apart from"
 
 
-def curves(
-    group: str, agent: str, seeds: Iterable[int] = range(1, 6), task: str = "HalfCheetah-v4"
-) -> list[pd.DataFrame]:
-    """train.csv of each of these seeds that is recorded."""
-    folder = PROJECT / "records" / group
-    files = (folder / f"{task}-{agent}-seed{seed}/train.csv" for seed in seeds)
-    return [pd.read_csv(file) for file in files if file.exists()]
+def minus(one: pd.Series, other: pd.Series) -> str:
+    """The difference of two arms' means with Welch's interval; "-" of an arm from itself."""
+    return "-" if one.equals(other) else difference(one, other, 0, WELCH)
 
 
-def return_cells(returns: Mapping[str, pd.Series], base: str, subject: str) -> dict[str, list[str]]:
-    """By agent: the returns of its seeds, their mean, the agent minus `base`, and `subject` minus the agent."""
+def seen_from(one: pd.Series, other: pd.Series) -> str:
+    smallest = detectable(list(one), list(other))
+    return "-" if one.equals(other) or math.isnan(smallest) else f"{smallest:,.0f}"
 
-    def minus(one: str, other: str) -> str:
-        return "-" if one == other else difference(returns[one], returns[other], 0, WELCH)
 
-    return {
-        agent: [joined(values, ",.0f"), f"{values.mean():,.0f}", minus(agent, base), minus(subject, agent)]
-        for agent, values in returns.items()
+def verdict(one: pd.Series, other: pd.Series) -> str:
+    """`one` is above or below `other` if Welch's interval of the means excludes 0."""
+    low, high = WELCH(one, other).confidence_interval()
+    return "above" if low > 0 else "below" if high < 0 else NOT_TOLD_APART
+
+
+def of_tasks(measure: Callable) -> dict[str, tuple[pd.Series, pd.Series]]:
+    """The recorded seeds of PPO-ERA and of PPO, on each task of the figure that has runs of both."""
+    pairs = {}
+    for task in control.TASKS:
+        era, ppo = (control.returns("control-ppo", agent, task, measure=measure) for agent in ("ppo_era", "ppo"))
+        if len(era) and len(ppo):
+            pairs[task] = era, ppo
+    return pairs
+
+
+def tasks_table(measure: Callable) -> str:
+    """PPO and PPO-ERA on each task of the figure, with as many seeds as are recorded."""
+    lines = []
+    for task, (era, ppo) in of_tasks(measure).items():
+        seeds = f"{len(ppo)}" if len(ppo) == len(era) else f"{len(ppo)} and {len(era)}"
+        means = [f"{values.mean():,.0f} ({values.median():,.0f})" for values in (ppo, era)]
+        lines.append([task, seeds, *means, minus(era, ppo), seen_from(era, ppo)])
+    heading = ["task", "seeds", "PPO: mean (median)", "PPO-ERA: mean (median)", "PPO-ERA minus PPO", SEEN]
+    return table(heading, lines)
+
+
+def seeds_table() -> str:
+    """The end of each recorded run of the figure."""
+    lines = [[task, joined(ppo, ",.0f"), joined(era, ",.0f")] for task, (era, ppo) in of_tasks(at_end).items()]
+    return table(["task", "PPO, each seed", "PPO-ERA, each seed"], lines)
+
+
+def aggregate_table() -> str:
+    """PPO-ERA against PPO over the tasks of the figure, by the aggregates of Agarwal et al. (2021)."""
+    aggregates = {
+        "interquartile means, difference": (interquartile_difference, "+.2f"),
+        "medians of the tasks, difference": (median_difference, "+.2f"),
+        "pairs of runs in which PPO-ERA is above": (probability_of_improvement, ".2f"),
     }
+    scales, lines = load().scales, []
+    for name, (statistic, form) in aggregates.items():
+        cells = []
+        for measure in MEASURES.values():
+            pairs = of_tasks(measure)
+            normalized = [pair[side].to_numpy() / scales[task] for side in (0, 1) for task, pair in pairs.items()]
+            middle, low, high = (format(float(value), form) for value in bootstrap(normalized, statistic))
+            cells.append(f"{middle} ({low} to {high})")
+        lines.append([name, *cells])
+    return table(["", *MEASURES], lines)
 
 
-def percent(shares: Iterable[float]) -> str:
-    """Shares in percent, whose sign the heading has."""
-    return joined((100 * share for share in shares), ".0f")
+def figure_text() -> str:
+    """On which tasks PPO-ERA is above PPO, in words."""
+    sentences = []
+    for words, measure in MEASURES.items():
+        by_verdict: dict[str, list[str]] = {}
+        for task, pair in of_tasks(measure).items():
+            by_verdict.setdefault(verdict(*pair), []).append(task.removesuffix("-v4"))
+        told = [f"{how} PPO on {in_words(tasks)}" for how, tasks in by_verdict.items() if how != NOT_TOLD_APART]
+        if tasks := by_verdict.get(NOT_TOLD_APART):
+            told.append(f"{NOT_TOLD_APART} {'it' if told else 'PPO'} on {in_words(tasks)}")
+        *before, last = told
+        said = f"{', '.join(before)}, and {last}" if before else last
+        sentences.append(f"{words[0].upper()}{words[1:]} PPO-ERA is {said}.")
+    return " ".join(sentences)
 
 
-def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds: Iterable[int] = range(1, 6)) -> str:
-    """A line per arm, means over the last WINDOW evaluations of each seed.
+def in_words(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds: Sequence[int] | None = None) -> str:
+    """A line per arm, at the end of each run.
 
     Args:
         first: what distinguishes the arms.
         subject: the arm that the others are compared with, beside PPO.
+        seeds: the only ones that are shown; None: all that are recorded.
     """
-    columns = ["eval_avg_return", "entropy_per_dim", "clipped"]
-    ends = {
-        agent: pd.DataFrame([rows.tail(WINDOW)[columns].mean() for rows in curves("control-ppo", agent, seeds)])
-        for agent in arms
-    }
-    cells = return_cells({agent: rows.eval_avg_return for agent, rows in ends.items()}, "ppo", subject)
-    lines = [
-        [label, *cells[agent], joined(ends[agent].entropy_per_dim, ".2f"), percent(ends[agent].clipped)]
-        for agent, label in arms.items()
-    ]
     name = {"ppo_era": "PPO-ERA", "eapo_3m": "EAPO"}[subject]
-    heading = ["return, each seed", "mean", "it minus PPO", f"{name} minus it", "entropy per dimension"]
-    return table([first, *heading, "actions at a bound, %"], lines)
-
-
-def tasks_table() -> str:
-    """PPO and PPO-ERA on each task of the figure, over the last WINDOW evaluations of the seeds that are recorded."""
+    returns = {agent: control.returns("control-ppo", agent, seeds=seeds) for agent in arms}
     lines = []
-    for task in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4"):
-        ppo, era = (
-            pd.Series([rows.eval_avg_return.tail(WINDOW).mean() for rows in curves("control-ppo", agent, task=task)])
-            for agent in ("ppo", "ppo_era")
+    for agent, label in arms.items():
+        runs = control.runs("control-ppo", agent, seeds=seeds).values()
+        entropies, clipped = (
+            pd.Series([at_end(rows[column]) for rows in runs]) for column in ("entropy_per_dim", "clipped")
         )
-        minus = difference(era, ppo, 0, WELCH) if len(ppo) and len(era) else "-"
-        if len(ppo) or len(era):
-            lines.append([task, joined(ppo, ",.0f") or "-", joined(era, ",.0f") or "-", minus])
-    return table(["task", "PPO, each seed", "PPO-ERA, each seed", "PPO-ERA minus PPO"], lines)
+        over = control.returns("control-ppo", agent, seeds=seeds, measure=over_all)
+        mine = returns[agent]
+        cells = [joined(mine, ",.0f"), f"{mine.mean():,.0f}", f"{over.mean():,.0f}", minus(mine, returns["ppo"])]
+        cells += [minus(returns[subject], mine), seen_from(returns[subject], mine)]
+        lines.append([label, *cells, spread(entropies, 2), spread(100 * clipped, 0)])
+    heading = ["return, each seed", "mean", "mean over the training", "it minus PPO", f"{name} minus it", SEEN]
+    return table([first, *heading, "entropy per dimension", "actions at a bound, %"], lines)
 
 
-def return_curves(
-    group: str,
-    agent: str,
-    seeds: Iterable[int] = range(1, 6),
-    window: int = WINDOW,
-    column: str = "eval_avg_return",
+def arms_table() -> str:
+    """The arms of HalfCheetah-v4, and what is left of PPO-ERA's differences to them after Holm's correction."""
+    era = control.returns("control-ppo", "ppo_era")
+    others = [agent for agent in control.ARMS if agent != "ppo_era"]
+    p_values = {control.ARMS[agent]: WELCH(era, control.returns("control-ppo", agent)).pvalue for agent in others}
+    left = "; ".join(holm(p_values, len(others))) or "none"
+    survivors = f"Of PPO-ERA's differences these survive Holm's correction over the {len(others)}: {left}."
+    return f"{ppo_table('sigma', control.ARMS)}\n\n{wrapped(survivors)}"
+
+
+def readme_text() -> str:
+    """README's sentences on PPO."""
+    ppo, era, constant, learned = (
+        control.returns("control-ppo", agent) for agent in ("ppo", "ppo_era", "ppo_constant", "ppo_parameter")
+    )
+    seeds = f"{len(ppo)} seeds" if len(ppo) == len(era) else f"{len(ppo)} and {len(era)} seeds"
+    first, second = verdict(era, constant), verdict(era, learned)
+    told = f"{first} {'either' if first == NOT_TOLD_APART else 'both'}"
+    if first != second:
+        told = f"{first} the first and {second} the second"
+    return wrapped(
+        f"- **PPO on HalfCheetah-v4** (above, with 95 % bands), {seeds}: return {ppo.mean():,.0f} without ERA, "
+        f"{era.mean():,.0f} with it. Starting with a small sigma does most of it: a constant one of the same entropy "
+        f"has {constant.mean():,.0f} ({len(constant)} seeds), a learned one from there {learned.mean():,.0f} "
+        f"({len(learned)}), and PPO-ERA is {told}. {figure_text()} So [the paper's "
+        "figure](docs/control/ppo.md#the-figure) is not reproduced as a whole.",
+        "  ",
+    )
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def evaluations(
+    group: str, agent: str, seeds: Sequence[int] | None = None, column: str = control.RETURN
 ) -> list[pd.Series]:
-    """The return, or another column, over the steps of each seed: means over `window` evaluations."""
-    columns = (rows.set_index("global_step")[column] for rows in curves(group, agent, seeds))
-    return [curve.rolling(window).mean().iloc[window - 1 :: window] for curve in columns]
+    """The return, or another column, of each evaluation of each seed, over the steps."""
+    return [rows[column] for rows in control.runs(group, agent, seeds=seeds).values()]
 
 
 def alpha_table() -> str:
-    """A line per agent, over the last third of the steps."""
+    """A line per agent, over the last third of the steps; the return at the end."""
     lines = []
-    for agent, label in ALPHA.items():
-        runs = curves("alpha", agent)
-        thirds = [rows[rows.global_step > rows.global_step.iloc[-1] * 2 / 3] for rows in runs]
+    for agent, label in control.ALPHA.items():
+        runs = control.runs("alpha", agent).values()
+        thirds = [rows[rows.index > rows.index[-1] * 2 / 3] for rows in runs]
         entropies = ["buffer_entropy_per_dim", "entropy_per_dim"]
         farthest = [max((rows[name] - SAC_TARGET).abs().max() for rows in thirds) for name in entropies]
         cells = [joined((rows[name].mean() for rows in thirds), ".2f") for name in entropies]
         cells.append("; ".join(f"{value:.2f}" for value in farthest))
         cells.append(joined((rows.min_entropy_per_dim.min() for rows in thirds), ".1f"))
-        lines.append([label, *cells, joined((rows.eval_avg_return.tail(3).mean() for rows in runs), ",.0f")])
+        lines.append([label, *cells, joined(control.returns("alpha", agent), ",.0f")])
     heading = ["mean over the buffer's states", "over the newest states", "farthest from the target (buffer; newest)"]
-    return table(["", *heading, "smallest of any state", "return, last 3 evaluations"], lines)
+    return table(["", *heading, "smallest of any state", "return at the end"], lines)
 
 
 def obac_table() -> str:
-    """A line per agent; returns are means over the last 3 evaluations.
+    """A line per agent, at the end of each run.
 
     Imitations are those of all updates, none of which comes before the first evaluation.
     """
-    runs = {agent: curves("obac", agent) for agent in OBAC}
-    returns = {
-        agent: pd.Series([rows.eval_avg_return.tail(3).mean() for rows in runs_of_agent])
-        for agent, runs_of_agent in runs.items()
-    }
-    cells, lines = return_cells(returns, "sac", "obac_era"), []
-    for agent, label in OBAC.items():
-        shares = (rows.imitation_share[1:].mean() for rows in runs[agent])
-        lines.append([label, *cells[agent], "-" if agent.startswith("sac") else percent(shares)])
-    heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", "updates that imitated, %"]
+    returns = {agent: control.returns("obac", agent) for agent in control.OBAC}
+    lines = []
+    for agent, label in control.OBAC.items():
+        mine = returns[agent]
+        cells = [joined(mine, ",.0f"), f"{mine.mean():,.0f}", minus(mine, returns["sac"])]
+        cells += [minus(returns["obac_era"], mine), seen_from(returns["obac_era"], mine)]
+        runs = control.runs("obac", agent).values()
+        shares = [100 * rows.imitation_share.iloc[1:].mean() for rows in runs if "imitation_share" in rows]
+        lines.append([label, *cells, joined(shares, ".0f") or "-"])
+    heading = ["return, each seed", "mean", "it minus SAC", "OBAC-ERA minus it", SEEN, "updates that imitated, %"]
     return table(["", *heading], lines)
 
 
@@ -708,15 +753,20 @@ def pages() -> dict[Path, str]:
         "rivals/trl-bound": bound_tables(of_trl),
         "rivals/trl-hold": hold_tables(of_trl),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
-        "rivals/control": {"targets": ppo_table("H0 (sigma)", TARGETS)},
+        "rivals/control": {"targets": ppo_table("H0 (sigma)", control.TARGETS)},
         "control/ppo": {
-            "tasks": tasks_table(),
-            "arms": ppo_table("sigma", ARMS),
-            "eapo": ppo_table("", EAPO, "eapo_3m", EAPO_SEEDS),
+            "figure": wrapped(figure_text()),
+            "tasks": tasks_table(at_end),
+            "efficiency": tasks_table(over_all),
+            "aggregate": aggregate_table(),
+            "seeds": seeds_table(),
+            "arms": arms_table(),
+            "eapo": ppo_table("", control.EAPO, "eapo_3m", control.EAPO_SEEDS),
         },
         "control/sac": {"alpha": alpha_table(), "obac": obac_table()},
     }
     files = {DOCS / f"{name}.md": text for name, text in tables.items()}
+    files[PROJECT / "README.md"] = {"ppo": readme_text()}
     return {file: filled(file.read_text(), text) for file, text in files.items()}
 
 
@@ -729,19 +779,20 @@ def draw(folder: Path) -> None:
     of_trl = records.read("trl/curves")
     of_trl = of_trl[of_trl.seed.isin(trl.SEEDS)]
     pictures.trl_curves(of_trl, folder / "rivals-trl.png")
-    panels = {title: (task, {bound_name(*arm): arm for arm in arms}) for title, (task, arms) in BOUND_PANELS.items()}
+    panels = {task: {bound_name(*arm): arm for arm in arms} for task, arms in BOUND_PANELS.items()}
     pictures.bound_curves(of_trl, panels, trl.BOUND, folder / "rivals-trl-bound.png")
-    returns = {agent: return_curves("control-ppo", agent) for agent in ARMS}
-    of_eapo = {agent: return_curves("control-ppo", agent, EAPO_SEEDS) for agent in EAPO}
+    returns = {agent: evaluations("control-ppo", agent) for agent in control.ARMS}
+    of_eapo = {agent: evaluations("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
     pictures.returns(
-        {"PPO-ERA and other sigmas, five seeds": (returns, ARMS), "EAPO, three seeds": (of_eapo, EAPO)},
+        {"PPO-ERA and other sigmas": (returns, control.ARMS), "EAPO, three seeds": (of_eapo, control.EAPO)},
+        10,
         folder / "control-ppo.png",
     )
     labels = {"ppo": "PPO", "ppo_era": "PPO-ERA", "ppo_constant": "PPO, a constant sigma with ERA's entropy"}
-    entropies = {agent: return_curves("control-ppo", agent, column="entropy_per_dim") for agent in labels}
+    entropies = {agent: evaluations("control-ppo", agent, column="entropy_per_dim") for agent in labels}
     pictures.return_and_entropy(returns, entropies, labels, folder / "halfcheetah.png")
-    of_obac = {agent: return_curves("obac", agent, window=1) for agent in OBAC}
-    pictures.returns({"OBAC and SAC on HalfCheetah, three seeds": (of_obac, OBAC)}, folder / "control-obac.png")
+    of_obac = {agent: evaluations("obac", agent) for agent in control.OBAC}
+    pictures.returns({"OBAC and SAC on HalfCheetah-v4": (of_obac, control.OBAC)}, 1, folder / "control-obac.png")
     chosen, fresh = vision_runs(vision.measures(records.read("vision/measures")))
     labels = [f"{name_of(arm)} ({setting})" for arm, setting in chosen.items()]
     pictures.arms(fresh, labels, REFERENCE, folder / "rivals-vision.png")

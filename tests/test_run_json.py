@@ -227,7 +227,7 @@ DAMAGES = {
     "a byte order mark": ("train.csv", "\ufeff" + WHOLE, "has \\ufeff, a character that no run writes"),
     "bytes that are no text": ("train.csv", b"\xff" + WHOLE.encode(), "is not text"),
     "text": ("train.csv", WHOLE.replace("-3.5", "much", 1), "has much for eval_avg_return in step 500"),
-    "a step of 20 digits": ("train.csv", WHOLE + "9" * 20 + ",1,0\n", "has step 100000000000000000000, and 3000"),
+    "a step of 20 digits": ("train.csv", WHOLE + "9" * 20 + ",1,0\n", f"has step {'9' * 20}, and 3000"),
     "1e308": ("train.csv", WHOLE.replace("-3.5", "1e308"), "has 1e+308"),
     "a share above 1": ("train.csv", WHOLE.replace("0.25", "7"), "has 7 for clipped, which is from 0 to 1"),
     "no run.json": ("run.json", None, "has no run.json"),

@@ -3,7 +3,6 @@
 """What the scripts of continuous control share: experiments of tasks, agents and seeds, and train.csv."""
 
 import abc
-import csv
 import functools
 import os
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from recipes import PROJECT, launch_options, run_json
+from recipes import PROJECT, curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
 from recipes.launch_options import Refused
 
@@ -127,9 +126,8 @@ class ControlScript(TrainingScript):
         return code_of(PROJECT, *(self.checkouts / name for name in upstreams))
 
     def last_result(self, run: Run) -> str:
-        with (run.folder / CURVES).open(newline="") as stream:
-            returns = [row["eval_avg_return"] for row in csv.DictReader(stream) if row.get("eval_avg_return")]
-        return f", return {float(returns[-1]):.2f}" if returns else ""
+        returns = curves.read(run.folder / CURVES).get("eval_avg_return")
+        return f", return {curves.at_end(returns):.2f}" if returns else ""
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 """How the paper's image classifiers are trained: timm's distributed_train.sh and train.py in checkouts/timm."""
 
 import argparse
-import csv
 import os
 import re
 import zipfile
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import launch_options, run_json
+from recipes import curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
 from recipes.launch_options import LaunchOptions, Refused
 from recipes.vision.experiments import (
@@ -173,8 +172,8 @@ class Timm(TrainingScript):
             run_json.finish(run.folder, record)
 
     def last_result(self, run: Run) -> str:
-        rows = summary(run.folder)
-        return f", top-1 {float(rows[-1]['eval_top1']):.2f}" if rows and rows[-1].get("eval_top1") else ""
+        top1 = curves.read(run.folder / SUMMARY).get("eval_top1")
+        return f", top-1 {top1[max(top1)]:.2f}" if top1 else ""
 
     def comparable(self, words: list[str]) -> list[str]:
         """The words without the folder of the data, which may move."""
@@ -193,14 +192,6 @@ class Timm(TrainingScript):
             from torchvision.datasets import CIFAR10
 
             CIFAR10(self.root / self.train_flags.data_dir, download=True)
-
-
-def summary(folder: Path) -> list[dict[str, str]]:
-    """The rows of summary.csv by epoch. A resumed train.py repeats the header, and an epoch: the later row counts."""
-    file = folder / SUMMARY
-    lines = run_json.complete_lines(file.read_text()).splitlines() if file.is_file() else ()
-    rows = {int(row["epoch"]): row for row in csv.DictReader(lines) if row["epoch"].isdecimal()}
-    return [rows[epoch] for epoch in sorted(rows)]
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:

@@ -26,15 +26,36 @@ def written(tmp_path_factory):
     return write
 
 
-def test_the_first_sentence_says_how_much_of_the_paper_was_run(paper):
-    assert report.first_sentence(judge(paper, [])) == (
-        "Of the paper's 325 entries, none could be judged yet; 0 have begun, 321 were not run, and 4 this "
-        "project cannot run. Of its 38 claims, none could be tested whole yet, and 0 were tested in part."
-    )
+def test_the_first_sentence_says_how_much_of_the_paper_was_tested(paper):
+    nothing = "Of the paper's 38 claims about its figures 0 were tested. Of the 32 rows of its tables "
+    assert report.first_sentence(judge(paper, [])) == f"{nothing}0 were run."
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
-    assert "32 could be judged so far: 32 reproduced, 0 not reproduced" in report.first_sentence(all_numbers)
+    assert "rows of its tables 32 were run: 32 reproduced, 0 not." in report.first_sentence(all_numbers)
     wrong = judge(paper, of_paper(with_numbers(paper)[0], 20.0))
-    assert "2 could be judged so far: 0 reproduced, 2 not reproduced" in report.first_sentence(wrong)  # in two tables
+    assert "tables 2 were run: 0 reproduced, 2 not." in report.first_sentence(wrong)  # it is in two tables
+    rows = [curves_of(paper, row, "eval_avg_return", end, 5) for row, end in (("ppo", 100), ("ppo-era", 200))]
+    holds = report.first_sentence(judge(paper, sum(rows, [])))
+    assert "2 were tested (as a whole 2 of them hold, 0 do not, and 0 are undecided)." in holds
+
+
+def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
+    """With the parts that hold, and the runs, each once although they are in several figures."""
+    low = curves_of(paper, "ppo", "eval_avg_return", 100, seeds=5)
+    high = curves_of(paper, "ppo-era", "eval_avg_return", 200, seeds=5)
+    for item in high:
+        if not item.name.startswith("Ant"):
+            item.curves["eval_avg_return"] -= 300
+    text, _, _ = written(judge(paper, low + high))
+    assert "2 were tested (as a whole 0 of them hold, 2 do not, and 0 are undecided)." in text
+    said = "consistently yields significant improvements in both sample efficiency and final performance"
+    parts = "2 of 8 parts hold: Ant-v4, end; Ant-v4, whole training"
+    first = f"| {said} (PPO and PPO-ERA on MuJoCo Gym) | ✗ does not hold | {parts} | 40 |"
+    assert text.index(first) < text.index("| achieves superior asymptotic performance") < text.index("## What was run")
+    assert "| ● run | 0 | 0 | 8 | 8 |" in text, "8 curves, although two figures have them"
+    one_seed = judge(paper, [item for item in low + high if item.seed == 1])
+    assert "2 were tested (as a whole 0 of them hold, 0 do not, and 2 are undecided)." in report.first_sentence(
+        one_seed
+    )
 
 
 def test_the_papers_numbers_stand_beside_ours(paper, written):
@@ -52,9 +73,7 @@ def test_numbers_of_another_version_are_shown_and_judge_nothing(paper, written):
     (entry,) = [entry for entry in paper.entries.values() if entry.place.source]
     for shift in (0.0, -20.0):
         judged = judge(paper, of_paper(entry, shift))
-        assert judged.states[entry.id] == "run" and "none could be judged yet; 1 have begun" in report.first_sentence(
-            judged
-        )
+        assert judged.states[entry.id] == "run" and report.first_sentence(judged).endswith(" 0 were run.")
         lines = written(judged)[0].replace(report.NO_BREAK, " ").splitlines()
         at = lines.index(
             "| ERA, likely with scaled advantages | ICLR 2026, from a summary "

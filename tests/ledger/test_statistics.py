@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from ledger import statistics
 
@@ -22,6 +23,18 @@ def test_intervals_are_students_and_welchs():
     assert difference == -1.0 and 4 < freedom < 6
     assert half == pytest.approx(2.5335 * math.sqrt(a + b), rel=0.02)
     assert statistics.welch([1.0], [0.0, 0.5]) == (0.75, 0.0) and statistics.welch([1.0, 1.0], [0.0, 0.0]) == (1.0, 0.0)
+
+
+def test_a_difference_that_is_detectable_is_seen_four_times_of_five():
+    """By 20,000 draws from normal distributions with the spreads of the two sides."""
+    one, other = [1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 5.0, 7.0, 7.5, 1.0, 4.0, 3.0]
+    difference = statistics.detectable(one, other)
+    draw = np.random.default_rng(5)
+    ones = draw.normal(difference, np.std(one, ddof=1), (20_000, len(one)))
+    others = draw.normal(0, np.std(other, ddof=1), (20_000, len(other)))
+    seen = stats.ttest_ind(ones, others, equal_var=False, axis=1).pvalue < 0.05
+    assert seen.mean() == pytest.approx(0.8, abs=0.02)
+    assert math.isnan(statistics.detectable([1.0], other)) and math.isnan(statistics.detectable([1.0, 1.0], [2.0] * 3))
 
 
 def test_mean_curves_of_the_same_and_of_other_steps():
@@ -44,6 +57,17 @@ def test_interquartile_means_and_their_bootstrap():
     )
     _, low, high = statistics.bootstrap([task[:1] for task in tasks], statistics.interquartile_difference)
     assert math.isnan(low) and math.isnan(high)
+
+
+def test_median_over_tasks_and_probability_of_improvement():
+    """By hand, as rliable defines them: the median of the tasks' means, and the mean of the tasks' shares of pairs."""
+    ones = [np.array([1.0, 3.0]), np.array([10.0, 10.0]), np.array([4.0])]  # means 2, 10, 4
+    others = [np.array([2.0, 2.0, 5.0]), np.array([0.0, 10.0]), np.array([9.0])]  # means 3, 5, 9
+    assert statistics.median_difference(*ones, *others) == 4 - 5
+    assert statistics.probability_of_improvement(*ones, *others) == pytest.approx((2 / 6 + 3 / 4 + 0) / 3)
+    many = [np.tile(task, (7, 1)) for task in ones + others]
+    for statistic in (statistics.median_difference, statistics.probability_of_improvement):
+        assert np.allclose(statistic(*many), statistic(*ones, *others)) and statistic(*many).shape == (7,)
 
 
 def test_tasks_count_alike_however_many_seeds_they_have():

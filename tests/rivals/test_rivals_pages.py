@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from rivals import equal, llm, pictures, records, report, trl, vision
+from ledger.statistics import detectable
+from recipes.curves import at_end, over_all
+from rivals import control, equal, llm, pictures, records, report, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 from tools import pages
 
@@ -161,7 +163,7 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
     assert lines[0] == f"| `pairs`: ERA, k = 8 minus ERA, k = 4 | 2 | +0.3 ({low:+.1f} to {high:+.1f}) |"
     low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.2, 0.1]).confidence_interval()
     assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
-    arms = {"k": ("pairs", {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}), "empty": ("pairs", {})}
+    arms = {"pairs": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "pairs50": {"GRPO": ("grpo", "0")}}
     pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
 
 
@@ -351,79 +353,119 @@ def test_tables_and_picture_of_the_vision_page(tmp_path):
 
 
 @pytest.fixture
-def ppo_records(tmp_path, monkeypatch):
-    def add(agent: str, seed: int, end: float, task: str = "HalfCheetah-v4") -> None:
-        """A run whose last ten evaluations have the mean `end`."""
-        folder = tmp_path / f"records/control-ppo/{task}-{agent}-seed{seed}"
+def record(tmp_path, monkeypatch):
+    def add(agent: str, seed: int, end: float, task: str = "HalfCheetah-v4", group: str = "control-ppo") -> None:
+        """A run of 20 evaluations that ends with the return `end`, and has 0.15 `end` over all of them."""
+        folder = tmp_path / f"{group}/{task}-{agent}-seed{seed}"
         folder.mkdir(parents=True)
-        steps = range(15)
-        returns = [0 if step < 5 else end + step - 9.5 for step in steps]
-        rows = {"global_step": steps, "eval_avg_return": returns, "entropy_per_dim": -0.3 * seed, "clipped": 0.25}
-        pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
+        returns = [0] * 17 + [end - 1, end, end + 1]
+        columns = {"eval_avg_return": returns, "entropy_per_dim": -0.3 * seed, "clipped": 0.25}
+        if agent.startswith("obac"):
+            columns["imitation_share"] = [0] + [0.2 * seed] * 19
+        pd.DataFrame({"global_step": range(1, 21), **columns}).to_csv(folder / "train.csv", index=False)
 
-    monkeypatch.setattr(report, "PROJECT", tmp_path)
+    monkeypatch.setattr(control, "RECORDS", tmp_path)
     return add
 
 
-def test_arms_of_ppo(ppo_records):
-    """As many seeds as there are, with Welch's intervals of the differences to PPO and to PPO-ERA."""
+def welch_text(one, other) -> str:
+    found = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    text = f"{np.mean(one) - np.mean(other):+,.0f} ({found.low:+,.0f} to {found.high:+,.0f})"
+    return text if found.low < 0 < found.high else f"**{text}**"
+
+
+def test_arms_of_ppo(record):
+    """As many seeds as there are, in their order, with Welch's intervals of the differences to PPO and to PPO-ERA."""
     returns = {"ppo": [1000.0, 2000.0], "ppo_era": [5000.0, 5600.0, 5300.0]}
     for agent, values in returns.items():
-        for seed, end in enumerate(values, start=1):
-            ppo_records(agent, seed, end)
-    found = stats.ttest_ind(returns["ppo_era"], returns["ppo"], equal_var=False).confidence_interval()
-    difference = f"+3,800 ({found.low:+,.0f} to {found.high:+,.0f})"
-    ppo_records("ppo", 3, -78.0, "Ant-v4")
-    assert report.tasks_table().splitlines()[2:] == [
-        f"| HalfCheetah-v4 | 1,000, 2,000 | 5,000, 5,600, 5,300 | {difference} |",
-        "| Ant-v4 | -78 | - | - |",
+        for seed, end in zip((2, 10, 11), values):
+            record(agent, seed, end)
+    record("ppo", 3, -78.0, "Ant-v4")
+    difference, seen = welch_text(returns["ppo_era"], returns["ppo"]), f"{detectable(*returns.values()):,.0f}"
+    assert difference.startswith("+3,800 (-"), "two seeds of PPO do not suffice"
+    assert report.tasks_table(at_end).splitlines()[2:] == [
+        f"| HalfCheetah-v4 | 2 and 3 | 1,500 (1,500) | 5,300 (5,300) | {difference} | {seen} |",
     ]
-    assert found.low < 0  # two seeds of PPO do not suffice
+    mean_over = welch_text(*([0.15 * end for end in returns[agent]] for agent in ("ppo_era", "ppo")))
+    assert f"| 225 (225) | 795 (795) | {mean_over} |" in report.tasks_table(over_all)
     assert report.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
-        f"| PPO | 1,000, 2,000 | 1,500 | - | {difference} | -0.30, -0.60 | 25, 25 |",
-        f"| ERA | 5,000, 5,600, 5,300 | 5,300 | {difference} | - | -0.30, -0.60, -0.90 | 25, 25, 25 |",
+        f"| PPO | 1,000, 2,000 | 1,500 | 225 | - | {difference} | {seen} | -1.80 (-3.00 to -0.60) | 25 (25 to 25) |",
+        f"| ERA | 5,000, 5,600, 5,300 | 5,300 | 795 | {difference} | - | - | -2.30 (-3.30 to -0.60) | 25 (25 to 25) |",
     ]
 
 
-def test_table_and_curves_of_eapo(ppo_records, tmp_path):
+def test_what_is_said_of_the_tasks(record):
+    ends = {"HalfCheetah-v4": (9000, 1000), "Ant-v4": (100, 4000), "Hopper-v4": (500, 500)}
+    for task, (era, ppo) in ends.items():
+        for seed in (1, 2, 3):
+            record("ppo_era", seed, era + 10 * seed, task)
+            record("ppo", seed, ppo - 10 * seed, task)
+    said = "PPO-ERA is above PPO on HalfCheetah and Hopper, and below PPO on Ant."
+    assert report.figure_text() == f"At the end {said} Over the whole training {said}"
+    for seed in (4, 5, 6):
+        record("ppo", seed, 999, "Hopper-v4")
+    said = "is above PPO on HalfCheetah, below PPO on Ant, and not told apart from it on Hopper."
+    assert report.figure_text().count(said) == 2
+
+
+def test_table_and_curves_of_eapo(record, tmp_path):
     """Other arms are shown with the same seeds only."""
     for seed, end in enumerate((1000.0, 1000.0, 9000.0), start=1):
-        ppo_records("ppo", seed, end)
-    ppo_records("eapo_3m", 1, 4000.0)
+        record("ppo", seed, end)
+    record("eapo_3m", 1, 4000.0)
     arms = {"ppo": "PPO", "eapo_3m": "EAPO"}
-    assert report.ppo_table("", arms, "eapo_3m", seeds=(1, 2)).splitlines()[::2] == [
-        "|  | return, each seed | mean | it minus PPO | EAPO minus it | entropy per dimension "
-        "| actions at a bound, % |",
-        "| PPO | 1,000, 1,000 | 1,000 | - | +3,000 | -0.30, -0.60 | 25, 25 |",
-    ]
-    curves = {agent: report.return_curves("control-ppo", agent, (1, 2)) for agent in arms}
-    assert curves["eapo_3m"][0].to_dict() == {9: pytest.approx((4000 - 2.5) / 2)}  # five of ten are 0
-    pictures.returns({"EAPO": (curves, arms)}, tmp_path / "picture.png")
+    assert (
+        report.ppo_table("", arms, "eapo_3m", seeds=(1, 2))
+        .splitlines()[2]
+        .startswith("| PPO | 1,000, 1,000 | 1,000 | 150 | - | +3,000 | - | -0.45 (-0.60 to -0.30) |")
+    )
+    curves = {agent: report.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
+    assert pictures.windows(curves["eapo_3m"][0], 10).to_dict() == {10: 0, 20: pytest.approx(0.3 * 4000)}
+    pictures.returns({"EAPO": (curves, arms)}, 10, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size
 
 
-def test_table_of_obac(tmp_path, monkeypatch):
-    """Returns and values are of the last three evaluations, imitations of all updates."""
+def test_table_of_obac(record):
+    """Returns are those at the end, imitations of all updates, which begin behind the first evaluation."""
     ends = {"sac": (1000, 1400), "sac_era": (1200, 1500), "obac": (2000, 2600), "obac-reward": (2100, 2200)}
     ends["obac_era"] = (1300, 2700)
     for agent, returns in ends.items():
         for seed, end in enumerate(returns, start=1):
-            folder = tmp_path / f"records/obac/HalfCheetah-v4-{agent}-seed{seed}"
-            folder.mkdir(parents=True)
-            rows = {"global_step": range(4), "eval_avg_return": [9, end - 1, end, end + 1]}
-            if agent.startswith("obac"):
-                rows["imitation_share"] = [0, 0, 0.3 * seed, 0.3 * seed]
-            pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
-    monkeypatch.setattr(report, "PROJECT", tmp_path)
-
-    def minus(one, other):
-        found = stats.ttest_ind(ends[one], ends[other], equal_var=False).confidence_interval()
-        mean = sum(ends[one]) / 2 - sum(ends[other]) / 2
-        return f"{mean:+,.0f} ({found.low:+,.0f} to {found.high:+,.0f})"
-
+            record(agent, seed, end, group="obac")
+    texts = {agent: welch_text(ends["obac_era"], ends[agent]) for agent in ends}
+    seen = {agent: f"{detectable(ends['obac_era'], ends[agent]):,.0f}" for agent in ends}
     lines = report.obac_table().splitlines()[2:]
     assert len(lines) == 5
+    minus_sac = welch_text(ends["obac"], ends["sac"])
     assert lines[:2] == [
-        f"| SAC | 1,000, 1,400 | 1,200 | - | {minus('obac_era', 'sac')} | - |",
-        f"| OBAC | 2,000, 2,600 | 2,300 | {minus('obac', 'sac')} | {minus('obac_era', 'obac')} | 20, 40 |",
+        f"| SAC | 1,000, 1,400 | 1,200 | - | {texts['sac']} | {seen['sac']} | - |",
+        f"| OBAC | 2,000, 2,600 | 2,300 | {minus_sac} | {texts['obac']} | {seen['obac']} | 20, 40 |",
     ]
+
+
+# What the pages say beside their tables, of seeds that do not change any more.
+
+
+def test_what_is_said_of_ppos_first_seeds():
+    first = range(1, 7)
+    assert len(control.returns("control-ppo", "ppo", seeds=first)) == 6
+    largest = [rows.eval_avg_return.max() for rows in control.runs("control-ppo", "ppo", seeds=first).values()]
+    assert max(largest) < 2200, "they got stuck, below the 4,887 of seed 17"
+    ends = {agent: control.returns("control-ppo", agent, "Ant-v4", range(1, 6)) for agent in ("ppo", "ppo_era")}
+    assert sorted(ends["ppo"].abs() < 50) == [False] * 3 + [True] * 2 and ends["ppo_era"].min() > 4400
+
+
+def test_a_small_sigma_at_the_start_does_most_of_it():
+    ppo, era, learned, constant = (
+        control.returns("control-ppo", agent, seeds=range(1, 6)).mean()
+        for agent in ("ppo", "ppo_era", "ppo_parameter", "ppo_constant")
+    )
+    assert 0.5 * (era - ppo) < learned - ppo < era - ppo < constant - ppo
+    entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
+    assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
+
+
+def test_three_seeds_of_sac_would_have_shown_only_large_differences():
+    ends = {agent: list(control.returns("obac", agent)) for agent in control.OBAC}
+    smallest = min(detectable(ends["obac_era"], ends[agent]) for agent in ends if agent != "obac_era")
+    assert 2100 < smallest < 2200
