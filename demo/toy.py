@@ -151,6 +151,15 @@ def _shared(logits, part, share):
     return torch.where(part, of_part + math.log(share), of_others + math.log(1 - share))
 
 
+def answers(p: torch.Tensor, setting: Setting, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that p, (..., TOKENS), draws for a group, and GRPO's advantages; both (..., GROUP)."""
+    drawn = torch.multinomial(p.flatten(0, -2), GROUP, replacement=True, generator=generator)
+    tokens = drawn.view(*p.shape[:-1], GROUP)
+    by_chance = torch.rand(tokens.shape, generator=generator) < setting.right
+    reward = (by_chance if setting.right else tokens < RIGHT).float()
+    return tokens, (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-6)
+
+
 def decided(arms: list[Arm], setting: Setting, h_resp, log_p, advantages) -> tuple[torch.Tensor, torch.Tensor]:
     """The scale of each answer's logits, and the advantage that the loss takes; both as the advantages.
 
@@ -202,11 +211,7 @@ def train(setting: Setting, arms: dict[str, Arm] = ARMS, seeds: int = SEEDS) -> 
         log_p = rows.log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
         with torch.no_grad():
-            p = log_p.exp().flatten(0, 3)
-            tokens = torch.multinomial(p, GROUP, replacement=True, generator=generator).view(*shape, GROUP)
-            by_chance = torch.rand(tokens.shape, generator=generator) < setting.right
-            reward = (by_chance if setting.right else tokens < RIGHT).float()
-            advantages = (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-6)
+            tokens, advantages = answers(log_p.exp(), setting, generator)
             scale, taken = decided([*arms.values()], setting, entropy, log_p.gather(-1, tokens), advantages)
             # One for a group: some of its answers have scale 1, because its advantages add to 0.
             factor = scale.amax(-1, keepdim=True) * scale.amin(-1, keepdim=True)

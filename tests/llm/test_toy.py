@@ -4,6 +4,7 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ import torch
 from demo import toy
 from era.language import decide
 from era.language_config import EraConfig
-from tools import pages
 
 pytestmark = pytest.mark.slow
 
@@ -127,12 +127,12 @@ def test_the_starts_have_the_shares_that_they_say():
     torch.testing.assert_close(p["peaked"].amax(-1), torch.full((2, toy.PROMPTS), 0.7))
 
 
-def numbers(cells):
-    return [float(number) for cell in cells for number in cell.replace("(", " ").replace(")", " ").split()]
+def rows(page):
+    return [line for line in page.splitlines() if line.startswith("|")]
 
 
 def test_it_prints_what_the_page_has_and_draws(project_root, monkeypatch, capsys, tmp_path):
-    """Within what other answers, drawn by another release of torch, change: least where hold keeps the bound."""
+    """To .35 nats and .15 of the answers, which others that another release of torch draws would change."""
     shown = (project_root / "docs/llm/when-it-holds.md").read_text()
     page, picture = tmp_path / "page.md", tmp_path / "folder/toy.png"
     page.write_text(shown)
@@ -140,16 +140,10 @@ def test_it_prints_what_the_page_has_and_draws(project_root, monkeypatch, capsys
     toy.main()
     assert picture.stat().st_size > 1000
 
-    printed = capsys.readouterr().out
-    tables = [pages.PLACE.findall(text) for text in (page.read_text(), shown)]
-    assert [name for _, name, _ in tables[0]] == [*toy.HEADINGS]
-    lines, of_page = (
-        [line for line in text.splitlines() if line.startswith("|")] for text in (page.read_text(), shown)
-    )
-    assert len(lines) == len(of_page)
-    for line, there in zip(lines, of_page):
-        start, optimizer, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        assert all(cell in printed for cell in cells)
-        assert (start, optimizer) == tuple(cell.strip() for cell in there.strip("|").split("|")[:2])
-        if optimizer in toy.LEARNING_RATES:
-            assert numbers(cells) == pytest.approx(numbers(there.strip("|").split("|")[2:]), abs=0.35), there
+    printed, written = capsys.readouterr().out, page.read_text()
+    assert re.sub(r"\d\.\d+", "x", written) == re.sub(r"\d\.\d+", "x", shown)
+    assert all(value in printed for row in rows(written) for value in re.findall(r"\d\.\d+ \(\d\.\d+\)", row))
+    for row, there in zip(rows(written), rows(shown), strict=True):
+        for of, within in ((r"(\d\.\d+) \(", 0.35), (r"\((\d\.\d+)\)", 0.15)):
+            now, then = ([float(number) for number in re.findall(of, text)] for text in (row, there))
+            assert now == pytest.approx(then, abs=within), there
