@@ -21,6 +21,8 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 import trl  # noqa: E402
 from datasets import Dataset  # noqa: E402
+from transformers.models.qwen2 import modeling_qwen2  # noqa: E402
+from transformers.models.qwen2_moe import modeling_qwen2_moe  # noqa: E402
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer  # noqa: E402
 
 from demo.llm import chain, models  # noqa: E402
@@ -82,6 +84,22 @@ def tokenizer():
     made = models.character_tokenizer(list(ALPHABET))
     made.chat_template = None
     return made
+
+
+def in_fp64(norm_class):
+    """transformers' RMSNorm computes in fp32 whatever the model's dtype, and processors round differently there."""
+    of_transformers = norm_class.forward
+
+    def forward(self, hidden):
+        if hidden.dtype != torch.double:
+            return of_transformers(self, hidden)
+        return self.weight * hidden * (hidden.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
+
+    norm_class.forward = forward
+
+
+in_fp64(modeling_qwen2.Qwen2RMSNorm)
+in_fp64(modeling_qwen2_moe.Qwen2MoeRMSNorm)
 
 
 def model(dtype=torch.double, kind="Qwen2", tie=False, sharpness=16, **more):
