@@ -15,6 +15,7 @@ from token_model import make_batch
 BASE = {"model": "token", "bsz": 24, "micro_batch": 8, "remove_padding": False, "temperature": 1.0, "seed": 3}
 # The random policies here have H_resp from 1.5 to 3.3 nats: these bounds put responses on both sides and between.
 ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
+HOLD = {"hold": True, "low": 3.1, "high": 3.15}  # the warm ones too have responses below
 # Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
 OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5}
 GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02}
@@ -43,11 +44,11 @@ LOSSES = {
     "top-k": with_era(top_k=5),
     "scaled advantages": with_era(scale_advantages=True, k=1.75),
     "no upper bound": with_era(top_k=3, high=math.inf, scale_advantages=True),
-    "hold": with_era(hold=True),
-    "hold, all terms": {"kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(hold=True, scale_advantages=True, top_k=5)},
-    "hold, GSPO": {**GSPO, **with_era(hold=True)},
-    "hold, schedule": {**with_era(low=1.6, low_end=3.9, high=3.9, schedule_steps=4, hold=True), "updates_before": 2},
-    "hold alone": with_era(k=1.0, hold=True, top_k=3),  # with k = 1 no filter
+    "hold": with_era(**HOLD),
+    "hold, all terms": {"kl_coef": 0.1, "entropy_coeff": 0.05, **with_era(**HOLD, scale_advantages=True, top_k=5)},
+    "hold, GSPO": {**GSPO, **with_era(**HOLD)},
+    "hold, schedule": {**with_era(hold=True, low=1.6, low_end=4.6, high=4.6, schedule_steps=4), "updates_before": 2},
+    "hold alone": with_era(**HOLD, k=1.0, top_k=3),  # with k = 1 no filter
     "gate of the release": with_era(min_advantage=1.0, top_fraction=0.3),
     "schedule": {**with_era(low=1.6, low_end=3.9, high=1.7, high_end=3.9, schedule_steps=4), "updates_before": 2},
     "entropy bonus": {"entropy_coeff": 0.05},
