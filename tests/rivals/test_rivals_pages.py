@@ -219,7 +219,7 @@ def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monke
     second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
     assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
     assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
-    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]})" in use
+    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]}), and {second[0][0]} less than without" in use
     for updates in (10, 20, 25):
         low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
         assert float(low) < 0 < float(high)
