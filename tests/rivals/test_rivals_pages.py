@@ -248,8 +248,8 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
     """Three seeds of hold and GRPO, two of k = 4 with hold; the later seeds count when all of theirs are there."""
     runs, samples, curves = [], [], []
 
-    def add(arm, seed, entropies, rewards):
-        run = dict(zip(KEY, ("pairs", *arm, seed)))
+    def add(arm, seed, entropies, rewards, task="pairs"):
+        run = dict(zip(KEY, (task, *arm, seed)))
         end = {"reward": rewards[-1], "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": math.nan}
         runs.append(run | end | {"response_entropy": entropies[-1]})
         samples.append(run | {"reward": rewards[-1], "pass_at_8": 1.0, "distinct_right": 3.0})
@@ -293,6 +293,16 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
                 for seed in seeds if arm != ("era-hold", "8") else ():
                     add(arm, seed, falling, [0.9] * 6)
     assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 4
+    for task, bound in trl.HELD:
+        for arm in trl.hold_arms(task, bound)[0]:
+            for seed in trl.HOLD_SEEDS:
+                if (task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
+                    ends = hold if arm[0] == "era-hold" else falling
+                    rewards = [0.2, 0.5, 0.7, 0.8, 0.9, 0.9] if arm[0] == "era-hold" else [0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
+                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], task)
+    text = tables()["holm"]  # though the bonus and the smaller step have no later seeds
+    assert "waits" not in text
+    assert "of the two that decide: `pairs50-400` at 1.6 nats, GRPO: reward at equal H_resp. Of all 60: `pairs`" in text
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
