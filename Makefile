@@ -123,7 +123,7 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 ##@ ERA beside what people use instead, on CPU cores (TASKS, SEED, ARMS, DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 ## rivals: all of these, one after the other: days of two cores
 rivals: rivals-vision rivals-llm rivals-llm-hold rivals-trl rivals-control
-## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs; rivals-llm-hold: hold
+## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; rivals-llm-hold: hold
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
 rivals-llm-hold: patched-verl
