@@ -120,16 +120,15 @@ control-%:
 llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 	@$(CPU) -m pytest -q -rfE -m smoke tests/$(@:%-smoke=%)
 
-##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, CHECK_ONLY=1, OUTPUT, JOBS; docs/rivals/)
+##@ ERA beside what people use instead, on CPU cores (TASKS, SEED, ARMS, DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 ## rivals: all of these, one after the other: days of two cores
 rivals: rivals-vision rivals-llm rivals-llm-hold rivals-trl rivals-control
-## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs
+## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; rivals-llm-hold: hold
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
-## rivals-llm-hold: in verl: what holding the bound is worth; 220 runs (TASKS, SEED, ARMS)
 rivals-llm-hold: patched-verl
 	@$(CPU) -m rivals.launch llm-hold
-## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 194 runs (TASKS, SEED, ARMS)
+## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 194 runs
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-vision: on digits: label smoothing, focal loss, LogitNorm, uniform mixing and others

@@ -482,9 +482,10 @@ def hold_tables(numbers: pd.DataFrame) -> dict[str, str]:
             ),
         }
         for arm, curves in against.items():
-            is_whole &= len(curves) == len(seeds)
+            has_all = len(curves_of(known, (task, *first), (task, *arm), trl.HOLD_SEEDS)) == len(trl.HOLD_SEEDS)
+            is_whole &= has_all
             tested = [(equal.REWARD, column) for column in AT_REWARD] + [(equal.ENTROPY, "reward")]
-            for by, column in tested if len(curves) == len(seeds) else ():
+            for by, column in tested if has_all else ():
                 values = stopped_at(curves, by, [column])[column].dropna()
                 where = "reward" if by == equal.REWARD else "H_resp"
                 name = f"`{task}` at {bound:g} nats, {hold_name(*arm)}: {STOPPED_NAMES[column]} at equal {where}"

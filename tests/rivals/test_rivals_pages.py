@@ -221,7 +221,7 @@ def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monke
     second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
     assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
     assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
-    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]})" in use
+    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]}), and {second[0][0]} less than without" in use
     for updates in (10, 20, 25):
         low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
         assert float(low) < 0 < float(high)
@@ -250,8 +250,8 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
     """Three seeds of hold and GRPO, two of k = 4 with hold; the later seeds count when all of theirs are there."""
     runs, samples, curves = [], [], []
 
-    def add(arm, seed, entropies, rewards):
-        run = dict(zip(KEY, ("pairs", *arm, seed)))
+    def add(arm, seed, entropies, rewards, task="pairs"):
+        run = dict(zip(KEY, (task, *arm, seed)))
         end = {"reward": rewards[-1], "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": math.nan}
         runs.append(run | end | {"response_entropy": entropies[-1]})
         samples.append(run | {"reward": rewards[-1], "pass_at_8": 1.0, "distinct_right": 3.0})
@@ -295,6 +295,16 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
                 for seed in seeds if arm != ("era-hold", "8") else ():
                     add(arm, seed, falling, [0.9] * 6)
     assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 4
+    for task, bound in trl.HELD:
+        for arm in trl.hold_arms(task, bound)[0]:
+            for seed in trl.HOLD_SEEDS:
+                if (task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
+                    ends = hold if arm[0] == "era-hold" else falling
+                    rewards = [0.2, 0.5, 0.7, 0.8, 0.9, 0.9] if arm[0] == "era-hold" else [0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
+                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], task)
+    text = tables()["holm"]  # though the bonus and the smaller step have no later seeds
+    assert "waits" not in text
+    assert "of the two that decide: `pairs50-400` at 1.6 nats, GRPO: reward at equal H_resp. Of all 60: `pairs`" in text
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
