@@ -25,7 +25,7 @@ from slime.backends.megatron_utils import loss as upstream
 
 from era.refusals import SLIME
 
-VOCABULARY, LOW, HIGH, TEMPERATURE, FRACTION = 32, 0.8, 2.5, 0.7, 0.25
+VOCABULARY, LOW, HIGH, TEMPERATURE, FRACTION = 32, 1.5, 2.5, 0.7, 0.25
 TOTALS, LENGTHS = [9, 12, 10, 7], [6, 8, 7, 3]
 
 

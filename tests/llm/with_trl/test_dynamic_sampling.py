@@ -43,6 +43,7 @@ OF_THE_SAMPLER = {"use_vllm": True, "vllm_importance_sampling_mode": "token_trun
     "settings",
     [
         {"era_scale_advantages": True},
+        {"era_hold": True},
         {"era_scale_advantages": True, "loss_type": "grpo", "importance_sampling_level": "sequence"},
         {**OF_THE_SAMPLER, "era_scale_advantages": True},
         {**OF_THE_SAMPLER, "loss_type": "vespo"},
