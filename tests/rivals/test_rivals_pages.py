@@ -325,6 +325,8 @@ def test_a_small_sigma_at_the_start_does_most_of_it():
         for agent in ("ppo", "ppo_era", "ppo_parameter", "ppo_constant")
     )
     assert 0.5 * (era - ppo) < learned - ppo < era - ppo < constant - ppo
+    ends = [control.returns("control-ppo", agent, seeds=range(1, 6)).mean() for agent in control.ARMS if agent != "ppo"]
+    assert 3 < min(ends) / ppo and max(ends) / ppo < 5
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
 
