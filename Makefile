@@ -32,8 +32,8 @@ export VERL TRL TIMM FASTTD3 CHECKOUTS RAY_DATA_HOME DATA ENVIRONMENTS MAKE
 CLEAN := env -u PYTHONPATH -u PYTHONHOME
 CPU := $(CLEAN) $(ENVIRONMENTS)/cpu/bin/python
 DOCS := $(CLEAN) $(ENVIRONMENTS)/docs/bin/python
-RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/ruff
-MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/mypy
+RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m ruff
+MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m mypy
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
 RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
@@ -60,8 +60,8 @@ TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
-	control-smoke rivals rivals-llm rivals-trl rivals-vision rivals-control lint format docs test test-all test-grids \
-	test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
+	control-smoke rivals rivals-llm rivals-llm-hold rivals-trl rivals-vision rivals-control lint format docs test \
+	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
 	test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron \
@@ -122,11 +122,14 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 
 ##@ ERA beside what people use instead, on CPU cores (DRY_RUN=1, CHECK_ONLY=1, OUTPUT, JOBS; docs/rivals/)
 ## rivals: all of these, one after the other: days of two cores
-rivals: rivals-vision rivals-llm rivals-trl rivals-control
+rivals: rivals-vision rivals-llm rivals-llm-hold rivals-trl rivals-control
 ## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; 357 runs
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
-## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 66 runs
+## rivals-llm-hold: in verl: what holding the bound is worth; 220 runs (TASKS, SEED, ARMS)
+rivals-llm-hold: patched-verl
+	@$(CPU) -m rivals.launch llm-hold
+## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 194 runs (TASKS, SEED, ARMS)
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-vision: on digits: label smoothing, focal loss, LogitNorm, uniform mixing and others

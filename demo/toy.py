@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""When ERA holds its bound, on a table of logits: GRPO and ERA without a language model, in a minute on a laptop.
+"""When ERA holds its bounds, on a table of logits: GRPO and ERA without a language model, in a minute on one core.
 
     python -m demo.toy
 
-A row of the table is a prompt; an answer is one of its tokens, and 16 of the 64 are right. What the printed table
-shows, and the rule behind its first line, are explained in docs/llm/when-it-holds.md.
+A row of the table is a prompt; an answer is one of its tokens, and 16 of the 64 are right. docs/llm/when-it-holds.md
+explains what is printed, and the calculation behind `lowest_bound`.
 """
 
 import argparse
@@ -15,204 +15,312 @@ from pathlib import Path
 
 import torch
 
-from era.language import entropy_up, entropy_weight, logit_scale, metric_sums, update_metrics
+from demo.runner import colors
+from era.language import decide
+from era.language_config import EraConfig
+from tools.pages import filled, table
 
-PROMPTS, TOKENS, RIGHT, GROUP = 8, 64, 16, 8
-SEEDS, LOW = 8, 1.2  # omega_low in nats
-FACTORS = (1.0, 2.0, 3.0, 4.0, 8.0)  # k; 1 is GRPO
-# The settings of which the table also has what docs/llm/verl.md#metrics explains.
-MEASURED = ("4 groups of 8 answers in an update", "4 times the learning rate")
+PROMPTS, TOKENS, RIGHT = 8, 64, 16
+GROUP = 8  # answers
+SEEDS, EVERY = 3, 10  # EVERY: updates from one point of a curve to the next
+LOW, HIGH = 1.2, 2.0  # omega_low and omega_high, in nats
+LEARNING_RATES = {"Adam": 0.05, "SGD": 2.0}
+
+# What takes no part in the loss above the upper bound, by the advantage's sign and whether the token is likelier than
+# exp(-H). Candidates: ERA has none of them.
+RAISES = {
+    "": lambda negative, likely: torch.zeros_like(negative),
+    "negative": lambda negative, likely: negative,
+    "likely negative": lambda negative, likely: negative & likely,
+    "raising": lambda negative, likely: negative == likely,
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    k: float = 1.0
+    hold: bool = False  # below the bound negative advantages take no part in the loss
+    negatives: bool = True  # False: they never do
+    above: str = ""  # a key of RAISES
+    scale_advantages: bool = False  # the paper's A' = A / scale
+
+
+ARMS = {
+    "GRPO": Arm(),
+    "ERA 2": Arm(2),
+    "ERA 8": Arm(8),
+    "hold 1": Arm(1, hold=True),
+    "hold 2": Arm(2, hold=True),
+    "hold 8": Arm(8, hold=True),
+    "no neg. 2": Arm(2, negatives=False),
+}
+ARMS_ABOVE = {
+    "GRPO": Arm(),
+    "ERA 2": Arm(2),
+    "ERA 8": Arm(8),
+    "no neg. 2": Arm(2, above="negative"),
+    "no raising 2": Arm(2, above="raising"),
+    "no likely 1": Arm(1, above="likely negative"),
+    "no likely 2": Arm(2, above="likely negative"),
+    "no likely, A'": Arm(2, above="likely negative", scale_advantages=True),
+}
 
 
 @dataclass(frozen=True)
 class Setting:
-    groups: int = 4  # of eight answers, in an update
-    learning_rate: float = 0.05
-    updates: int = 600
-    weight: float = 1.0  # of negative advantages
-    scale_advantages: bool = False  # the paper's A'
-    dynamic_sampling: bool = False  # replace groups without advantages
+    start: str = "easy"  # as `start_logits` has them
+    step: float = 1.0  # a factor on the learning rates
+    updates: int = 2400
+    groups: int = 4  # in an update
     low: float = LOW
-    right_later: float = 0.0  # the chance of a right answer after each token, instead of right and wrong tokens
+    high: float = math.inf
+    bonus: float = 0.0  # the coefficient of an entropy bonus
+    right: float = 0.0  # the chance that an answer is right, whatever its token; 0: its token decides
+    positives: bool = True  # False: positive advantages take no part in the loss
 
 
 SETTINGS = {
-    "4 groups of 8 answers in an update": Setting(),
-    "4 times the answers in an update": Setting(groups=16),
-    "a quarter of the learning rate, 4 times the updates": Setting(learning_rate=0.0125, updates=2400),
-    "4 times the learning rate": Setting(learning_rate=0.2),
-    "dynamic sampling": Setting(dynamic_sampling=True),
-    "advantages scaled (A')": Setting(scale_advantages=True),
-    "negative advantages halved": Setting(weight=0.5),
-    "no negative advantages": Setting(weight=0.0),
-    "a bound of 0.8": Setting(low=0.8),
-    "a bound of 1.6": Setting(low=1.6),
-    "a bound of 2.0": Setting(low=2.0),
-    "a bound of 3.0; answers fail after the token, 1 in 10": Setting(low=3.0, right_later=0.9),
+    **{start: Setting(start) for start in ("easy", "few", "trap", "leaders")},
+    "easy, step x 4": Setting(step=4, updates=600),
+    "and 4 x answers": Setting(step=4, updates=600, groups=16),
+    "easy, bound 0.6": Setting(updates=1200, low=0.6),
+    "easy, bound 2.0": Setting(updates=1200, low=2.0),
+}
+_ABOVE = {"updates": 800, "low": 0.0, "high": HIGH}
+SETTINGS_ABOVE = {
+    "trap": Setting("trap", **_ABOVE),
+    "few": Setting("few", **_ABOVE),
+    "random": Setting("peaked", right=0.5, **_ABOVE),
+    "negatives alone": Setting("peaked", right=0.5, positives=False, **_ABOVE),
+    "trap, bonus": Setting("trap", bonus=0.3, **_ABOVE),
 }
 
 
-def lowest_bound(
-    k: float, right: int = RIGHT, weight: float = 1.0, scale_advantages: bool = False
-) -> tuple[float, float]:
-    """Where ERA's force and the negative advantages cancel, when one right token stands out and no wrong one is likely.
+def lowest_bound(k: float, right: int = RIGHT, leaders: int = 1) -> float:
+    """The entropy below which tokens that lead run away from the others, if negative advantages take part.
 
-    The expected change of a logit i, divided by the positive advantage, is k (p_i - p'_i) + weight p_i, with
-    p' ~ p^k. Below the returned entropy the likely token gains on the others, whatever ERA does.
+    The expected change of a logit i is k (p_i - p'_i) + p_i, with p' ~ p^k, where all likely tokens are right. Below
+    the returned entropy it raises the leaders more than the others, so that ERA cannot hold a bound there. It may lose
+    one above, which more leaders, or larger steps, bring down.
 
     Args:
         k: the factor of Eq. llm, > 1.
-        right: equally good tokens, 2 or more.
-        weight: of negative advantages, >= 0.
-        scale_advantages: divide positive advantages by k.
+        right: equally good tokens.
+        leaders: how many of them stand out, alike; fewer than `right`.
 
     Returns:
-        The probability of the token that stands out, and the entropy in nats; (nan, nan) where ERA does not flatten
-        even equal tokens, (1, 0) where nothing opposes it.
+        The entropy in nats; nan for k <= (1 + sqrt 5) / 2 = 1.62, with which even equal tokens part.
     """
-    factor = 1 if scale_advantages else k
 
-    def gain(p):  # of the likely token on one of the others
-        other = (1 - p) / (right - 1)
-        sharpened = (p**k - other**k) / (p**k + (right - 1) * other**k)
-        return factor * (p - other - sharpened) + weight * (p - other)
+    def gain(p):  # of a leader on one of the others
+        other = (1 - leaders * p) / (right - leaders)
+        sharpened = (p**k - other**k) / (leaders * p**k + (right - leaders) * other**k)
+        return k * (p - other - sharpened) + p - other
 
-    low, high = 1 / right + 1e-6, 1 - 1e-9
+    low, high = 1 / right + 1e-6, 1 / leaders - 1e-12
     if gain(low) > 0:
-        return math.nan, math.nan
-    if gain(high) < 0:
-        return 1.0, 0.0
+        return math.nan
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if gain(middle) < 0 else (low, middle)
-    return low, -low * math.log(low) - (1 - low) * math.log((1 - low) / (right - 1))
+    rest = 1 - leaders * low
+    return -leaders * low * math.log(low) - rest * math.log(rest / (right - leaders))
 
 
-def rewards(logits, where, setting, generator):
-    """Sampled tokens and their rewards, (arms, seeds, groups, GROUP)."""
-    p = logits[where].softmax(-1)
-    tokens = torch.multinomial(p.flatten(0, 2), GROUP, replacement=True, generator=generator).view(*p.shape[:3], GROUP)
-    if setting.right_later:
-        return tokens, (torch.rand(tokens.shape, generator=generator) < setting.right_later).double()
-    return tokens, (tokens < RIGHT).double()
+def start_logits(start: str, seeds: int, generator: torch.Generator) -> torch.Tensor:
+    """(seeds, PROMPTS, TOKENS): at random (s.d. 0.5), then with these probabilities, in nats log p.
 
-
-def pushes(h_resp, log_p, scaled, advantages, scale, low) -> tuple[float, float]:
-    """era/entropy_up and era/entropy_down of an update, over all seeds of a k.
-
-    log_p, scaled: of the sampled tokens under the policy and under the one that ERA has transformed, as `advantages`
-    and `scale` of shape (seeds, groups, GROUP).
+    easy: .3 for the right tokens together. few: .05. trap: .05, and of the rest one wrong token has .8. leaders: .3, of
+    which three right tokens have .9. peaked: .7 for a token, right or wrong, of which each prompt has its own.
     """
-    h_resp = h_resp.unsqueeze(-1).expand_as(advantages).flatten()
-    log_p, scaled, advantages, scale = (values.reshape(-1, 1) for values in (log_p, scaled, advantages, scale))
-    chosen = {"log_prob": log_p, "token_entropy": h_resp.unsqueeze(-1), "advantages": advantages}
-    up = entropy_up(entropy_weight(**chosen, scale=scale), log_p, scaled)
-    more = {"of_trainer": advantages, "low": low, "high": math.inf, "top_fraction": 1.0, "up": up}
-    metrics = update_metrics(metric_sums(h_resp, h_resp, torch.ones_like(scale), scale, **chosen, **more))
-    return metrics["era/entropy_up"], metrics["era/entropy_down"]
+    logits = 0.5 * torch.randn(seeds, PROMPTS, TOKENS, generator=generator)
+    token, right = torch.arange(TOKENS), torch.arange(TOKENS) < RIGHT
+    if start == "peaked":
+        peak = torch.randint(TOKENS, (seeds, PROMPTS, 1), generator=generator)
+        return _shared(logits, token == peak, 0.7)
+    if start == "trap":
+        logits = torch.where(right, logits, _shared(logits.where(~right, -math.inf), token == RIGHT, 0.8))
+    if start == "leaders":
+        logits = torch.where(right, _shared(logits.where(right, -math.inf), token < 3, 0.9), logits)
+    return _shared(logits, right, 0.3 if start in ("easy", "leaders") else 0.05)
 
 
-def train(
-    setting: Setting, factors=FACTORS, seeds: int = SEEDS, pushed: list | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Train a table for each k and seed, all at once: Adam works on each number alone.
+def _shared(logits, part, share):
+    """Log-probabilities in which `part` of the tokens have the share together, and the others what is left."""
+    of_part, of_others = (logits.where(tokens, -math.inf).log_softmax(-1) for tokens in (part, ~part))
+    return torch.where(part, of_part + math.log(share), of_others + math.log(1 - share))
 
-    pushed: gains for each update a list with, for each k, what `pushes` returns.
+
+def answers(p: torch.Tensor, setting: Setting, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that p, (..., TOKENS), draws for a group, and GRPO's advantages; both (..., GROUP)."""
+    drawn = torch.multinomial(p.flatten(0, -2), GROUP, replacement=True, generator=generator)
+    tokens = drawn.view(*p.shape[:-1], GROUP)
+    by_chance = torch.rand(tokens.shape, generator=generator) < setting.right
+    reward = (by_chance if setting.right else tokens < RIGHT).float()
+    return tokens, (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-6)
+
+
+def decided(arms: list[Arm], setting: Setting, h_resp, log_p, advantages) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale of each answer's logits, and the advantage that the loss takes; both as the advantages.
+
+    advantages, log_p: of the answers, (optimizers, len(arms), seeds, groups, GROUP). h_resp: in nats, with a last
+    dimension of 1, because a group's answers have the same.
+    """
+    of_arms = [[arm.k, arm.hold, arm.negatives, arm.scale_advantages] for arm in arms]
+    k, hold, negatives, divided = torch.tensor(of_arms).T.view(4, -1, 1, 1, 1)
+    era = EraConfig(enable=True, low=setting.low, high=setting.high, k=2.0, hold=True)  # once, for all arms
+    entropy = h_resp.expand_as(advantages).reshape(-1, 1)  # an answer has one token
+    decision = decide(entropy, advantages.reshape(-1, 1), torch.ones_like(entropy), era)
+    scale, held = (of.view_as(advantages) for of in (decision.scale, decision.advantages))
+
+    taken = torch.where(hold > 0, held, advantages)
+    taken = torch.where(negatives > 0, taken, taken.clamp(min=0))
+    if setting.high < math.inf:
+        negative, likely = advantages < 0, log_p + h_resp > 0
+        of_arms = zip(arms, negative.unbind(1), likely.unbind(1))
+        raises = torch.stack([RAISES[arm.above](*of_arm) for arm, *of_arm in of_arms], 1)
+        taken = taken.masked_fill((h_resp > setting.high) & raises, 0)
+    if not setting.positives:
+        taken = taken.clamp(max=0)
+    scale = k ** scale.log2()
+    return scale, torch.where(divided > 0, taken / scale, taken)
+
+
+def train(setting: Setting, arms: dict[str, Arm] = ARMS, seeds: int = SEEDS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train a table for each optimizer, arm and seed, all at once: an optimizer works on each number alone.
 
     Returns:
-        The mean entropy over prompts, in nats, and the share of right answers: (updates, len(factors), seeds).
+        The mean entropy over prompts, in nats, and the share of right answers, after every tenth update:
+        (updates / EVERY, optimizers, arms, seeds).
     """
     generator = torch.Generator().manual_seed(1)
-    logits = 0.5 * torch.randn(seeds, PROMPTS, TOKENS, generator=generator).double()
-    logits[..., :RIGHT] += math.log(0.3 / RIGHT / (0.7 / (TOKENS - RIGHT)))  # 3 of 10 answers are right at first
-    logits = logits.repeat(len(factors), 1, 1, 1).requires_grad_()
-    adam = torch.optim.Adam([logits], lr=setting.learning_rate)
-    arms = torch.arange(len(factors)).view(-1, 1, 1), torch.arange(seeds).view(1, -1, 1)
-    shape, entropies, shares = (len(factors), seeds, setting.groups), [], []
+    start = start_logits(setting.start, seeds, generator).repeat(len(arms), 1, 1, 1)
+    tables = [start.clone().requires_grad_() for _ in LEARNING_RATES]
+    optimizers = [
+        getattr(torch.optim, name)([table], lr=setting.step * rate)
+        for table, (name, rate) in zip(tables, LEARNING_RATES.items())
+    ]
+    shape = len(tables), len(arms), seeds, setting.groups
+    which = torch.meshgrid(*map(torch.arange, shape[:3]), indexing="ij")
+    which = [index.unsqueeze(-1) for index in which]
+    curves = []
 
-    for _ in range(setting.updates):
+    for update in range(1, setting.updates + 1):
+        logits, prompts = torch.stack(tables), torch.randint(PROMPTS, shape, generator=generator)
+        rows = logits[(*which, prompts)]
+        log_p = rows.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
         with torch.no_grad():
-            prompts = torch.randint(PROMPTS, shape, generator=generator)
-            tokens, reward = rewards(logits, (*arms, prompts), setting, generator)
-            for _ in range(30 if setting.dynamic_sampling else 0):
-                alike = reward.std(-1) == 0
-                prompts = torch.where(alike, torch.randint(PROMPTS, shape, generator=generator), prompts)
-                again = rewards(logits, (*arms, prompts), setting, generator)
-                tokens, reward = (torch.where(alike[..., None], *pair) for pair in zip(again, (tokens, reward)))
-            advantages = (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-6)
-            advantages = torch.where(advantages < 0, setting.weight * advantages, advantages)
-            sampled_from = torch.distributions.Categorical(logits=logits[(*arms, prompts)])
-            h_resp = sampled_from.entropy()
-            bounds, every = {"low": setting.low, "high": math.inf}, torch.ones(seeds * setting.groups, GROUP)
-            of_arms = zip(h_resp.flatten(1), advantages.flatten(1, 2), factors)
-            scale = torch.stack([logit_scale(h, a, every, k=k, **bounds) for h, a, k in of_arms]).view_as(advantages)
-        scaled = logits[(*arms, prompts)].unsqueeze(-2) * scale.unsqueeze(-1)
-        log_probs = scaled.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        weight = advantages / scale if setting.scale_advantages else advantages
-        if pushed is not None:
-            log_p = sampled_from.logits.unsqueeze(-2).expand_as(scaled).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-            arms_of = zip(h_resp, log_p, log_probs.detach(), weight, scale)
-            pushed.append([pushes(*arm, setting.low) for arm in arms_of])
-        adam.zero_grad()
-        (-weight * log_probs).mean((2, 3)).sum().backward()
-        adam.step()
-        with torch.no_grad():
-            policy = torch.distributions.Categorical(logits=logits)
-            entropies.append(policy.entropy().mean(-1))
-            shares.append(policy.probs[..., :RIGHT].sum(-1).mean(-1))
-    return torch.stack(entropies), torch.stack(shares)
+            tokens, advantages = answers(log_p.exp(), setting, generator)
+            scale, taken = decided([*arms.values()], setting, entropy, log_p.gather(-1, tokens), advantages)
+            # One for a group: some of its answers have scale 1, because its advantages add to 0.
+            factor = scale.amax(-1, keepdim=True) * scale.amin(-1, keepdim=True)
+        scaled = (factor * rows).log_softmax(-1)
+        log_probs = torch.where(scale != 1, scaled.gather(-1, tokens), log_p.gather(-1, tokens))
+        loss = -(taken * log_probs).mean((3, 4)) - setting.bonus * entropy.mean((3, 4))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        if update % EVERY == 0:
+            with torch.no_grad():
+                policy = torch.distributions.Categorical(logits=torch.stack(tables))
+                right = policy.probs[..., :RIGHT].sum(-1)
+                curves.append(torch.stack([policy.entropy().mean(-1), right.mean(-1)]))
+    return tuple(torch.stack(curves, 1))
 
 
-def picture(entropies, file):
-    import matplotlib
+def at_end(curve: torch.Tensor) -> torch.Tensor:
+    """The mean over the last fifteenth of the updates and the seeds, (optimizers, arms)."""
+    return curve[-(len(curve) // 15) :].mean((0, -1))
 
-    matplotlib.use("Agg")
+
+def right_at_the_bound(entropies: torch.Tensor, shares: torch.Tensor, low: float) -> torch.Tensor:
+    """The share of right answers of the first arm, GRPO, when its entropy first is below low, (optimizers,)."""
+    first = (entropies[:, :, :1] < low).int().argmax(0, keepdim=True)
+    return shares[:, :, :1].gather(0, first).mean((0, 2, 3))
+
+
+def picture(entropies: torch.Tensor):
+    """The figure of what `train` returns of the easy start."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for column, k in enumerate(FACTORS):
-        name, style = (f"ERA, k = {k:g}", {}) if k > 1 else ("GRPO", dict(color="black", linestyle="--"))
-        left.plot(entropies[:, column].mean(-1), label=name, **style)
-    left.axhline(LOW, color="0.5", linestyle=":", label=rf"$\omega_\mathrm{{low}}$ = {LOW}")
-    left.set(title="Entropy, means over the seeds", xlabel="update", ylabel="nats")
-    left.legend(frameon=False)
-    ks = torch.linspace(1.7, 12, 100).tolist()
-    for count in (64, 16, 4, 2):
-        right.plot(ks, [lowest_bound(k, count)[1] for k in ks], label=f"{count} right tokens")
-    right.set(title="Lowest bound that ERA holds, by hand", xlabel="k", ylabel="nats", ylim=(0, None))
-    right.legend(frameon=False)
-    for axis in (left, right):
+    figure, axes = plt.subplots(1, len(LEARNING_RATES), figsize=(10, 3.8), layout="constrained", sharey=True)
+    styles = {
+        "GRPO": {"color": colors.BASELINE, "label": "GRPO"},
+        "ERA 2": {"color": colors.ERA, "linestyle": "--", "linewidth": 1, "label": "ERA, k = 2"},
+        "ERA 8": {"color": colors.ERA, "linewidth": 1, "label": "ERA, k = 8"},
+        "hold 2": {"color": colors.ERA, "linestyle": "--", "linewidth": 3, "label": "ERA with hold, k = 2"},
+        "hold 8": {"color": colors.ERA, "linewidth": 3, "label": "ERA with hold, k = 8"},
+        "no neg. 2": {"color": colors.GREY, "label": "k = 2, no negative advantages"},
+    }
+    updates = EVERY * torch.arange(1, len(entropies) + 1)
+    for axis, optimizer, curves in zip(axes, LEARNING_RATES, entropies.mean(-1).unbind(1)):
+        for name, style in styles.items():
+            axis.plot(updates, curves[:, list(ARMS).index(name)], **style)
+        axis.axhline(LOW, color=colors.BOUND, linestyle=":", label=f"the bound, {LOW} nats")
+        axis.set(title=optimizer, xlabel="update", ylim=(0, 3))
         axis.spines[["top", "right"]].set_visible(False)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
+    axes[0].set_ylabel("entropy in nats, mean of prompts and seeds")
+    axes[-1].legend(frameon=False, fontsize=9)
+    return figure
+
+
+# The tables, by their names in the page, where `--page` writes them.
+HEADINGS = {
+    "lower bound": f"""Entropy at the end in nats (share of right answers), means of {SEEDS} seeds. The bound is {LOW}
+nats where the row has no other. "ERA 2" is ERA with k = 2, "hold 2" the same with hold, "no neg. 2" without negative
+advantages anywhere. Last column: GRPO's share of right answers when its entropy crosses the bound.""",
+    "upper bound": f"""The highest entropy on the way (share of right answers at the end), means of {SEEDS} seeds. The
+bound is {HIGH} nats; all starts but "few" are below. "no neg. 2" is ERA with k = 2 and, above the bound, no negative
+advantages; "no raising 2": nothing that raises the entropy; "no likely 2": no negative advantages of tokens likelier
+than exp(-entropy); "no likely 1" is this without ERA's scale, "no likely, A'" with scaled advantages.""",
+}
+
+
+def lines(name: str, curves: dict[str, torch.Tensor]):
+    """The lines of a table, the first with the names of its columns. `curves` gets the entropies of each row."""
+    arms = ARMS if name == "lower bound" else ARMS_ABOVE
+    yield ["start", "", *arms, *(["GRPO there"] if arms is ARMS else [])]
+    for row, setting in (SETTINGS if arms is ARMS else SETTINGS_ABOVE).items():
+        entropies, shares = train(setting, arms)
+        curves[row] = entropies
+        of_arms = at_end(entropies) if arms is ARMS else entropies.mean(-1).amax(0)
+        there = right_at_the_bound(entropies, shares, setting.low).tolist()
+        for number, optimizer in enumerate(LEARNING_RATES):
+            cells = zip(of_arms[number].tolist(), at_end(shares)[number].tolist())
+            last = [f"{there[number]:.3f}"] if arms is ARMS else []
+            yield [row, optimizer, *(f"{nats:.2f} ({right:.3f})" for nats, right in cells), *last]
+
+
+def _printed(line: list[str]) -> list[str]:
+    start, optimizer, *cells = line
+    print(f"{start:16}{optimizer:6}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
+    return line
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m demo.toy", description=__doc__.split("\n")[0])
     parser.add_argument("--picture", type=Path, default=Path("results/toy.png"), help="where to draw it")
-    file = parser.parse_args().picture
+    parser.add_argument("--page", type=Path, help="a page whose tables to write anew")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        f"Entropy over the last 20 updates in nats, mean of {SEEDS} seeds ± their standard deviation, and the share of"
-    )
-    print(f"right answers. ERA acts below the bound omega_low, {LOW} where the row does not say another.\n")
-    print(f"{'':54}" + "".join(f"{f'k = {k:g}' if k > 1 else 'GRPO':>18}" for k in FACTORS))
-    print(f"{'lowest bound that ERA holds, by hand':54}{'':18}", end="")
-    print("".join(f"{lowest_bound(k)[1]:>18.2f}" for k in FACTORS if k > 1))
-    for number, (name, setting) in enumerate(SETTINGS.items()):
-        pushed = [] if name in MEASURED else None
-        entropies, shares = train(setting, pushed=pushed)
-        last, right = entropies[-20:].mean(0), shares[-20:].mean((0, 2)).tolist()
-        right = [setting.right_later or share for share in right]
-        cells = (f"{h:.2f} ± {s:.2f} {r:5.2f}" for h, s, r in zip(last.mean(-1), last.std(-1), right))
-        print(f"{name:54}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
-        if pushed:
-            ups, downs = torch.tensor(pushed).sum(0).unbind(-1)
-            ratios = "".join(f"{ratio:>18.2f}" for ratio in (ups / downs).tolist())
-            print(f"{'    era/entropy_up / era/entropy_down, all updates':54}{ratios}", flush=True)
-        if number == 0:
-            picture(entropies, file)
-    print(f"\nThe picture is in {file}.")
+    tables, curves = {}, {}
+    for name, heading in HEADINGS.items():
+        print(f"The {name}. {heading}\n")
+        heads, *rows = (_printed(line) for line in lines(name, curves))
+        of_starts = zip(*(rows[number :: len(LEARNING_RATES)] for number in range(len(LEARNING_RATES))))
+        tables[name] = table(heads, [["<br>".join(dict.fromkeys(cells)) for cells in zip(*rows)] for rows in of_starts])
+        print()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    args.picture.parent.mkdir(parents=True, exist_ok=True)
+    picture(curves["easy"]).savefig(args.picture, dpi=130)
+    print(f"The picture is in {args.picture}.")
+    if args.page:
+        args.page.write_text(filled(args.page.read_text(), tables))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def examine(up: Upstream, checkout: Checkout, requested: str | None = None) -> C
         checkout.note = why_stale(up, checkout, checkout.version)
         checkout.version = checkout.label
         checkout.edited, checkout.untracked = edits(git, head)
-        checkout.commits = git("rev-list", "--reverse", f"{checkout.tip}..{head}").split()
+        checkout.commits = git("rev-list", "--reverse", f"{checkout.tip}..{head}", f"^{checkout.base}").split()
         checkout.files = sorted({*checkout.edited, *git.changes(checkout.tip, head)})
         checkout.state = "stale" if checkout.note else "modified" if checkout.files or checkout.commits else "applied"
     elif head in pins:

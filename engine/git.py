@@ -233,6 +233,16 @@ class Git:
     def is_ancestor(self, older: str, newer: str) -> bool:
         return older == newer or self.run("merge-base", "--is-ancestor", older, newer, ok=None).returncode == 0
 
+    def held_nowhere(self, ends: set[str], known: Iterable[str]) -> list[str]:
+        """Commits below `ends` that are neither in `known` nor on a branch other than era.
+
+        rev-list goes by dates: where upstream's commit is newer than ours, which all have one date, it may stop before
+        it sees that upstream's is below ours. merge-base goes on until it knows.
+        """
+        known = [*known, *(oid for name, oid in self.refs("refs/heads").items() if name != "refs/heads/era")]
+        ends = [end for end in ends if not any(self.is_ancestor(end, each) for each in known)]
+        return self("rev-list", *ends, "--not", *known).split() if ends else []
+
     def paths(self, tree: str) -> list[str]:
         return self("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree).split("\0")[:-1]
 

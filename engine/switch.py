@@ -145,8 +145,7 @@ def remove_left_refs(checkout: Checkout) -> None:
     """
     git, there, era, known = checkout.git, checkout.unfinished, checkout.era, {*checkout.tips}
     left = era == there or checkout.head == there if there else era in known - {checkout.tip}
-    lost = ("rev-list", era, "--not", *known, checkout.head, "--exclude=era", "--branches")
-    if era and left and checkout.branch != BRANCH and not git(*lost):
+    if era and left and checkout.branch != BRANCH and not git.held_nowhere({era}, {*known, checkout.head}):
         git.update_refs(f"delete {BRANCH} {era}")
     if len(checkout.tips) > 1:
         valid = record_ref(checkout.label, checkout.base, checkout.tip)

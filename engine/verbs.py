@@ -127,9 +127,7 @@ def plan_refs(checkout: Checkout, label: str, base: str, tip: str) -> list[str]:
     if checkout.commits and not git.changes(checkout.head, tip):  # exported since: kept, and out of the way
         orders.append(f"update refs/heads/era-saved/{checkout.head[:12]} {checkout.head}")
         ends.remove(checkout.head)
-    known = [*checkout.tips, base, "--exclude=era", "--branches"]
-    mine = git("rev-list", *ends, "--not", *known).split() if ends else []
-    if mine:
+    if ends and (mine := git.held_nowhere(ends, [*checkout.tips, base])):
         keep = f"{shell_git(checkout.path, 'branch', 'my-work', mine[0])} keeps them on a branch"
         export = [f"{hint('export', checkout.name)} makes patches of them"] if checkout.applied else []
         problem = f"{checkout.path} has commits of yours that no other branch holds: {some(oid[:12] for oid in mine)}"

@@ -10,6 +10,9 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
+With `hold`, which is not in the paper, tokens with a negative advantage take no part in the policy
+loss where H_resp < low. `decide` has all of it.
+
 All entropies are in nats. This file needs only torch, the standard library and language_config.py
 beside it, which has the configuration and the ranges of its values. What moves these quantities
 through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patched checkout.
@@ -17,8 +20,9 @@ through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patche
 
 import importlib
 import math
+from collections import deque
 from fractions import Fraction
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -157,37 +161,140 @@ def logit_scale(
     return scale
 
 
-def loss_advantages(
-    advantages: torch.Tensor, scale: Union[torch.Tensor, float], era: Any
-) -> torch.Tensor:
-    """The advantages that the policy loss takes.
+class MetricSums(NamedTuple):
+    """Sums and counts over one rank's responses, each () in fp64; entropies are in nats.
 
-    With `scale_advantages` they are the paper's A' = A / scale (after Eq. llm); with
-    `negative_weight` negative ones are multiplied by it, which is not in the paper.
+    Attributes:
+        response_entropy: of H_resp, over the responses that have tokens.
+        responses, low_responses, high_responses: how many those are, and how many have H_resp below
+            low and above high.
+        tokens, scaled_tokens, dropped_tokens: of all responses; those with another scale than 1;
+            those that `Decision.dropped` has.
+        top_entropy, top_tokens: of the forking tokens; how many they are.
+        rest_entropy, rest_tokens: of the other tokens.
+    """
+
+    response_entropy: torch.Tensor
+    responses: torch.Tensor
+    low_responses: torch.Tensor
+    high_responses: torch.Tensor
+    tokens: torch.Tensor
+    scaled_tokens: torch.Tensor
+    dropped_tokens: torch.Tensor
+    top_entropy: torch.Tensor
+    top_tokens: torch.Tensor
+    rest_entropy: torch.Tensor
+    rest_tokens: torch.Tensor
+
+    def stacked(self) -> torch.Tensor:
+        """All of them in one tensor, to be added over ranks and given to `update_metrics`."""
+        return torch.stack([value.double() for value in self])
+
+
+class Decision(NamedTuple):
+    """What ERA decides about a batch, before its update and for all of it.
+
+    Attributes:
+        response_entropy: H_resp in nats, (bsz,), NaN for an empty response.
+        scale: the factor on each token's logits, (bsz, T), as `logit_scale` returns it.
+        dropped: whether `hold` takes the token's advantage out of the policy loss, (bsz, T) bool.
+        advantages: as the policy loss takes them, (bsz, T): see `loss_advantages`.
+        sums: for the metrics.
+    """
+
+    response_entropy: torch.Tensor
+    scale: torch.Tensor
+    dropped: torch.Tensor
+    advantages: torch.Tensor
+    sums: MetricSums
+
+
+def decide(
+    token_entropy: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, era: Any
+) -> Decision:
+    """What an update does with each token of a batch, by the policy that sampled the batch.
+
+    Every framework calls this once for a batch. Where several updates follow, the scale and what is
+    dropped travel with the batch: a later policy would decide otherwise.
 
     Args:
-        advantages: of the trainer. Those that are divided have the shape of scale.
-        scale: as `logit_scale` returns it, or one response of it; 1 where no logits are scaled.
+        token_entropy: of the policy that sampled, (bsz, T) in nats, any floating dtype.
+        advantages: the trainer's, (bsz, T).
+        mask: the tokens that the policy loss takes, (bsz, T), bool or 0/1.
         era: the EraConfig of the update.
 
     Returns:
-        The advantages; the tensor that was given where ERA is off or neither field is set.
+        The decision. Without `hold` nothing is dropped; with k = 1 every scale is 1.
 
     Raises:
-        ValueError: advantages to be divided have another shape than scale.
+        ValueError: another shape; a bound or k out of range.
     """
-    if not era.enable:
+    mask = mask.bool()  # a mask in bf16 would count 601 tokens as 600
+    entropy, rest = split_entropy(token_entropy, mask, era.top_fraction)
+    bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
+    scale = logit_scale(entropy, advantages, mask, k=era.k, **bounds)
+    dropped = torch.zeros_like(mask)
+    if era.hold:
+        dropped = mask & (advantages < 0) & (entropy < era.low).unsqueeze(-1)
+
+    length = mask.sum(-1)
+    top_count = forking_count(length, era.top_fraction)
+    rest_count = length - top_count
+    sums = MetricSums(
+        response_entropy=entropy.nansum(dtype=torch.double),
+        responses=(~entropy.isnan()).sum(),
+        low_responses=(entropy < era.low).sum(),
+        high_responses=(entropy > era.high).sum(),
+        tokens=length.sum(),
+        scaled_tokens=(scale != 1).sum(),
+        dropped_tokens=dropped.sum(),
+        top_entropy=(entropy.double() * top_count).nansum(),
+        top_tokens=(top_count * ~entropy.isnan()).sum(),
+        rest_entropy=(rest.double() * rest_count).nansum(),
+        rest_tokens=(rest_count * ~rest.isnan()).sum(),
+    )
+    return Decision(entropy, scale, dropped, loss_advantages(advantages, scale, dropped, era), sums)
+
+
+def loss_advantages(
+    advantages: torch.Tensor, scale: torch.Tensor, dropped: torch.Tensor, era: Any
+) -> torch.Tensor:
+    """The advantages that the policy loss takes.
+
+    With `hold`, which is not in the paper, they are 0 for the tokens that are dropped. With
+    `scale_advantages` they are the paper's A' = A / scale (after Eq. llm).
+
+    Args:
+        advantages: of the trainer, (bsz, T).
+        scale, dropped: as `decide` has them, (bsz, T).
+        era: the EraConfig of the update.
+
+    Returns:
+        (bsz, T); the tensor that was given where `EraConfig.changes_advantages` is False.
+
+    Raises:
+        ValueError: another shape.
+    """
+    _check_shapes(scale, advantages=advantages, dropped=dropped)
+    if not era.changes_advantages:
         return advantages
-    if era.negative_weight != 1:
-        advantages = torch.where(advantages < 0, era.negative_weight * advantages, advantages)
-    if not era.scale_advantages:
-        return advantages
-    if isinstance(scale, torch.Tensor) and scale.shape != advantages.shape:
-        raise ValueError(
-            f"the shape of advantages is {tuple(advantages.shape)}; expected {tuple(scale.shape)}, "
-            "that of scale."
-        )
-    return advantages / scale
+    if era.hold:
+        advantages = advantages.masked_fill(dropped, 0)
+    return advantages / scale if era.scale_advantages else advantages
+
+
+def update_metrics(sums: torch.Tensor) -> dict[str, float]:
+    """The metrics of an update, from `MetricSums.stacked` added over all ranks."""
+    of = MetricSums(*sums.tolist())
+    return {
+        "era/response_entropy": _ratio(of.response_entropy, of.responses),
+        "era/low_fraction": _ratio(of.low_responses, of.responses),
+        "era/high_fraction": _ratio(of.high_responses, of.responses),
+        "era/scaled_token_fraction": _ratio(of.scaled_tokens, of.tokens),
+        "era/dropped_token_fraction": _ratio(of.dropped_tokens, of.tokens),
+        "era/top_entropy": _ratio(of.top_entropy, of.top_tokens),
+        "era/rest_entropy": _ratio(of.rest_entropy, of.rest_tokens),
+    }
 
 
 # A value of the optimizer's first group, as the learning rate is, so that checkpoints have it.
@@ -215,181 +322,67 @@ def next_coefficient(
     return used, max(0.0, coeff + step)
 
 
-def entropy_weight(
-    log_prob: torch.Tensor,
-    token_entropy: torch.Tensor,
-    advantages: torch.Tensor,
-    scale: torch.Tensor,
-) -> torch.Tensor:
-    """What `entropy_up` multiplies p'(a) - p(a) by; 0 where ERA does not sharpen.
-
-    All are (bsz, T): log_prob of the chosen token under the original policy, token_entropy in nats,
-    advantages as the loss takes them, scale as `logit_scale` returns it. ValueError: another shape.
-    """
-    _check_shapes(scale, log_prob=log_prob, token_entropy=token_entropy, advantages=advantages)
-    return torch.where(scale > 1, scale * advantages * (log_prob + token_entropy), 0)
-
-
-def entropy_up(
-    weight: torch.Tensor, log_prob: torch.Tensor, scaled_log_prob: torch.Tensor
-) -> torch.Tensor:
-    """By how much ERA raises the entropies, summed over tokens; () in fp64.
-
-    The gradient of a scaled token with respect to its logits is s A (e_a - p') = s A (e_a - p) +
-    s A (p - p'), and that of H is -p (log p + H). A step of size 1 along the second part, which is
-    ERA's, changes H to first order by the mean, over a drawn from p, of
-    s A (p'(a) - p(a)) (log p(a) + H).
-
-    Args:
-        weight: as `entropy_weight` returns it, (bsz, T).
-        log_prob, scaled_log_prob: (bsz, T), of the chosen tokens, original policy and policy of the
-            update. A token that the top-k filter removed has no gradient, and counts 0.
-
-    Raises:
-        ValueError: another shape.
-    """
-    _check_shapes(weight, log_prob=log_prob, scaled_log_prob=scaled_log_prob)
-    kept = (weight != 0) & (scaled_log_prob > -1e3)  # a removed one has -1e4: era/log_probs.py
-    rise = weight.double() * (scaled_log_prob.double().exp() - log_prob.double().exp())
-    return torch.where(kept, rise, 0).sum()
-
-
-def metric_sums(
-    entropy: torch.Tensor,
-    rest: torch.Tensor,
-    mask: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    log_prob: torch.Tensor,
-    token_entropy: torch.Tensor,
-    advantages: torch.Tensor,
-    of_trainer: torch.Tensor,
-    low: float,
-    high: float,
-    top_fraction: float,
-    up: Union[torch.Tensor, float] = 0.0,
-) -> torch.Tensor:
-    """This rank's sums for the metrics; all-reduce them before `update_metrics`.
-
-    Args:
-        entropy, rest: as `split_entropy` returns them, (bsz,) in nats.
-        mask: response tokens, (bsz, T), bool or 0/1.
-        scale: as `logit_scale` returns it, (bsz, T).
-        log_prob, token_entropy, advantages: as for `entropy_weight`.
-        of_trainer: the trainer's advantages, (bsz, T). Which tokens have one is decided by these,
-            because a negative_weight of 0 leaves none to those whose loss it takes away.
-        low, high, top_fraction: those of `logit_scale` and `split_entropy`.
-        up: as `entropy_up` returns it, where it is known by now.
-
-    Returns:
-        Sums and counts, (15,) in fp64.
-
-    Raises:
-        ValueError: low, high or top_fraction is out of range; another shape.
-    """
-    _check(low=low, high=high)
-    of_tokens = {"log_prob": log_prob, "token_entropy": token_entropy, "advantages": advantages}
-    of_responses = {"entropy": entropy, "rest": rest}
-    _check_shapes(mask, of_responses, scale=scale, of_trainer=of_trainer, **of_tokens)
-    length = mask.bool().sum(-1)  # a mask in bf16 would count 601 tokens as 600
-    top_count = forking_count(length, top_fraction)
-    rest_count = length - top_count
-    known = ~entropy.isnan()
-    weight = scale * advantages
-    taught = mask.bool() & (entropy < low).unsqueeze(-1) & (of_trainer != 0)
-    log_p, h, weight = (one[taught].double() for one in (log_prob, token_entropy, weight))
-    pull = log_p.exp() * (log_p + h)
-    sums = [
-        entropy.nansum(dtype=torch.double),
-        (entropy < low).sum(),
-        (entropy > high).sum(),
-        known.sum(),
-        (scale != 1).sum(),
-        length.sum(),
-        (entropy.double() * top_count).nansum(),
-        (top_count * known).sum(),
-        (rest.double() * rest_count).nansum(),
-        (rest_count * ~rest.isnan()).sum(),
-        taught.sum(),
-        weight.sum(),
-        pull.sum(),
-        (weight * pull).sum(),
-        up,
-    ]
-    return torch.stack([torch.as_tensor(one, device=mask.device).double() for one in sums])
-
-
-def update_metrics(sums: torch.Tensor) -> dict[str, float]:
-    """The metrics of `metric_sums`: three are means over responses, the others over tokens.
-
-    era/entropy_down is by how much the rest of the policy gradient, s A (e_a - p), lowers the
-    entropy of responses below low, in the units of `entropy_up`: the covariance of s A and p(a)
-    (log p(a) + H), as in Cui et al. 2025 (arXiv 2505.22617), over their tokens with an advantage.
-    """
-    total, low, high, responses, scaled, tokens, top, top_tokens, rest, rest_tokens, *push = (
-        sums.tolist()
-    )
-    taught, weight, pull, product, up = push
-    return {
-        "era/response_entropy": _ratio(total, responses),
-        "era/low_fraction": _ratio(low, responses),
-        "era/high_fraction": _ratio(high, responses),
-        "era/scaled_token_fraction": _ratio(scaled, tokens),
-        "era/top_entropy": _ratio(top, top_tokens),
-        "era/rest_entropy": _ratio(rest, rest_tokens),
-        "era/entropy_up": _ratio(up, tokens),
-        "era/entropy_down": _ratio(product - weight * pull / max(taught, 1), tokens),
-    }
+# A bound counts as kept while the mean H_resp of an update is at most this far below it, in nats:
+# ERA acts only below the bound, so where it holds one, H_resp stays a little below.
+KEPT_WITHIN = 0.1
 
 
 class BelowLow:
-    """A count of updates below omega_low, by which ERA says that it has lost the bound.
+    """Says when ERA has lost its bound: where most of the last 50 updates did not keep it.
 
-    While ERA holds the bound, H_resp may stay a little below low, where its force is. The bound
-    counts as lost after 20 updates in a row below it, when H_resp is below 0.8 low.
-
-    Attributes:
-        updates: how many in a row, up to the last one, had a mean H_resp below low. It starts at 0
-            when a training is resumed.
+    An update keeps the bound whose mean H_resp is at most KEPT_WITHIN below low. A bound of that
+    size is never lost.
 
     Args:
         prefix: of the settings' names, as the user writes them.
     """
 
     def __init__(self, prefix: str = ""):
-        self.updates, self._said, self._was_above, self._prefix = 0, False, False, prefix
+        self._lost: deque[bool] = deque(maxlen=50)  # of each update; empty when a run is resumed
+        self._was_kept, self._said, self._prefix = False, False, prefix
+
+    @property
+    def fraction(self) -> float:
+        """The share of the last 50 updates that lost the bound; NaN before the first one."""
+        return _ratio(sum(self._lost), len(self._lost))
 
     def advice(self, entropy: float, era: Any) -> str:
-        """Count one update. Returns a line for the log when the bound has been lost, else "".
+        """Count one update. Returns a line for the log, once, when the bound is lost, else "".
 
         Args:
-            entropy: mean H_resp of the update in nats; NaN leaves the count as it is.
-            era: the EraConfig of the update; a k of 1 holds no bound, and gets no advice.
+            entropy: mean H_resp of the update in nats; NaN is not counted.
+            era: the EraConfig of the update. Where it changes no training, ERA holds no bound, and
+                there is no advice.
         """
-        low = era.low
-        if entropy >= low:
-            self.updates, self._said, self._was_above = 0, False, True
-        self.updates += entropy < low
-        if self._said or self.updates < 20 or not entropy < 0.8 * low or era.k == 1:
+        if math.isnan(entropy):
+            return ""
+        self._lost.append(entropy < era.low - KEPT_WITHIN)
+        self._was_kept |= not self._lost[-1]
+        too_early = len(self._lost) < 20
+        if self._said or too_early or self.fraction <= 0.5 or not era.changes_training:
             return ""
         self._said = True
-        names = ("low", "k", "negative_weight")
-        low_is, k_is, weight_is = (f"{self._prefix}{name}" for name in names)
+
+        def shown(name, value):
+            return f"{self._prefix}{name}={value}"
+
         said = (
-            f"ERA: H_resp has been below {low_is}={low:.3g} for {self.updates} updates and is "
-            f"{entropy:.3g}"
+            f"ERA: in {sum(self._lost)} of the last {len(self._lost)} updates H_resp was more than "
+            f"{KEPT_WITHIN} nats below {shown('low', f'{era.low:.3g}')}, and it is {entropy:.3g}"
         )
-        if not self._was_above:
+        if not self._was_kept:
             return (
-                f"{said}, and was not above since this training was started or resumed. If it was "
-                f"not at the first update either, set {low_is} to 0.3 of the H_resp there "
+                f"{said}. It was there since this training was started or resumed. If it was at "
+                f"the first update too, set {self._prefix}low to 0.3 of the H_resp there "
                 "(docs/when-to-use.md); else see docs/llm/when-it-holds.md."
             )
-        further = f", or try {weight_is}=0, which may cost reward" if era.negative_weight else ""
-        return (
-            f"{said}, so {k_is}={era.k:.3g} does not hold the bound here: raise {k_is}{further} "
-            "(docs/llm/when-it-holds.md)."
-        )
+        if not era.hold:
+            return f"{said}: try {shown('hold', True)} (docs/llm/when-it-holds.md)."
+        further = "" if era.scale_advantages else f", or try {shown('scale_advantages', True)}"
+        steps = f"lower {self._prefix}k or the learning rate{further}"
+        if era.k == 1:
+            steps = f"lower the learning rate, or try {shown('k', 2)}"
+        return f"{said}: {steps} (docs/llm/when-it-holds.md)."
 
 
 def _ratio(total: float, count: float) -> float:

@@ -71,7 +71,7 @@ _RANGES = (
         "null or a whole number >= 1",
     ),
     ("min_advantage", lambda c: 0 <= c.min_advantage <= 1e30, ">= 0, up to 1e30"),
-    ("negative_weight", lambda c: 0 <= c.negative_weight <= 1, "a factor in [0, 1]"),
+    ("hold", lambda c: isinstance(c.hold, bool), "true or false"),
     ("scale_advantages", lambda c: isinstance(c.scale_advantages, bool), "true or false"),
     ("compile", lambda c: isinstance(c.compile, bool), "true or false"),
 )
@@ -103,9 +103,9 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
-        negative_weight: what the loss multiplies negative advantages by, in [0, 1], with any k.
-            Where the likely tokens are right, they sharpen the policy, and ERA leaves them alone.
-            Not in the paper, which has 1.
+        hold: in a response with H_resp below low, tokens with a negative advantage take no part in
+            the policy loss: they count as if their advantage were 0, in means too. Above low
+            nothing changes. With k = 1 this acts alone. Not in the paper.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
             leaves them to torch's own operations. `triton` is an older name of this field.
 
@@ -124,7 +124,7 @@ class EraConfig:
     top_k: Optional[int] = None
     scale_advantages: bool = False
     min_advantage: float = 0.0
-    negative_weight: float = 1.0
+    hold: bool = False
     compile: bool = True
     prefix: dataclasses.InitVar[str] = f"{CONFIG_KEY}."
 
@@ -222,7 +222,12 @@ class EraConfig:
     @property
     def changes_training(self) -> bool:
         """Whether an update differs from upstream's, in its log-probs or its advantages."""
-        return self.enable and (self.k != 1 or self.negative_weight != 1)
+        return self.enable and (self.k != 1 or self.hold)
+
+    @property
+    def changes_advantages(self) -> bool:
+        """Whether the policy loss takes other advantages than the trainer's."""
+        return self.enable and (self.hold or (self.scale_advantages and self.k != 1))
 
     @property
     def scales_logits(self) -> bool:
@@ -265,15 +270,15 @@ _OWN_UPDATE = Refusal(
 )
 COVARIANCES = Refusal(
     "`policy_loss.loss_mode=clip_cov`, `kl_cov`",
-    "its covariances would be those of the scaled policy, or of weighted advantages",
+    "its covariances would be those of the scaled policy, or of advantages that hold sets to 0",
     "Set it to vanilla or gspo",
     LOSS_KEY,
 )
 BONUS_REFUSALS = {
     "bonus without k=1": Refusal(
-        "`era.enable=False`, or `era.k` or `era.negative_weight` other than 1",
+        "`era.enable=False`, `era.k` other than 1, or `era.hold=True`",
         "the bonus takes ERA's place and reads its metrics",
-        "Set era.enable=True, era.k=1 and era.negative_weight=1",
+        "Set era.enable=True, era.k=1 and era.hold=False",
         subject=f"`{BONUS_KEY}`",
     ),
     "bonus with a coefficient": Refusal(
@@ -374,7 +379,7 @@ VERL_0_4_1 = {
 
 _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
 # Fields whose names are words that others use too.
-_PLAIN_WORDS = ("enable", "low", "high", "k", "top_k", "compile")
+_PLAIN_WORDS = ("enable", "low", "high", "k", "top_k", "hold", "compile")
 _PLACES = {
     **{name: f"{CONFIG_KEY}.{name}" for name in _FIELDS},
     **{key.rpartition(".")[2]: key for key in (FORKING_KEY, BONUS_KEY)},
@@ -421,11 +426,11 @@ def misplaced(
     for part in config if isinstance(config, list) else [config]:
         for name, value in part.items() if isinstance(part, Mapping) else ():
             key = f"{path}{name}"
-            if key in places or str(name).endswith("kwargs"):
+            if key in places:
                 continue
             if looks_like_era(str(name)) or (name in _FIELDS and path in groups):
                 yield key
-            else:
+            elif not str(name).endswith("kwargs"):
                 yield from misplaced(value, places, groups, f"{key}.")
 
 
@@ -555,12 +560,13 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
         **bonus_present(config, era),
     }
     if era.changes_training:
-        present |= {"covariances": covariance, "forking": forking}
-    if era.scales_logits:
         present |= {
-            "reference policy with Ulysses": fused_reference and ulysses,
+            "covariances": covariance,
+            "forking": forking,
             "multi-turn": multi_turn and value("algorithm.filter_groups"),
         }
+    if era.scales_logits:
+        present["reference policy with Ulysses"] = fused_reference and ulysses
     refuse_settings(config, VERL_0_4_1, present, problems)
     announce(era, always=False)
     return era

@@ -195,7 +195,7 @@ TRL = {
         "Add that in compute_loss",
     ),
     "own loss with advantages": Refusal(
-        "`era_negative_weight`, also with `era_k=1`, or `era_scale_advantages`, with a "
+        "`era_hold`, also with `era_k=1`, or `era_scale_advantages`, with a "
         "`_compute_loss` of your own or GMPO's",
         "that loss may have read the advantages before ERA changes them, or may need one for a "
         "response",

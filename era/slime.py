@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping
 import torch
 from slime.backends.megatron_utils import loss as upstream
 
-from era.language import logit_scale, loss_advantages, response_entropy
+from era.language import decide
 from era.language_config import EraConfig, announce, misplaced, refuse
 from era.refusals import SLIME, SLIME_NEEDS
 
@@ -83,7 +83,8 @@ def loss(
 
     Returns:
         The loss and slime's metrics of it, with era/response_entropy (nats), era/low_fraction,
-        era/high_fraction and era/scaled_token_fraction, aggregated as slime's are.
+        era/high_fraction, era/scaled_token_fraction and era/dropped_token_fraction, aggregated as
+        slime's are.
 
     Raises:
         ValueError: as `config_of`.
@@ -102,20 +103,21 @@ def loss(
             response_lengths=lengths,
             with_entropy=True,
         )
-        scales, entropies, end = [], [], 0
+        scales, dropped, advantages, entropies, end = [], [], [], [], 0
         of_rows = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
-            mask, advantages = batch["loss_masks"][i][None], batch["advantages"][i][None]
-            entropy = response_entropy(original["entropy"][i][None], mask, era.top_fraction)
-            bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
-            scales.append(logit_scale(entropy, advantages, mask, k=era.k, **bounds)[0])
-            entropies.append(entropy.nan_to_num().expand(length))  # NaN: no token of it counts
+            entropy, mask = original["entropy"][i][None], batch["loss_masks"][i][None]
+            decision = decide(entropy, batch["advantages"][i][None], mask, era)
+            scales.append(decision.scale[0])
+            dropped.append(decision.dropped[0])
+            advantages.append(decision.advantages[0])
+            # NaN: no token of it counts
+            entropies.append(decision.response_entropy.nan_to_num().expand(length))
             end += total
             of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
+    batch = {**batch, "advantages": advantages}
     if era.scales_logits:
         batch, logits = {**batch, "log_probs": None}, logits * of_rows
-    weighted = [loss_advantages(a, scale, era) for a, scale in zip(batch["advantages"], scales)]
-    batch = {**batch, "advantages": weighted}
     value, log = upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
     entropy, scale = torch.cat(entropies), torch.cat(scales)
     log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))
@@ -126,4 +128,5 @@ def loss(
     log["era/low_fraction"] = sum_of_sample_mean((entropy < era.low).float())
     log["era/high_fraction"] = sum_of_sample_mean((entropy > era.high).float())
     log["era/scaled_token_fraction"] = sum_of_sample_mean((scale != 1).float())
+    log["era/dropped_token_fraction"] = sum_of_sample_mean(torch.cat(dropped).float())
     return value, log

@@ -29,17 +29,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from era.language import (
-    BelowLow,
-    entropy_up,
-    entropy_weight,
-    logit_scale,
-    loss_advantages,
-    metric_sums,
-    response_entropy,
-    split_entropy,
-    update_metrics,
-)
+from era.language import BelowLow, decide, loss_advantages, update_metrics
 from era.language_config import EraConfig, announce, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
@@ -115,7 +105,7 @@ def check_trl(installed: str, trainer: type) -> None:
 check_trl(trl.__version__, GRPOTrainer)
 
 # Names of a batch's tensors, (B, T): what ERA decided, and what it was decided for.
-_TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale")
+_TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale", "era_dropped")
 # Methods of a trainer through which an update reaches ERA.
 _ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
 
@@ -145,7 +135,7 @@ class EraGRPOConfig(GRPOConfig):
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
     era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
-    era_negative_weight: float = _field("negative_weight", "factor on negative advantages, 0 to 1.")
+    era_hold: bool = _field("hold", "below era_low leave negative advantages out of the loss.")
     era_compile: bool = _field("compile", "let compiled kernels read the logits.")
 
     def __post_init__(self):
@@ -203,10 +193,10 @@ class EraMixin:
 
     TRL's methods hand each other less than ERA needs, so the methods here leave it on `self`:
 
-        _generate_and_score_completions      sets _era_sampled, decides the scales of the batch
+        _generate_and_score_completions      sets _era_sampled, decides about the batch
             _get_per_token_logps_and_...     adds entropies and log-probs to _era_sampled
         _compute_loss                        sets _era_update, calls TRL's loss, with beta twice
-            _get_per_token_logps_and_...     reads _era_update, on-policy also decides the scales
+            _get_per_token_logps_and_...     reads _era_update, on-policy also decides
 
     Raises:
         TypeError: when a class puts the mixin behind GRPOTrainer. On construction, arguments that
@@ -266,7 +256,7 @@ class EraMixin:
                 _add_forward(model, self.args)
 
     def _generate_and_score_completions(self, inputs):
-        if not (self.era.scales_logits and self.model.training):
+        if not (self.era.changes_training and self.model.training):
             return super()._generate_and_score_completions(inputs)
         self._era_sampled = []
         try:
@@ -288,24 +278,28 @@ class EraMixin:
                 "_generate_and_score_completions gave answers with old log-probs that ERA did not "
                 "make, as where rows are replaced, replayed or reordered"
             )
-        scale = self._era_decide(branches["entropy"], output, mask)
-        index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
-        # TRL shuffles and splits these with the rest of the batch. A token outside the mask, a
-        # tool's say, has no ratio: its old log-prob is 0, as its new one is.
-        output["era_scale"], output["era_old"] = scale, old
-        scaled = branches["scaled"].gather(-1, index).squeeze(-1)
-        self._era_log(branches["entropy"], branches["original"], scaled, scale, output, mask)
-        output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
+
+        # TRL shuffles and splits what this adds with the rest of the batch.
+        self._era_decide(branches["entropy"], output, mask)
+        output["era_old"], scale = old, output["era_scale"]
+        if self.era.scales_logits:
+            index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
+            scaled = branches["scaled"].gather(-1, index).squeeze(-1)
+            # A token outside the mask, a tool's say, has no ratio: its old log-prob is 0, as its
+            # new one is.
+            output["old_per_token_logps"] = scaled.masked_fill(mask == 0, 0)
         output["era_rows"] = self._era_rows(output)
         return output
 
     def _era_rows(self, inputs):
-        """What belongs together in a row, (B, T, 6) in fp32, to be compared when it is used.
+        """What belongs together in a row, (B, T, 7 or 8) in fp32, to be compared when it is used.
 
         None where something is missing or has another shape.
         """
         mask = _loss_mask(inputs)
-        parts = [mask, (_of_tokens(inputs["advantages"], mask) > self.era.min_advantage) * mask]
+        advantages = _of_tokens(inputs["advantages"], mask)
+        parts = [mask, (advantages > self.era.min_advantage) * mask]
+        parts += [(advantages < 0) * mask] if self.era.hold else []
         parts += [inputs.get(name) for name in _TRAVELS]
         if any(part is None or part.shape != mask.shape for part in parts):
             return None
@@ -319,10 +313,11 @@ class EraMixin:
         rows, taken = self._era_rows({**inputs, "completion_ids": ids}), _loss_mask(inputs) != 0
         if not _same(rows, decided, taken):
             raise RuntimeError(
-                f"{type(self).__name__}: an update has answers without the scales and old "
-                "log-probs that ERA decided for them. A class then edited, reordered or replaced a "
-                "part of the batch, or made the batch without calling super(). Treat all tensors "
-                "of a batch alike, those named era_ too, or edit them in a base behind EraMixin."
+                f"{type(self).__name__}: an update has answers without what ERA decided for them: "
+                "scales, old log-probs, and which advantages take no part. A class then edited, "
+                "reordered or replaced a part of the batch, or made the batch without calling "
+                "super(). Treat all tensors of a batch alike, those named era_ too, or edit them "
+                "in a base behind EraMixin."
             )
 
     def _compute_loss(self, model, inputs):
@@ -377,20 +372,9 @@ class EraMixin:
         update, sampled = self._era_update, self._era_sampled
         of_reference = model is self.ref_model or (update is None and sampled is None)
         if of_reference or not self.era.scales_logits:
-            of_trl = super()._get_per_token_logps_and_entropies(
+            return self._era_of_trl(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
-            if update is not None and update.entropy is None:  # k = 1: the logits stay TRL's
-                if of_trl[1] is None:
-                    raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
-                log_prob, entropy = of_trl[0].detach(), of_trl[1].detach()
-                mask = _loss_mask(update.inputs)
-                scale = self._era_decide(entropy, update.inputs, mask)
-                self._era_log(entropy, log_prob, log_prob, scale, update.inputs, mask)
-                inputs = update.inputs
-                inputs["advantages"] = loss_advantages(inputs["advantages"], 1, self.era)
-                update.entropy, self._era_acted = entropy, True
-            return of_trl
         wants_entropy = options.pop("compute_entropy", False)
         options = {
             k: value for k, value in options.items() if value is not None and value is not False
@@ -399,10 +383,7 @@ class EraMixin:
         if update is None:
             parts = passes(attention_mask[:, -logits_to_keep:], batch_size, "branches")
             branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            # Clones here, and of what TRL gets: some class may edit them.
-            branches["ids"] = input_ids[:, -logits_to_keep:].clone()
-            branches["mask"] = attention_mask[:, -logits_to_keep:].clone()
-            sampled.append(branches)
+            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
             entropy = branches["entropy"].clone() if wants_entropy else None
             return branches["original"].clone(), entropy, None
         if update.entropy is not None:  # the second time, for the KL loss
@@ -419,10 +400,50 @@ class EraMixin:
                 removed = removed | (old == OUTSIDE_TOP_K_LOG_PROB)
                 inputs["old_per_token_logps"] = torch.where(removed, new.detach(), old)
         update.original, update.entropy = terms["original"], terms["entropy"].detach()
-        if self.era.scale_advantages:
-            inputs["advantages"] = _of_tokens(inputs["advantages"], mask)
-        inputs["advantages"] = loss_advantages(inputs["advantages"], terms["scale"], self.era)
+        self._era_set_advantages(inputs, mask)
         return new, terms["entropy"], terms.get("aux_loss")
+
+    def _era_of_trl(self, model, input_ids, attention_mask, logits_to_keep, **options):
+        """TRL's own log-probs: of a reference policy, or with k = 1, which leaves the logits alone.
+
+        With k = 1 its entropies decide about the batch, as with any other k.
+        """
+        update, sampled = self._era_update, self._era_sampled
+        notes = sampled is not None and model is not self.ref_model
+        wants_entropy = options.pop("compute_entropy", False)
+        log_probs, entropy, *others = super()._get_per_token_logps_and_entropies(
+            model,
+            input_ids,
+            attention_mask,
+            logits_to_keep,
+            compute_entropy=wants_entropy or notes,
+            **options,
+        )
+        decides = update is not None and update.entropy is None
+        if entropy is None and (notes or decides):
+            raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
+        if notes:
+            branches = {"original": log_probs.clone(), "entropy": entropy.clone()}
+            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
+        if decides:
+            inputs, mask = update.inputs, _loss_mask(update.inputs)
+            update.entropy = entropy.detach()
+            if self.era.changes_training:
+                self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
+            if "era_scale" not in inputs:
+                self._era_decide(update.entropy, inputs, mask)
+            self._era_set_advantages(inputs, mask)
+            self._era_acted = True
+        return (log_probs, None if notes and not wants_entropy else entropy, *others)
+
+    def _era_note(self, input_ids, attention_mask, logits_to_keep, branches):
+        """Keep entropies and log-probs of a pass while a batch is scored, with the rows' ids.
+
+        They are clones, here or of what TRL gets: some class may edit them.
+        """
+        branches["ids"] = input_ids[:, -logits_to_keep:].clone()
+        branches["mask"] = attention_mask[:, -logits_to_keep:].clone()
+        self._era_sampled.append(branches)
 
     def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
         """What the forward gives, a dict for each micro-batch of `batch_size` rows.
@@ -471,7 +492,7 @@ class EraMixin:
         )._asdict()
 
     def _era_terms(self, head, mask):
-        """The terms of an update, and its scale, which this decides unless the batch has one."""
+        """The terms of an update, under the scales of the batch, or those that this decides."""
         inputs, bonus = self._era_update.inputs, self._entropy_bonus_enabled
         common = {
             **head,
@@ -479,54 +500,38 @@ class EraMixin:
             "mask": mask,
             "compile": self.era.compile,
         }
-        scale, entropy = inputs.get("era_scale"), None
-        if decides := scale is None:
+        entropy = None
+        if "era_scale" not in inputs:
             with torch.no_grad():
-                original = fused_policy_terms(**common, entropy=True)
-            entropy = original.entropy
-            scale = self._era_decide(entropy, inputs, mask)
+                entropy = fused_policy_terms(**common, entropy=True).entropy
+            self._era_decide(entropy, inputs, mask)
         terms = fused_policy_terms(
             **common,
-            scale=scale,
+            scale=inputs["era_scale"],
             top_k=self.era.top_k,
             original="ref_per_token_logps" in inputs,
             entropy=bonus or entropy is None,
         )
-        if decides:
-            scaled = terms.scaled.detach()
-            self._era_log(entropy, original.scaled, scaled, scale, inputs, mask)
         entropy = entropy if terms.entropy is None else terms.entropy
-        entropy = entropy if bonus else entropy.detach()
-        return {**terms._asdict(), "entropy": entropy, "scale": scale}
+        return {**terms._asdict(), "entropy": entropy if bonus else entropy.detach()}
 
     def _era_decide(self, entropy, inputs, mask):
-        """The scale of each token, (B, T), by the entropies (nats) of the policy that sampled."""
-        era = self.era.at(self.state.global_step)
-        bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
-        h_resp = response_entropy(entropy.float(), mask, era.top_fraction)
-        return logit_scale(h_resp, _of_tokens(inputs["advantages"], mask), mask, k=era.k, **bounds)
+        """Decide about a batch, by the entropies (B, T), nats, of the policy that sampled it.
 
-    def _era_log(self, entropy, log_prob, scaled, scale, inputs, mask):
-        """Count a decision in ERA's metrics, which are of all decisions for an update.
-
-        log_prob, scaled: of the original policy and under the scale that was decided.
+        What is decided goes into `inputs`, and into the metrics of the update.
         """
         era = self.era.at(self.state.global_step)
-        of_trainer = _of_tokens(inputs["advantages"], mask)
-        advantages = loss_advantages(of_trainer, scale, era)
-        chosen = {"log_prob": log_prob, "token_entropy": entropy, "advantages": advantages}
-        sums = metric_sums(
-            *split_entropy(entropy.float(), mask, era.top_fraction),
-            mask.bool(),
-            scale,
-            **chosen,
-            of_trainer=of_trainer,
-            low=era.low,
-            high=era.high,
-            top_fraction=era.top_fraction,
-            up=entropy_up(entropy_weight(**chosen, scale=scale), log_prob, scaled),
-        )
+        decision = decide(entropy, _of_tokens(inputs["advantages"], mask), mask, era)
+        inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
+        sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums
+
+    def _era_set_advantages(self, inputs, mask):
+        """Give the loss its advantages, (B, T); where ERA does not change them, they are TRL's."""
+        if self.era.changes_advantages:
+            advantages = _of_tokens(inputs["advantages"], mask)
+            decided = inputs["era_scale"], inputs["era_dropped"]
+            inputs["advantages"] = loss_advantages(advantages, *decided, self.era)
 
 
 class EraGRPOTrainer(EraMixin, GRPOTrainer):
@@ -586,7 +591,7 @@ class _EachStep(_AtStart):
         advice = self.below_low.advice(entropy, trainer.era.at(step))
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
-        logged["era/updates_below_low"].append(self.below_low.updates)
+        logged["era/lost_fraction"].append(self.below_low.fraction)
 
 
 @dataclasses.dataclass
@@ -805,7 +810,7 @@ def _own_loss(trainer: GRPOTrainer) -> str:
     loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era
     changing = {
         "era_scale_advantages": era.scale_advantages and era.scales_logits,
-        "era_negative_weight": era.negative_weight != 1,
+        "era_hold": era.hold,
     }
     field = next((field for field, does in changing.items() if does), "")
     if not field or loss is GRPOTrainer._compute_loss:

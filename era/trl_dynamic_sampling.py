@@ -25,7 +25,7 @@ __all__ = ["DynamicSamplingMixin"]
 _IDS = ("prompt_ids", "completion_ids")
 _TRLS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
 _ROWS = ("advantages", "prompt_mask", "completion_mask", "tool_mask", "importance_sampling_ratio")
-_KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_old", "era_rows"}
+_KNOWN = {*_IDS, *_TRLS, *_ROWS, "era_scale", "era_dropped", "era_old", "era_rows"}
 # What is 1 where there is no token, as in TRL: losses divide by it, or take its logarithm.
 _ONE_ON_PADDING = ("tool_mask", "importance_sampling_ratio", "era_scale")
 

@@ -112,6 +112,11 @@ class LaunchOptions:
     )
     seeds: tuple[int, ...] | None = option("SEED", INTEGERS, GRIDS, "the grid's", "one or several seeds, also others")
     agents: tuple[str, ...] | None = option("AGENT", NAMES, CONTROL, "the grid's", "one or several agents")
+    only_tasks: tuple[str, ...] | None = option("TASKS", NAMES, RIVALS, "all", "only the runs on these tasks")
+    only_seeds: tuple[int, ...] | None = option("SEED", INTEGERS, RIVALS, "all", "only the runs with these seeds")
+    only_arms: tuple[str, ...] | None = option(
+        "ARMS", NAMES, RIVALS, "all", "only these methods and settings, and the warm-ups: `grpo-0 era-k-8`"
+    )
     gpus: int = option("GPUS", number(int, 1), VISION, "4", "GPUs of a run, each with a batch of 64", 4)
     data_dir: Path | None = option(
         "DATA_DIR", FOLDER, VISION, "`data`, `data/imagenet` in `CHECKOUTS`", "folder of the images"

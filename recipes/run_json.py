@@ -297,13 +297,13 @@ def _rows(record: dict[str, Any], total: int, column: str = "") -> tuple[Iterabl
     """
     host = record.get("host")
     if host == "ppo":  # PPO_continuous_main.py
-        every = _setting(record, "evaluate_freq", 5000)
+        every = _setting(record, "evaluate_freq", 5000, least=1)
         return range(every, total + 1, every), 0
     if host == "sac":  # sac_train.py
-        every = _setting(record, "eval_every", 5000)
+        every = _setting(record, "eval_every", 5000, least=1)
         return chain(range(every, total, every), [total]), 0
     if host == "tdmpc2":  # online_trainer.py: when the episode has ended
-        evaluations = range(0, total + 1, _setting(record, "eval_freq", 50_000))
+        evaluations = range(0, total + 1, _setting(record, "eval_freq", 50_000, least=1))
         if length := record.get("episode_length"):
             ends = (math.ceil(step / length) * length for step in evaluations)
             return (step for step in ends if step <= total), 0
@@ -321,14 +321,14 @@ def _rows(record: dict[str, Any], total: int, column: str = "") -> tuple[Iterabl
     return range(1 + int(before[-1]) if before else 1, total + 1), 0
 
 
-def _setting(record: dict[str, Any], name: str, default: int) -> int:
+def _setting(record: dict[str, Any], name: str, default: int, least: int = 0) -> int:
     command = record.get("command")
     if not isinstance(command, list):
         raise _Fault(f"{FILE} does not say with which settings it was trained: command is {_short(command)}")
     words = " ".join(map(str, command)).replace("=", " ").split()
     values = [value for flag, value in zip(words, words[1:]) if flag.lstrip("-").replace("-", "_") == name]
     value = int(float(record.get(name) or [default, *values][-1]))
-    if value < 0:
+    if value < least:
         raise _Fault(f"{FILE} has {value} for {name}")
     return value
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m rivals.launch llm: trains the runs of docs/rivals/llm.md (trl.md, vision.md) by the rule written there.
+"""python -m rivals.launch llm: trains the runs of docs/rivals/llm.md by the rule written there.
 
+trl trains those of trl.md, trl-bound.md and trl-hold.md, llm-hold those of trl-hold.md in verl, vision vision.md's.
 The same command again skips finished runs and starts interrupted ones over, except that trl's go on from a checkpoint.
 """
 
@@ -42,6 +43,11 @@ def llm_stages(output: Path) -> Iterator[Runs]:
     yield llm_runs("chain-single", {"grpo": ["1"], "era": ["0.3"]}, [1])
 
 
+def llm_hold_stages(output: Path) -> Iterator[Runs]:
+    of_tasks = (llm_runs(task, llm.hold_settings(task), llm.HOLD_SEEDS) for task in llm.HOLD_SHARE)
+    yield {name: words for stage in of_tasks for name, words in stage.items()}
+
+
 def vision_stages(output: Path) -> Iterator[Runs]:
     yield runs("rivals.vision_run", vision.TASK, vision.METHODS, TUNING_SEEDS)
     scores = vision.scores(vision.measures(records.gather(output)["vision/measures"]))
@@ -52,12 +58,21 @@ def vision_stages(output: Path) -> Iterator[Runs]:
 
 
 def trl_stages(output: Path) -> Iterator[Runs]:
-    for methods in (dict.fromkeys(trl.STEPS, trl.WARM_UP), trl.TASKS, trl.ADDED):
-        of_tasks = (runs("rivals.trl_run", task, methods[task], trl.SEEDS, "--task", task) for task in methods)
-        yield {name: words for stage in of_tasks for name, words in stage.items()}
+    warm_ups, trained = {}, {}
+    for task, methods, seeds in trl.blocks():
+        warm_ups |= runs("rivals.trl_run", task, trl.WARM_UP, seeds, "--task", task)
+        trained |= runs("rivals.trl_run", task, methods, seeds, "--task", task)
+    yield warm_ups
+    yield trained
 
 
-STAGES = {"llm": llm_stages, "trl": trl_stages, "vision": vision_stages}
+STAGES = {"llm": llm_stages, "llm-hold": llm_hold_stages, "trl": trl_stages, "vision": vision_stages}
+METHODS = {
+    "llm": [{name: method.settings for name, method in llm.METHODS.items()}],
+    "llm-hold": [llm.hold_settings(task) for task in llm.HOLD_SHARE],
+    "trl": [methods for _, methods, _ in trl.blocks()],
+    "vision": [vision.METHODS],
+}
 
 
 class Stages(grid.TrainingScript):
@@ -83,13 +98,47 @@ class Stages(grid.TrainingScript):
         return next(run.folder.glob("checkpoint-*"), None)
 
 
+def chosen(domain: str, options: launch_options.LaunchOptions, output: Path) -> Iterator[Runs]:
+    """The stages, of which TASKS, SEED and ARMS choose runs; a warm-up is no arm, and whatever is chosen needs it."""
+    arms = {f"{method}-{value}" for methods in METHODS[domain] for method in methods for value in methods[method]}
+    tasks, seeds, wanted = options.only_tasks, options.only_seeds, options.only_arms
+    if unknown := [arm for arm in wanted or () if arm not in arms]:
+        raise grid.Refused(f"ARMS: {domain} has no {' '.join(unknown)}. There are: {' '.join(sorted(arms))}")
+
+    def is_chosen(words: list[str]) -> bool:
+        given = dict(zip(words[1::2], words[2::2]))
+        is_arm = given["--method"] not in trl.WARM_UP
+        return (
+            (not tasks or given.get("--task") in tasks)
+            and (not seeds or int(given["--seed"]) in seeds)
+            and (not wanted or not is_arm or f"{given['--method']}-{given['--setting']}" in wanted)
+        )
+
+    if not (tasks or seeds or wanted):
+        yield from STAGES[domain](output)
+        return
+    stages = STAGES[domain](output)
+    while True:
+        try:
+            stage = next(stages, None)
+        except (ValueError, LookupError) as error:
+            raise grid.Refused(
+                f"The rule lacks runs that were not chosen: {error} Without ARMS they come first."
+            ) from None
+        if stage is None:
+            return
+        yield {name: words for name, words in stage.items() if is_chosen(words)}
+
+
 def start(domain: str, added: list[str]) -> None:
     script = Stages(domain)
     if added:
         raise grid.Refused(f"{' '.join(added)}: the protocol has no further flags.")
-    if domain == "llm" and not (script.checkouts / "verl/verl/utils/era.py").is_file():
+    if domain.startswith("llm") and not (script.checkouts / "verl/verl/utils/era.py").is_file():
         raise grid.Refused(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
-    for stage in STAGES[domain](script.output):
+    found = 0
+    for stage in chosen(domain, script.options, script.output):
+        found += sum("warm-up" not in words for words in stage.values())
         script.runs = [grid.Run(script.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
         usable, failed = grid.sort_out(script, script.runs)
         left = [run for run in usable if not script.is_finished(run)]
@@ -107,7 +156,9 @@ def start(domain: str, added: list[str]) -> None:
             failed += grid.train_all(script, left, by_ray=False)
         if failed:
             raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
-    print(f"All runs of docs/rivals/{domain}.md are finished, in {script.output}.")
+    if not found:
+        raise grid.Refused(f"TASKS, SEED and ARMS choose no run of {domain}; DRY_RUN=1 without them prints all.")
+    print(f"All runs of {domain} are finished, in {script.output}.")
 
 
 if __name__ == "__main__":

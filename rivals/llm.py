@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The methods that hold an entropy, or keep a policy near its start, in verl; each with five settings.
 
-docs/rivals/llm.md says why these, and how one of the five is chosen.
+docs/rivals/llm.md says why these, and how one of the five is chosen; docs/rivals/trl-hold.md what HOLD is for.
 """
 
 import re
@@ -45,13 +45,16 @@ class Method:
         title: its name and what is tuned, as the pictures have it.
         values: separated by blanks.
         words: what differs from the demo's GRPO, as Hydra's overrides in actor_rollout_ref. {value} is the setting,
-            {rate} the setting times the learning rate, {h_resp} and {mean} the setting times an entropy of START.
+            {rate} the setting times the learning rate, {h_resp} and {mean} the setting times an entropy of START,
+            {bound} the task's of HOLD_SHARE.
+        trainer: the module that trains, where it is not the demo's.
     """
 
     title: str
     values: str
     words: str
     off_policy: bool = False
+    trainer: str | None = None
 
     @property
     def name(self) -> str:
@@ -105,6 +108,26 @@ METHODS = {
     ),
 }
 
+# The bounds of trl-hold.md, in the order of its runs, as shares of H_resp: those that llm.md's rule chose for ERA.
+HOLD_SHARE = {"chain-goal": "0.7", "chain": "0.45", "chain-biased": "0.45", "chain-single": "0.45"}
+HOLD_SEEDS = (31, 32, 33, 34, 35)
+HOLD = {
+    "era-hold": Method("ERA with hold, k", "8 2 4 1", "actor.era.k={value} actor.era.low={bound} actor.era.hold=True"),
+    "era-k": Method("ERA, k", "8 2 4", "actor.era.k={value} actor.era.low={bound}"),
+    "era-negative": Method(
+        "ERA, weight of negative advantages",
+        "0",
+        "actor.era.k=2.0 actor.era.low={bound}",
+        trainer="rivals.llm_trainer",
+    ),
+}
+
+
+def hold_settings(task: str) -> dict[str, list[str]]:
+    """The methods of trl-hold.md on a task, and their settings."""
+    held = {name: method.settings for name, method in HOLD.items()}
+    return {**held, "grpo": ["1", "0.25"], "adaptive": [HOLD_SHARE[task]]}
+
 
 def settings(off_policy: bool) -> dict[str, list[str]]:
     """The settings of each method with this kind of updates."""
@@ -113,10 +136,11 @@ def settings(off_policy: bool) -> dict[str, list[str]]:
 
 def overrides(method: str, setting: str, task: str) -> list[str]:
     """Hydra's overrides for a method and its setting: what differs from the demo's GRPO."""
-    chosen, value = METHODS[method], float(setting)
+    chosen, value = (METHODS | HOLD)[method], float(setting)
     rate = OFF_POLICY_RATE if chosen.off_policy else chain.TASKS[task].learning_rate
     h_resp, mean = (f"{value * entropy:.4f}" for entropy in START[task])
-    words = chosen.words.format(value=setting, rate=value * rate, h_resp=h_resp, mean=mean).split()
+    bound = f"{float(HOLD_SHARE[task]) * START[task][0]:.4f}"
+    words = chosen.words.format(value=setting, rate=value * rate, h_resp=h_resp, mean=mean, bound=bound).split()
     last = dict(word.split("=") for word in words)  # off-grpo has two learning rates
     return [re.sub(r"^(\+*)", r"\1actor_rollout_ref.", f"{key}={value}") for key, value in last.items()]
 

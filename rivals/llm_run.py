@@ -100,7 +100,8 @@ def train(arguments: argparse.Namespace) -> Path:
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
     overrides = [setting.format(steps=arguments.steps) for setting in SAVE]
     overrides += llm.overrides(arguments.method, arguments.setting, arguments.task)
-    training.train_arm(settings, "grpo", arguments.checkout, start, folder, overrides)
+    trainer = (llm.METHODS | llm.HOLD)[arguments.method].trainer
+    training.train_arm(settings, "grpo", arguments.checkout, start, folder, overrides, trainer=trainer)
     curves.steps(folder, arguments.task).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
 
@@ -108,14 +109,14 @@ def train(arguments: argparse.Namespace) -> Path:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rivals.llm_run", description=__doc__)
     parser.add_argument("--task", required=True, choices=llm.START)
-    parser.add_argument("--method", required=True, choices=llm.METHODS)
+    parser.add_argument("--method", required=True, choices=llm.METHODS | llm.HOLD)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--steps", type=int, help="those of the task's protocol")
     checkouts = os.environ.get("CHECKOUTS") or PROJECT / "checkouts"
     parser.add_argument("--checkout", default=Path(checkouts, "verl"), type=Path, help="v0.4.1 with the overlay")
     arguments = parser.parse_args()
-    known = llm.METHODS[arguments.method].settings
+    known = (llm.METHODS | llm.HOLD)[arguments.method].settings
     if arguments.setting not in known:
         parser.error(f"--setting {arguments.setting}: {arguments.method} has {', '.join(known)}.")
     arguments.steps = arguments.steps or STEPS[arguments.task]

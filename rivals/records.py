@@ -58,7 +58,7 @@ def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.
         "lowest_entropy": steps.response_entropy.min(),
         "step_seconds": steps.seconds.median(),
     }
-    windows = steps.groupby(np.arange(len(steps)) // WINDOW)
+    windows = steps.reindex(columns=["global_step", *curves]).groupby(np.arange(len(steps)) // WINDOW)
     means = windows[curves].mean()
     means.insert(0, "step", windows.global_step.last())
     return pd.DataFrame([ends]), means
@@ -72,7 +72,8 @@ def _llm(folder: Path) -> dict[str, pd.DataFrame]:
 def _trl(folder: Path) -> dict[str, pd.DataFrame]:
     steps = pd.read_csv(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
     ends, curves = _training(steps, TRL_CURVES)
-    ends["updates_below_low"] = steps.updates_below_low.iloc[-1]
+    if "updates_below_low" in steps:  # which ERA no longer counts
+        ends["updates_below_low"] = steps.updates_below_low.iloc[-1]
     samples = pd.DataFrame([json.loads((folder / VALIDATION_FILE).read_text())])
     return {"trl/runs": ends, "trl/samples": samples, "trl/curves": curves}
 

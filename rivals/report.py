@@ -25,7 +25,7 @@ from ledger.statistics import (
 )
 from recipes import PROJECT
 from recipes.curves import at_end, over_all
-from rivals import control, llm, pictures, records, trl, vision
+from rivals import control, equal, llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 from tools.pages import filled, table
 
@@ -63,6 +63,61 @@ def chosen_and_fresh(numbers: pd.DataFrame, scores: pd.Series, settings: Mapping
 
 def joined(values: Iterable[float], form: str) -> str:
     return ", ".join(format(value, form) for value in values)
+
+
+# -------------------------------------------------------------------------------------------------------- equal reward
+
+# What is compared where a rival is stopped at equal reward, and at equal H_resp; decimals.
+AT_REWARD, AT_ENTROPY = {"response_entropy": 2, "distinct_right": 1}, {"reward": 2, "distinct_right": 1}
+STOPPED = {equal.REWARD: AT_REWARD, equal.ENTROPY: AT_ENTROPY}
+STOPPED_NAMES = {"reward": "reward", "response_entropy": "H_resp", "distinct_right": "distinct right of 8"}
+Curves = list[tuple[pd.DataFrame, pd.DataFrame]]  # of a run and of its rival, for each seed
+
+
+def curves_by_key(host: str) -> pd.DataFrame:
+    """curves.csv of llm or trl by KEY."""
+    return records.read(f"{host}/curves").set_index(KEY).sort_index()
+
+
+def curves_of(known: pd.DataFrame, run: tuple, rival: tuple, seeds: Iterable[int]) -> Curves:
+    """The curves of the seeds that both arms have. known: by KEY; run, rival: task, method and setting."""
+    keys = ([(*arm, seed) for arm in (run, rival)] for seed in seeds)
+    return [tuple(known.loc[[key]] for key in pair) for pair in keys if all(key in known.index for key in pair)]
+
+
+def stopped_at(curves: Curves, by: str, columns: Iterable[str]) -> pd.DataFrame:
+    """For each seed the end of the run minus the rival where that is stopped, and `step`, at which it is."""
+    shown = list(dict.fromkeys(["step", equal.REWARD, equal.ENTROPY, *columns]))
+    return pd.DataFrame([equal.differences(run[shown], rival[shown], by) for run, rival in curves])
+
+
+def stopped_table(
+    first: str, name: str, lines: Iterable[tuple[str, Curves]], of: Mapping[str, Mapping[str, int]] = STOPPED
+) -> str:
+    """A line per arm whose curves are there: its end beside a rival, stopped where that has the same reward or H_resp.
+
+    Args:
+        first: the heading of the lines' names.
+        name: of the rival.
+        of: what is equal; what is compared there, and decimals.
+    """
+    heading, rows = [first], []
+    for by, columns in of.items():
+        heading += [
+            f"{name} has its {STOPPED_NAMES[by]} at step",
+            *(f"{STOPPED_NAMES[column]} there" for column in columns),
+        ]
+    for label, curves in lines:
+        if not curves:
+            continue
+        rows.append([label])
+        for by, columns in of.items():
+            found = stopped_at(curves, by, columns)
+            rows[-1].append(joined(found.step, ".0f").replace("nan", "never"))
+            for column, digits in columns.items():
+                values = found[column].dropna().reset_index(drop=True)
+                rows[-1].append(difference(values, 0 * values, digits) if len(values) else "-")
+    return table(heading, rows) if rows else "No pair of arms has finished."
 
 
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
@@ -148,9 +203,24 @@ def llm_results_table(results: TaskResults) -> str:
     return table(["method", "setting", *shown, *(f"ERA minus it, {heading}" for heading in compared)], lines)
 
 
+def llm_stopped(results: Mapping[str, TaskResults]) -> str:
+    """ERA beside GRPO, stopped earlier: with the chosen learning rates, and where both were tuned with the task's.
+
+    The curves have no distinct answers.
+    """
+    known, lines = curves_by_key("llm"), []
+    for title, part in results.items():
+        era, grpo = (f"off-{name}" if part.off_policy else name for name in ("era", "grpo"))
+        compared = [(part.chosen[grpo], FRESH_SEEDS), *([("1", TUNING_SEEDS)] if part.tuned else [])]
+        for rate, seeds in compared:
+            curves = curves_of(known, (part.task, era, part.chosen[era]), (part.task, grpo, rate), seeds)
+            lines.append((f"{title}; GRPO at {rate}, {len(seeds)} seeds", curves))
+    return stopped_table("task", "GRPO", lines, {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}})
+
+
 def llm_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of llm.md, by the names of their places in it."""
-    tables = {"setpoints": setpoints_table(numbers)}
+    tables = {"setpoints": setpoints_table(numbers), "stopped": llm_stopped(llm_results(numbers))}
     for title, results in llm_results(numbers).items():
         tables[f"results {title.replace(', ', '-')}"] = llm_results_table(results)
     return tables
@@ -329,12 +399,103 @@ def trl_tables(numbers: pd.DataFrame) -> dict[str, str]:
 
 def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-bound.md, by the names of their places in it."""
+    known = curves_by_key("trl")
     results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
+    results |= {f"stopped {task}": bound_stopped(known, task) for task in trl.ADDED}
     for task, compared in BOUND_COMPARED.items():
         arms = [(task, *both) for both in compared]
         count = len(arms) * len(BOUND_MEASURES)
         results[f"comparisons {task}"] = trl_comparisons(numbers, arms, BOUND_MEASURES, count, bound_name)
     return results
+
+
+def bound_stopped(known: pd.DataFrame, task: str) -> str:
+    """Every arm of trl-bound.md beside GRPO, stopped earlier. known: curves by KEY."""
+    added = ((method, setting) for method, values in trl.ADDED[task].items() for setting in values)
+    arms = [arm for arm in dict.fromkeys((ERA, *added)) if arm != GRPO and arm[0] != "era-answers"]
+    lines = [(bound_name(*arm), curves_of(known, (task, *arm), (task, *GRPO), trl.SEEDS)) for arm in arms]
+    return stopped_table("arm", "GRPO", lines)
+
+
+def hold_seeds(numbers: pd.DataFrame, task: str, bound: float) -> Sequence[int]:
+    """The seeds that count: the later ones only if all of their runs are there."""
+    later = [
+        block for block in trl.HOLD if block[2] == trl.LATER_SEEDS and (block[0], trl.BOUND[task]) == (task, bound)
+    ]
+    keys = [
+        (task, method, setting, seed)
+        for _, methods, seeds in later
+        for method, values in methods.items()
+        for setting in values
+        for seed in seeds
+    ]
+    is_whole = bool(keys) and all(key in numbers.index for key in keys)
+    return (*trl.HOLD_SEEDS, *(trl.LATER_SEEDS if is_whole else ()))
+
+
+def hold_name(method: str, setting: str) -> str:
+    """An arm's name in trl-hold.md, where the bound is above the table."""
+    names = {"era": "ERA, k = 2", "era-negative": "ERA without negative advantages"}
+    return names.get(method) or trl.name(method, setting)
+
+
+def hold_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str, bound: float, seeds: Sequence[int]) -> str:
+    """A line per arm of trl-hold.md, with a number for each seed; and which arms were not run."""
+    lines, not_run = [], []
+    for arm in sum(trl.hold_arms(task, bound), []):
+        keys = [key for key in ((task, *arm, seed) for seed in seeds) if key in numbers.index]
+        if not keys:
+            not_run.append(hold_name(*arm))
+            continue
+        runs = numbers.loc[keys]
+        lacking = pd.DataFrame([equal.shortfall(known.loc[[key]], bound) for key in keys], runs.index)
+        kept = (runs.training_response_entropy >= bound - HELD) & ~(lacking.worst > HELD)
+        shown = {**TRL_MEASURES, "training_response_entropy": 2}
+        cells = [joined(runs[name], f".{digits}f") for name, digits in shown.items()]
+        cells += [joined(lacking[name], ".2f").replace("nan", "-") for name in ("mean", "worst")]
+        lines.append([hold_name(*arm), *cells, f"{kept.sum()} of {len(keys)}"])
+    heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "shortfall", "worst of 20 updates"]
+    rows = [table(["arm", *heading, "kept"], lines)] if lines else []
+    return "\n\n".join([*rows, *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
+
+
+def hold_tables(numbers: pd.DataFrame) -> dict[str, str]:
+    """The tables of trl-hold.md, by the names of their places in it."""
+    known, tables, p_values, deciding, is_whole = curves_by_key("trl"), {}, {}, {}, True
+    for task, bound in trl.HELD:
+        seeds = hold_seeds(numbers, task, bound)
+        (first, *rivals), others = trl.hold_arms(task, bound)
+        against = {arm: curves_of(known, (task, *first), (task, *arm), seeds) for arm in rivals}
+        beside = {
+            arm: curves_of(known, (task, *arm), (task, *GRPO), seeds)
+            for arm in (first, *rivals, *others)
+            if arm != GRPO
+        }
+        title = f"{task} {bound:g}"
+        tables |= {
+            f"results {title}": hold_table(numbers, known, task, bound, seeds),
+            f"rivals {title}": stopped_table(
+                "hold with k = 8, beside", "it", ((hold_name(*arm), curves) for arm, curves in against.items())
+            ),
+            f"stopped {title}": stopped_table(
+                "arm", "GRPO", ((hold_name(*arm), curves) for arm, curves in beside.items())
+            ),
+        }
+        for arm, curves in against.items():
+            is_whole &= len(curves) == len(seeds)
+            tested = [(equal.REWARD, column) for column in AT_REWARD] + [(equal.ENTROPY, "reward")]
+            for by, column in tested if len(curves) == len(seeds) else ():
+                values = stopped_at(curves, by, [column])[column].dropna()
+                where = "reward" if by == equal.REWARD else "H_resp"
+                name = f"`{task}` at {bound:g} nats, {hold_name(*arm)}: {STOPPED_NAMES[column]} at equal {where}"
+                p_values[name] = stats.ttest_1samp(values, 0).pvalue if len(values) > 1 and values.any() else math.nan
+                if arm == GRPO and by == equal.ENTROPY and bound == trl.BOUND[task]:
+                    deciding[name] = p_values[name]
+    waits = "it waits for the runs that are missing"
+    of_two = "; ".join(holm(deciding, 2)) or "none" if len(deciding) == 2 else waits
+    of_all = "; ".join(holm(p_values, 60)) or "none" if is_whole else waits
+    tables["holm"] = f"After Holm's correction, of the two that decide: {of_two}. Of all 60: {of_all}."
+    return tables
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
@@ -590,6 +751,7 @@ def pages() -> dict[Path, str]:
         "rivals/llm": llm_tables(llm_numbers()),
         "rivals/trl": trl_tables(of_trl),
         "rivals/trl-bound": bound_tables(of_trl),
+        "rivals/trl-hold": hold_tables(of_trl),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", control.TARGETS)},
         "control/ppo": {
@@ -614,9 +776,11 @@ def draw(folder: Path) -> None:
     pictures.frontiers(records.read("llm/samples"), parts, folder / "rivals-frontiers.png")
     pictures.settings(numbers, folder / "rivals-settings.png")
     pictures.examples(records.read("llm/curves"), folder / "rivals-examples.png")
-    pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
+    of_trl = records.read("trl/curves")
+    of_trl = of_trl[of_trl.seed.isin(trl.SEEDS)]
+    pictures.trl_curves(of_trl, folder / "rivals-trl.png")
     panels = {task: {bound_name(*arm): arm for arm in arms} for task, arms in BOUND_PANELS.items()}
-    pictures.bound_curves(records.read("trl/curves"), panels, trl.BOUND, folder / "rivals-trl-bound.png")
+    pictures.bound_curves(of_trl, panels, trl.BOUND, folder / "rivals-trl-bound.png")
     returns = {agent: evaluations("control-ppo", agent) for agent in control.ARMS}
     of_eapo = {agent: evaluations("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
     pictures.returns(

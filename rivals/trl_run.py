@@ -8,11 +8,15 @@ folder beside this one, which `--method warm-up --setting 0` with the same task 
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
+
+import torch
+from trl import GRPOTrainer
 
 from demo.trl import training
 from demo.trl.settings import Settings
-from era.trl import EraGRPOTrainer
+from era.trl import EraGRPOTrainer, EraMixin
 from era.trl_dynamic_sampling import DynamicSamplingMixin
 from recipes import PROJECT, run_json
 from rivals import trl
@@ -28,7 +32,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--steps", type=int, help="by default those of the protocol; a warm-up has its own")
     arguments = parser.parse_args()
-    known = trl.WARM_UP | trl.TASKS.get(arguments.task, {}) | trl.ADDED.get(arguments.task, {})
+    known = trl.WARM_UP | trl.methods_of(arguments.task)
     if arguments.setting not in known.get(arguments.method, ()):
         of_task = "; ".join(f"{method} {' or '.join(values)}" for method, values in known.items())
         parser.error(
@@ -51,20 +55,35 @@ def start_of(arguments: argparse.Namespace) -> Path:
 
 
 def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
-    """ERA's trainer, which replaces groups without advantage where the arm says so."""
+    """ERA's trainer, with what the arm changes beside its configuration."""
+
+    class WeightedGRPOTrainer(GRPOTrainer):
+        """Below ERA, which therefore decides by the weighted advantages; it acts where they are positive."""
+
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            advantages = output["advantages"]
+            weighted = torch.where(advantages < 0, arm.negative_weight * advantages, advantages)
+            return {**output, "advantages": weighted}
+
+    class Weighted(EraMixin, WeightedGRPOTrainer):
+        pass
 
     class DynamicSampling(DynamicSamplingMixin, EraGRPOTrainer):
         pass
 
-    return DynamicSampling if arm.dynamic_sampling else EraGRPOTrainer
+    if arm.dynamic_sampling:
+        return DynamicSampling
+    return EraGRPOTrainer if arm.negative_weight == 1 else Weighted
 
 
 def main() -> None:
     arguments = parse()
     is_warm_up = arguments.method in trl.WARM_UP
     arm = None if is_warm_up else trl.arm(arguments.task, arguments.method, arguments.setting)
-    settings = Settings(arguments.task, arguments.seed, arguments.steps or (arm.steps if arm else 0))
+    settings = Settings(arguments.task.partition("-")[0], arguments.seed, arguments.steps or (arm.steps if arm else 0))
     known = {"method": arguments.method, "setting": arguments.setting, **run_json.code(PROJECT)}
+    known |= {"arm": dataclasses.asdict(arm)} if arm else {}
     host = "trl-warm-up" if is_warm_up else "trl"  # rivals.records gathers the others alone
     steps = settings.task.warm_up_updates if is_warm_up else settings.steps
     record = run_json.begin(host, arguments.task, arguments.seed, steps, PACKAGES, **known)

@@ -285,6 +285,12 @@ def test_clones_share_environments_until_requirements_differ(clone, tmp_path):
     assert "environment.sh docs" in set_up(first, "-n", shared, target).stdout
 
 
+def test_a_clone_that_was_moved_still_finds_its_programs(project_root):
+    """pip's scripts name their environment by its full path, and Python itself does not."""
+    programs = re.findall(r"\$\(ENVIRONMENTS\)\S*/bin/([\w.-]+)", (project_root / "Makefile").read_text())
+    assert len(programs) > 10 and {*programs} == {"python"}
+
+
 def test_an_installation_that_fails_is_not_taken_for_done(clone, tmp_path):
     environment, folder = tmp_path / "shared/docs", clone("first")
     words = f"ENVIRONMENTS={tmp_path}/shared", f"{environment}/installed"

@@ -241,6 +241,11 @@ DAMAGES = {
         "with which settings it was trained: command is 5",
     ),
     "a frequency below 0": ("run.json", json.dumps(PPO_RECORD | {"evaluate_freq": -500}), "has -500 for evaluate_freq"),
+    "a frequency of 0": (
+        "run.json",
+        json.dumps(record("ppo", 3000, "--evaluate_freq=0")),
+        "run.json has 0 for evaluate_freq",
+    ),
     "unfinished": ("run.json", json.dumps(PPO_RECORD | {"finished": False}), "does not say that it is finished"),
     "a number of 5,000 digits": ("run.json", '{"total_steps": ' + "9" * 5000 + "}", "cannot be read (ValueError"),
 }

@@ -22,12 +22,13 @@ def train_arm(
     folder: Path,
     others: Iterable[str] = (),
     fresh: bool = False,
+    trainer: str | None = None,
 ) -> None:
     """Trains one arm from the model in `start`, unless it is finished. verl writes to `folder`; see curves.
 
-    others: overrides that take precedence.
+    others: overrides that take precedence. trainer: the module that is the training process, by default the version's.
     """
-    run, (_, trainer) = folder.resolve(), config.VERSIONS[settings.verl]
+    run, trainer = folder.resolve(), trainer or config.VERSIONS[settings.verl][1]
     # In /tmp, because the paths of Unix sockets, which Ray makes far below it, may have at most 103 bytes.
     with tempfile.TemporaryDirectory(prefix="era-ray-", dir="/tmp", ignore_cleanup_errors=True) as ray:
         overrides = config.overrides(settings, arm, folder.parent.resolve(), start.resolve(), run)

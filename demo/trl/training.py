@@ -37,6 +37,8 @@ STEPS = {
     "response_entropy": "era/response_entropy",
     "token_entropy": "entropy",
     "scaled_token_fraction": "era/scaled_token_fraction",
+    "dropped_token_fraction": "era/dropped_token_fraction",
+    "lost_fraction": "era/lost_fraction",
     "distinct_right": "distinct_right",
     "entropy_up": "era/entropy_up",
     "entropy_down": "era/entropy_down",

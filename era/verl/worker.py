@@ -24,18 +24,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested, response_to_nested
 
 from era.fused_head import FusedHead
-from era.language import (
-    COEFFICIENT,
-    BelowLow,
-    entropy_up,
-    entropy_weight,
-    logit_scale,
-    loss_advantages,
-    metric_sums,
-    next_coefficient,
-    split_entropy,
-    update_metrics,
-)
+from era.language import COEFFICIENT, BelowLow, decide, next_coefficient, update_metrics
 from era.language_config import CONFIG_KEY, EraConfig, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB, backend
 from era.refusals import VERL_0_9
@@ -44,9 +33,6 @@ from era.verl.engine import LOGIT_SCALE, ORIGINAL_LOG_PROBS, EraFSDPEngine
 
 # Nested (bsz, response): log-probs under the decided scales, before an update of several steps.
 OLD_LOG_PROBS = "era_old_log_probs"
-# Nested (bsz, response): what makes era/entropy_up of p'(a) - p(a), the mean over tokens included.
-ENTROPY_WEIGHT = "era_entropy_weight"
-_CHOSEN = {"log_prob": "old_log_probs", "token_entropy": "entropy"}
 
 
 class EraTrainingWorker(TrainingWorker):
@@ -54,8 +40,7 @@ class EraTrainingWorker(TrainingWorker):
 
     verl calls `set_loss_fn` once and `train_mini_batch` for each update. There, in this order: `_decide` puts the
     scales, for several steps the old log-probs under them, and the advantages of the loss into `data`; verl's own
-    method runs the engine, which reads the scales, and `era_ppo_loss`, which reads the old log-probs and adds to
-    `self.up`; the sum of that over all ranks is the last metric.
+    method runs the engine, which reads the scales, and `era_ppo_loss`, which reads the old log-probs.
 
     Raises:
         ValueError: on construction, if the engine for this configuration is not verl's own.
@@ -103,8 +88,8 @@ class EraTrainingWorker(TrainingWorker):
         warning = self.era.schedule_exceeds(self.optimizer_config.total_training_steps)
         if warning and self.engine.get_data_parallel_rank() == 0:
             print(warning, file=sys.stderr)
-        self.below_low, self.up = BelowLow(), torch.zeros((), dtype=torch.double, device=get_device_name())
-        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords, up=self.up) if self.era.scales_logits else loss_fn
+        self.below_low = BelowLow()
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.scales_logits else loss_fn
 
     def _scales_tokens(self) -> bool:
         return self.engine_config.strategy not in SCALES_RESPONSES
@@ -121,47 +106,38 @@ class EraTrainingWorker(TrainingWorker):
         Raises:
             ValueError: a response needs two scales of an engine that takes one.
         """
-        self.up.zero_()
         metrics = self._decide(data) if self.era.enable else {}
         output = super().train_mini_batch(data)
-        if self.era.scales_logits:
-            dist.all_reduce(self.up, group=self.engine.get_data_parallel_group())
-            metrics["era/entropy_up"] = self.up.item()
         if output is not None:
             tu.assign_non_tensor(output, metrics=tu.get(output, "metrics") | metrics)
         return output
 
     def _decide(self, data) -> dict[str, float]:
-        """Put the scales, and what the loss needs of them, into `data`; return ERA's metrics but era/entropy_up."""
+        """Put the scales, and what the loss needs of them, into `data`; return ERA's metrics."""
         era = self._era_of_update(data)
         mask = data["response_mask"].to_padded_tensor(0).bool()
-        advantages = data["advantages"].to_padded_tensor(0.0)
-        top, rest = split_entropy(data["entropy"].to_padded_tensor(0.0).float(), mask, era.top_fraction)
-        scale = logit_scale(top, advantages, mask, low=era.low, high=era.high, k=era.k, min_advantage=era.min_advantage)
-        of_loss = loss_advantages(advantages, scale, era)
-        if of_loss is not advantages:
-            data["advantages"] = response_to_nested(of_loss, data["response_mask"])
+        entropy, advantages = (data[key].to_padded_tensor(0.0) for key in ("entropy", "advantages"))
+        decision = decide(entropy, advantages, mask, era)
+
+        if era.changes_advantages:
+            data["advantages"] = response_to_nested(decision.advantages, data["response_mask"])
         if era.scales_logits:
             if self._scales_tokens():
-                data[LOGIT_SCALE] = _at_predicting_positions(scale, data)
+                data[LOGIT_SCALE] = _at_predicting_positions(decision.scale, data)
             else:
-                one_scale = _of_responses(scale, mask, advantages > era.min_advantage)
+                one_scale = _of_responses(decision.scale, mask, advantages > era.min_advantage)
                 data["temperature"] = tu.get(data, "temperature") / one_scale
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data.update(self._old_log_probs(data))
-        chosen = {name: data[key].to_padded_tensor(0.0) for name, key in _CHOSEN.items()} | {"advantages": of_loss}
-        thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
-        sums = metric_sums(top, rest, mask, scale, **chosen, of_trainer=advantages, **thresholds).to(get_device_name())
+
+        sums = decision.sums.stacked().to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         metrics = update_metrics(sums)
-        if era.scales_logits:
-            weight = entropy_weight(**chosen, scale=scale) / (sums[5].item() * tu.get(data, "epochs", default=1))
-            data[ENTROPY_WEIGHT] = response_to_nested(weight, data["response_mask"])
         advice = self.below_low.advice(metrics["era/response_entropy"], era)
         if advice and self.engine.get_data_parallel_rank() == 0:
             print(advice, file=sys.stderr)
-        metrics["era/updates_below_low"] = self.below_low.updates
+        metrics["era/lost_fraction"] = self.below_low.fraction
         return metrics | era.scheduled | self._set_bonus(data, metrics["era/top_entropy"])
 
     def _set_bonus(self, data, entropy: float) -> dict[str, float]:
@@ -217,19 +193,17 @@ class EraActorRolloutRefWorker(ActorRolloutRefWorker):
     actor_worker_cls = EraTrainingWorker
 
 
-def era_ppo_loss(config, model_output, data, dp_group=None, up=None):
+def era_ppo_loss(config, model_output, data, dp_group=None):
     """verl's ppo_loss, with the old log-probs of the transformed policy and the KL loss of the original one.
 
     With one mini-batch and one epoch the policy of the update is the one that sampled, so the old log-probs are the new
     ones, detached: the ratio is exactly 1.
 
-    Args and returns as `verl.workers.utils.losses.ppo_loss`; to `up`, (), it adds its share of era/entropy_up.
+    Args and returns as `verl.workers.utils.losses.ppo_loss`.
     """
     data = data.copy()
     new = no_padding_2_padding(model_output["log_probs"].detach(), data)
     old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data else new
-    weight, sampled = (data[key].to_padded_tensor(0.0) for key in (ENTROPY_WEIGHT, "old_log_probs"))
-    up += entropy_up(weight, sampled, old)
     # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in: its ratio is set to 1.
     filtered = (old == OUTSIDE_TOP_K_LOG_PROB) | (new == OUTSIDE_TOP_K_LOG_PROB)
     data["old_log_probs"] = response_to_nested(torch.where(filtered, new, old), data["response_mask"])

@@ -110,10 +110,13 @@ def problems(config) -> Iterator[str]:
     yield from names.logger_problems(config)
     yield from setting_problems(config)
     yield from gpu_problems(config.trainer.nnodes, config.trainer.n_gpus_per_node)
-    folder, of_tokenizer = Path(config.actor_rollout_ref.model.path).expanduser(), []
+    path, tokenizer, of_tokenizer = config.actor_rollout_ref.model.path, None, []
     override = config.actor_rollout_ref.model.get("override_config", {}).get("max_position_embeddings")
-    yield from model_problems(folder, longest_sequence(config), override)
-    tokenizer = load_tokenizer(folder, of_tokenizer)
+    if "://" not in path:  # verl copies hdfs://... on the cluster
+        yield from model_problems(Path(path), longest_sequence(config), override)  # verl does not expand a ~
+        tokenizer = load_tokenizer(Path(path), of_tokenizer)
+    if path.endswith("/"):
+        yield f"model: verl takes no slash at the end of actor_rollout_ref.model.path={path}."
     yield from of_tokenizer
     yield from data_problems(config, tokenizer)
     yield from checkpoint_problems(config)

@@ -27,11 +27,11 @@ def checkpoint_problems(config) -> Iterator[str]:
         step = step_of(folder)
         if not folder.is_dir():
             yield f"checkpoint: no {start}. Run stage 1 to its end, or set STAGE1_CKPT to its last checkpoint."
-        elif step is None:
-            yield f"checkpoint: {start} is not the folder of a step. Name one like .../global_step_600."
+        elif step is None or str(start).endswith("/"):  # verl takes the rest of the path for the step
+            yield f"checkpoint: {start} does not end in the name of a step's folder, as in .../global_step_600."
         elif lacks := checkpoint_lacks(folder, config):
             yield f"checkpoint: {lacks}"
-        elif last is not None and step >= last:
+        elif last is not None and step >= last and not trainer.get("val_only"):
             yield f"steps: the run begins after step {step}, and TOTAL_STEPS={last} counts the steps before it too."
     elif trainer.resume_mode == "auto" and tracker.exists():
         written = tracker.read_text(errors="replace").strip()
@@ -92,7 +92,10 @@ def checkpoint_lacks(folder: Path, config, contents: Collection[str] = ()) -> st
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        why = f"A checkpoint loads on as many GPUs as wrote it, here {ranks}."
+        why = (
+            f"A checkpoint loads on as many GPUs as wrote it, here {ranks}; what was not saved does not belong into "
+            "actor.checkpoint.load_contents."
+        )
         if missing == ["data.pt"]:
             why = "Without it verl would take the problems from the first one again."
         return f"{folder} lacks {missing[0]}{others}. {why}"
@@ -115,12 +118,13 @@ def instead(folder: Path, config) -> str:
 
 
 def reached_step(config) -> int | None:
-    """The step of the newest checkpoint if that is the run's last one; verl would train a step more.
+    """The step of the newest checkpoint if that is the run's last one; verl would train a step more from there.
 
     The model is enough of a checkpoint from which nothing is trained on.
     """
     step, last = newest_step(config), config.trainer.total_training_steps
-    if config.trainer.resume_mode == "disable" or not isinstance(last, int) or not last <= step:
+    trains_on = config.trainer.resume_mode == "auto" and not config.trainer.get("val_only")
+    if not trains_on or not isinstance(last, int) or not last <= step:
         return None
     folder = Path(config.trainer.default_local_dir) / f"global_step_{step}"
     return step if folder.is_dir() and not checkpoint_lacks(folder, config, ["model"]) else None

@@ -8,6 +8,7 @@ not score would end the run once the first responses are there.
 
 import contextlib
 import io
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,20 @@ def data_problems(config, tokenizer) -> Iterator[str]:
     if tokenizer and has_scores(config):
         try:
             score = scorer(config, tokenizer)
-        except Exception as error:  # of verl's or of a module of the user's
+        except (Exception, SystemExit) as error:  # of verl's or of a module of the user's
             yield f"reward: verl's reward manager cannot be made: {type(error).__name__}: {error}"
     for key in VARIABLES:
-        files, rows = listed(config.data[key]), 0
+        names, rows = listed(config.data[key]), 0
+        if not names:
+            yield f"data: data.{key} names no file. Set {VARIABLES[key]}."
+        files = [Path(name).expanduser() for name in names if is_readable(name, config)]
         for file in files:
             lacks = list(missing_file(key, file)) or list(file_problems(file, config, tokenizer))
             yield from lacks
             if not lacks and score:
                 yield from reward_problems(file, config, score, key == "train_files")
             rows += 0 if lacks else number_of_rows(file)
-        if key == "train_files" and rows:
+        if key == "train_files" and rows and len(files) == len(names):
             yield from epoch_problems(files, rows, config)
 
 
@@ -57,8 +61,14 @@ def has_scores(config) -> bool:
     return not (OmegaConf.select(config, "reward_model.enable") or of_0_9[0] or of_0_9[1] == "remote")
 
 
-def listed(files) -> list[Path]:
-    return [Path(file).expanduser() for file in ([files] if isinstance(files, str) else files)]
+def listed(files) -> list[str]:
+    return [files] if isinstance(files, str) else list(files or ())
+
+
+def is_readable(file: str, config) -> bool:
+    """Whether the check can look at a file: not at JSON, another machine's, or what an own dataset class reads."""
+    is_json = not IS_PATCHED_CHECKOUT and file.endswith((".json", ".jsonl"))
+    return not ("://" in file or is_json or config.data.get("custom_cls", {}).get("path"))
 
 
 def missing_file(key: str, file: Path) -> Iterator[str]:
@@ -77,6 +87,9 @@ def file_problems(file: Path, config, tokenizer) -> Iterator[str]:
     import pyarrow.parquet
 
     prompts, most = config.data.prompt_key, config.data.max_prompt_length
+    if not IS_PATCHED_CHECKOUT and file.suffix != ".parquet":
+        yield f"data: {file} is not named .parquet, .json or .jsonl, by which verl 0.9 knows how to read it."
+        return
     try:
         columns, rows = pyarrow.parquet.read_schema(file), number_of_rows(file)
     except (OSError, pyarrow.ArrowException) as error:
@@ -111,14 +124,22 @@ def is_messages(kind) -> bool:
 
 
 def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
-    """How many prompts have more than `most` tokens, and the tokens of the longest; 0, 0 if none has."""
+    """How many prompts have more than `most` tokens, and the tokens of the longest; 0, 0 if none has.
+
+    A prompt without a message, or with one without a content, is counted too: the chat template may fail on it, as it
+    would when the training comes to it.
+    """
     import pandas
     import pyarrow.compute as pc
     import pyarrow.parquet
 
     column = pyarrow.parquet.read_table(file, columns=[key])[key]
     contents = pc.struct_field(pc.list_flatten(column), "content")
-    sizes = pandas.Series(pc.binary_length(contents)).groupby(pandas.Series(pc.list_parent_indices(column))).sum()
+    if not (pyarrow.types.is_string(contents.type) or pyarrow.types.is_large_string(contents.type)):
+        return 0, 0  # parts of several kinds, as with images, whose tokens the model's processor counts
+    bytes_of = pandas.Series(pc.fill_null(pc.binary_length(contents), most + 1))
+    sizes = bytes_of.groupby(pandas.Series(pc.list_parent_indices(column))).sum()
+    sizes = sizes.reindex(range(len(column)), fill_value=most + 1)
 
     def tokens(messages: list[dict]) -> int:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -147,10 +168,10 @@ def epoch_problems(files: list[Path], rows: int, config) -> Iterator[str]:
         )
 
 
-def scorer(config, tokenizer) -> Callable[[dict], dict]:
+def scorer(config, tokenizer) -> Callable[[dict], tuple[float, dict]]:
     """A function that scores any response to a row of a file by the run's reward manager, made as verl's trainer does.
 
-    It returns by name the values that the manager hands on beside the reward.
+    It returns the reward, and by name the values that the manager hands on beside it.
     """
     import numpy
     import torch
@@ -176,36 +197,40 @@ def scorer(config, tokenizer) -> Callable[[dict], dict]:
 
         manager = load_reward_manager(config, tokenizer)
 
-    def score(row: dict) -> dict:
+    def score(row: dict) -> tuple[float, dict]:
         values = {name: numpy.array([value, None], dtype=object)[:1] for name, value in row.items()}
         batch = DataProto.from_dict(tensors, values)
         if IS_PATCHED_CHECKOUT:
-            found = manager(batch, return_dict=True)["reward_extra_info"]
-            return {name: of_rows[0] for name, of_rows in found.items()}
-        return manager.loop.run_until_complete(manager.run_single(batch))["reward_extra_info"]
+            found = manager(batch, return_dict=True)
+            extra = {name: of_rows[0] for name, of_rows in found["reward_extra_info"].items()}
+            return found["reward_tensor"].sum().item(), extra
+        found = manager.loop.run_until_complete(manager.run_single(batch))
+        return float(found["reward_score"]), found["reward_extra_info"]
 
     return score
 
 
 def reward_problems(file: Path, config, score: Callable, is_training: bool) -> Iterator[str]:
-    """Rows that the reward does not score, or for which it does not return the metric of the group filter.
+    """Rows that the reward does not score with a number, or without the metric of the group filter.
 
     The first row of each data_source is looked at, and the first without a ground_truth.
     """
     source, groups = config.data.get("reward_fn_key", "data_source"), config.algorithm.filter_groups
     for row in first_rows(file, source):
         about = f"the first row of {file} with {source} {row[source]!r}"
-        truth = (row["reward_model"] or {}).get("ground_truth")
+        truth = row["reward_model"].get("ground_truth") if isinstance(row["reward_model"], dict) else None
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                returned = score(row)
-        except Exception as error:  # each reward fails in its own way
+                reward, returned = score(row)
+        except (Exception, SystemExit) as error:  # each reward fails in its own way
             yield (
                 f"reward: verl's reward does not score {about} and ground_truth {short(truth)}: "
                 f"{type(error).__name__}: {error}. verl's own rewards, whose ground_truth is a text, are in "
                 "verl/utils/reward_score/__init__.py; custom_reward_function is for others."
             )
             continue
+        if not math.isfinite(reward):
+            yield f"reward: the reward of {about} is {reward}, which would make all weights NaN."
         known = (*numbers(returned), *OWN_METRICS)
         if is_training and groups.enable and groups.metric not in known:
             yield (

@@ -26,7 +26,10 @@ def model_problems(folder: Path, longest: int, override: int | None = None) -> I
     """
     file = folder / "config.json"
     if not file.is_file():
-        yield f"model: no {file}. `make llm-model` downloads the paper's models; MODEL_PATH names another folder."
+        yield (
+            f"model: no {file}. `make llm-model` downloads the paper's models; MODEL_PATH names another folder, not a "
+            "name on a hub."
+        )
         return
     index = folder / "model.safetensors.index.json"
     try:

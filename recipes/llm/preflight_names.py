@@ -23,19 +23,31 @@ CHOICES = {
     f"{ROLLOUT}.name": ("vllm", "sglang", "sglang_async", "hf"),
 }
 RESUME_MODES = ("auto", "disable", "resume_path")
+COUNTS = (
+    *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", f"{ACTOR}.ppo_mini_batch_size"),
+    *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length", f"{ROLLOUT}.n"),
+)
+NUMBERS = ("trainer.save_freq", "trainer.test_freq", f"{ROLLOUT}.temperature", f"{ROLLOUT}.top_p")
 LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio")  # tensorboard is among the environment's
 
 
 def type_problems(config, recipe) -> Iterator[str]:
-    """Texts where the recipe has a number, or true or false. A text counts as true, and as a number it fails late.
+    """Texts where the recipe has a number, or true or false, and null or 0 where verl counts with a number.
 
-    In `config` they become the recipe's values, with which the rest of it can be looked at.
+    A text counts as true, and as a number it fails late. In `config` they become the recipe's values, with which the
+    rest of it can be looked at.
     """
     for key, value in leaves(recipe):
         given = OmegaConf.select(config, key)
         if isinstance(value, (bool, int, float)) and isinstance(given, str):
             yield f"settings: {key} is {given!r}, not {'true or false' if isinstance(value, bool) else 'a number'}."
             OmegaConf.update(config, key, value)
+    for key in (*COUNTS, *NUMBERS):
+        given = OmegaConf.select(config, key)
+        if given is None or (key in COUNTS and not (isinstance(given, int) and given >= 1)):
+            kind = "a whole number of at least 1" if key in COUNTS else "a number"
+            yield f"settings: {key} is {'null' if given is None else given}, not {kind}."
+            OmegaConf.update(config, key, OmegaConf.select(recipe, key))
 
 
 def leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -70,16 +82,23 @@ def name_problems(config) -> Iterator[str]:
             ask(name)
         except (ValueError, NotImplementedError) as error:
             yield f"names: {key}={name}: {str(error) or 'verl has none of this name'}."
-    known = {"trainer.resume_mode": RESUME_MODES, **(CHOICES if IS_PATCHED_CHECKOUT else {})}
+    known = {"trainer.resume_mode": RESUME_MODES, **(CHOICES if IS_PATCHED_CHECKOUT else engines())}
     for key, names in known.items():
         if (name := OmegaConf.select(config, key)) not in names:
             yield f"names: {key}={name} is none of {', '.join(names)}."
     for name in loggers(config):
         if name not in (*Tracking.supported_backend, "tracking"):
             yield f"names: trainer.logger has {name}; verl has {', '.join(Tracking.supported_backend)}."
-    critic = Path(str(config.critic.model.path)).expanduser() / "config.json"
+    critic = Path(str(config.critic.model.path)) / "config.json"
     if uses_critic(config) and not critic.is_file():
         yield f"model: the run trains a critic (algorithm.adv_estimator), and critic.model.path has no {critic}."
+
+
+def engines() -> dict[str, tuple[str, ...]]:
+    """The engines of verl 0.9's rollouts, with those of modules in VERL_USE_EXTERNAL_MODULES."""
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    return {f"{ROLLOUT}.name": tuple(RolloutReplicaRegistry._registry)}
 
 
 def loggers(config) -> list[str]:

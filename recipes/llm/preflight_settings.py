@@ -83,23 +83,30 @@ def length_problems(config) -> Iterator[str]:
         "rollout.log_prob_max_token_len_per_gpu": rollout.log_prob_use_dynamic_bsz
         and rollout.log_prob_max_token_len_per_gpu,
     }
-    longest, shared = longest_sequence(config), ranks(config)[0]
+    both, shared = config.data.max_prompt_length + config.data.max_response_length, ranks(config)[0]
     for key, tokens in budgets.items():
-        if tokens and tokens * shared < longest:
+        if tokens and tokens * shared < both:
             yield (
-                f"lengths: max_prompt_length + max_response_length = {longest} tokens do not fit into "
+                f"lengths: max_prompt_length + max_response_length = {both} tokens do not fit into "
                 f"{key}={tokens} on {shared} GPUs."
             )
-    if rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < longest:
+    longest, of_vllm_0_4_1 = longest_sequence(config), IS_PATCHED_CHECKOUT and rollout.name == "vllm"
+    if of_vllm_0_4_1 and rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < longest:
         yield (
-            f"lengths: max_prompt_length + max_response_length = {longest} tokens do not fit into "
-            f"rollout.max_num_batched_tokens={rollout.max_num_batched_tokens}. verl's rollout asks for that with "
-            "enable_chunked_prefill; raise the one or switch off the other."
+            f"lengths: the {longest} tokens of max_prompt_length + max_response_length, or of max_model_len, do not "
+            f"fit into rollout.max_num_batched_tokens={rollout.max_num_batched_tokens}, as verl's rollout asks with "
+            "enable_chunked_prefill. Raise the one or switch off the other."
         )
-    if (rollout.get("max_model_len") or longest) < longest:
+    if (rollout.get("max_model_len") or both) < both:
         yield (
             f"lengths: the engine would end every response at {ROLLOUT}.max_model_len={rollout.max_model_len} tokens "
-            f"with its prompt, and max_prompt_length + max_response_length are {longest}. Leave it out."
+            f"with its prompt, and max_prompt_length + max_response_length are {both}. Leave it out."
+        )
+    penalty = config.reward_model.overlong_buffer if IS_PATCHED_CHECKOUT else None  # verl 0.9 asks for a length itself
+    if penalty and penalty.enable and penalty.len < 1:
+        yield (
+            f"lengths: with reward_model.overlong_buffer.len={penalty.len} no response is penalized, and the reward of "
+            "one that was cut is NaN. Set it to the tokens before max_response_length over which the penalty grows."
         )
 
 
@@ -111,7 +118,7 @@ def parallel_problems(config) -> Iterator[str]:
         sizes[f"{ACTOR}.megatron.tensor_model_parallel_size"] = actor.megatron.tensor_model_parallel_size
     else:
         sizes[f"{ACTOR}.ulysses_sequence_parallel_size"] = ranks(config)[0]
-    has = heads(Path(config.actor_rollout_ref.model.path).expanduser())
+    has = heads(Path(config.actor_rollout_ref.model.path))
     for key, size in sizes.items():
         if size < 1 or gpus(config) % size:
             yield f"parallel: {gpus(config)} GPUs do not divide into groups of {key}={size}."
@@ -124,6 +131,10 @@ def rollout_problems(config) -> Iterator[str]:
     rollout = config.actor_rollout_ref.rollout
     if not 0 < rollout.gpu_memory_utilization < 1:
         yield f"rollout: {ROLLOUT}.gpu_memory_utilization={rollout.gpu_memory_utilization} is not a share of 1."
+    if not 0 < rollout.top_p <= 1:
+        yield f"rollout: {ROLLOUT}.top_p={rollout.top_p} is not above 0 and at most 1."
+    if IS_PATCHED_CHECKOUT and rollout.name == "vllm" and rollout.free_cache_engine and not rollout.enforce_eager:
+        yield f"rollout: verl v0.4.1 takes {ROLLOUT}.enforce_eager=False only with {ROLLOUT}.free_cache_engine=False."
     if rollout.temperature <= 0 or rollout.top_k == 1:
         yield (
             f"rollout: with {ROLLOUT}.temperature={rollout.temperature} and top_k={rollout.top_k} all responses to a "
@@ -134,7 +145,7 @@ def rollout_problems(config) -> Iterator[str]:
 def saving_problems(config) -> Iterator[str]:
     """A run that never saves: a time limit or a crash would lose all of it."""
     last, every = config.trainer.total_training_steps, config.trainer.save_freq
-    if every < 1 and isinstance(last, int) and last > SHORT_TRIAL:
+    if every < 1 and isinstance(last, int) and last > SHORT_TRIAL and not config.trainer.get("val_only"):
         yield (
             f"checkpoint: trainer.save_freq={every} saves nothing in {last} steps. Set it to a number of steps; {last} "
             "saves at the end alone."

@@ -76,6 +76,16 @@ def test_what_is_only_staged_is_kept_below_the_edits(project):
     assert git(checkout, "show", f"{name}^:src/era.py") == "staged"
 
 
+def test_upstream_is_no_work_of_the_users_however_many_edits_were_saved(project):
+    """Upstream's commit is newer than ours here, and git's rev-list goes by dates."""
+    for number in range(8):
+        project.run("apply", "alpha")
+        write_tree(project.checkout(), {"README.md": f"{number}\n"})
+        project.run("revert", "alpha", "--keep-edits")
+    project.run("apply", "alpha", "--version", "v2")
+    assert len(saved(project)) == 8
+
+
 @pytest.mark.parametrize(("path", "code"), [("src/core.py", 5), ("src/era.py", 0)])  # it comes back; it goes
 def test_a_file_that_became_a_folder(project, path, code):
     project.run("apply", "alpha")

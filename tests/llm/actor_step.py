@@ -45,8 +45,7 @@ def old_log_prob_pass(actor, data):
     log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
     tensors = {"old_log_probs": log_probs, "entropys": entropys}
     if hasattr(actor, "era"):  # unpatched verl has no such hooks
-        rollout = {"multi_turn": {"enable": data.meta_info["multi_turn"]}}
-        tensors |= actor.era.old_log_prob_tensors(rollout, data, log_probs, entropys)
+        tensors |= actor.era.old_log_prob_tensors(log_probs, entropys)
     for key, value in tensors.items():
         data.batch[key] = value
 

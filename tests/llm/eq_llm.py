@@ -34,24 +34,17 @@ def decide(h_resp, advantages, mask, low, high, k, min_advantage=0):
     return scale
 
 
-def metrics(entropy, log_p, scaled, weight, has_advantage, mask, scale, low, high, top_fraction=0.2):
-    """era/... of one update.
-
-    Args:
-        log_p, scaled: log-probs of the chosen tokens; -inf in `scaled` where the top-k filter removed one.
-        weight: what multiplies the gradient of a token's log-prob: its advantage, times its scale unless that is
-            divided out.
-        has_advantage: bool, also true for a token whose advantage negative_weight=0 drops.
-    """
-    split, h_resp = list(forking(entropy, mask, top_fraction)), response_entropies(entropy, mask, top_fraction)
-    up, below = 0.0, []
+def dropped(h_resp, advantages, mask, low):
+    """Which tokens `hold` leaves out of the policy loss: those of negative advantage, where H_resp is below low."""
+    out = torch.zeros(mask.shape, dtype=torch.bool)
     for b, t in mask.nonzero().tolist():
-        h, lp, w, is_kept = entropy[b, t].item(), log_p[b, t].item(), weight[b, t].item(), scaled[b, t] > -math.inf
-        if scale[b, t] > 1 and is_kept:
-            up += w * (math.exp(scaled[b, t]) - math.exp(lp)) * (lp + h)
-        if h_resp[b] < low and has_advantage[b, t]:
-            below.append((w, math.exp(lp) * (lp + h)))
-    middle = sum(w for w, _ in below) / max(1, len(below))
+        out[b, t] = h_resp[b] < low and advantages[b, t] < 0
+    return out
+
+
+def metrics(entropy, mask, scale, out, low, high, top_fraction=0.2):
+    """era/... of one update; out: as `dropped` returns it."""
+    split, h_resp = list(forking(entropy, mask, top_fraction)), response_entropies(entropy, mask, top_fraction)
     top, rest = ([h for part in split for h in part[which]] for which in (0, 1))
     known, tokens = [h for h in h_resp if not math.isnan(h)], mask.bool().sum().item()
     return {
@@ -59,8 +52,7 @@ def metrics(entropy, log_p, scaled, weight, has_advantage, mask, scale, low, hig
         "era/low_fraction": sum(h < low for h in known) / len(known),
         "era/high_fraction": sum(h > high for h in known) / len(known),
         "era/scaled_token_fraction": ((scale != 1) & mask.bool()).sum().item() / tokens,
+        "era/dropped_token_fraction": out.sum().item() / tokens,
         "era/top_entropy": sum(top) / len(top),
         "era/rest_entropy": sum(rest) / len(rest),
-        "era/entropy_up": up / tokens,
-        "era/entropy_down": sum((w - middle) * pull for w, pull in below) / tokens,
     }

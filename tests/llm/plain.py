@@ -28,10 +28,22 @@ def policy(model, batch, settings):
 
 def decide(entropy, batch, settings):
     """Eq. llm with the bounds of this update: the scale of every token."""
-    era, mask = settings.get("era", {"k": 1, "low": 0, "high": math.inf}), response_mask(batch, settings)
+    era = settings.get("era", {"k": 1})
     low, high = bounds(settings)
-    h_resp = eq_llm.response_entropies(entropy, mask, era.get("top_fraction", 0.2))
+    h_resp, mask = h_responses(entropy, batch, settings), response_mask(batch, settings)
     return eq_llm.decide(h_resp, batch["advantages"], mask, low, high, era["k"], era.get("min_advantage", 0))
+
+
+def dropped(entropy, batch, settings):
+    """The tokens whose advantage is 0 in the policy loss."""
+    mask, (low, _) = response_mask(batch, settings), bounds(settings)
+    out = eq_llm.dropped(h_responses(entropy, batch, settings), batch["advantages"], mask, low)
+    return out & settings.get("era", {}).get("hold", False)
+
+
+def h_responses(entropy, batch, settings):
+    fraction = settings.get("era", {}).get("top_fraction", 0.2)
+    return eq_llm.response_entropies(entropy, response_mask(batch, settings), fraction)
 
 
 def bounds(settings):
@@ -55,22 +67,17 @@ def entropies(result, settings):
 
 def metrics(result, settings):
     """era/... of one update, from their definitions."""
-    (logits, entropy), batch, era = start(result, settings), result["batch"], settings["era"]
+    entropy, batch, (low, high) = entropies(result, settings), result["batch"], bounds(settings)
     mask, scale = response_mask(batch, settings), decide(entropy, batch, settings)
     assert not mask.any(-1).all(), "the case must have an empty response"
-    log_p, _ = log_prob(logits, batch["responses"], torch.ones_like(scale))
-    scaled, kept = log_prob(logits, batch["responses"], scale, era.get("top_k"))
-    weight, has_advantage = advantages_of(batch, scale, era) * scale, batch["advantages"] != 0
-    scaled = scaled.masked_fill(~kept, -math.inf)
-    values = eq_llm.metrics(entropy, log_p, scaled, weight, has_advantage, mask, scale, era["low"], era["high"])
-    return {**values, "era/updates_below_low": int(values["era/response_entropy"] < era["low"])}
+    values = eq_llm.metrics(entropy, mask, scale, dropped(entropy, batch, settings), low, high)
+    return {**values, "era/lost_fraction": float(values["era/response_entropy"] < low - 0.1)}
 
 
-def advantages_of(batch, scale, era):
-    """What the loss takes: A' = A / scale, and negative ones times their weight."""
-    given, weight = batch["advantages"], era.get("negative_weight", 1)
-    of_tokens = [[a * weight if a < 0 else a for a in row] for row in given.tolist()]
-    return given.new_tensor(of_tokens) / (scale if era.get("scale_advantages") else 1)
+def advantages_of(entropy, batch, scale, settings):
+    """What the loss takes: A' = A / scale, and 0 for those that are dropped."""
+    kept = batch["advantages"].masked_fill(dropped(entropy, batch, settings), 0)
+    return kept / (scale if settings.get("era", {}).get("scale_advantages") else 1)
 
 
 def log_prob(logits, responses, scale, top_k=None):
@@ -109,7 +116,7 @@ def train(result, settings):
         logits, entropy = policy(model, batch, settings)
         scale = decide(entropy, batch, settings)
         old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
-    advantages = advantages_of(batch, scale, era)
+        advantages = advantages_of(entropy, batch, scale, settings)
 
     clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
     micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])

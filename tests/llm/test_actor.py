@@ -15,6 +15,7 @@ from update_cases import (
     BF16,
     CASES,
     GSPO,
+    HOLD,
     LONG,
     LOST,
     MEASURED,
@@ -98,7 +99,7 @@ EVERYTHING = {"lost": LOST, **ARITHMETIC, **DYNAMIC, **FORKING, **BF16, **REFERE
 PROCESSES = {
     **cases({"Ulysses": PACKED, "Ulysses, multi-turn": {**PACKED, "multi_turn": True}}, ("vanilla", "GSPO", ALL_TERMS)),
     **cases({"Ulysses, fused kernels": {**PACKED, "fused": True}}, ("vanilla", "GSPO", "entropy bonus", "top-k")),
-    "FSDP": {**BASE, **with_era(), "data_parallel": True, "micro_batch": 4, "multi_turn": True},
+    "FSDP": {**BASE, **with_era(**HOLD), "data_parallel": True, "micro_batch": 4, "multi_turn": True},
 }
 
 

@@ -21,7 +21,7 @@ BAD = {  # key of the group; values that are refused with the full key
     "top_fraction": (0, -0.2, 1.0001, math.nan, None),
     "top_k": (0, -20, 2.5, 20.0, True),
     "min_advantage": (-0.1, 1e39, math.inf, math.nan, None),
-    "negative_weight": (-0.1, 1.1, math.nan, None),
+    "hold": (2, None, "perhaps"),
     "enable": ("perhaps", None, 2, -1),
     "scale_advantages": (2,),
     "low_end": (3.5, math.inf, "low"),
@@ -44,8 +44,8 @@ def test_bad_values_are_refused_with_the_full_key(name):
     "fields",
     [{"low": bound, "high": math.inf} for bound in (math.inf, 1e39)]
     + [{"low": -0.1}, {"enable": 1}, {"compile": "yes"}, {"compile": None}]
-    + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}]
-    + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage", "negative_weight")],
+    + [{"low": "0.45"}, {"k": "2"}, {"scale_advantages": "no"}, {"hold": 1}]
+    + [{name: True} for name in ("k", "top_fraction", "top_k", "min_advantage")],
     ids=str,
 )
 def test_bad_values_in_python(fields):
@@ -82,8 +82,10 @@ def test_values_as_text_act():
 def test_good_values():
     assert EraConfig(enable=True, low=0.2, high=math.inf, k=2, top_fraction=1).scales_logits
     assert not EraConfig(enable=True, k=1).changes_training and not EraConfig(k=2).scales_logits
-    weighted = EraConfig(enable=True, k=1, negative_weight=0.5)
-    assert weighted.changes_training and not weighted.scales_logits
+    alone = EraConfig(enable=True, k=1, hold=True)
+    assert alone.changes_training and alone.changes_advantages and not alone.scales_logits
+    assert not EraConfig(enable=True, k=1, scale_advantages=True).changes_advantages
+    assert not EraConfig(hold=True).changes_training and not EraConfig(hold=True).changes_advantages
     assert EraConfig.from_mapping(None) == EraConfig()
     assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
 
@@ -96,7 +98,7 @@ def test_whether_era_is_on_is_said_once_something_of_it_is_set(capsys):
 
 def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     group = config_of(f"{KEY}.high=inf").actor_rollout_ref.actor.era
-    without_line = {"low_end": None, "high_end": None, "schedule_steps": None, "negative_weight": 1.0, "compile": True}
+    without_line = {"low_end": None, "high_end": None, "schedule_steps": None, "compile": True}
     assert {**group, "high": 3.0, **without_line} == dataclasses.asdict(EraConfig())
     assert EraConfig.from_mapping(group).high == math.inf
 

@@ -20,7 +20,7 @@ ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
 LOSS = f"{ACTOR}.policy_loss"
 ON, K_1 = f"{KEY}.enable=True", f"{KEY}.k=1"
-WEIGHTED = [K_1, f"+{KEY}.negative_weight=0.5"]
+HOLD_ALONE = [K_1, f"{KEY}.hold=True"]
 COVARIANCE, FORKING, GSPO = f"{LOSS}.loss_mode=kl_cov", f"{LOSS}.forking_fraction=0.2", f"{LOSS}.loss_mode=gspo"
 MULTI_TURN = [f"actor_rollout_ref.rollout.multi_turn.{item}" for item in ("tool_config_path=tools.yaml", "enable=True")]
 MULTI_TURN = ["algorithm.adv_estimator=grpo", *MULTI_TURN]
@@ -73,7 +73,7 @@ def with_head(name, use_kl_loss=False, fused=True, **fields):
 
 def with_images():
     data = SimpleNamespace(batch={}, non_tensor_batch={"multi_modal_inputs": [{}, {}]})
-    hooks().decide_scales(data, [], "cpu")
+    hooks().decide(data, [], "cpu")
 
 
 def in_recipe(recipe, name, enable, fraction):
@@ -96,7 +96,8 @@ ONLY_WITH_ERA = {  # what is refused where ERA changes the training
 # By refusal, what breaks it and no other: overrides of the configuration, or what an actor is made with.
 BREAKS = {
     **{name: [[ON, *overrides] for overrides in cases] for name, cases in ONLY_WITH_ERA.items()},
-    "forking": [[ON, FORKING], [ON, *WEIGHTED, FORKING]],
+    "multi-turn": [[ON, *alone, *ONLY_WITH_ERA["multi-turn"][0]] for alone in ([], HOLD_ALONE)],
+    "forking": [[ON, FORKING], [ON, *HOLD_ALONE, FORKING]],
     "megatron": [[ON, K_1, MEGATRON]],
     "another model": [partial(with_head, name, fused=False) for name in ("Qwen2", "Gemma2", "Granite", "Cohere")],
     "another head": [
@@ -114,7 +115,7 @@ BREAKS = {
     "forking with covariances": [[FORKING, COVARIANCE]],
     "gspo on megatron": [[GSPO, SEQUENCE_MEAN, MEGATRON]],
     "gspo with another mean": [[GSPO, f"{ACTOR}.loss_agg_mode=token-mean"]],
-    "bonus without k=1": [BONUS, [ON, *BONUS]],
+    "bonus without k=1": [BONUS, [ON, *BONUS], [ON, *HOLD_ALONE, *BONUS]],
     "bonus with a coefficient": [[ON, *BONUS, K_1, f"{ACTOR}.entropy_coeff=0.01"]],
     "bonus without the optimizer": [[ON, *BONUS, K_1, f"{contents}=[model,extra]"] for contents in CHECKPOINTS],
 }
@@ -162,9 +163,20 @@ def test_keys_of_era_without_a_value_are_refused(start, key):
 
 def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl):
     assert keys_taken_for_era(upstream_verl, ["verl"]) == []
-    words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
+    words = [
+        "hold",
+        "operational",
+        "generation",
+        "temperature",
+        "num_iterations",
+        "overall",
+        "era5",
+        "camera",
+        "low",
+        "top_k",
+    ]
     words += ["enable", "max_advantage", "drop_fraction", "lr_schedule_steps", "schedule", "entropy_regularization"]
-    own = {"reward_kwargs": {"negative_weight": 1, "k": 5}}  # of a user's own function
+    own = {"reward_kwargs": {"min_advantage": 1, "k": 5}}  # of a user's own function
     refuse_elsewhere({"mine": dict.fromkeys(words), "custom_reward_function": own})
 
 

@@ -2,17 +2,17 @@
 # Copyright 2026 The ERA overlays authors
 """era/language.py against independent computations in plain Python and fp64."""
 
-import functools
 import inspect
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 
 import eq_llm
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from era.language_config import EraConfig
 
 responses = st.integers(1, 12).flatmap(
     lambda n: st.lists(
@@ -56,22 +56,20 @@ def test_half_precision_counts_and_averages_exactly(era, dtype, length):
     """16,383 entropies of 5 nats have a sum beyond fp16."""
     mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
     for fraction in (0.2, 1.0):
-        top, rest = era.split_entropy(entropy, mask, fraction)
-        chosen = {"log_prob": -entropy, "token_entropy": entropy, "advantages": mask, "of_trainer": mask}
-        sums = era.metric_sums(top, rest, mask, mask + 1, **chosen, low=0.45, high=3.0, top_fraction=fraction)
+        found = era.decide(entropy, mask, mask, EraConfig(enable=True, top_fraction=fraction))
         count = math.floor(Fraction(str(fraction)) * length)
-        counts = [10, 0, 2, 2, 2 * length, 2 * length, 10 * count, 2 * count]
-        counts += [10 * (length - count), 2 * (length - count)]
-        assert top.dtype == torch.float32 and sums[:10].tolist() == counts
+        of_responses, of_tokens = [10, 2, 0, 2], [2 * length, 2 * length, 0]
+        of_split = [10 * count, 2 * count, 10 * (length - count), 2 * (length - count)]
+        assert found.sums.stacked().tolist() == [*of_responses, *of_tokens, *of_split]
+        assert found.response_entropy.dtype == torch.float32
 
 
-SCALE, SUMS = {"low": 0.45, "high": 3.0, "k": 2.0}, {"low": 0.45, "high": 3.0, "top_fraction": 0.2}
+SCALE = {"low": 0.45, "high": 3.0, "k": 2.0}
 OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
     *(("logit_scale", SCALE | {"k": k}) for k in (0.5, 0.0, -2.0, math.inf, math.nan)),
     *(("logit_scale", SCALE | {"low": low}) for low in (4.0, math.nan, math.inf, -math.inf)),
     *(("logit_scale", SCALE | {"high": high}) for high in (0.1, math.nan)),
     *(("logit_scale", SCALE | {"min_advantage": bound}) for bound in (-0.1, math.nan, math.inf)),
-    *(("metric_sums", SUMS | wrong) for wrong in ({"low": 4.0}, {"high": math.nan}, {"top_fraction": 0.0})),
     *(
         (name, {"top_fraction": fraction})
         for name in ("split_entropy", "response_entropy", "forking_count")
@@ -83,110 +81,82 @@ OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
 @pytest.mark.parametrize("name, arguments", OUT_OF_RANGE, ids=str)
 def test_ranges_are_held(era, name, arguments):
     h, tokens = torch.ones(2), torch.ones(2, 3)
-    tensors = {"logit_scale": (h, tokens, tokens), "metric_sums": (h, h, tokens, tokens), "forking_count": (h,)}
-    names = ("log_prob", "token_entropy", "advantages", "of_trainer")
-    chosen = dict.fromkeys(names, tokens) if name == "metric_sums" else {}
+    tensors = {"logit_scale": (h, tokens, tokens), "forking_count": (h,)}
     with pytest.raises(ValueError, match=r"^(low|high|k|min_advantage|top_fraction) is .*; expected"):
-        getattr(era, name)(*tensors.get(name, (tokens, tokens)), **chosen, **arguments)
+        getattr(era, name)(*tensors.get(name, (tokens, tokens)), **arguments)
 
 
-OF_RESPONSES = {"response_entropy": ["logit_scale"], "entropy": ["metric_sums"], "rest": ["metric_sums"]}
+NOT_TENSORS = SCALE | {"top_fraction": 0.2, "era": EraConfig(enable=True, hold=True)}
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 3), (3, 1), (4, 3), (3, 3, 1)], ids=str)
-@pytest.mark.parametrize(
-    "name", ["logit_scale", "split_entropy", "response_entropy", "metric_sums", "entropy_weight", "entropy_up"]
-)
+@pytest.mark.parametrize("name", ["logit_scale", "split_entropy", "response_entropy", "decide", "loss_advantages"])
 def test_no_tensor_is_broadcast(era, name, shape):
     """3 responses of 3 tokens, so that torch would take many of the shapes."""
     function, tensors = getattr(era, name), {}
     fields = inspect.signature(function).parameters
     for field, parameter in fields.items():
         if "Tensor" in str(parameter.annotation) and parameter.default is inspect.Parameter.empty:
-            tensors[field] = torch.ones(3) if name in OF_RESPONSES.get(field, []) else torch.ones(3, 3)
-    numbers = {field: value for field, value in (SCALE | SUMS).items() if field in fields}
-    function(**tensors, **numbers)
+            is_of_responses = (name, field) == ("logit_scale", "response_entropy")
+            tensors[field] = torch.ones(3) if is_of_responses else torch.ones(3, 3)
+            tensors[field] = tensors[field].bool() if field == "dropped" else tensors[field]
+    others = {field: value for field, value in NOT_TENSORS.items() if field in fields}
+    function(**tensors, **others)
     for field, right in tensors.items():
         if shape != right.shape:
             with pytest.raises(ValueError, match=r"shape.* is \(.*\); expected \("):
-                function(**(tensors | {field: torch.ones(shape)}), **numbers)
+                function(**(tensors | {field: torch.ones(shape)}), **others)
 
 
-def test_the_advantages_of_the_loss_are_divided_and_weighed(era):
-    advantages, scale = torch.tensor([[2.0, -1.0, 0.0, -3.0]]), torch.tensor([[4.0, 1.0, 1.0, 1.0]])
-    config = functools.partial(SimpleNamespace, enable=True, scale_advantages=False, negative_weight=1.0)
-    assert era.loss_advantages(advantages, scale, config()) is advantages
-    assert era.loss_advantages(advantages, 1, config(enable=False, negative_weight=0.5)) is advantages
-    for fields, expected in (
-        ({"scale_advantages": True}, [0.5, -1.0, 0.0, -3.0]),
-        ({"negative_weight": 0.25}, [2.0, -0.25, 0.0, -0.75]),
-        ({"negative_weight": 0.0, "scale_advantages": True}, [0.5, 0.0, 0.0, 0.0]),
-    ):
-        assert era.loss_advantages(advantages, scale, config(**fields)).tolist() == [expected]
-        assert advantages.tolist() == [[2.0, -1.0, 0.0, -3.0]]
-    with pytest.raises(ValueError, match=r"advantages is \(1,\); expected \(1, 4\)"):
-        era.loss_advantages(torch.ones(1), scale, config(scale_advantages=True))
+@pytest.mark.parametrize("k", [1.0, 3.0])
+@pytest.mark.parametrize("fields", [{}, {"hold": True}, {"scale_advantages": True, "hold": True, "min_advantage": 1.0}])
+def test_a_decision_is_that_of_the_definitions(era, k, fields):
+    """One H_resp is at low: there the response is left alone. Outside the mask anything may stand."""
+    torch.manual_seed(1)
+    entropy, mask = torch.rand(40, 9, dtype=torch.double), torch.rand(40, 9) < 0.7
+    advantages = torch.randn(40, 1, dtype=torch.double).expand(40, 9) * torch.randint(0, 2, (40, 9))
+    mask[0], advantages[1, 2] = False, -1.5
+    h_resp = eq_llm.response_entropies(entropy, mask)
+    low, high = sorted(h_resp[1:])[13], 0.97
+    config = EraConfig(enable=True, k=k, low=low, high=high, **fields)
+    found = era.decide(entropy.masked_fill(~mask, math.nan), advantages, mask, config)
+    scale = eq_llm.decide(h_resp, advantages, mask, low, high, k, fields.get("min_advantage", 0))
+    dropped = eq_llm.dropped(h_resp, advantages, mask, low) & fields.get("hold", False)
+    of_loss = advantages.masked_fill(dropped, 0) / (scale if "scale_advantages" in fields else 1)
+    assert dropped.sum() > 10 or not fields
+    for ours, expected in ((found.scale, scale), (found.dropped, dropped), (found.advantages, of_loss)):
+        torch.testing.assert_close(ours, expected, rtol=1e-15, atol=0)
+    assert (found.advantages is advantages) == (not fields)
+    wanted = eq_llm.metrics(entropy, mask, scale, dropped, low, high)
+    assert era.update_metrics(found.sums.stacked()) == pytest.approx(wanted, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "k, scale_advantages, negative_weight",
-    [(2.0, False, 1.0), (8.0, False, 1.0), (3.0, True, 1.0), (2.0, False, 0.5), (1.0, False, 0.0)],
-)
-def test_up_and_down_are_the_first_order_changes_of_the_entropy(era, k, scale_advantages, negative_weight):
-    """Of one context, whose tokens occur as often as they are likely: the two metrics are then exact."""
-    counts = torch.tensor([1, 2, 3, 4, 10, 44])  # of 64
-    p = (counts / 64).double()
-    z, entropy = p.log().requires_grad_(), -(p * p.log()).sum()
-    slope = torch.autograd.grad(-(z.softmax(-1) * z.log_softmax(-1)).sum(), z)[0]
-    actions = torch.arange(6).repeat_interleave(counts)
+def test_advice_comes_once_when_most_updates_lost_the_bound(era):
+    """Of the last 50, of which there must be 20; and never where ERA only logs."""
 
-    def measured(actions, of_trainer):
-        advantages = of_trainer.clamp(min=0) + negative_weight * of_trainer.clamp(max=0)
-        mask, h = torch.ones(1, len(actions)), entropy.expand(1, len(actions))
-        top, rest = era.split_entropy(h, mask, 1.0)
-        scale = era.logit_scale(top, advantages, mask, low=9.0, high=9.0, k=k)
-        scaled = (z.detach() * scale.unsqueeze(-1)).log_softmax(-1)
-        if scale_advantages:
-            advantages = advantages / scale
-        chosen = {"log_prob": p.log()[actions][None], "token_entropy": h, "advantages": advantages}
-        log_scaled = scaled.gather(-1, actions[None, :, None]).squeeze(-1)
-        up = era.entropy_up(era.entropy_weight(**chosen, scale=scale), chosen["log_prob"], log_scaled)
-        bounds = {"low": 9.0, "high": 9.0, "top_fraction": 1.0}
-        sums = era.metric_sums(top, rest, mask, scale, **chosen, of_trainer=of_trainer, **bounds, up=up)
-        return era.update_metrics(sums), (scale * advantages)[0], scaled.exp()[0]
+    def told(entropies, start=0.5, **fields):
+        below, config = era.BelowLow("era_"), EraConfig(enable=True, low=0.5, **fields)
+        lines = [below.advice(one, config) for one in (start, *entropies)]
+        return [i for i, line in enumerate(lines) if line], below.fraction, "".join(lines)
 
-    both = torch.cat([actions, actions])  # each token as often right as wrong: up alone does not depend on which
-    found, weight, scaled = measured(both, torch.tensor([1.5, -0.7]).double().repeat_interleave(64)[None])
-    flattening = (torch.where(weight > 0, weight, 0).unsqueeze(-1) * (p - scaled)).mean(0)
-    assert found["era/entropy_up"] == pytest.approx((flattening @ slope).item(), rel=1e-12)
-    assert (found["era/entropy_up"] > 0) == (k > 1) and found["era/entropy_down"] == pytest.approx(0, abs=1e-12)
-    advantages = torch.tensor([0.3, -1.0, 1.2, -0.4, -2.0, 0.8]).double()[actions]
-    found, weight, _ = measured(actions, advantages[None])
-    gradient = (weight.unsqueeze(-1) * (torch.nn.functional.one_hot(actions) - p)).mean(0)
-    assert found["era/entropy_down"] == pytest.approx(-(gradient @ slope).item(), rel=1e-12)
-    assert found["era/entropy_down"] > 0
-
-
-def test_advice_comes_once_for_each_loss_of_the_bound(era):
-    """At the 20th update in a row below it, if it is far below by then; and never where ERA only logs."""
-
-    def told(entropies, k=2.0, negative_weight=1.0, start=0.5):
-        below, config = era.BelowLow("era_"), SimpleNamespace(low=0.5, k=k, negative_weight=negative_weight)
-        assert not below.advice(start, config)
-        lines = [below.advice(one, config) for one in entropies]
-        return [i for i, line in enumerate(lines, 1) if line], below.updates, "".join(lines)
-
-    lost = [0.3] * 19 + [math.nan] + [0.3] * 5
-    assert told(lost)[:2] == ([21], 24)
-    assert told([*lost, 0.6, *lost])[:2] == ([21, 47], 24)
-    assert told([0.45] * 30 + [0.39] * 5)[:2] == ([31], 35)  # until then it holds, a little below low
-    assert told([0.3] * 19 + [0.5] + [0.3] * 19)[0] == told(lost, k=1.0)[0] == []
-    expected = ("below era_low=0.5 for 20 updates", "is 0.3,", "era_k=2 does not hold", "raise era_k, or try era_neg")
+    lost = [0.3] * 18 + [math.nan] + [0.3] * 5
+    assert told(lost)[:2] == ([20], 23 / 24)
+    assert told([0.45] * 60 + lost)[:2] == ([], 23 / 50)  # it stays a little below low, and is kept
+    assert told([0.45] * 60 + [0.3, 0.3, 0.6] * 30)[:2] == ([98], 0.66)
+    assert told(lost, k=1.0)[0] == []
+    assert era.BelowLow().fraction != era.BelowLow().fraction, "nothing was counted"
+    expected = ("in 19 of the last 20 updates", "0.1 nats below era_low=0.5", "is 0.3: try era_hold=True")
     assert all(part in told(lost)[2] for part in expected)
-    assert "negative" not in told(lost, negative_weight=0.0)[2] and "raise era_k" in told(lost, negative_weight=0.0)[2]
+    held = {
+        "lower era_k or the learning rate, or try era_scale_advantages=True": {},
+        "lower era_k or the learning rate (": {"scale_advantages": True},
+        "lower the learning rate, or try era_k=2": {"k": 1.0},
+    }
+    for steps, fields in held.items():
+        assert steps in told(lost, hold=True, **fields)[2]
     # Where ERA never had the bound, it has not lost it.
-    never = told(lost, start=0.4)[2]
-    assert "not above since" in never and "set era_low to 0.3 of the H_resp there" in never and "raise" not in never
+    never = told(lost, start=0.3)[2]
+    assert "since this training was started" in never and "set era_low to 0.3 of the H_resp there" in never
 
 
 def test_top_and_rest_partition_the_response(era):

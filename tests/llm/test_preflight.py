@@ -68,7 +68,7 @@ MISSING = {
     f"{ACTOR}ppo_mini_batch_size=100": "do not divide into mini-batches",
     "trainer.n_gpus_per_node=6": "do not divide among 6 data-parallel ranks",  # verl would round 2048 down to 2046
     "data.max_response_length=30720": "32768 tokens do not fit into actor.ppo_max_token_len_per_gpu=30720",
-    "data.max_response_length=8193": "10241 tokens do not fit into rollout.max_num_batched_tokens=10240",
+    "data.max_response_length=8193": "the 10241 tokens of max_prompt_length + max_response_length",
     "data.max_response_length=30721": "need 32769 positions, and",
     "+actor_rollout_ref.model.override_config.max_position_embeddings=4096": "=4096, but vLLM reads 32768 from",
     "actor_rollout_ref.model.path=/nowhere": "no /nowhere/config.json",
@@ -105,12 +105,48 @@ MISSING = {
     "trainer.save_freq=-1": "trainer.save_freq=-1 saves nothing in 600 steps.",
     "trainer.resume_mode=atuo": "resume_mode=atuo is none of auto, disable, resume_path.",
     "trainer.logger=[console,filee]": "trainer.logger has filee; verl has wandb,",
+    "actor_rollout_ref.model.path=Qwen/Qwen2.5-Math-7B": "MODEL_PATH names another folder, not a name on a hub.",
+    "actor_rollout_ref.model.path='~/model'": "no ~/model/config.json",  # which verl does not expand
+    "trainer.nnodes=null": "settings: trainer.nnodes is null, not a whole number of at least 1.",
+    f"{ROLLOUT}n=0": "rollout.n is 0, not a whole number of at least 1.",
+    "trainer.test_freq=null": "settings: trainer.test_freq is null, not a number.",
+    f"{ROLLOUT}top_p=1.5": "top_p=1.5 is not above 0 and at most 1.",
+    f"{ROLLOUT}enforce_eager=False": "enforce_eager=False only with actor_rollout_ref.rollout.free_cache_engine=False.",
+    "reward_model.overlong_buffer.enable=True": "with reward_model.overlong_buffer.len=0 no response is penalized",
+    "data.val_files=[]": "data: data.val_files names no file. Set TEST_FILE.",
 }
 
 
 @pytest.mark.parametrize("override", MISSING)
 def test_what_is_missing_is_named(check, override):
     assert MISSING[override] in check(override)
+
+
+ALLOWED = {
+    "a longer context than is used": (f"{ROLLOUT}max_model_len=32000", f"{ROLLOUT}max_num_batched_tokens=32000"),
+    "a model that verl copies": ("actor_rollout_ref.model.path=hdfs://cluster/model",),
+    "files that verl copies": ("data.train_files=hdfs://cluster/train", "data.val_files=[hdfs://cluster/val]"),
+    "what a dataset of one's own reads": (
+        "data.custom_cls.path=/mine.py",
+        "data.train_files=mine",
+        "data.val_files=mine",
+    ),
+    "no graphs, no cache that is freed": (f"{ROLLOUT}enforce_eager=False", f"{ROLLOUT}free_cache_engine=False"),
+    "a penalty with a length": ("reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=4096"),
+}
+
+
+@pytest.mark.parametrize("overrides", ALLOWED.values(), ids=ALLOWED)
+def test_what_verl_can_do_is_not_refused(check, overrides):
+    assert check(*overrides) == ""
+
+
+def test_a_slash_at_the_end_of_the_models_path(check, model):
+    """verl stops at it; the script removes it from MODEL_PATH."""
+    assert check(MODEL_PATH=f"{model}/") == ""
+    assert f"model: verl takes no slash at the end of actor_rollout_ref.model.path={model}/." in check(
+        f"actor_rollout_ref.model.path={model}/"
+    )
 
 
 def test_all_that_is_missing_is_named_at_once(check):
@@ -183,6 +219,22 @@ def test_prompts_that_verl_would_cut_are_counted(check, tmp_path):
     assert check("data.filter_overlong_prompts=True", TRAIN_FILE=str(tmp_path / "long.parquet")) == ""
 
 
+@pytest.mark.parametrize("prompt", [None, [], [{"role": "user", "content": None}]])
+def test_a_prompt_that_the_chat_template_cannot_take_is_named(check, changed_model, tmp_path, prompt):
+    """verl would come to it after hours."""
+    import pyarrow.parquet
+
+    tokenizer = models.character_tokenizer([*"abcd? "])
+    tokenizer.chat_template = "{% for message in messages %}{{ message['role'] + message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder := changed_model())
+    table = pyarrow.parquet.read_table(tmp_path / "data.parquet")
+    prompts = [*table["prompt"].to_pylist()[1:], prompt]
+    table = table.set_column(0, "prompt", pyarrow.array(prompts, table["prompt"].type))
+    pyarrow.parquet.write_table(table, tmp_path / "other.parquet")
+    said = check(TRAIN_FILE=f"{tmp_path}/other.parquet", MODEL_PATH=str(folder))
+    assert f"data: the tokenizer's chat template fails on {tmp_path}/other.parquet: " in said
+
+
 def test_a_file_that_verl_cannot_train_on_is_named(check, tmp_path):
     import pyarrow.parquet
 
@@ -205,6 +257,7 @@ UNSCORED = [
     ({"reward_model": {"ground_truth": None}}, "ground_truth None: AttributeError: 'NoneType' object has no"),
     ({"reward_model": {"ground_truth": 1}}, "ground_truth 1: AttributeError: 'int' object has no attribute"),
     ({"reward_model": {"truth": "1"}}, "KeyError: 'ground_truth'"),
+    ({"reward_model": "1"}, "ground_truth None: TypeError: string indices must be integers"),
 ]
 NO_METRIC = ({"data_source": "openai/gsm8k"}, "does not return algorithm.filter_groups.metric=acc")  # a number alone
 
@@ -236,6 +289,19 @@ def test_a_reward_of_ones_own_scores_what_verl_does_not(check, tmp_path):
     )
     own = f"custom_reward_function.path={tmp_path}/reward.py"
     assert check(own, TEST_FILE=f"{tmp_path}/mine.parquet") == ""
+
+
+def test_a_reward_that_is_no_number_or_ends_python_is_named(check, tmp_path):
+    def said(body):
+        (tmp_path / "reward.py").write_text(f"import sys\ndef compute_score(*_, **__):\n    {body}\n")
+        return check(f"custom_reward_function.path={tmp_path}/reward.py")
+
+    assert "with data_source 'math_dapo' is nan, which would make all weights NaN." in said(
+        "return {'score': float('nan'), 'acc': True}"
+    )
+    assert "and ground_truth '1': SystemExit: ended." in said("sys.exit('ended')")
+    (tmp_path / "reward.py").write_text("import sys\nsys.exit()")
+    assert "cannot be made: SystemExit: " in check(f"custom_reward_function.path={tmp_path}/reward.py")
 
 
 def test_places_that_cannot_be_written_are_named_and_nothing_is_left_there(check, tmp_path, monkeypatch):
@@ -368,12 +434,16 @@ def test_stage_2_starts_from_stage_1_and_resumes_from_its_own_checkpoint(check, 
     save(tmp_path / "ckpts/global_step_610")
     shutil.rmtree(stage1)
     assert stage2() == "", "stage 1's checkpoint is no longer needed"
+    assert "does not end in the name of a step's folder" in stage2(
+        "trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/ckpts/global_step_610/"
+    )
 
 
 def test_a_run_never_starts_from_scratch_in_place_of_its_checkpoint(check, tmp_path):
     save(tmp_path / "ckpts/global_step_600")
     assert "has reached step 600 of 600: nothing is left to train." in check(MODEL_PATH="/nowhere")
     assert "has reached step 600 of 500: nothing" in check(TOTAL_STEPS="500")
+    assert check("trainer.val_only=True", "trainer.save_freq=-1") == "", "it is evaluated, and nothing is trained"
     (tmp_path / "ckpts/global_step_600/actor/model_world_size_8_rank_3.pt").unlink()
     assert "global_step_600 lacks actor/model_world_size_8_rank_3.pt." in check(), (
         "half a checkpoint is not a run's end"
@@ -394,7 +464,7 @@ DAMAGES = {
     ),
     "an optimizer is missing": (
         lambda step: (step / "actor/optim_world_size_8_rank_1.pt").unlink(),
-        "lacks actor/optim_world_size_8_rank_1.pt. A checkpoint loads",
+        "lacks actor/optim_world_size_8_rank_1.pt. A checkpoint loads on as many GPUs as wrote it, here 8",
     ),
     "a random state is missing": (
         lambda step: (step / "actor/extra_state_world_size_8_rank_0.pt").unlink(),
@@ -443,7 +513,7 @@ def test_steps_that_verl_would_not_train_are_refused(check, tmp_path):
     assert "after step 600, and TOTAL_STEPS=600 counts" in stage2(
         tmp_path / "stage1/global_step_600", TOTAL_STEPS="600"
     )
-    assert "is not the folder of a step" in stage2(tmp_path / "stage1")
+    assert "does not end in the name of a step's folder" in stage2(tmp_path / "stage1")
     (tmp_path / "empty/global_step_600").mkdir(parents=True)
     assert "lacks actor/model_world_size_8_rank_0.pt and 24 more" in stage2(tmp_path / "empty/global_step_600")
 

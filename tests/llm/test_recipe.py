@@ -164,7 +164,7 @@ def test_dry_run_prints_the_command_alone(dry_run, patched_verl, home):
     assert words[-1] == "trainer.save_freq=50", "the user's overrides come last and win"
 
 
-@pytest.mark.parametrize("path", ["/two\\\\", "/a\\'b\\", '/a"b`c$d, {x} (1)=é', "relative"])
+@pytest.mark.parametrize("path", ["/folder/", "/two\\\\", "/a\\'b\\", '/a"b`c$d, {x} (1)=é', "relative"])
 def test_paths_reach_hydra_as_they_are(overrides_of, compose, home, path):
     """Relative paths start at the caller's folder, and hydra interprets no character in a path."""
     config = compose(overrides_of("grpo_qwen2.5_math_7b", MODEL_PATH=path, CKPTS_DIR=path))

@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
 from demo.llm import config
-from recipes import grid
-from rivals import launch, llm, llm_run, records
+from recipes import grid, launch_options
+from rivals import launch, llm, llm_run, llm_trainer, records
 
 
 def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, monkeypatch, tmp_path):
@@ -30,6 +32,17 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
                 assert len(set(map(tuple, found))) == 5
             composed = compose("ppo_trainer", overrides=[*grpo, *found[-1]])
             era_config.check_trainer_config(composed)
+        for task in llm.HOLD_SHARE:
+            found = [
+                llm.overrides(method, setting, task)
+                for method, settings in llm.hold_settings(task).items()
+                for setting in settings
+            ]
+            assert len(found) == 11
+            low = float(llm.HOLD_SHARE[task]) * llm.START[task][0]
+            composed = compose("ppo_trainer", overrides=[*grpo, *found[0]])
+            era = era_config.check_trainer_config(composed)
+            assert (era.k, era.hold, era.low) == (8, True, pytest.approx(low, abs=1e-4))
 
 
 def finish(folder: Path, words: list[str], **known) -> None:
@@ -103,6 +116,46 @@ def test_a_stage_waits_for_all_runs_of_the_one_before(tmp_path, monkeypatch, cap
         launch.start("vision", [])
     assert "1 of the 1 runs of the next stage would start" in capsys.readouterr().out
     assert not (tmp_path / "first/interrupted-1").exists()
+
+
+def test_runs_are_chosen_by_task_seed_and_arm(tmp_path, monkeypatch):
+    """With the warm-ups that they need, in the order of the protocol."""
+
+    def chosen(domain, **variables):
+        for name in ("TASKS", "SEED", "ARMS"):
+            monkeypatch.setenv(name, variables.get(name, ""))
+        options = launch_options.LaunchOptions.from_environment(launch_options.RIVALS)
+        return [list(stage) for stage in launch.chosen(domain, options, tmp_path)]
+
+    found = chosen("trl", SEED="4 5", ARMS="grpo-0 era-hold-8", TASKS="pairs")
+    assert found == [
+        ["pairs-warm-up-0-seed4", "pairs-warm-up-0-seed5"],
+        [f"pairs-{arm}-seed{seed}" for seed in (4, 5) for arm in ("era-hold-8", "grpo-0")],
+    ]
+    assert [len(stage) for stage in chosen("trl")] == [17, 194]
+    assert chosen("llm-hold", SEED="31", TASKS="chain", ARMS="era-negative-0") == [["chain-era-negative-0-seed31"]]
+    assert chosen("trl", SEED="77") == [[], []]
+    with pytest.raises(grid.Refused, match="ARMS: trl has no era-hold-3. There are: adaptive-0.2 "):
+        chosen("trl", ARMS="era-hold-3")
+    with pytest.raises(grid.Refused, match="The rule lacks runs that were not chosen"):
+        chosen("llm", SEED="1", ARMS="grpo-1")
+
+
+def test_without_negative_advantages(monkeypatch):
+    """verl calls the function by its name in core_algos, in the process that the trainer's module is."""
+    core_algos = types.SimpleNamespace(compute_grpo_outcome_advantage=lambda values, scale: (values * scale, values))
+    monkeypatch.setitem(sys.modules, "verl.trainer.ppo", types.SimpleNamespace(core_algos=core_algos))
+    found = []
+
+    def trains(*arguments):
+        values = torch.tensor([[-1.0, 0.0, 2.0]])
+        found.append((*arguments, *core_algos.compute_grpo_outcome_advantage(values, scale=2)))
+
+    monkeypatch.setattr(llm_trainer.cpu_trainer, "main", trains)
+    llm_trainer.main("folder", ["a=1"])
+    ((folder, overrides, advantages, returns),) = found
+    assert (folder, overrides) == ("folder", ["a=1"])
+    assert advantages.tolist() == [[0, 0, 4]] and returns.tolist() == [[-1, 0, 2]]
 
 
 @pytest.mark.grid

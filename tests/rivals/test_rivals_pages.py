@@ -11,7 +11,7 @@ from scipy import stats
 
 from ledger.statistics import detectable
 from recipes.curves import at_end, over_all
-from rivals import control, llm, pictures, records, report, vision
+from rivals import control, equal, llm, pictures, records, report, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 from tools import pages
 
@@ -98,9 +98,13 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
         return 12 if method == "era" else 21 if (method, seed) == ("kl", 11) else 10
 
     runs, samples = llm_tables(distinct)
-    monkeypatch.setattr(records, "read", {"llm/runs": runs, "llm/samples": samples}.get)
+    curves = (
+        runs[KEY].merge(pd.DataFrame({"step": [5, 10, 15]}), how="cross").assign(**dict.fromkeys(records.CURVES, 0.5))
+    )
+    monkeypatch.setattr(records, "read", {"llm/runs": runs, "llm/samples": samples, "llm/curves": curves}.get)
     numbers = report.llm_numbers()
     tables = report.llm_tables(numbers)
+    assert "| chain; GRPO at 0.25, 5 seeds | 15, 15, 15, 15, 15 | +0.00 |" in tables["stopped"]
     same = "0.70 (0.70 to 0.70) | 0.96 (0.96 to 0.96)"
     assert f"| ERA | 0.45 | {same} | 12.0 (12.0 to 12.0) | - |" in tables["results chain"]
     assert f"| entropy bonus | 0.01 | {same} | 10.0 (10.0 to 10.0) |" in tables["results chain"]
@@ -114,7 +118,6 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
     assert list(parts) == ["chain", "chain, off-policy", "chain-goal"]
     pictures.frontiers(samples, parts, tmp_path / "frontiers.png")
     pictures.settings(numbers, tmp_path / "settings.png")
-    curves = runs[KEY].assign(step=5, **dict.fromkeys(records.CURVES, 0.5))
     extra = curves[(curves.task == "chain") & (curves.seed == 1)].assign(task="chain-single")
     pictures.examples(pd.concat([curves, extra]), tmp_path / "examples.png")
     assert len(list(tmp_path.iterdir())) == 3
@@ -135,8 +138,11 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
             samples.append(run | {"reward": 1 - entropy / 10, "pass_at_8": 1.0, "distinct_right": 1 + entropy})
             step = {name: math.nan for name in records.TRL_CURVES} | {"reward": 0.9, "response_entropy": entropy}
             pushes = {"entropy_down": 0.04, "distinct_right": 2.0}
-            # The last row is of two steps: (5 x 0.02 + 2 x 0.09) / (7 x 0.04) = 1.
-            curves += [run | step | pushes | {"step": at, "entropy_up": up} for at, up in {5: 0.02, 7: 0.09}.items()]
+            # The last row is of two steps: (15 x 0.02 + 2 x 0.19) / (17 x 0.04) = 1.
+            curves += [
+                run | step | pushes | {"step": at, "entropy_up": up}
+                for at, up in {5: 0.02, 10: 0.02, 15: 0.02, 17: 0.19}.items()
+            ]
     tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
     monkeypatch.setattr(records, "read", tables.get)
     found = report.bound_tables(report.trl_numbers())
@@ -159,6 +165,136 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
     assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
     arms = {"pairs": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "pairs50": {"GRPO": ("grpo", "0")}}
     pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
+
+
+def curve(entropies, rewards, distinct=2.0) -> pd.DataFrame:
+    """A training's rows of curves.csv, one for five updates."""
+    rows = {"step": range(5, 5 * len(entropies) + 1, 5), "response_entropy": entropies, "reward": rewards}
+    return pd.DataFrame(rows).assign(distinct_right=distinct)
+
+
+def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
+    """By hand. GRPO's means of 15 updates: H_resp 1.8, 1.5, 1.2, 0.9 and reward .3, .4, .5, .6 at steps 15 to 30."""
+    grpo = curve([2.1, 1.8, 1.5, 1.2, 0.9, 0.6], [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]).sample(frac=1, random_state=0)
+    run = curve([2.0, 1.4, 1.3, 1.2], [0.1, 0.44, 0.45, 0.46], 3.0)  # ends with 1.3 and .45
+    found = equal.differences(run, grpo, equal.REWARD)  # half-way between steps 20 and 25, where GRPO has 1.35
+    assert found.to_dict() == pytest.approx(
+        {"response_entropy": -0.05, "reward": 0, "distinct_right": 1, "step": 22.5}, abs=1e-9
+    )
+    found = equal.differences(run, grpo, equal.ENTROPY)  # two thirds of the way, where GRPO has .4667
+    assert found.to_dict() == pytest.approx(
+        {"response_entropy": 0, "reward": -1 / 60, "distinct_right": 1, "step": 20 + 10 / 3}
+    )
+    better = run.assign(reward=0.9)
+    assert equal.differences(better, grpo, equal.REWARD).isna().all()  # GRPO never has it
+    assert equal.differences(run, grpo.assign(response_entropy=0.1), equal.ENTROPY).isna().all()
+
+
+def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monkeypatch):
+    """In the main text those of the tables, and beside them those of other windows than 15 updates."""
+    known = report.curves_by_key("trl")
+
+    def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
+        monkeypatch.setattr(equal, "WINDOW", updates)
+        curves = report.curves_of(known, (task, *arm), (task, "grpo", "0"), trl.SEEDS)
+        values = report.stopped_at(curves, by, [column])[column]
+        mean, low, high = (
+            f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
+        )
+        spread = f"{low} to {high}"
+        return mean, spread.replace("0.", ".") if column == "reward" else spread  # as the pages write shares
+
+    weight, eight = ("era-negative", "0"), ("era-k", "8")
+    page = " ".join((report.DOCS / "rivals/trl-bound.md").read_text().split())
+    use = " ".join((report.DOCS / "when-to-use.md").read_text().split())
+    mean, spread = interval(weight, equal.REWARD, "response_entropy", 2)
+    others = [interval(weight, equal.REWARD, "response_entropy", 2, updates)[1] for updates in (10, 20, 25)]
+    assert (
+        f"{mean} nats ({spread}; with means of 10, 20 and 25 updates {others[0]}, {others[1]} and {others[2]})" in page
+    )
+    assert f"has {mean} nats less ({spread})" in use
+    mean, spread = interval(weight, equal.REWARD, "distinct_right", 1)
+    assert f"and {mean} more right answers of 8 ({spread})" in page
+    mean, spread = interval(eight, equal.ENTROPY, "reward", 2)
+    others = [interval(eight, equal.ENTROPY, "reward", 2, updates)[1] for updates in (10, 20, 25)]
+    assert f"({spread}; with the others {others[0]}, {others[1]} and {others[2]})" in page
+    second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
+    assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
+    assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
+    assert f"{second[1][0]} nats less than k = 8 ({second[1][1]})" in use
+    for updates in (10, 20, 25):
+        low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
+        assert float(low) < 0 < float(high)
+
+
+def test_a_rival_that_holds_an_entropy_is_stopped_where_it_has_it_last():
+    """So it may go on learning there; one that ends with more entropy is taken at its end."""
+    run = curve([1.0] * 3, [0.6] * 3)
+    holds = curve([1.6, 1.6, 1.6, 0.8, 0.8, 0.8, 1.2, 1.2, 1.2], [0.3] * 6 + [0.9] * 3)
+    assert equal.differences(run, holds, equal.ENTROPY)[["reward", "step"]].tolist() == pytest.approx([-0.3, 45])
+    found = equal.differences(run, holds, equal.REWARD)
+    assert found.step == pytest.approx(37.5)  # half-way between .5 at step 35 and .7 at 40
+    first = curve([1.6] * 4, [0.7] * 4)
+    assert equal.differences(run, first, equal.REWARD).step == 15  # its first mean already has more
+
+
+def test_the_shortfall_below_a_bound_counts_from_where_it_was_first_reached():
+    """By hand, with a bound of 1: 0.2, 0, 0.1, 0.3, 0.2 and 0 are lacking; the worst four rows in turn lack 0.2."""
+    run = curve([2.0, 1.4, 0.8, 1.0, 0.9, 0.7, 0.8, 1.2], [0.5] * 8)
+    assert equal.shortfall(run, 1.0) == pytest.approx({"mean": 0.8 / 6, "worst": 0.15})
+    assert equal.shortfall(curve([2.0, 1.8, 1.7], [0.5] * 3), 1.7) == pytest.approx({"mean": 0, "worst": 0})
+    assert all(map(math.isnan, equal.shortfall(run, 0.5).values()))
+
+
+def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
+    """Three seeds of hold and GRPO, two of k = 4 with hold; the later seeds count when all of theirs are there."""
+    runs, samples, curves = [], [], []
+
+    def add(arm, seed, entropies, rewards):
+        run = dict(zip(KEY, ("pairs", *arm, seed)))
+        end = {"reward": rewards[-1], "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": math.nan}
+        runs.append(run | end | {"response_entropy": entropies[-1]})
+        samples.append(run | {"reward": rewards[-1], "pass_at_8": 1.0, "distinct_right": 3.0})
+        more = {name: math.nan for name in records.TRL_CURVES} | run
+        curves.append(curve(entropies, rewards).assign(**{k: v for k, v in more.items() if k not in curve([], [])}))
+
+    def tables():
+        files = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
+        monkeypatch.setattr(records, "read", files.get)
+        return report.hold_tables(report.trl_numbers())
+
+    hold, kept_low = [2.0, 1.2, 1.15, 1.15, 1.15, 1.15], [2.0, 1.2, 0.9, 0.9, 0.9, 1.15]
+    falling = [2.0, 1.5, 1.2, 0.9, 0.6, 0.3]
+    for seed in (4, 5, 6):
+        add(("era-hold", "8"), seed, hold if seed != 5 else kept_low, [0.2, 0.5, 0.7 + seed / 100, 0.8, 0.9, 0.9])
+        add(("grpo", "0"), seed, falling, [0.2, 0.3, 0.4, 0.6, 0.8, 0.9])
+    for seed in (4, 5):
+        add(("era-hold", "4"), seed, hold, [0.2, 0.5, 0.7, 0.8, 0.9, 0.9])
+    found = tables()
+    assert set(found) == {
+        *(f"{kind} {task} {bound:g}" for kind in ("results", "rivals", "stopped") for task, bound in trl.HELD),
+        "holm",
+    }
+    lines = found["results pairs 1.2"].splitlines()
+    assert lines[2] == (
+        "| ERA with hold, k = 8 | 0.90, 0.90, 0.90 | 1.00, 1.00, 1.00 | 3.0, 3.0, 3.0 | 1.15, 1.15, 1.15 "
+        "| 0.04, 0.19, 0.04 | 0.05, 0.24, 0.05 | 2 of 3 |"
+    )
+    assert "| ERA with hold, k = 4 |" in lines[4] and lines[4].endswith("| 2 of 2 |")
+    assert lines[-1].startswith("Not run: ERA, k = 8; ERA without negative advantages; adaptive bonus, 0.28 nats; ")
+    # The last 15 updates of hold have 1.15 (seed 5: 0.98) and .87; GRPO has .87 in none, .87 at no step.
+    rival = found["rivals pairs 1.2"].splitlines()
+    assert len(rival) == 3 and rival[2].startswith("| GRPO | never, never, never | - | - |")
+    assert "0.8" not in found["rivals pairs 0.8"] and "waits for the runs" in found["holm"]
+    for seed in trl.LATER_SEEDS:
+        add(("era-hold", "8"), seed, hold, [0.9] * 6)
+    assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 2  # not all of them are there
+    for _, methods, seeds in trl.HOLD:
+        if seeds == trl.LATER_SEEDS:
+            for arm in [(method, value) for method, values in methods.items() for value in values]:
+                for seed in seeds if arm != ("era-hold", "8") else ():
+                    add(arm, seed, falling, [0.9] * 6)
+    assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 4
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
@@ -326,7 +462,7 @@ def test_a_small_sigma_at_the_start_does_most_of_it():
     )
     assert 0.5 * (era - ppo) < learned - ppo < era - ppo < constant - ppo
     ends = [control.returns("control-ppo", agent, seeds=range(1, 6)).mean() for agent in control.ARMS if agent != "ppo"]
-    assert 3 < min(ends) / ppo and max(ends) / ppo < 5
+    assert min(ends) / ppo > 3 and max(ends) / ppo < 5
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
 

@@ -48,14 +48,14 @@ OWN = {
 # With these, in one run, the check says all of this.
 MISTAKES = [f"{ACTOR}ppo_mini_batch_size=100", "data.max_response_length=30000", f"{ACTOR}era.top_fraction=2"]
 MISTAKES += [f"{ACTOR}optim.lr=1e-6x", f"{ACTOR}policy_loss.loss_mode=gspoo", "algorithm.filter_groups.metric=accuracy"]
-MISTAKES += ["trainer.total_epochs=1"]
+MISTAKES += ["trainer.total_epochs=1", "actor_rollout_ref.rollout.name=vlm"]
 SAID = (
     *("do not divide into mini-batches", "actor.ppo_max_token_len_per_gpu=24576", "era.top_fraction is 2"),
     *("optim.lr is '1e-6x', not a number.", "loss_mode=gspoo: Unsupported loss mode: gspoo."),
     "filter_groups.metric=accuracy for the first row of",
     "Set it to one of acc, reward.",  # GSM8K's reward is a number alone, which verl 0.9's manager names acc
     "NotImplementedError: Reward function is not implemented for data_source='mine'",
-    "would end after step 1 of 600",
+    *("would end after step 1 of 600", "actor_rollout_ref.rollout.name=vlm is none of vllm, sglang"),
 )
 # In place of the recipe's values, for this machine, a model of 50 tokens and its task.
 TINY = """
@@ -105,12 +105,12 @@ def test_scripts_set_the_papers_values(verl, name):
 
 @pytest.mark.parametrize("name", OWN)
 def test_all_that_is_missing_is_named_before_a_start(name, tmp_path):
-    model, files, home = tmp_path / "model", {"TRAIN_FILE": "openai/gsm8k", "TEST_FILE": "mine"}, tmp_path / "home"
+    model, files, home = tmp_path / "model", {"train": "openai/gsm8k", "test": "mine"}, tmp_path / "home"
     models.character_tokenizer([*"ab"]).save_pretrained(model)
     (model / "config.json").write_text('{"max_position_embeddings": 40000, "model_type": "qwen2"}')
-    for variable, source in files.items():
-        models.write_prompts(tmp_path / variable, source, [("a", "1")] * 256)
-    given = {variable: str(tmp_path / variable) for variable in files}
+    for file, source in files.items():
+        models.write_prompts(tmp_path / f"{file}.parquet", source, [("a", "1")] * 256)
+    given = {f"{file.upper()}_FILE": f"{tmp_path}/{file}.parquet" for file in files}
     home.mkdir()
     result = start(name, *MISTAKES, HOME=str(home), MODEL_PATH=str(model), **given)
     assert result.returncode == 1 and "Traceback" not in result.stderr and "ray init" not in result.stdout

@@ -30,6 +30,8 @@ CASES = {
     "padded": {**BASE, **WARM, "remove_padding": False},
     "dynamic": {**BASE, "dynamic": True},
     "multi-turn, scaled advantages": {**BASE, "multi_turn": True, **with_era(low=1.5, high=1.8, scale_advantages=True)},
+    "hold": {**BASE, **with_era(low=1.5, high=1.8, hold=True)},
+    "off-policy, hold alone": {**OFF_POLICY, **with_era(low=1.5, high=1.8, hold=True, k=1.0)},
     "GSPO": {**BASE, **GSPO, "micro_batch": 24},
     "off-policy": {**OFF_POLICY, **WARM},
     "off-policy, padded": {**OFF_POLICY, "remove_padding": False},

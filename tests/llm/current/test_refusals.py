@@ -64,7 +64,7 @@ BAD = [  # what is set beside enable=True; the words that are said
         ["adv_estimator=remax: on VeOmni", "loss_mode=kl_cov", f"{FUSED}: on VeOmni"],
     ),
     (
-        [f"{ERA}k=1", f"{ERA}negative_weight=0", f"{ACTOR}policy_loss.loss_mode=kl_cov"],
+        [f"{ERA}k=1", f"{ERA}hold=True", f"{ACTOR}policy_loss.loss_mode=kl_cov"],
         ["loss_mode=kl_cov: its covariances"],
     ),
 ]
@@ -81,7 +81,7 @@ ACCEPTED = [  # overrides, and the class of the actor's configuration
     ),
     (
         [
-            *(ON, "model_engine=veomni", f"{ERA}k=1", f"{ERA}negative_weight=0.5", f"{ERA}top_k=20"),
+            *(ON, "model_engine=veomni", f"{ERA}k=1", f"{ERA}hold=True", f"{ERA}top_k=20"),
             f"{ACTOR}use_kl_loss=True",
         ],
         "era.verl.config.VeOmniActorConfig",
@@ -270,8 +270,8 @@ def test_a_launcher_of_ones_own(compose, engine):
         return compose(*own, *(f"+{ERA}{field}" for field in fields), name="ppo_trainer")
 
     validate_config(config("enable=True"), False, False)
-    with pytest.raises(ValueError, match="algorithm.negative_weight would be ignored"):
-        get_trainer_cls("era")(compose(*own, f"+{ERA}enable=True", "+algorithm.negative_weight=0", name="ppo_trainer"))
+    with pytest.raises(ValueError, match="algorithm.min_advantage would be ignored"):
+        get_trainer_cls("era")(compose(*own, f"+{ERA}enable=True", "+algorithm.min_advantage=0", name="ppo_trainer"))
     with pytest.raises(Exception, match=r"era\.k is 0\.5"):
         validate_config(config("enable=True", "k=0.5"), False, False)
     for fields, word in ((["enable=True"], "bypass_mode=True"), (["enable=False"], "trainer_mode=era")):

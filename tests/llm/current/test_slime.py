@@ -57,10 +57,10 @@ def micro_batch():
     return logits, batch | dict(advantages=advantages, log_probs=old, rollout_log_probs=old, rollout_mask_sums=sums)
 
 
-def arithmetic(logits, batch, per_token, divided, negative_weight):
-    """The loss, its gradient and the share of scaled tokens, in fp64 from the equation."""
+def arithmetic(logits, batch, per_token, k, divided, hold):
+    """The loss, its gradient and the shares of scaled and of dropped tokens, in fp64 from the equations."""
     z = logits[0].double().requires_grad_()
-    loss, scaled, end = 0.0, 0.0, 0
+    loss, scaled, dropped, end = 0.0, 0.0, 0.0, 0
     for i, (total, length) in enumerate(zip(TOTALS, LENGTHS)):
         end += total
         mask, advantages = batch["loss_masks"][i], batch["advantages"][i].double()
@@ -68,15 +68,16 @@ def arithmetic(logits, batch, per_token, divided, negative_weight):
         entropy = torch.distributions.Categorical(logits=rows.detach()).entropy()[mask.bool()]
         count = max(1, int(FRACTION * len(entropy)))
         of_response = entropy.sort(descending=True).values[:count].mean() if len(entropy) else torch.nan
-        factor = 2.0 if of_response < LOW else 0.5 if of_response > HIGH else 1.0
+        factor = k if of_response < LOW else 1 / k if of_response > HIGH else 1.0
         scale = torch.where(advantages > 0, factor, 1.0)
         log_p = (rows * scale[:, None]).log_softmax(-1).gather(-1, labels[:, None])[:, 0]
-        share = advantages.clamp(min=0) + negative_weight * advantages.clamp(max=0)
-        share = share / scale if divided else share
+        left_out = (advantages < 0) & bool(hold and of_response < LOW)
+        share = torch.where(left_out, 0.0, advantages) / (scale if divided else 1)
         denominator = 1 if per_token else max(1, mask.sum())
         loss = loss - (share * (log_p - log_p.detach()).exp() * mask).sum() / denominator
         scaled = scaled + ((scale != 1) * mask).sum() / denominator
-    return loss.item(), torch.autograd.grad(loss, z)[0], float(scaled)
+        dropped = dropped + (left_out * mask).sum() / denominator
+    return loss.item(), torch.autograd.grad(loss, z)[0], float(scaled), float(dropped)
 
 
 def in_slime(rank, size, file):
@@ -93,14 +94,15 @@ def in_slime(rank, size, file):
         return value, torch.autograd.grad(value, z)[0], dict(zip(log["keys"], log["values"][1:].tolist()))
 
     for per_token in (False, True):
-        for divided, weight in ((False, 1.0), (True, 1.0), (False, 0.25)):
+        for k, divided, hold in ((2.0, False, False), (2.0, True, True), (2.0, False, True), (1.0, False, True)):
             args = arguments(calculate_per_token_loss=per_token)
-            args.era |= {"scale_advantages": divided, "negative_weight": weight}
-            expected, gradient, scaled = arithmetic(logits, batch, per_token, divided, weight)
+            args.era |= {"k": k, "scale_advantages": divided, "hold": hold}
+            expected, gradient, scaled, dropped = arithmetic(logits, batch, per_token, k, divided, hold)
             value, got, log = update(args)
             torch.testing.assert_close(value.item(), expected, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(got[0].double(), gradient[:, part], rtol=1e-5, atol=1e-6)
-            assert abs(log["era/scaled_token_fraction"] - scaled) < 1e-5 and scaled > 0.3
+            assert abs(log["era/scaled_token_fraction"] - scaled) < 1e-5 and (scaled > 0.3) == (k > 1)
+            assert abs(log["era/dropped_token_fraction"] - dropped) < 1e-5 and (dropped > 0.1) == hold
     upstream_alone = update(arguments(era={}, loss_type="policy_loss"))
     off = update(arguments(era={"enable": False}))
     assert torch.equal(off[1], upstream_alone[1]) and off[2] == upstream_alone[2]
@@ -109,7 +111,7 @@ def in_slime(rank, size, file):
     same = {"loss", "pg_loss", "entropy_loss"}
     assert all(unscaled[2][key] == upstream_alone[2][key] for key in same)
     lines = [line[:10] for line in said.getvalue().splitlines() if "ERA is" in line]
-    assert lines == (["ERA is on:"] * 3 + ["ERA is off", "ERA is on:"]) * (rank == 0)  # once for each configuration
+    assert lines == (["ERA is on:"] * 4 + ["ERA is off", "ERA is on:"]) * (rank == 0)  # once for each configuration
     batch["log_probs"] = None  # slime's own on-policy update
     upstream_alone = update(arguments(era={}, loss_type="policy_loss"))
     assert update(arguments())[2]["entropy_loss"] == upstream_alone[2]["entropy_loss"]  # not of the scaled policy
@@ -136,7 +138,8 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
         ({"omega_low": 0.3}, "omega_low would be ignored"),
         ({"Era": {"enable": True}}, "Era would be ignored"),
         ({"eraa": {"enable": True}}, "eraa would be ignored"),
-        ({"mine": {"negative_weigth": 0}}, "mine.negative_weigth would be ignored"),
+        ({"mine": {"min_advantag": 0}}, "mine.min_advantag would be ignored"),
+        ({"hold": True}, "hold would be ignored"),
         ({"use_tis": True, "context_parallel_size": 2}, r"context_parallel_size=2.*\n.*use_tis=True"),
     ],
 )

@@ -14,6 +14,7 @@ from update_cases import (  # noqa: E402
     BF16,
     CASES,
     COLD,
+    HOLD,
     LAYOUTS,
     LONG,
     LOSSES,
@@ -40,7 +41,7 @@ CASES = {**CASES, **cases({"static padding": {**PACKED, "pad_to_length": True}},
 CASES |= {
     (*case, "by temperature"): {**settings, **BY_TEMPERATURE}
     for case, settings in CASES.items()
-    if case[2] in ("vanilla", "GSPO", "gate of the release", "no negative advantages", "one mini-batch, two epochs")
+    if case[2] in ("vanilla", "GSPO", "gate of the release", "hold", "hold alone", "one mini-batch, two epochs")
     and "fused" not in case[1]
 }
 CASES["off-policy", "packed", "scaled advantages", "by temperature"] = {
@@ -50,9 +51,9 @@ CASES["off-policy", "packed", "scaled advantages", "by temperature"] = {
 ULYSSES = {**OFF_POLICY, **with_era(), **PACKED}
 PROCESSES = {  # two of them: ranks with different responses, one of them empty; and sequence parallelism
     "FSDP": {**BASE, **with_era(), "data_parallel": True, "micro_batch": 4, "multi_turn": True},
-    "FSDP, off-policy": {**OFF_POLICY, **with_era(top_k=5), "data_parallel": True, "micro_batch": 2},
+    "FSDP, off-policy": {**OFF_POLICY, **with_era(**HOLD, top_k=5), "data_parallel": True, "micro_batch": 2},
     "FSDP, off-policy, dynamic": {**ULYSSES, "data_parallel": True, "dynamic": True},
-    "Ulysses": {**BASE, **with_era(), **PACKED, **COLD},
+    "Ulysses": {**BASE, **with_era(**HOLD), **PACKED, **COLD},
     "Ulysses, off-policy": ULYSSES,
     "Ulysses, all losses": {**ULYSSES, **LOSSES[ALL_TERMS]},
     "Ulysses, static padding": {**ULYSSES, "pad_to_length": True},

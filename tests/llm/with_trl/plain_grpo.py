@@ -41,6 +41,12 @@ def decide(entropy, advantages, mask, era):
     return eq_llm.decide(h_resp, advantages, mask, era.low, era.high, era.k, era.min_advantage)
 
 
+def dropped(entropy, advantages, mask, era):
+    """The tokens whose advantage is 0 in the loss."""
+    h_resp = eq_llm.response_entropies(entropy, mask, era.top_fraction)
+    return eq_llm.dropped(h_resp, advantages, mask, era.low) if era.hold else torch.zeros_like(mask).bool()
+
+
 def transformed(logits, scale, batch, era):
     """log pi'(a); -inf where the top-k filter removed a."""
     z = logits * scale.unsqueeze(-1)
@@ -131,14 +137,15 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
     with torch.no_grad():
         z_old = logits_of(sampled_by, batch, args)
         old_original = chosen(z_old.log_softmax(-1), batch)
-        scale = decide(entropy_of(z_old), advantages, mask, era) if era.enable else torch.ones_like(mask)
+        decided = entropy_of(z_old), advantages, mask, era
+        scale = decide(*decided) if era.enable else torch.ones_like(mask)
+        of_loss = advantages.masked_fill(dropped(*decided), 0)
         old = transformed(z_old, scale, batch, era)
     z = logits_of(model, batch, args)
     new, original, entropy = transformed(z, scale, batch, era), chosen(z.log_softmax(-1), batch), entropy_of(z)
     removed = new == -math.inf  # by the filter: no gradient; removed in one of the passes: a ratio of 1
     new = new.masked_fill(removed, 0)
     old = torch.where(removed | (old == -math.inf), new.detach(), old)
-    of_loss = advantages.clamp(min=0) + era.negative_weight * advantages.clamp(max=0)
     of_loss = of_loss / scale if era.scale_advantages else of_loss
     weight = sampler_weight(old_original, batch, mask, args)
     loss = policy_loss(new, old, of_loss, mask, weight, args)

@@ -359,8 +359,8 @@ ELSE = {  # the same of all other refusals: how it is shown, a function of monke
         ),
         *(
             (
-                "era_negative_weight with MoreLoss._compute_loss",
-                lambda _, k=k: derived(MoreLoss, era_negative_weight=0.5, era_k=k),
+                "era_hold with MoreLoss._compute_loss",
+                lambda _, k=k: derived(MoreLoss, era_hold=True, era_k=k),
             )
             for k in (1.0, 2.0)
         ),

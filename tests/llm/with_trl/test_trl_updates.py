@@ -36,6 +36,7 @@ VLLM = {**TOOLS, "use_vllm": True}
 QUANTILE = {"top_entropy_quantile": 0.5137}
 TOP_K = {"era_top_k": 5}
 DIVIDED = {"era_scale_advantages": True}
+HOLD = {"era_hold": True}
 LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo")
 FP64, FP32, BF16 = {}, {"dtype": torch.float32}, {"dtype": torch.bfloat16}
 
@@ -102,10 +103,17 @@ CASES = [
     DIVIDED,
     {**OFF_POLICY_KL, **SEQUENCE, **DIVIDED},
     {**OFF_POLICY, **DIVIDED, "loss_type": "vespo"},
-    {**DIVIDED, "era_negative_weight": 0.25},
-    {**OFF_POLICY_KL, "era_negative_weight": 0.5},
-    {**OFF_POLICY, "era_k": 1.0, "era_negative_weight": 0.0},
-    {**KL, **TOP_K, "era_k": 1.0, "era_negative_weight": 0.5},
+    HOLD,
+    {**HOLD, **DIVIDED, "era_min_advantage": 0.3},
+    *(
+        {**OFF_POLICY_KL, **HOLD, **kind}
+        for kind in ({}, SEQUENCE, {"loss_type": "vespo"}, {"off_policy_mask_threshold": 0.001})
+    ),
+    {**OFF_POLICY, **TOOLS, **HOLD, "num_iterations": 4},
+    {**HOLD, "era_k": 1.0},
+    {**OFF_POLICY, **HOLD, "era_k": 1.0},
+    {**VLLM, **HOLD, "era_k": 1.0},
+    {**KL, **TOP_K, **HOLD, "era_k": 1.0},
     TOP_K,
     {**OFF_POLICY, **TOP_K},
     {**KL, **TOP_K},
@@ -164,6 +172,8 @@ def check(settings, architecture=FP64, trainer_class=Era):
     one_bound = settings["era_low"] == 0 or settings["era_high"] == math.inf
     shares = [(scales == s).double().mean().item() for s in (k, 1 / k)]
     assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
+    dropped = max(one.get("era/dropped_token_fraction", 0) for one in trainer.state.log_history)
+    assert (dropped > 0.05) == trainer.era.hold
     # vLLM's log-probs are in fp32, and transformers' shares of experts; without them all is in fp64 but RMSNorm, and
     # 1/k of k = 3. luspo multiplies the KL loss, and what RMSNorm rounds of it, by an answer's length. With k = 1 the
     # log-probs are TRL's own, which its head may make in fp32.
@@ -293,28 +303,25 @@ def logged(trainer):
 
 
 @pytest.mark.parametrize(
-    "policy, era_k, negative_weight",
-    [({}, 2.0, 0.0), (OFF_POLICY, 2.0, 1.0), (OFF_POLICY, 1.0, 0.5)],
-    ids=["on", "off", "k=1"],
+    "policy, era_k, hold",
+    [({}, 2.0, True), (OFF_POLICY, 2.0, False), (OFF_POLICY, 1.0, True), (OFF_POLICY, 1.0, False)],
+    ids=["on", "off", "k=1, hold", "k=1"],
 )
-def test_metrics_are_those_of_their_definitions(policy, era_k, negative_weight):
+def test_metrics_are_those_of_their_definitions(policy, era_k, hold):
     """Off-policy ERA decides once for a generation batch, else in each micro-batch of an update."""
-    trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k, era_negative_weight=negative_weight)
+    trainer, start = train(Era, model(), **TOOLS, **policy, **ERA, era_k=era_k, era_hold=hold)
     parts = []
     for batch in trainer.seen[: 4 if policy else 1]:
         mask = plain_grpo.mask_of(batch)
         with torch.no_grad():
-            logits = plain_grpo.logits_of(start, batch, trainer.args)
-        entropy, log_p = plain_grpo.entropy_of(logits), plain_grpo.chosen(logits.log_softmax(-1), batch)
+            entropy = plain_grpo.entropy_of(plain_grpo.logits_of(start, batch, trainer.args))
         advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
-        scale = plain_grpo.decide(entropy, advantages, mask, trainer.era)
-        scaled = plain_grpo.transformed(logits, scale, batch, trainer.era)
-        of_loss = advantages.clamp(min=0) + negative_weight * advantages.clamp(max=0)
-        tensors = entropy, log_p, scaled, scale * of_loss, advantages != 0, mask, scale
+        decided = entropy, advantages, mask, trainer.era
+        tensors = entropy, mask, plain_grpo.decide(*decided), plain_grpo.dropped(*decided)
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
-    low, high = trainer.era.low, trainer.era.high
-    of_update = parts[:2] if era_k == 1 else parts
-    wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), low, high)
+    of_update = parts[:2] if era_k == 1 and not hold else parts
+    wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), trainer.era.low, trainer.era.high)
+    assert (wanted["era/dropped_token_fraction"] > 0.05) == hold
     logged = trainer.state.log_history[0]
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
 
@@ -326,9 +333,9 @@ def test_a_lost_bound_is_counted_and_said_once(policy):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         trainer, _ = train(Era, model(), **settings)
-    assert [one["era/updates_below_low"] for one in trainer.state.log_history[:22]] == list(range(1, 23))
+    assert [one["era/lost_fraction"] for one in trainer.state.log_history[:22]] == [1.0] * 22
     lines = [str(one.message) for one in said if "ERA: " in str(one.message)]
-    assert len(lines) == 1 and "below era_low=9 for 20 updates" in lines[0]
+    assert len(lines) == 1 and "in 20 of the last 20 updates" in lines[0] and "below era_low=9" in lines[0]
 
 
 SCHEDULE = {"era_low_end": 2.95, "era_high_end": 2.95, "era_schedule_steps": 3}

@@ -32,7 +32,8 @@ experiment=${experiment#run_}
 
 # A path as the caller meant it, and as hydra's grammar takes it with any characters: a quote needs
 # a backslash before it, and backslashes before a quote, the closing one included, are doubled.
-absolute() { [[ "$1" == /* ]] && printf '%s' "$1" || printf '%s/%s' "${caller}" "$1"; }
+# verl takes no slash at the end.
+absolute() { [[ "$1" == /* ]] && printf '%s' "${1%/}" || printf '%s/%s' "${caller}" "${1%/}"; }
 for_hydra() { printf "'%s'" "$(printf '%s' "$1" | sed -E "s/(\\\\+)('|\$)/\1\1\2/g; s/'/\\\\'/g")"; }
 
 RAY_DATA_HOME=$(absolute "${RAY_DATA_HOME:-"${HOME}/verl"}")
@@ -56,7 +57,7 @@ fi
 
 # Once stage 2 has a checkpoint of its own, it resumes from that one, as every other run does.
 if [[ -n "${stage1_ckpt:-}" ]]; then
-    settings+=(trainer.resume_from_path="$(for_hydra "$(absolute "${stage1_ckpt%/}")")")
+    settings+=(trainer.resume_from_path="$(for_hydra "$(absolute "${stage1_ckpt}")")")
     [[ -e "${CKPTS_DIR}/latest_checkpointed_iteration.txt" ]] ||
         settings+=(trainer.resume_mode=resume_path)
 fi

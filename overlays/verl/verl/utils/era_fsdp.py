@@ -4,8 +4,8 @@
 
     start               ActorHooks             refuses actors and heads that ERA cannot handle
     old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
-                        old_log_prob_tensors   H_resp and these travel beside old_log_probs
-    start of update     decide_scales          H_resp and advantages give each token's scale, once
+                        old_log_prob_tensors   entropies and these travel beside old_log_probs
+    start of update     decide                 the scale and the advantage of each token, once
     forward             module                 fused kernels: all terms, without a tensor of logits
                         prepare                otherwise: leaves the logits as they are
                         log_probs              all terms, in one read of the logits
@@ -28,16 +28,7 @@ import torch.nn.functional as F
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
-from verl.utils.era import (
-    BelowLow,
-    entropy_up,
-    entropy_weight,
-    logit_scale,
-    loss_advantages,
-    metric_sums,
-    split_entropy,
-    update_metrics,
-)
+from verl.utils.era import BelowLow, decide, update_metrics
 from verl.utils.era_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
 from verl.utils.era_fused_head import FusedHead
 from verl.utils.era_log_probs import (
@@ -54,11 +45,8 @@ from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_world_size,
 )
 
-RESPONSE_ENTROPY = "era_response_entropy"
-REST_ENTROPY = "era_rest_entropy"
 TOKEN_ENTROPY = "era_token_entropy"
 LOGIT_SCALE = "era_logit_scale"
-ENTROPY_WEIGHT = "era_entropy_weight"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
@@ -78,9 +66,8 @@ def _has(batch: Mapping[str, torch.Tensor], key: str) -> bool:
 class ActorHooks:
     """The calls that DataParallelPPOActor makes for ERA (for forking tokens: forking_tokens.py).
 
-    Upstream's signatures have no room for what one call leaves to the next, so it is on `self`:
-    for a batch `decide_scales` sets the metrics, to which `policy_loss_inputs` adds; for a
-    micro-batch `prepare` notes the logits, `log_probs` reads them and notes the entropies, and
+    Upstream's signatures have no room for what one call leaves to the next, so it is on `self`: for
+    a micro-batch `prepare` notes the logits, `log_probs` reads them and notes the entropies, and
     `entropy_from_logits` returns those. With fused kernels what `module` returns makes both.
 
     A micro-batch of the update has the key `era_logit_scale` where ERA scales logits; one of
@@ -102,7 +89,7 @@ class ActorHooks:
         self.is_reference_pass, self.lr_scheduler = False, None
         self._actor = actor
         self._rows, self._entropy = None, None
-        self._metrics, self._below_low = {}, BelowLow()
+        self._below_low = BelowLow()
         update = _own_update(actor)
         forking = update if read_fraction(actor.config) != 1 else ""
         own = {
@@ -148,53 +135,43 @@ class ActorHooks:
         return [NEEDS_BRANCHES]
 
     def old_log_prob_tensors(
-        self,
-        rollout: Mapping[str, Any],
-        data: DataProto,
-        log_probs: torch.Tensor,
-        entropys: torch.Tensor,
+        self, log_probs: torch.Tensor, entropys: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """What the worker returns of the old_log_prob pass beside, or instead of, upstream's.
 
         Args:
-            rollout: the configuration `actor_rollout_ref.rollout`.
-            data: the batch of the pass.
             log_probs: (bsz, response_length), or (bsz, response_length, 4): plain, and under 1, k
                 and 1/k with the top-k filter.
             entropys: (bsz, response_length) token entropies in nats of the sampling policy.
 
         Returns:
-            With forking tokens, all token entropies. With ERA these too, and H_resp and the mean
-            entropy of the other tokens, (bsz,) each; off-policy also the plain `old_log_probs` and,
-            under the three scales, `era_branch_log_probs`, (bsz, response_length, 3).
+            With forking tokens or ERA, all token entropies. With ERA off-policy also the plain
+            `old_log_probs` and, under the three scales, `era_branch_log_probs`, (bsz,
+            response_length, 3).
         """
         tensors = token_entropy(self._actor.config, entropys)
         if not self.config.enable:
             return tensors
-        mask = response_mask(data.batch, (rollout.get("multi_turn") or {}).get("enable", False))
-        top, rest = split_entropy(
-            entropys.float(), mask.to(entropys.device), self.config.top_fraction
-        )
-        tensors |= {RESPONSE_ENTROPY: top, REST_ENTROPY: rest, TOKEN_ENTROPY: entropys.float()}
+        tensors[TOKEN_ENTROPY] = entropys.float()
         if log_probs.dim() == 3:
             tensors |= {"old_log_probs": log_probs[..., 0], BRANCH_LOG_PROBS: log_probs[..., 1:]}
         return tensors
 
-    def decide_scales(
+    def decide(
         self, data: DataProto, select_keys: list[str], device: Union[str, int]
     ) -> dict[str, float]:
-        """Decide each token's logit scale, add it to batch and `select_keys`, measure the metrics.
+        """Decide what the update does with each token, and put that into the batch.
 
         Args:
             data: this rank's whole batch of the update, with what `old_log_prob_tensors` returned;
                 it gains `era_logit_scale` and, off-policy, `era_old_log_probs`: the old log-probs
-                under that scale, (bsz, response_length) each.
+                under that scale, (bsz, response_length) each. Its `advantages` become those of the
+                policy loss.
             select_keys: the keys that the update passes on to its micro-batches.
             device: where collectives run.
 
         Returns:
-            Metrics over all ranks; empty with ERA disabled. `policy_loss_inputs` adds to one of
-            them, `era/entropy_up`, during the update.
+            Metrics over all ranks; empty with ERA disabled.
 
         Raises:
             ValueError: multi-modal inputs in dynamic batches.
@@ -211,52 +188,28 @@ class ActorHooks:
             f"{CONFIG_KEY}.enable=True",
             end="This step's update was not begun; checkpoints are as they were.",
         )
-        entropy = batch[RESPONSE_ENTROPY]
-        mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
-        scale = logit_scale(
-            entropy,
-            batch["advantages"],
-            mask,
-            low=era.low,
-            high=era.high,
-            k=era.k,
-            min_advantage=era.min_advantage,
-        )
+        mask = response_mask(batch, data.meta_info.get("multi_turn", False))
+        decision = decide(batch[TOKEN_ENTROPY], batch["advantages"], mask, era)
+        batch["advantages"] = decision.advantages
         if era.scales_logits:
-            batch[LOGIT_SCALE] = scale
+            batch[LOGIT_SCALE] = decision.scale
             select_keys.append(LOGIT_SCALE)
         if self._is_off_policy(data):
-            branch = torch.where(scale > 1, 1, torch.where(scale < 1, 2, 0))
+            branch = torch.where(decision.scale > 1, 1, torch.where(decision.scale < 1, 2, 0))
             batch[OLD_LOG_PROBS] = (
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
             )
             select_keys.append(OLD_LOG_PROBS)
-        advantages = loss_advantages(batch["advantages"], scale, era)
-        chosen = {"log_prob": batch["old_log_probs"], "token_entropy": batch[TOKEN_ENTROPY]}
-        chosen["advantages"] = advantages
-        thresholds = {"low": era.low, "high": era.high, "top_fraction": era.top_fraction}
-        sums = metric_sums(
-            entropy,
-            batch[REST_ENTROPY],
-            mask,
-            scale,
-            **chosen,
-            of_trainer=batch["advantages"],
-            **thresholds,
-        ).to(device)
+
+        sums = decision.sums.stacked().to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
             dist.all_reduce(sums)
-        self._metrics = update_metrics(sums) | era.scheduled
-        if era.scales_logits:
-            tokens = sums[5].item() * self._epochs
-            batch[ENTROPY_WEIGHT] = entropy_weight(**chosen, scale=scale) / tokens
-            select_keys.append(ENTROPY_WEIGHT)
-        advice = self._below_low.advice(self._metrics["era/response_entropy"], era)
+        metrics = update_metrics(sums) | era.scheduled
+        advice = self._below_low.advice(metrics["era/response_entropy"], era)
         if advice and (not dist.is_initialized() or dist.get_rank() == 0):
             print(advice, file=sys.stderr)
-        self._metrics["era/updates_below_low"] = self._below_low.updates
-        return self._metrics
+        return metrics | {"era/lost_fraction": self._below_low.fraction}
 
     def _steps_before(self) -> int:
         """Updates before this one, from the learning rate's schedule, which checkpoints resume.
@@ -444,19 +397,12 @@ class ActorHooks:
         """
         old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
         if not _has(micro_batch, LOGIT_SCALE):
-            return log_prob, log_prob, old_log_prob, loss_advantages(advantages, 1, self.config)
+            return log_prob, log_prob, old_log_prob, advantages
         original = log_prob
         if log_prob.dim() == 3:
             original, log_prob = log_prob.unbind(-1)
-        advantages = loss_advantages(advantages, micro_batch[LOGIT_SCALE], self.config)
         detached = log_prob.detach()
-        off_policy = _has(micro_batch, OLD_LOG_PROBS)
-        sampled = micro_batch[OLD_LOG_PROBS] if off_policy else detached
-        up = entropy_up(micro_batch[ENTROPY_WEIGHT], micro_batch["old_log_probs"], sampled)
-        if dist.is_initialized():  # all ranks have equally many micro-batches, as FSDP needs
-            dist.all_reduce(up)
-        self._metrics["era/entropy_up"] += up.item()
-        if not off_policy:
+        if not _has(micro_batch, OLD_LOG_PROBS):
             return log_prob, original, detached, advantages
         # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in:
         # its ratio is set to 1.
