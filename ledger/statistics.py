@@ -36,8 +36,9 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
 def detectable(one: Sequence[float], other: Sequence[float], power: float = 0.8) -> float:
     """The smallest difference of the means that Welch's test (5 %, both sides) sees with this probability.
 
-    It takes the two sides to be normal with the spreads of these values. NaN where a side has one value, or neither
-    varies."""
+    It takes the two sides to be normal with the spreads of these values, and the test's degrees of freedom to be those
+    of these values: drawn anew with the spreads of records/, the test sees 0.77 to 0.80 of such differences. NaN where
+    a side has one value, or neither varies."""
     if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
         return math.nan
     parts = np.var(one, ddof=1) / len(one), np.var(other, ddof=1) / len(other)

@@ -11,7 +11,7 @@ ERA = "#2b7bba"  # blue
 BOUND = "#b02a2a"  # red: what ERA promises, as a line
 LIGHT_BLUE, DARK_BLUE, PURPLE, LIGHT_PURPLE = "#8fc1e3", "#123a66", "#8b5fa8", "#c9a6dd"
 ORANGE, LIGHT_ORANGE, GREEN = "#d1611a", "#e8a06b", "#5f8f3e"
-DARK_RED, TEAL, OCHRE, GREY, BROWN = "#a33b3b", "#2f9c95", "#b59a1f", "0.6", "#6b4a2b"
+DARK_RED, TEAL, OCHRE, GREY, BROWN, MAGENTA = "#a33b3b", "#2f9c95", "#b59a1f", "0.6", "#6b4a2b", "#c2408f"
 
 # Of rivals/, by method or agent. Those of trl-bound.md have their setting behind the name.
 METHODS = {
@@ -33,6 +33,7 @@ METHODS = {
     "era-k 8": DARK_BLUE,
     "era-negative 0.5": LIGHT_PURPLE,
     "era-negative 0": PURPLE,
+    "era-hold": MAGENTA,
     "era-scaled 4": DARK_RED,
     "era-dynamic 4": BROWN,
     "era-answers 4": LIGHT_ORANGE,
