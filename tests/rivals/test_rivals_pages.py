@@ -465,13 +465,13 @@ def test_what_is_said_of_ppos_first_seeds():
     assert sorted(ends["ppo"].abs() < 50) == [False] * 3 + [True] * 2 and ends["ppo_era"].min() > 4400
 
 
-def test_a_small_sigma_at_the_start_does_most_of_it():
-    ppo, era, learned, constant = (
-        control.returns("control-ppo", agent, seeds=range(1, 6)).mean()
-        for agent in ("ppo", "ppo_era", "ppo_parameter", "ppo_constant")
-    )
-    assert 0.5 * (era - ppo) < learned - ppo < era - ppo < constant - ppo
-    ends = [control.returns("control-ppo", agent, seeds=range(1, 6)).mean() for agent in control.ARMS if agent != "ppo"]
+def test_the_figure_is_not_reproduced_and_a_small_sigma_at_the_start_does_most_of_it():
+    """Where new seeds say otherwise, README and docs/control/ppo.md must too."""
+    told = {report.verdict(*pair) for measure in (at_end, over_all) for pair in report.of_tasks(measure).values()}
+    assert told != {"above"}
+    ppo, era, learned = (control.returns("control-ppo", agent).mean() for agent in ("ppo", "ppo_era", "ppo_parameter"))
+    assert learned - ppo > 0.5 * (era - ppo)
+    ppo, *ends = (control.returns("control-ppo", agent, seeds=range(1, 7)).mean() for agent in control.ARMS)
     assert min(ends) / ppo > 3 and max(ends) / ppo < 5
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
