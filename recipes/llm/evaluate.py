@@ -276,7 +276,11 @@ def evaluate(name: str, rows: list[dict], prompts: list[list[int]], protocol: di
         for number, completion in enumerate(completions)
     ]
     grades = grading.grade_all(
-        [(s["text"], s["ground_truth"], s.pop("choices"), s["finish_reason"] == "length") for s in samples], seconds
+        [
+            (s["text"], s["ground_truth"], s.pop("choices"), s["finish_reason"] == "length", protocol["prompt"])
+            for s in samples
+        ],
+        seconds,
     )
     return [sample | grade._asdict() for sample, grade in zip(samples, grades)]
 

@@ -323,6 +323,38 @@ RIGHT = [
     ("Answer: 34.", "34"),
     ("**Answer:** $\\frac{1}{2}$ of it", "0.5"),
     ("Is the answer clear? The final answer is $5$. I hope it is correct.", "5"),
+    # numbers: relative to the ground truth, or to six digits
+    (r"\boxed{7.5 \times 10^{-27}}", "7.5e-27"),
+    (r"\boxed{2^{-59}}", r"\frac{1}{2^{59}}"),
+    (r"\boxed{0.166667}", r"\frac16"),
+    (r"\boxed{1.414214}", r"\sqrt 2"),
+    (r"\boxed{(1.414214, 2)}", r"(\sqrt 2, 2)"),
+    (r"\boxed{0}", r"\sin \pi"),
+    # several values in a sentence
+    ("Hence the answer is $7$ and $8$.", "7,8"),
+    (r"Answer: \(7\) or \(8\)", "7,8"),
+    ("Answer: 7 and 8", "7,8"),
+    ("the answer is either 7 or $8$", "7,8"),
+    ("the answer is $7$ or 8.", "7,8"),
+    (r"The final answer is $\$32,\!348$.", r"\$32,\!348"),
+    # other boxes
+    (r"so the value is \fbox{42}.", "42"),
+    (r"$\framebox{$\frac{1}{2}$}$", r"\frac12"),
+    # numbers in commands of LaTeX
+    (r"\boxed{\text{1.6}}", "1.6"),
+    (r"\boxed{\mathbf{\text{20.39}}}", "20.39"),
+    (r"\boxed{\mathrm{20.39\,K}}", "20.39"),
+    (r"\boxed{1\,000}", "1000"),
+    (r"\boxed{15\ 625.5}", "15625.5"),
+    (r"\boxed{ \frac12 . }", "0.5"),
+    (r"\boxed{18.8°}", r"18.8^{\circ}"),
+    # percentages
+    (r"\boxed{62.5}", "62.5%"),
+    (r"\boxed{0.625}", "62.5%"),
+    (r"\boxed{62.5\text{ percent}}", "62.5%"),
+    (r"\boxed{8}", r"8 \%"),
+    # a last line "Answer: ..." after the box
+    ("The radius is \\boxed{3}, so the area is 9 pi.\nAnswer: $9\\pi$", r"9\pi"),
 ]
 WRONG = [
     ("", "5", "no answer"),
@@ -340,6 +372,21 @@ WRONG = [
     ("Answer: x+1", "1", "ok"),
     (r"Answer: 2\sqrt{3}", "2", "ok"),
     (r"\boxed{1/0}", "5", "ok"),
+    (r"\boxed{2^{-60}}", "2^{-59}", "ok"),
+    (r"\boxed{1-\frac{1}{2^{2014}}}", r"1-\frac{1}{2^{2015}}", "ok"),
+    (r"\boxed{e^{-100}}", "e^{-101}", "ok"),
+    (r"\boxed{-6.1e-20}", "2e-19", "ok"),
+    (r"\boxed{0.0}", "3.5e-10", "ok"),
+    (r"\boxed{\{2^{-60}, 1\}}", r"\{2^{-59}, 1\}", "ok"),
+    (r"\boxed{41586.0}", "41585", "ok"),
+    ("Hence the answer is $7$ and $8$.", "7", "ok"),
+    ("Answer: $x=7$ or $x=8$", "7", "ok"),
+    ("the answer is either 7 or $8$", "8", "ok"),
+    (r"\fbox{41}", "42", "ok"),
+    (r"\boxed{\text{1.7}}", "1.6", "ok"),
+    (r"\boxed{1\,000}", "1", "ok"),
+    (r"\boxed{9}", r"8 \%", "ok"),
+    ("First \\boxed{3}. Then it doubles.\n\nAnswer: 6", "3", "ok"),
     (r"\boxed{\int_0^1 e^{x^x}dx}", "5", "ok"),
     (r"\boxed{\sum_{n=1}^{\infty}\frac{\sin(n^n)}{n!}}", r"\sqrt{2}", "ok"),
     (r"\boxed{½}", r"\frac12", "unparsable"),
@@ -381,6 +428,14 @@ def test_cut_responses_are_told_from_silent_ones():
         (True, "ok"),
         (False, "truncated"),
     ]
+
+
+def test_the_line_that_the_training_asks_for_comes_before_any_box():
+    """As in its reward, verl's math_dapo."""
+    text = "Answer: $6$\nCheck: half of it is \\boxed{3}."
+    assert [grading.grade(text, truth, 0, False, "training").correct for truth in ("6", "3")] == [True, False]
+    assert [grading.grade(text, truth, 0, False).correct for truth in ("6", "3")] == [False, True]
+    assert grading.grade("Answer: \\boxed{6}", "6", 0, False, "training").correct
 
 
 CHOICES = {
