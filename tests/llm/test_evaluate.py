@@ -83,8 +83,8 @@ def data(tmp_path_factory):
 
 
 def command(model, data, out, *more):
-    words = ["--model", model, "--data", *data, "--out", out, "--engine", "transformers", "--max-tokens", TOKENS, *more]
-    return [str(word) for word in words]
+    words = ["--protocol", "strict", "--model", model, "--data", *data, "--out", out, "--engine", "transformers"]
+    return [str(word) for word in (*words, "--max-tokens", TOKENS, *more)]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def lines(out, benchmark):
 # What is sampled and counted
 
 
-def test_the_papers_protocol():
+def test_the_strict_protocol():
     found = {name: (protocol["samples"], protocol["temperature"]) for name, protocol in evaluate.PROTOCOLS.items()}
     greedy = ("math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro")
     assert found == dict.fromkeys(("aime24", "aime25", "amc23"), (16, 0.7)) | dict.fromkeys(greedy, (1, 0.0))
@@ -222,11 +222,14 @@ def test_problems_can_ask_as_in_training(data, tmp_path):
 
 def test_settings_of_the_paper():
     """More samples of the same kind are the paper's too: pass@k needs them."""
-    paper = {"samples": 16, "temperature": 0.7, "top_p": 1.0, "max_tokens": 8192, "prompt": "boxed", "problems": 30}
+    paper = {"samples": 16, "temperature": 0.7, "top_p": 0.95, "max_tokens": 3000, "problems": 30}
+    paper |= {"protocol": "release", "prompt": "release"}
     assert evaluate.is_as_paper("aime24", paper) and evaluate.is_as_paper("aime24", {**paper, "samples": 256})
-    for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 0.9}, {"prompt": "training"}, {"problems": 5}):
+    for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 1.0}, {"protocol": "strict"}, {"problems": 5}):
         assert evaluate.is_as_paper("aime24", {**paper, **other}) is False
     assert evaluate.is_as_paper("my-set", paper) is None
+    strict = {**evaluate.GREEDY, "max_tokens": 8192, "prompt": "boxed", "problems": 12032, "protocol": "strict"}
+    assert evaluate.is_as_paper("mmlu_pro", strict), "the release's file of it is not fetched"
 
 
 # vLLM, which tests/rehearsal/vllm runs
