@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("math_verify")
-from conftest import ROOT, patched, unpatched  # noqa: E402
-
 from demo.llm import models  # noqa: E402
 from recipes.llm import evaluate, grade, grading  # noqa: E402
 from recipes.llm import release as authors  # noqa: E402
@@ -62,36 +60,29 @@ print("FOUND", json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
-    """Comes from git only."""
-    return patched("era-release", tmp_path_factory.mktemp("checkouts"))
-
-
-@pytest.fixture(scope="module")
-def release(checkout) -> authors.Release:
-    python = os.environ.get("ERA_RELEASE_PYTHON") or str(ROOT / ".venv/era-release/bin/python")
+def release(patched_release, project_root) -> authors.Release:
+    python = os.environ.get("ERA_RELEASE_PYTHON") or str(project_root / ".venv/era-release/bin/python")
     if not Path(python).exists():
         pytest.skip("the release's grader has an environment of its own: make test-release sets it up")
-    return authors.Release(checkout, python)
+    return authors.Release(patched_release, python)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A tiny Qwen2 that learned nothing, with room for the release's prompts."""
+    """A tiny Qwen2 that learned nothing, with room for the release's prompts; heads of 32, as vLLM needs on a CPU."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     tokenizer = models.character_tokenizer([*map(chr, range(32, 127)), "\n"])
     folder = tmp_path_factory.mktemp("release") / "model"
-    models.two_layer_qwen2(len(tokenizer), 32, intermediate=32, positions=8192).save_pretrained(folder)
+    models.two_layer_qwen2(len(tokenizer), 128, intermediate=128, positions=8192).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def by_hand(release, tmp_path_factory):
+def by_hand(release, upstream_release):
     """by_hand(*words): what their functions say, from the files of the commit without our patch."""
-    tree = unpatched(release.checkout, "4b7320b", tmp_path_factory.mktemp("upstream"))
-    folder = tree / "ERA-LLM/eval"
+    folder = upstream_release / "ERA-LLM/eval"
 
     def call(*words):
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'latex2sympy'}", "HF_HUB_OFFLINE": "1"}
@@ -123,12 +114,14 @@ def test_the_prompts_of_all_six_sets_are_theirs_to_the_character(release, by_han
     assert count == 1547
 
 
-def test_the_options_are_those_of_their_script(checkout, tmp_path):
+def test_the_options_are_those_of_their_script(patched_release, tmp_path):
     (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "python3").chmod(0o755)
     command = ["bash", "sh/eval.sh", "shepherd", "MODEL", "OUT"]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=checkout / "ERA-LLM/eval", env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=patched_release / "ERA-LLM/eval", env=environment, capture_output=True, text=True
+    )
     found = {}
     for line in done.stdout.splitlines():
         given = dict(re.findall(r"--(\w+) ([^-]\S*|-1)", line))
@@ -137,7 +130,7 @@ def test_the_options_are_those_of_their_script(checkout, tmp_path):
         assert given["seed"] == "0" and "--apply_chat_template" in line and "--use_vllm" in line
     ours = {authors.NAMES.get(name, name): [*authors.protocol_of(name).values(), authors.MAX_TOKENS] for name in SIX}
     assert found == ours
-    assert "shepherd" in (checkout / "ERA-LLM/scripts/test.sh").read_text()
+    assert "shepherd" in (patched_release / "ERA-LLM/scripts/test.sh").read_text()
 
 
 # What it is worth
