@@ -105,8 +105,7 @@ drift: $(call ready,cpu)
 
 ##@ The paper's runs (DRY_RUN=1 prints commands, CHECK_ONLY=1 names what is missing, ARGS="...")
 ## llm-model, llm-data: their models and data (MODEL, SETS="train math ood", DATA=~/verl/data)
-## llm-merge, llm-eval: a checkpoint's model and scores (CKPT, MODEL_PATH, SETS, OUT, EVAL, PROTOCOL)
-## llm-grade: an evaluation's texts by the release's grader and by ours (OUT, GRADER)
+## llm-merge, llm-eval: model, scores (CKPT, MODEL_PATH, SETS, OUT, EVAL, PROTOCOL); llm-grade: again
 ## llm-RUN: on 32 GPUs (docs/llm/recipes.md); RUN is one of
 ## vision-RUN: on 4 GPUs (SEED, GPUS, DATA_DIR, H0, AUG, EPOCHS; docs/vision/recipes.md)
 ## control-RUN: on GPUs or cores (TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
@@ -190,10 +189,10 @@ test-timm-1.0.28: $(call ready,cpu)
 test-fasttd3-229ed59: $(call ready,cpu)
 	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
 		run_log.py control_commands.py control_demo.py control_runs.py)
-## test-release: prompts and grader of the authors' release, in an environment of its own
+# prompts and grader of the authors' release, which has an environment of its own
 test-release: $(call ready,cpu) $(call ready,era-release)
 	@ERA_RELEASE_PYTHON="$$(realpath -s $(ENVIRONMENTS)/era-release/bin/python)" $(CPU) -m pytest -q tests/llm/test_release.py
-## test-rivals: the runs of rivals-vision
+## test-rivals: the runs of rivals-vision; test-release: the authors' evaluation
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
 ## rehearse-llm: LLM runs up to their weights, on a CPU; rehearse-vllm, rehearse-slurm likewise

@@ -175,7 +175,7 @@ def test_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_path):
         "--backend",
     ]
     assert merge[8:] == ["fsdp", "--local_dir", "/c/global_step_9/actor", "--target_dir", "/m y/era"]
-    assert evaluation[3:] == ["--model", "/m y/era", "--data", f"{home}/data/eval", "--out", f"{home}/eval/era"]
+    assert evaluation[3:] == ["--protocol", "release", "--model", "/m y/era", "--out", f"{home}/eval/era"]
 
 
 # ---------------------------------------------------------------------------- what is said before anything is installed
