@@ -62,7 +62,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm rivals-llm-hold rivals-trl rivals-vision rivals-control lint format docs test \
 	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
-	test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
+	test-release test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron \
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
@@ -105,7 +105,7 @@ drift: $(call ready,cpu)
 
 ##@ The paper's runs (DRY_RUN=1 prints commands, CHECK_ONLY=1 names what is missing, ARGS="...")
 ## llm-model, llm-data: their models and data (MODEL, SETS="train math ood", DATA=~/verl/data)
-## llm-merge, llm-eval: a checkpoint's model and scores (CKPT, MODEL_PATH, SETS, OUT, EVAL)
+## llm-merge, llm-eval: model, scores (CKPT, MODEL_PATH, SETS, OUT, EVAL, PROTOCOL); llm-grade: again
 ## llm-RUN: on 32 GPUs (docs/llm/recipes.md); RUN is one of
 ## vision-RUN: on 4 GPUs (SEED, GPUS, DATA_DIR, H0, AUG, EPOCHS; docs/vision/recipes.md)
 ## control-RUN: on GPUs or cores (TASKS, SEED, AGENT, JOBS; docs/control/recipes.md)
@@ -191,7 +191,10 @@ test-timm-1.0.28: $(call ready,cpu)
 test-fasttd3-229ed59: $(call ready,cpu)
 	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
 		run_log.py control_commands.py control_demo.py control_runs.py)
-## test-rivals: the runs of rivals-vision
+# prompts and grader of the authors' release, which has an environment of its own
+test-release: $(call ready,cpu) $(call ready,era-release)
+	@ERA_RELEASE_PYTHON="$$(realpath -s $(ENVIRONMENTS)/era-release/bin/python)" $(CPU) -m pytest -q tests/llm/test_release.py
+## test-rivals: the runs of rivals-vision; test-release: the authors' evaluation
 test-rivals: $(call ready,rivals-vision)
 	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
 ## rehearse-llm: LLM runs up to their weights, on a CPU; rehearse-vllm, rehearse-slurm likewise

@@ -29,11 +29,18 @@ class Sdist:
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    of: str  # the upstream's commit
+    paths: tuple[str, ...]  # files, and folders with all that is in them
+
+
+@dataclasses.dataclass(frozen=True)
 class Version:
     label: str
-    commit: str
+    commit: str  # with a part: the one that apply.py makes of it, which has the same id everywhere
     tag: str | None = None
     sdist: Sdist | None = None
+    part: Part | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +70,8 @@ def read_upstreams() -> dict[str, Upstream]:
             for label, values in fields["versions"].items():
                 where = f"{name} {label}: "
                 sdist = Sdist(**values["sdist"]) if "sdist" in values else None
-                versions[label] = Version(label, **{**values, "sdist": sdist})
+                part = Part(**values["part"]) if "part" in values else None
+                versions[label] = Version(label, **{**values, "sdist": sdist, "part": part})
                 if not LABEL.fullmatch(label) or not re.fullmatch("[0-9a-f]{40}", versions[label].commit):
                     raise ValueError("expected a plain label and a commit of 40 hex digits")
             upstreams[name] = Upstream(name, **{**fields, "versions": versions})

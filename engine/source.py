@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Upstream sources. The cache keeps them: a bare repository per upstream, and source packages as files.
 
-    refs/pins/COMMIT          the pinned commit
+    refs/pins/COMMIT          the pinned commit, or the part of one that upstreams.json names
     refs/pins/sdist-SHA256    a source package as a commit
     refs/onto/NAME            a revision that `port --onto NAME` asked for, which nothing verifies
 
@@ -23,10 +23,11 @@ import sys
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.git import AUTHOR, DATE, EMAIL, PLAIN_MODES, Git, GitFailed, refuse_foreign
-from engine.project import Sdist, Upstream, Version
+from engine.project import Part, Sdist, Upstream, Version
 from engine.session import SESSION, SOURCE, WRONG_BASE, Stop, hint, locked, say
 
 REFUSES_IDS = re.compile(r"not our ref|unadvertised object|does not allow|couldn't find remote ref", re.I)
@@ -84,10 +85,14 @@ class Cache:
         try:
             if self.offline and not path:
                 raise Stop(SOURCE, f"{title} is not in the cache {self.root} (--offline)")
-            say(f"{title}: fetching {version.commit[:12]} from {path or up.git} ...")
-            refused = fetch(git, str(path or up.git), version.commit, pinned.ref)
+            wanted = version.part.of if version.part else version.commit
+            say(f"{title}: fetching {wanted[:12]} from {path or up.git} ...")
+            refused = fetch(git, str(path or up.git), wanted, pinned.ref, version.part)
+            if not refused and git.commit(pinned.ref) != version.commit:
+                refused = f"the files of its part are the commit {git.commit(pinned.ref)}, not {version.commit}"
+                git("update-ref", "-d", pinned.ref)
             if refused:
-                problem = f"{path or up.git} does not hold the pinned commit {version.commit}"
+                problem = f"{path or up.git} does not hold the pinned commit {wanted}"
                 advice = "`git diff upstreams.json` shows whether it was edited; --source takes it from elsewhere"
                 raise Stop(SOURCE, problem, f"git said: {refused}", advice)
             return pinned
@@ -175,8 +180,8 @@ def copy(source: Git, target: Git, commit: str) -> None:
 # --- repositories ---
 
 
-def fetch(cache: Git, url: str, wanted: str, into: str) -> str:
-    """Fetch one revision. Returns an empty string, or what git said if the repository does not give it.
+def fetch(cache: Git, url: str, wanted: str, into: str, part: Part | None = None) -> str:
+    """Fetch one revision, or a part of it. Returns an empty string, or what git said if the repository lacks it.
 
     How, the user's own configuration says: mirrors, proxies, certificates. The cache's has no part in it, as git
     fetches into a new repository, from which the revision is copied. Nor has the configuration of a folder on this
@@ -185,9 +190,13 @@ def fetch(cache: Git, url: str, wanted: str, into: str) -> str:
     local = Git.at(Path(url)) if os.path.isdir(url) else None
     place = local.env["GIT_COMMON_DIR"] if local else url
     with tempfile.TemporaryDirectory(dir=SESSION.scratch) as folder:
-        new = Git.init(Path(folder), bare=True)
-        done = new.run(*FETCH, "--", place, f"{wanted}:{into}", ok=None, network=True)
+        new = Git.init(Path(folder, "new"), bare=True)
+        few = ("--filter=blob:none", *serving_parts(new, place)) if part else ()
+        done = new.run(*FETCH, *few, "--", place, f"{wanted}:{into}", ok=None, network=True)
         commit = new.commit(into)
+        if commit and part:
+            new, done = fetch_files(new, commit, part, place, into, Git.init(Path(folder, "part"), bare=True))
+            commit = new.commit(into)
         if commit:
             copy(new, cache, commit)
             cache("update-ref", into, commit)
@@ -198,6 +207,44 @@ def fetch(cache: Git, url: str, wanted: str, into: str) -> str:
     if not REFUSES_IDS.search(said):
         raise Stop(SOURCE, f"the repository {url} cannot be reached", f"git said: {said}")
     return said
+
+
+def serving_parts(git: Git, place: str) -> tuple[str, ...]:
+    """What lets a folder on this machine serve a part of a commit, as the servers of GitHub and GitLab do."""
+    resolved = (
+        os.fsdecode(git.run("ls-remote", "--get-url", place, network=True).stdout).strip().removeprefix("file://")
+    )
+    allowed = "-c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true"
+    return (f"--upload-pack=git {allowed} upload-pack",) if os.path.isdir(resolved) else ()
+
+
+def fetch_files(trees: Git, commit: str, part: Part, place: str, into: str, new: Git):
+    """Fetch the files of a part by their ids into `new`, where they become the commit `into`.
+
+    git cannot ask for a folder. `trees` has the commit without its files, and says which they are. They are fetched
+    into another repository, because a server leaves out what belongs to a commit that the asking one has.
+    """
+    rows = (row.partition("\t") for row in trees("ls-tree", "-r", "-z", "--full-tree", commit).split("\0")[:-1])
+    files = {path: info.split(" ") for info, _, path in rows if within(path, part.paths)}
+    lacking = [path for path in part.paths if not any(within(file, [path]) for file in files)]
+    odd = [path for path, (mode, *_) in files.items() if mode not in PLAIN_MODES]
+    if lacking or odd:
+        problem = f"{commit} has no plain {', '.join([*lacking, *odd])}"
+        raise Stop(WRONG_BASE, problem, "`git diff upstreams.json` shows whether it was edited")
+    ids = "".join(f"{oid}\n" for oid in sorted({oid for _, _, oid in files.values()})).encode()
+    ask = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--stdin", *serving_parts(new, place), "--", place)
+    done = new.run(*ask, data=ids, ok=None, network=True)
+    if not done.returncode:
+        message = f"A part of the commit {part.of}\n".encode()
+        who = f"{AUTHOR} <{EMAIL}> {DATE}"
+        head = f"commit {into}\nauthor {who}\ncommitter {who}\ndata {len(message)}\n".encode() + message
+        lines = [f"M {mode} {oid} {path}".encode() for path, (mode, _, oid) in files.items()]
+        new.run("fast-import", "--quiet", "--done", data=b"\n".join([head, *lines, b"done\n"]))
+    return new, done
+
+
+def within(path: str, paths: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in paths)
 
 
 # --- source packages ---

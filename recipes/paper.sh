@@ -132,20 +132,41 @@ merge() {
     fi
 }
 
+# release_ready: the authors' release and the environment of its grader, made where they are not there.
+release_ready() {
+    ! is_on "$DRY_RUN" || return 0
+    [[ -d "$CHECKOUTS/era-release" ]] || python3 apply.py apply era-release --checkouts "$CHECKOUTS"
+    [[ -f "$ENVIRONMENTS/era-release/installed" ]] || "$MAKE" -s "$ENVIRONMENTS/era-release/installed"
+}
+
 evaluate() {
     [[ -n "$MODEL_PATH" ]] || fail "no model. Name its folder: make llm-eval MODEL_PATH=..."
-    find_python verl-gpu
-    local files=() set sets
+    local files=() set sets given=()
     read -ra sets <<< "$SETS"
-    for set in "${sets[@]}"; do files+=("$DATA/eval/$set.parquet"); done
+    case ${PROTOCOL:=release} in
+        release) release_ready; given=(${sets[@]:+--sets "${sets[@]}"}) ;;
+        strict) for set in "${sets[@]}"; do files+=("$DATA/eval/$set.parquet"); done
+            given=(--data "${files[@]:-$DATA/eval}") ;;
+        *) fail "PROTOCOL=$PROTOCOL: there are release, the authors' evaluation, and strict, ours." ;;
+    esac
+    find_python verl-gpu
     run "the model, the data nor packages" \
-        "$python" -m recipes.llm.evaluate --model "$MODEL_PATH" --data "${files[@]:-$DATA/eval}" \
+        "$python" -m recipes.llm.evaluate --protocol "$PROTOCOL" --model "$MODEL_PATH" "${given[@]}" \
         --out "${OUT:-$RAY_DATA_HOME/eval/$(basename "$MODEL_PATH")}" "${added[@]}"
+}
+
+grade() {
+    [[ -n "$OUT" ]] || fail "no texts. Name the folder of an evaluation: make llm-grade OUT=..."
+    local graders
+    read -ra graders <<< "$GRADER"
+    [[ "${graders[*]:-release}" != *release* ]] || release_ready
+    find_python cpu
+    run "the texts nor packages" "$python" -m recipes.llm.grade "$OUT" ${graders[@]:+--grader "${graders[@]}"}
 }
 
 target=$1 subject=${1%%-*} name=${1#*-}
 if [[ "$target" == llm-eval ]]; then split EVAL; else split ARGS; fi
-! is_on "$CHECK_ONLY" || [[ "$target" != llm-@(model|data|merge|eval) ]] ||
+! is_on "$CHECK_ONLY" || [[ "$target" != llm-@(model|data|merge|eval|grade) ]] ||
     fail "$target has no CHECK_ONLY. DRY_RUN=1 prints its command."
 case $target in
     runs) runs "$2" && exit ;;
@@ -161,6 +182,7 @@ case $target in
             "$python" -m recipes.llm.model "${models[@]}" --out "$RAY_DATA_HOME/models" ;;
     llm-merge) merge ;;
     llm-eval) evaluate ;;
+    llm-grade) grade ;;
     *-results) exec python3 -m recipes.results ${OUTPUT:+"$OUTPUT"} ;;
     *) [[ " $(runs "$subject" | tr '\n' ' ') " == *" $name "* ]] ||
         fail "there is no run $target. There are:" \

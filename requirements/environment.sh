@@ -4,6 +4,7 @@
 #   environment.sh NAME FOLDER/installed [CHECK...]    a virtual environment from requirements/NAME.txt
 #   environment.sh lint FOLDER/installed               ruff and mypy, with any Python from 3.10 on
 #   environment.sh docs FOLDER/installed               what builds the site, with any Python from 3.11 on
+#   environment.sh era-release FOLDER/installed        the grader of the authors' release, likewise
 #   environment.sh NAME FOLDER/packages                without flash-attn, which only builds beside the CUDA toolkit
 #   environment.sh NAME-sources FOLDER/installed PYTHON    unpacked source packages
 #   environment.sh changed ENVIRONMENTS                prints the files `installed` and `packages` that hold other
@@ -164,6 +165,7 @@ case $name in
     *-sources) sources "${@:3}" ;;
     lint) tools 10 "ruff and mypy, 30 MB." ;;
     docs) tools 11 "Zensical and mkdocstrings, 160 MB." ;;
+    era-release) tools 11 "the grader of the authors' release, 0.7 GB." ;;
     *-gpu) gpu ;;
     *) cpu "${@:3}" ;;
 esac

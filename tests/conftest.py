@@ -186,6 +186,17 @@ def ported_tdmpc2(patched_tdmpc2, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def patched_release(tmp_path_factory) -> Path:
+    """Comes from git only."""
+    return patched("era-release", tmp_path_factory.mktemp("checkouts"))
+
+
+@pytest.fixture(scope="session")
+def upstream_release(patched_release, tmp_path_factory) -> Path:
+    return unpatched(patched_release, "4b7320b", tmp_path_factory.mktemp("upstream"))
+
+
+@pytest.fixture(scope="session")
 def run_in():
     """run_in(tree, script, *args): what a Python script prints in a process whose `import verl` finds the tree's."""
 

@@ -127,7 +127,7 @@ def test_every_control_run_prints_its_commands(make, project_root, patched_fastt
 @pytest.mark.parametrize("how", ["environment", "command line"])
 def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
     given = dict.fromkeys(("MODEL_PATH", "OUT", "RAY_DATA_HOME"), ODD)
-    given |= {"PYTHON": "/my env/python", "SETS": "aime24 'x \"y", "EVAL": "--limit 2 'a b'"}
+    given |= {"PYTHON": "/my env/python", "SETS": "aime24 'x \"y", "EVAL": "--limit 2 'a b'", "PROTOCOL": "strict"}
     targets = ("llm-data", "llm-eval", "llm-grpo", "DRY_RUN=1")
     variables = [f"{name}={value}" for name, value in given.items()]
     result = make(*targets, **given) if how == "environment" else make(*targets, *variables)
@@ -135,8 +135,8 @@ def test_values_are_passed_on_whatever_they_hold(make, patched_verl, how):
     sets = ["aime24", "'x", '"y']
     assert data == ["/my env/python", "-m", "recipes.llm.data", *sets, "--out", f"{ODD}/data"]
     files = [f"{ODD}/data/eval/{name}.parquet" for name in sets]
-    assert evaluation[:6] == ["/my env/python", "-m", "recipes.llm.evaluate", "--model", ODD, "--data"]
-    assert evaluation[6:] == [*files, "--out", ODD, "--limit", "2", "a b"]
+    words = ["/my env/python", "-m", "recipes.llm.evaluate", "--protocol", "strict", "--model", ODD, "--data"]
+    assert evaluation == [*words, *files, "--out", ODD, "--limit", "2", "a b"]
     assert f"TENSORBOARD_DIR={ODD}/ckpts/ERA/grpo_qwen2.5_math_7b/tensorboard" in training
     assert "/my env/python" in training
 
@@ -152,7 +152,9 @@ def test_no_value_is_executed(make, project_root, tmp_path, how):
         words = [target, "llm-eval", "MODEL_PATH=/m", "DRY_RUN=1"]
         assigned = [f"{name}={value}" for name, value in given.items()] if how == "command line" else []
         result = make(*words, *assigned, **({} if assigned else given))
-        assert ("recipes.llm.evaluate --model /m" in result.stdout) == ("EVAL" in given) and not mark.exists()
+        assert ("recipes.llm.evaluate --protocol release --model /m" in result.stdout) == (
+            "EVAL" in given
+        ) and not mark.exists()
     make("--dry-run", "clean", **others)
     make("--dry-run", "demo-vision", "TIMM=x", f"TIMM_x={value}")
     command = ["make", "-C", project_root, "help", f"ENVIRONMENTS={value}"]  # `make` would give another one
@@ -173,7 +175,7 @@ def test_merge_and_evaluation_with_few_variables(make, patched_verl, tmp_path):
         "--backend",
     ]
     assert merge[8:] == ["fsdp", "--local_dir", "/c/global_step_9/actor", "--target_dir", "/m y/era"]
-    assert evaluation[3:] == ["--model", "/m y/era", "--data", f"{home}/data/eval", "--out", f"{home}/eval/era"]
+    assert evaluation[3:] == ["--protocol", "release", "--model", "/m y/era", "--out", f"{home}/eval/era"]
 
 
 # ---------------------------------------------------------------------------- what is said before anything is installed
@@ -183,6 +185,8 @@ REFUSED = {
     ("vision-foo",): "There are: vision-cifar10 vision-cifar10-era ",
     ("llm-grpo", "ARGS=it's"): "cannot be read as shell words",
     ("llm-eval",): "make llm-eval MODEL_PATH=",
+    ("llm-eval", "MODEL_PATH=/m", "PROTOCOL=strikt"): "PROTOCOL=strikt: there are release",
+    ("llm-grade",): "make llm-grade OUT=",
     ("llm-grpo", "CHECKOUTS=/none"): "run_grpo_qwen2.5_math_7b.sh is not there",
     ("control-alpha", "CHECK_ONLY=1"): "there is no environment for this run yet",
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
@@ -222,21 +226,21 @@ def test_the_gpu_environment_is_set_up_last(make, tmp_path):
     gpu = tmp_path / "environments/verl-gpu"
 
     executable(gpu / "bin/python", '#!/bin/sh\ncase "$*" in *flash-attn*) exit 1;; esac\n')
-    result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
+    result = make("llm-eval", "PROTOCOL=strict", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode != 0 and "No vllm here." in result.stdout
     assert "flash-attn could not be installed" in result.stderr and not (gpu / "installed").exists()
 
     executable(gpu / "bin/python", '#!/bin/sh\necho "$@"\n')
-    result = make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path)
+    result = make("llm-eval", "PROTOCOL=strict", f"MODEL_PATH={tmp_path}/model", PATH=path)
     assert result.returncode == 0 and (gpu / "installed").exists(), result.stderr
-    assert f"-m recipes.llm.evaluate --model {tmp_path}/model" in result.stdout.splitlines()[-1]
+    assert f"-m recipes.llm.evaluate --protocol strict --model {tmp_path}/model" in result.stdout.splitlines()[-1]
 
     assert (
         " install " in result.stdout
-        and " install " not in make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
+        and " install " not in make("llm-eval", "PROTOCOL=strict", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
     )
     (gpu / "installed").write_text("other requirements")
-    assert " install " in make("llm-eval", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
+    assert " install " in make("llm-eval", "PROTOCOL=strict", f"MODEL_PATH={tmp_path}/model", PATH=path).stdout
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_what_an_environment_lacks_is_named(check, locked):
     assert check("timm", timm) == ["no safetensors"]
 
 
-@pytest.mark.parametrize("environment", [*CPU, *(f"{name}-gpu" for name in GPU)])
+@pytest.mark.parametrize("environment", [*CPU, "era-release", *(f"{name}-gpu" for name in GPU)])
 def test_locks_keep_what_their_in_files_pin(text, environment):
     lines = text(f"{environment}.in") + (text(f"{environment}-torch.txt") if environment in CPU else "")
     lock = text(f"{environment}.txt") + (text(f"{environment}-torch.txt") if environment in CPU else "")
@@ -81,7 +81,7 @@ def test_the_tools_have_one_version_everywhere(text, locked, project_root):
     assert f"rev: v{tools['ruff']}\n" in (project_root / ".pre-commit-config.yaml").read_text()
 
 
-@pytest.mark.parametrize("environment", [*CPU, *(f"{name}-gpu" for name in GPU)])
+@pytest.mark.parametrize("environment", [*CPU, "era-release", *(f"{name}-gpu" for name in GPU)])
 def test_every_package_of_a_lock_has_a_hash_and_a_cpus_torch_is_apart(text, environment):
     packages = [one for one in re.split(r"\n(?=\S)", text(f"{environment}.txt")) if not one.startswith("#")]
     assert len(packages) > 40 and all("--hash=sha256:" in one for one in packages)

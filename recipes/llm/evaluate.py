@@ -2,10 +2,13 @@
 # Copyright 2026 The ERA overlays authors
 """Evaluate a model as the paper's LLM tables and pass@k figure do: sample, grade, summarize.
 
-    python -m recipes.llm.evaluate --model DIR --data FILE_OR_DIR ... --out DIR [--engine vllm|transformers]
+    python -m recipes.llm.evaluate --model DIR --out DIR [--sets NAME ...] [--engine vllm|transformers]
+    python -m recipes.llm.evaluate --protocol strict --model DIR --data FILE_OR_DIR ... --out DIR
 
-The same command again samples only the benchmarks that are not finished, or not whole. ERA acts only in training: the
-responses are drawn from the original policy, the model as it is stored.
+The protocol `release`, the default, is the authors' own evaluation: the prompts, settings and grader of their release
+(release.py). `strict` is ours, with math-verify (grading.py). The same command again samples only the benchmarks that
+are not finished, or not whole. ERA acts only in training: the responses are drawn from the original policy, the model
+as it is stored.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import os
 import sys
 import zlib
 from collections import Counter, defaultdict
@@ -25,10 +29,11 @@ from typing import NamedTuple
 
 from recipes import run_json
 from recipes.llm import grading, preflight
+from recipes.llm import release as authors
 from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
 
-# The paper names neither for its evaluation.
-MAX_TOKENS = 8192  # of its training (subsec:impl_llm)
+# Of the protocol `strict`:
+MAX_TOKENS = 8192  # of the paper's training (subsec:impl_llm)
 PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
 
 VLLM = ("0.8.5", "0.27.1")  # written for the first, tried with the second (docs/llm/evaluation.md)
@@ -71,9 +76,23 @@ def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
         dtype=stored if args.dtype == "auto" else args.dtype,  # vLLM's "auto" makes 16 bits of 32
         max_model_len=context_length,
         tensor_parallel_size=args.tensor_parallel,
+        seed=args.seed,
     )
 
+    def as_released(prompts, protocol):
+        """Each sample a request of its own, without a seed of its own."""
+        kept = ("temperature", "top_p", "max_tokens", "stop", "stop_token_ids")
+        parameters = SamplingParams(n=1, **{key: protocol[key] for key in kept})
+        each = protocol["samples"]
+        results = llm.generate([{"prompt_token_ids": ids} for ids in prompts for _ in range(each)], parameters)
+        drawn = [result.outputs[0] for result in results]
+        for first in range(0, len(drawn), each):
+            yield [Completion(one.text, one.finish_reason, len(one.token_ids)) for one in drawn[first : first + each]]
+
     def generate(prompts, seeds, protocol):
+        if protocol["protocol"] == "release":
+            yield from as_released(prompts, protocol)
+            return
         parameters = [
             SamplingParams(
                 n=protocol["samples"],
@@ -105,10 +124,12 @@ def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine
     # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM leaves them out too.
     model.generation_config = GenerationConfig(eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0))
 
-    def completion(tokens: list[int]) -> Completion:
-        end = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
+    def completion(tokens: list[int], protocol: dict) -> Completion:
+        stops = ends.union(protocol.get("stop_token_ids") or [])
+        end = next((i + 1 for i, token in enumerate(tokens) if token in stops), None)
         text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
-        return Completion(text, "stop" if end else "length", end or len(tokens))
+        first = min((text.find(stop) for stop in protocol.get("stop", []) if stop in text), default=None)
+        return Completion(text[:first], "length" if end is first is None else "stop", end or len(tokens))
 
     def generate(prompts, seeds, protocol):
         draws = {"do_sample": True, "temperature": protocol["temperature"], "top_p": protocol["top_p"], "top_k": 0}
@@ -122,7 +143,7 @@ def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine
                 num_return_sequences=protocol["samples"],
                 **(draws if protocol["temperature"] > 0 else {"do_sample": False}),
             )
-            yield [completion(row) for row in sequences[:, len(ids) :].tolist()]
+            yield [completion(row, protocol) for row in sequences[:, len(ids) :].tolist()]
 
     return generate
 
@@ -133,7 +154,7 @@ ENGINES = {"vllm": vllm_engine, "transformers": transformers_engine}
 # Benchmarks
 
 
-OF_ALL_BENCHMARKS = ("max_tokens", "prompt", "seed", "engine", "dtype")
+OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "prompt", "seed", "engine", "dtype")
 
 
 def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
@@ -168,15 +189,24 @@ def protocol_of(name: str, rows: list[dict], args: argparse.Namespace) -> dict:
 
 
 def is_as_paper(name: str, protocol: dict) -> bool | None:
-    """Whether a protocol is the paper's. More samples of the same kind are allowed, because pass@k needs them.
+    """Whether a protocol is the paper's, which is its authors' release where that has the benchmark.
 
-    None for a benchmark that the paper does not have.
+    More samples of the same kind are allowed, because pass@k needs them. None for a benchmark that the paper does not
+    have.
     """
     if name not in PROTOCOLS:
         return None
-    paper = {**PROTOCOLS[name], "max_tokens": MAX_TOKENS, "prompt": PROMPTS[0], "problems": SETS[name]["pin"]["rows"]}
+    paper = paper_protocol(name)
     samples = paper.pop("samples")
     return protocol["samples"] >= samples and all(protocol[key] == value for key, value in paper.items())
+
+
+def paper_protocol(name: str) -> dict:
+    if name in authors.BENCHMARKS:
+        paper = {**authors.protocol_of(name), "protocol": "release", "max_tokens": authors.MAX_TOKENS}
+    else:
+        paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS, "prompt": PROMPTS[0]}
+    return paper | {"problems": SETS[name]["pin"]["rows"]}
 
 
 def token_ids(model: Path, rows: list[dict]) -> list[list[int]]:
@@ -265,20 +295,38 @@ def table(summary: dict) -> str:
 # What is drawn, and what an earlier call has drawn
 
 
-def evaluate(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, engine: Engine, seconds: float):
-    """The graded samples of a benchmark."""
+def draw(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, engine: Engine) -> list[dict]:
+    """The samples of a benchmark, ungraded, and as many of each problem one after the other."""
     indices = [row["extra_info"]["index"] for row in rows]
     seeds = [zlib.crc32(f"{protocol['seed']}/{name}/{index}".encode()) for index in indices]
-    samples = [
+    return [
         {"benchmark": name, "index": index, "sample": number, "seed": seed, **completion._asdict()}
         | {"ground_truth": row["reward_model"]["ground_truth"], "choices": row["extra_info"]["choices"]}
         for row, index, seed, completions in zip(rows, indices, seeds, engine(prompts, seeds, protocol))
         for number, completion in enumerate(completions)
     ]
-    grades = grading.grade_all(
-        [(s["text"], s["ground_truth"], s.pop("choices"), s["finish_reason"] == "length") for s in samples], seconds
-    )
-    return [sample | grade._asdict() for sample, grade in zip(samples, grades)]
+
+
+def grade_strictly(samples: list[dict], prompt: str, seconds: float) -> list[dict]:
+    """The samples with the grades of grading.py."""
+    asked = [(s["text"], s["ground_truth"], s["choices"], s["finish_reason"] == "length", prompt) for s in samples]
+    return [sample | grade._asdict() for sample, grade in zip(samples, grading.grade_all(asked, seconds))]
+
+
+def grade_as_released(
+    release: authors.Release, name: str, samples: list[dict], protocol: dict, tokenizer: Path
+) -> tuple[list[dict], dict]:
+    """The samples with the grades of the release, and what it says of the benchmark, by the keys of a summary."""
+    limit = None if protocol["problems"] == SETS[name]["pin"]["rows"] else protocol["problems"]
+    options = {key: protocol[key] for key in (*GREEDY, "max_tokens")} | {"limit": limit}
+    answered = release.answer(name, tokenizer, options, [sample["text"] for sample in samples])
+    given = iter(pair for problem in answered.problems for pair in zip(problem["pred"], problem["score"]))
+    graded = []
+    for sample, (pred, score) in zip(samples, given, strict=True):
+        status = "ok" if pred else "truncated" if sample["finish_reason"] == "length" else "no answer"
+        graded.append(sample | {"extracted": pred, "correct": bool(score), "status": status})
+    acc, timeouts = answered.metrics["acc"], answered.metrics["timeout_samples"]
+    return graded, {"accuracy": acc / 100, "grader_timeouts": timeouts}
 
 
 def read_summary(out: Path, model: Path) -> dict:
@@ -304,13 +352,29 @@ def read_summary(out: Path, model: Path) -> dict:
     return summary
 
 
-def finished_summary(file: Path, protocol: dict, pass_at: Iterable[int]) -> dict | None:
+OF_THE_RELEASE = ("accuracy", "grader_timeouts")  # in a summary, what the release's grader says itself
+
+
+def read_samples(file: Path, protocol: dict) -> list[dict]:
+    """The samples in a file.
+
+    Raises:
+        ValueError: they are not those of the protocol.
+    """
+    # Not splitlines: a text may have other ends of lines than JSON Lines.
+    samples = [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+    drawn = Counter(sample["index"] for sample in samples)
+    if len(drawn) != protocol["problems"] or {*drawn.values()} != {protocol["samples"]}:
+        expected = f"{protocol['samples']} of each of {protocol['problems']} problems"
+        raise ValueError(f"{file} has {len(samples)} samples of {len(drawn)} problems, and the summary {expected}")
+    return samples
+
+
+def finished_summary(file: Path, protocol: dict, before: dict, pass_at: Iterable[int]) -> dict | None:
     """The summary of the samples that an earlier call has written; None if they are not all there."""
     try:
-        samples = [json.loads(line) for line in file.read_text().splitlines()]
-        drawn = Counter(sample["index"] for sample in samples)
-        if len(drawn) == protocol["problems"] and {*drawn.values()} == {protocol["samples"]}:
-            return summarize(samples, pass_at)
+        scores = summarize(read_samples(file, protocol), pass_at)
+        return scores | {key: before[key] for key in OF_THE_RELEASE if protocol["protocol"] == "release"}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass  # cut short, or damaged
     print(f"note: {file} does not hold all samples of the summary: they are drawn again.", file=sys.stderr)
@@ -374,35 +438,92 @@ def default_pass_at(samples: int) -> list[int]:
     return [2**i for i in range(samples.bit_length()) if samples > 1]
 
 
+def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dict, dict, dict]:
+    """The rows, protocols and prompts of the sets, as the release's own script asks for them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    if not tokenizer.chat_template:
+        raise SystemExit(
+            f"error: {args.model} has no chat template, in which the release asks. Give --protocol strict."
+        )
+    folder = authors.keep_tokenizer(args.model, args.out)
+    rows: dict[str, list[dict]] = {}
+    protocols, prompts = {}, {}
+    for name in args.sets:
+        chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
+        options = {**authors.protocol_of(name), **chosen, "max_tokens": args.max_tokens, "limit": args.limit}
+        request, problems, _ = release.answer(name, folder, options)
+        texts, truths = request.pop("prompts")[:: options["samples"]], release.ground_truths(name)
+        rows[name] = [
+            {
+                "prompt": text,
+                "reward_model": {"ground_truth": truths[problem["idx"]] if truths else problem["gt"]},
+                "extra_info": {"index": problem["idx"], "choices": 0 if truths else len(grading.LETTERS)},
+            }
+            for text, problem in zip(texts, problems, strict=True)
+        ]
+        protocols[name] = protocol_of(name, rows[name], args) | options | request
+        del protocols[name]["limit"], protocols[name]["n"]
+        prompts[name] = [tokenizer(text)["input_ids"] for text in texts]
+    return rows, protocols, prompts
+
+
 def run(args: argparse.Namespace) -> None:
     """Evaluate the model on each benchmark; what a finished call of before has drawn is summarized again."""
-    benchmarks = read_benchmarks(args)
-    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
-    summary = read_summary(args.out, args.model)
-    refuse_other_settings(summary, protocols, args)
-    prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+    release = authors.Release(args.release_checkout, args.release_python)
+    if args.protocol == "release":
+        release.refuse_what_cannot_run()
+        summary = read_summary(args.out, args.model)
+        benchmarks, protocols, prompts = as_released(args, release)
+        refuse_other_settings(summary, protocols, args)
+    else:
+        benchmarks = read_benchmarks(args)
+        protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
+        summary = read_summary(args.out, args.model)
+        refuse_other_settings(summary, protocols, args)
+        prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
     # Loaded when the first benchmark needs it, once.
     engine = functools.cache(partial(ENGINES[args.engine], args, needed_context(prompts, args)))
-    args.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = authors.keep_tokenizer(args.model, args.out)
     for name, rows in benchmarks.items():
         file, protocol = args.out / f"{name}.samples.jsonl", protocols[name]
-        pass_at = args.pass_at or default_pass_at(protocol["samples"])
-        scores = finished_summary(file, protocol, pass_at) if name in summary["benchmarks"] else None
+        pass_at, before = args.pass_at or default_pass_at(protocol["samples"]), summary["benchmarks"].get(name)
+        scores = finished_summary(file, protocol, before, pass_at) if before else None
         if scores is None:
-            samples = evaluate(name, rows, prompts[name], protocol, engine(), args.grader_seconds)
+            samples, of_release = draw(name, rows, prompts[name], protocol, engine()), {}
+            if args.protocol == "release":
+                samples, of_release = grade_as_released(release, name, samples, protocol, tokenizer)
+            else:
+                samples = grade_strictly(samples, args.prompt, args.grader_seconds)
             file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-            scores = summarize(samples, pass_at)
+            scores = summarize(samples, pass_at) | of_release
         as_paper = {"protocol": protocol, "as_paper": is_as_paper(name, protocol)}
         write_summary(args.out, summary, name, as_paper | scores)
     print(f"{table(summary)}\n\nsamples  {args.out}/*.samples.jsonl\nsummary  {args.out / 'summary.json'}")
+
+
+def add_release(parser: argparse.ArgumentParser) -> None:
+    """The options that name what runs the release's grader."""
+    checkout = Path(os.environ.get("CHECKOUTS") or "checkouts", "era-release")
+    python = Path(os.environ.get("ENVIRONMENTS") or ".venv", "era-release/bin/python")
+    names = {"metavar": "DIR", "help": f"checkout of era-release (default: {checkout})"}
+    parser.add_argument("--release-checkout", type=Path, default=checkout, **names)
+    names = {"metavar": "PYTHON", "help": f"of requirements/era-release.txt (default: {python})"}
+    parser.add_argument("--release-python", default=str(python), **names)
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--model", required=True, type=Path, help="folder of the model, in Hugging Face's format")
-    benchmarks = "benchmarks made by recipes.llm.data, or folders of them"
-    add("--data", required=True, type=Path, nargs="+", metavar="FILE_OR_DIR", help=benchmarks)
+    protocols = "release: the authors' prompts, settings and grader (the default); strict: ours"
+    add("--protocol", choices=("release", "strict"), default="release", help=protocols)
+    sets = f"of the release (default: all): {', '.join(authors.BENCHMARKS)}"
+    add("--sets", nargs="+", choices=authors.BENCHMARKS, metavar="NAME", help=sets)
+    add_release(parser)
+    benchmarks = "strict: benchmarks made by recipes.llm.data, or folders of them"
+    add("--data", type=Path, nargs="+", metavar="FILE_OR_DIR", help=benchmarks)
     add("--out", required=True, type=Path, help="folder for the samples and the summary; an earlier one is continued")
     engines = "vllm on GPUs (the default); transformers anywhere"
     add("--engine", choices=ENGINES, default="vllm", help=engines)
@@ -411,23 +532,31 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--top-p", type=float, help="instead of the benchmark's protocol")
     pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
     add("--pass-at", type=int, nargs="+", metavar="K", help=pass_at)
-    asks = "for the answer in \\boxed{} (the default), or on a last line as the training data does"
-    add("--prompt", choices=PROMPTS, default=PROMPTS[0], help=asks)
-    longest = f"of a response (default: {MAX_TOKENS}, the paper's in training)"
-    add("--max-tokens", type=int, default=MAX_TOKENS, help=longest)
+    asks = "strict: for the answer in \\boxed{} (the default), or on a last line as the training data does"
+    add("--prompt", choices=PROMPTS, help=asks)
+    longest = f"of a response (default: {authors.MAX_TOKENS}, the release's; strict: {MAX_TOKENS}, of the training)"
+    add("--max-tokens", type=int, help=longest)
     add("--seed", type=int, default=0, help="with the benchmark and the problem it makes each prompt's seed")
     add("--limit", type=int, help="only the first problems of each benchmark")
     dtypes = ["auto", "bfloat16", "float16", "float32"]
     add("--dtype", choices=dtypes, default="auto", help="of the model (default: what its config.json says)")
     add("--tensor-parallel", type=int, default=1, help="GPUs that vllm splits the model over")
-    seconds = "after which the grading of an answer is given up (default: 20)"
+    seconds = "strict: after which the grading of an answer is given up (default: 20)"
     add("--grader-seconds", type=float, default=20.0, help=seconds)
     args = parser.parse_args(argv)
     if not (args.model / "config.json").is_file():
         parser.error(f"{args.model} is not a model's folder. `make llm-merge` makes one of a verl checkpoint.")
-    if missing := [str(path) for path in args.data if not path.exists()]:
+    if args.protocol == "release" and (args.data or args.prompt):
+        parser.error("the protocol release has problems and prompts of its own: --data and --prompt are for strict.")
+    if args.protocol == "strict" and (args.sets or not args.data):
+        parser.error("--protocol strict needs --data, and has no --sets. `make llm-data` makes the benchmarks.")
+    args.sets = [*dict.fromkeys(args.sets or authors.BENCHMARKS)]
+    args.prompt = args.prompt or ("release" if args.protocol == "release" else PROMPTS[0])
+    args.max_tokens = args.max_tokens or (authors.MAX_TOKENS if args.protocol == "release" else MAX_TOKENS)
+    if missing := [str(path) for path in args.data or [] if not path.exists()]:
         parser.error(f"there is no {', '.join(missing)}. `make llm-data` makes the benchmarks.")
-    if missing := [name for name in ("math_verify", "pebble", args.engine) if not importlib.util.find_spec(name)]:
+    needed = ("math_verify", "pebble") if args.protocol == "strict" else ()
+    if missing := [name for name in (*needed, args.engine) if not importlib.util.find_spec(name)]:
         parser.error(f"{sys.executable} lacks {', '.join(missing)}. --engine transformers needs no vllm.")
     return args
 

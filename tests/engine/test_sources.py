@@ -7,6 +7,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
+import shutil
 import tarfile
 
 import pytest
@@ -43,6 +45,45 @@ def test_url_instead_of(project, monkeypatch, tmp_path):
     config.write_text(f'[url "{project.up}/"]\n\tinsteadOf = https://example.invalid/\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     project.run("fetch", "alpha", "--source", "git")
+
+
+# --- a part of a commit ---
+
+
+def take_part(project, *paths: str) -> dict:
+    """Pin these paths of alpha's first version as a part of it, under the id that the refusal of another one names."""
+    pin = {"commit": "1" * 40, "part": {"of": project.ids["v1"], "paths": paths}}
+    project.upstreams["alpha"]["versions"]["v1"] = pin
+    project.save()
+    refused = project.run("fetch", "alpha", code=6).err
+    assert f"not {'1' * 40}" in refused and git(project.cache / "git/alpha.git", "for-each-ref") == ""
+    pin["commit"] = re.search("are the commit ([0-9a-f]{40})", refused)[1]
+    project.save()
+    return pin
+
+
+def test_a_part_of_a_commit_is_fetched_without_the_rest(project):
+    """The large file of another folder is not even read at the source, where it is damaged."""
+    pin = take_part(project, "src", "README.md")
+    other = git(project.up / "alpha", "rev-parse", f"{project.ids['v1']}:run.sh")
+    damaged = project.up / "alpha/.git/objects" / other[:2] / other[2:]
+    damaged.unlink()
+    shutil.rmtree(project.cache)
+    project.run("apply", "alpha")
+    assert project.state() == "applied"
+    parts = {path for path in FIRST if path.startswith("src/") or path == "README.md"}
+    assert {*content(project.checkout())} == parts | {"src/era.py", "tools/go.sh"}
+    log = git(project.checkout(), "log", "-1", "--format=%H %s", "upstream/v1")
+    assert log == f"{pin['commit']} A part of the commit {project.ids['v1']}"
+    assert git(project.checkout(), "fsck", "--strict", "--no-dangling", check=False) == ""
+    project.run("revert", "alpha", "--offline")
+
+
+def test_a_path_that_the_commit_lacks(project):
+    pin = {"commit": "1" * 40, "part": {"of": project.ids["v1"], "paths": ["src", "sr"]}}
+    project.upstreams["alpha"]["versions"]["v1"] = pin
+    project.save()
+    assert "has no plain sr" in project.run("fetch", "alpha", code=3).err
 
 
 # --- the source package ---

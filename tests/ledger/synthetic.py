@@ -79,8 +79,7 @@ def evaluation(folder: Path, benchmarks: Sequence[str], samples: int | None = No
     """samples: per problem, instead of the protocol's number. evaluate.py itself makes the summary."""
     rng, summaries = rng_of(folder), {}
     for name in benchmarks:
-        problems, protocol = SETS[name]["pin"]["rows"], dict(evaluate.PROTOCOLS[name])
-        protocol |= {"max_tokens": 8192, "prompt": evaluate.PROMPTS[0], "problems": problems}
+        problems, protocol = SETS[name]["pin"]["rows"], evaluate.paper_protocol(name)
         protocol |= {"samples": samples} if samples else {}
         right = rng.random((problems, protocol["samples"])) < rng.random((problems, 1))
         answers = [

@@ -83,8 +83,8 @@ def data(tmp_path_factory):
 
 
 def command(model, data, out, *more):
-    words = ["--model", model, "--data", *data, "--out", out, "--engine", "transformers", "--max-tokens", TOKENS, *more]
-    return [str(word) for word in words]
+    words = ["--protocol", "strict", "--model", model, "--data", *data, "--out", out, "--engine", "transformers"]
+    return [str(word) for word in (*words, "--max-tokens", TOKENS, *more)]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def lines(out, benchmark):
 # What is sampled and counted
 
 
-def test_the_papers_protocol():
+def test_the_strict_protocol():
     found = {name: (protocol["samples"], protocol["temperature"]) for name, protocol in evaluate.PROTOCOLS.items()}
     greedy = ("math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro")
     assert found == dict.fromkeys(("aime24", "aime25", "amc23"), (16, 0.7)) | dict.fromkeys(greedy, (1, 0.0))
@@ -222,11 +222,14 @@ def test_problems_can_ask_as_in_training(data, tmp_path):
 
 def test_settings_of_the_paper():
     """More samples of the same kind are the paper's too: pass@k needs them."""
-    paper = {"samples": 16, "temperature": 0.7, "top_p": 1.0, "max_tokens": 8192, "prompt": "boxed", "problems": 30}
+    paper = {"samples": 16, "temperature": 0.7, "top_p": 0.95, "max_tokens": 3000, "problems": 30}
+    paper |= {"protocol": "release", "prompt": "release"}
     assert evaluate.is_as_paper("aime24", paper) and evaluate.is_as_paper("aime24", {**paper, "samples": 256})
-    for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 0.9}, {"prompt": "training"}, {"problems": 5}):
+    for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 1.0}, {"protocol": "strict"}, {"problems": 5}):
         assert evaluate.is_as_paper("aime24", {**paper, **other}) is False
     assert evaluate.is_as_paper("my-set", paper) is None
+    strict = {**evaluate.GREEDY, "max_tokens": 8192, "prompt": "boxed", "problems": 12032, "protocol": "strict"}
+    assert evaluate.is_as_paper("mmlu_pro", strict), "the release's file of it is not fetched"
 
 
 # vLLM, which tests/rehearsal/vllm runs
@@ -323,6 +326,38 @@ RIGHT = [
     ("Answer: 34.", "34"),
     ("**Answer:** $\\frac{1}{2}$ of it", "0.5"),
     ("Is the answer clear? The final answer is $5$. I hope it is correct.", "5"),
+    # numbers: relative to the ground truth, or to six digits
+    (r"\boxed{7.5 \times 10^{-27}}", "7.5e-27"),
+    (r"\boxed{2^{-59}}", r"\frac{1}{2^{59}}"),
+    (r"\boxed{0.166667}", r"\frac16"),
+    (r"\boxed{1.414214}", r"\sqrt 2"),
+    (r"\boxed{(1.414214, 2)}", r"(\sqrt 2, 2)"),
+    (r"\boxed{0}", r"\sin \pi"),
+    # several values in a sentence
+    ("Hence the answer is $7$ and $8$.", "7,8"),
+    (r"Answer: \(7\) or \(8\)", "7,8"),
+    ("Answer: 7 and 8", "7,8"),
+    ("the answer is either 7 or $8$", "7,8"),
+    ("the answer is $7$ or 8.", "7,8"),
+    (r"The final answer is $\$32,\!348$.", r"\$32,\!348"),
+    # other boxes
+    (r"so the value is \fbox{42}.", "42"),
+    (r"$\framebox{$\frac{1}{2}$}$", r"\frac12"),
+    # numbers in commands of LaTeX
+    (r"\boxed{\text{1.6}}", "1.6"),
+    (r"\boxed{\mathbf{\text{20.39}}}", "20.39"),
+    (r"\boxed{\mathrm{20.39\,K}}", "20.39"),
+    (r"\boxed{1\,000}", "1000"),
+    (r"\boxed{15\ 625.5}", "15625.5"),
+    (r"\boxed{ \frac12 . }", "0.5"),
+    (r"\boxed{18.8°}", r"18.8^{\circ}"),
+    # percentages
+    (r"\boxed{62.5}", "62.5%"),
+    (r"\boxed{0.625}", "62.5%"),
+    (r"\boxed{62.5\text{ percent}}", "62.5%"),
+    (r"\boxed{8}", r"8 \%"),
+    # a last line "Answer: ..." after the box
+    ("The radius is \\boxed{3}, so the area is 9 pi.\nAnswer: $9\\pi$", r"9\pi"),
 ]
 WRONG = [
     ("", "5", "no answer"),
@@ -340,6 +375,21 @@ WRONG = [
     ("Answer: x+1", "1", "ok"),
     (r"Answer: 2\sqrt{3}", "2", "ok"),
     (r"\boxed{1/0}", "5", "ok"),
+    (r"\boxed{2^{-60}}", "2^{-59}", "ok"),
+    (r"\boxed{1-\frac{1}{2^{2014}}}", r"1-\frac{1}{2^{2015}}", "ok"),
+    (r"\boxed{e^{-100}}", "e^{-101}", "ok"),
+    (r"\boxed{-6.1e-20}", "2e-19", "ok"),
+    (r"\boxed{0.0}", "3.5e-10", "ok"),
+    (r"\boxed{\{2^{-60}, 1\}}", r"\{2^{-59}, 1\}", "ok"),
+    (r"\boxed{41586.0}", "41585", "ok"),
+    ("Hence the answer is $7$ and $8$.", "7", "ok"),
+    ("Answer: $x=7$ or $x=8$", "7", "ok"),
+    ("the answer is either 7 or $8$", "8", "ok"),
+    (r"\fbox{41}", "42", "ok"),
+    (r"\boxed{\text{1.7}}", "1.6", "ok"),
+    (r"\boxed{1\,000}", "1", "ok"),
+    (r"\boxed{9}", r"8 \%", "ok"),
+    ("First \\boxed{3}. Then it doubles.\n\nAnswer: 6", "3", "ok"),
     (r"\boxed{\int_0^1 e^{x^x}dx}", "5", "ok"),
     (r"\boxed{\sum_{n=1}^{\infty}\frac{\sin(n^n)}{n!}}", r"\sqrt{2}", "ok"),
     (r"\boxed{½}", r"\frac12", "unparsable"),
@@ -381,6 +431,14 @@ def test_cut_responses_are_told_from_silent_ones():
         (True, "ok"),
         (False, "truncated"),
     ]
+
+
+def test_the_line_that_the_training_asks_for_comes_before_any_box():
+    """As in its reward, verl's math_dapo."""
+    text = "Answer: $6$\nCheck: half of it is \\boxed{3}."
+    assert [grading.grade(text, truth, 0, False, "training").correct for truth in ("6", "3")] == [True, False]
+    assert [grading.grade(text, truth, 0, False).correct for truth in ("6", "3")] == [False, True]
+    assert grading.grade("Answer: \\boxed{6}", "6", 0, False, "training").correct
 
 
 CHOICES = {
@@ -461,10 +519,10 @@ def test_a_summary_that_is_none_is_named(run, data, tmp_path, text):
 @pytest.mark.parametrize("more", [("--seed", 3), ("--limit", 2), ("--temperature", 1)])
 def test_other_settings_need_another_folder(run, data, finished, tmp_path, more):
     out = shutil.copytree(finished[0], tmp_path / "out")
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    before = {file.name: file.read_bytes() for file in out.glob("*.json*")}
     with pytest.raises(SystemExit, match="Give another --out"):
         run(*more, data=[data / "aime24.parquet"])
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert {file.name: file.read_bytes() for file in out.glob("*.json*")} == before
 
 
 def test_another_model_needs_another_folder(run, model, data, finished, tmp_path):
