@@ -176,7 +176,7 @@ WITHOUT_SUPER = [
     ),
     ("_get_per_token_logps_and_entropies", 1.0, "an update in which ERA did not act"),
     ("_get_per_token_logps_and_entropies", 2.0, "old log-probs that ERA did not make"),
-    ("_generate_and_score_completions", 2.0, "an update has answers without the scales and old log-probs"),
+    ("_generate_and_score_completions", 2.0, "an update has answers without what ERA decided"),
 ]
 
 
@@ -263,7 +263,7 @@ def editing(base, edit):
 def test_what_era_decided_cannot_be_parted_from_its_rows(edit):
     """By a class that is derived from the trainer with ERA, and so gets the batch after ERA has decided."""
     trainer, start = build(editing(Era, edit), model(), **ERA, **OFF_POLICY)
-    with pytest.raises(RuntimeError, match="Mine: an update has answers without the scales and old log-probs that ERA"):
+    with pytest.raises(RuntimeError, match="Mine: an update has answers without what ERA decided for them"):
         trainer.train()
     assert same(weights(trainer), start.state_dict())
 
@@ -283,7 +283,7 @@ def test_an_update_in_which_rows_change_places():
             return super()._compute_loss(model, {**inputs, "completion_ids": inputs["completion_ids"].flip(0)})
 
     trainer = type("Mine", (EraMixin, Base), {})(**arguments(EraGRPOConfig, **ERA, num_iterations=2))
-    with pytest.raises(RuntimeError, match="Mine: an update has answers without the scales"):
+    with pytest.raises(RuntimeError, match="Mine: an update has answers without what ERA decided"):
         trainer.train()
 
 
