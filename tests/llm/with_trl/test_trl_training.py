@@ -558,6 +558,6 @@ def test_where_grpos_entropy_collapses_eras_stays_at_its_bound(tmp_path):
     warmup.write_model(tmp_path, chain.Task(), seed=1)
     grpo, with_era = (chain_run(tmp_path, era_k) for era_k in (1.0, 2.0))
     print(f"H_resp, token entropy, reward: GRPO {grpo}, ERA {with_era}")
-    assert grpo[0] < 0.3 and abs(with_era[0] - 0.66) < 0.15
+    assert grpo[0] < 0.66 / 2 and abs(with_era[0] - 0.66) < 0.15
     assert with_era[1] > 2 * grpo[1]
     assert min(grpo[2], with_era[2]) > 0.8
