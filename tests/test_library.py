@@ -41,9 +41,9 @@ def test_the_policy_keeps_its_entropy_although_noise_costs_reward(run_example, c
     assert left["policy"].entropy().mean() < -3.0  # the page: truncation takes some of it
 
 
-def test_the_grpo_step_takes_log_probs_of_the_papers_logits(run_example, capsys):
+def test_the_grpo_step_takes_log_probs_of_the_papers_logits(run_file, capsys):
     """Eq. llm by its cases: kz, z, z / k."""
-    left = run_example("library.md", "A GRPO step")
+    left = run_file("own_grpo_step.py")
     z, taught, mask = left["logits"].detach().double(), left["mask"] & (left["advantages"] > 0), left["mask"]
     tokens = [row[keep].sort(descending=True).values for row, keep in zip(softmax_entropy(z), mask)]
     h_resp = torch.stack([row[: max(1, len(row) // 5)].mean() for row in tokens])
