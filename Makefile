@@ -68,7 +68,12 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
 
-##@ On this machine's CPU (TORCH=cpu: sets up PyTorch without CUDA, 0.6 GB in place of 3.4)
+##@ Start here (a first call downloads 0.6 GB and fills 2.2 GB of disk; without TORCH=cpu 3.4 and 6.7 GB)
+##   make demo TORCH=cpu: GRPO beside ERA in verl's trainer, on this CPU, in four minutes
+##   make demo-vision: timm's ResNet with and without ERA, in one minute
+##   make test TORCH=cpu: lint and the fast tests, five minutes
+
+##@ On this machine's CPU (PYTHON=, ENVIRONMENTS=: the Python and the folder of the environments)
 ## demo: GRPO beside ERA in verl's trainer (VERL=0.9.1, SEED, STEPS, TASK, FRESH=1)
 demo: $(READY_VERL)
 	@$(if $(filter 0.9.1,$(VERL)),$(VERL_09),$(CPU)) $(DEMO) $${FRESH:+--fresh}
