@@ -100,8 +100,7 @@ report: $(call ready,cpu)
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py report "$${folders[@]}"
 
 ##@ Patched checkouts in checkouts/ (python3 apply.py --help says more)
-## apply, revert: put our patches on all upstreams; take them off
-## status, diff: a line about each checkout; what the patches change
+## apply, revert, status, diff: our patches on all upstreams; off; a line for each checkout; the changes
 apply status diff revert:
 	@python3 apply.py $@ --checkouts "$$CHECKOUTS"
 ## drift: newer releases of all hosts; ERA started on patched ones (docs/engine/drift.md)
@@ -126,9 +125,9 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 	@$(CPU) -m pytest -q -rfE -m smoke tests/$(@:%-smoke=%)
 
 ##@ ERA beside what people use instead, on CPU cores (TASKS, SEED, ARMS, DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
-## rivals: all of these, one after the other: days of two cores
+# all of these, one after the other: days of two cores
 rivals: rivals-vision rivals-llm rivals-llm-hold rivals-trl rivals-control
-## rivals-llm: in verl: entropy bonuses, KL, clipping, temperature; rivals-llm-hold: hold
+## rivals, rivals-llm: all, for days; in verl: bonuses, KL, clipping; rivals-llm-hold: hold
 rivals-llm: patched-verl
 	@$(CPU) -m rivals.launch llm
 rivals-llm-hold: patched-verl
@@ -217,14 +216,14 @@ timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
 
 ##@ Searches and measurements
-## floor-search: for entropies below the minimum; entropy-search, log-prob-search likewise
+## floor-search: for entropies below the minimum; entropy-search, log-prob-search, learned-delta likewise
 floor-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_activation.py -k no_attack
 entropy-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k no_attack
 log-prob-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/llm/test_log_probs.py -m search
-## learned-delta: entropies of bounded policies with a learned delta
+# entropies of bounded policies with a learned delta
 learned-delta: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/control/test_fastsac_era_actor.py -k closes_the_gap_in_training
 ## vision-models: ERA on one model of each timm family (docs/vision/models.md)
@@ -249,10 +248,10 @@ bench-gpu: $(call ready,verl-gpu)
 		--csv "$${OUTPUT:-results}/bench-gpu-logprobs.csv"
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
 		--csv "$${OUTPUT:-results}/bench-gpu-actor.csv"
-## bench-trl: time and memory of TRL's passes and step
+# time and memory of TRL's passes and step
 bench-trl: $(call ready,trl-cpu)
 	@mkdir -p results; $(TRL_CPU) -m tools.bench.trl --csv results/bench-trl.csv
-## bench-vision: time of ERA in classifiers; bench-control, bench-ppo, bench-plugins likewise
+## bench-vision: time of ERA in classifiers; bench-trl, bench-control, bench-ppo, bench-plugins likewise
 bench-vision: $(READY_TIMM)
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
 bench-control: $(READY_FASTTD3)
