@@ -105,8 +105,8 @@ def with_docstrings(text: str) -> str:
 
 
 def copy_pages(address: str | None) -> None:
-    """Copy the pages, their pictures, their style and the notebook to COPY."""
-    kinds = ["*.md", "docs/*.png", "docs/*.css", "docs/*.ipynb", ":!records"]
+    """Copy the pages, their pictures, their style, the notebook and the examples to COPY."""
+    kinds = ["*.md", "docs/*.png", "docs/*.css", "docs/*.ipynb", "examples", ":!records"]
     command = ["git", "ls-files", "-co", "--exclude-standard", *kinds]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     files = [Path(name) for name in listing.stdout.splitlines() if Path(name).exists()]
