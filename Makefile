@@ -68,7 +68,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
 	patched-drl-code-pytorch
 
-##@ Start here (a first call downloads 0.6 GB and fills 2.2 GB of disk; without TORCH=cpu 3.4 and 6.7 GB)
+##@ Start here (the first downloads 0.6 GB and fills 2.2 GB of disk; without TORCH=cpu 3.4 and 6.7 GB)
 ##   make demo TORCH=cpu: GRPO beside ERA in verl's trainer, on this CPU, in four minutes
 ##   make demo-vision: timm's ResNet with and without ERA, in one minute
 ##   make test TORCH=cpu: lint and the fast tests, five minutes
@@ -100,7 +100,7 @@ report: $(call ready,cpu)
 	@read -ra folders <<< "$$FOLDERS"; $(CPU) reproduce.py report "$${folders[@]}"
 
 ##@ Patched checkouts in checkouts/ (python3 apply.py --help says more)
-## apply, revert, status, diff: our patches on all upstreams; off; a line for each checkout; the changes
+## apply, revert, status, diff: put our patches on all upstreams; take them off; what there is
 apply status diff revert:
 	@python3 apply.py $@ --checkouts "$$CHECKOUTS"
 ## drift: newer releases of all hosts; ERA started on patched ones (docs/engine/drift.md)
@@ -216,7 +216,7 @@ timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
 
 ##@ Searches and measurements
-## floor-search: for entropies below the minimum; entropy-search, log-prob-search, learned-delta likewise
+## floor-search: entropies below the minimum; also entropy-search, log-prob-search, learned-delta
 floor-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_activation.py -k no_attack
 entropy-search: $(call ready,cpu)
@@ -251,7 +251,7 @@ bench-gpu: $(call ready,verl-gpu)
 # time and memory of TRL's passes and step
 bench-trl: $(call ready,trl-cpu)
 	@mkdir -p results; $(TRL_CPU) -m tools.bench.trl --csv results/bench-trl.csv
-## bench-vision: time of ERA in classifiers; bench-trl, bench-control, bench-ppo, bench-plugins likewise
+## bench-vision: time in classifiers; also bench-trl, bench-control, bench-ppo, bench-plugins
 bench-vision: $(READY_TIMM)
 	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
 bench-control: $(READY_FASTTD3)
