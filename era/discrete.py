@@ -209,7 +209,7 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     if not isinstance(saved, dict):
         return UNKNOWN
     if args := saved.get("args"):
-        return (args if isinstance(args, dict) else vars(args)).get("era")
+        return (args if isinstance(args, dict) else vars(args)).get("era_setting")
     for name, metadata in getattr(saved.get("state_dict", saved), "_metadata", {}).items():
         if name.split(".")[-1] == "era" and "min_entropy" in metadata:
             return {key: metadata[key] for key in SETTING}

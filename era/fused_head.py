@@ -7,16 +7,12 @@ ERA in turn replaces the forward of the model itself, by one that calls the func
 era/log_probs_fused.py.
 """
 
-import importlib
 import re
 from typing import Any, Callable
 
 import torch
 
-# language_config.py, beside this file; era_config.py in a patched checkout.
-_config = importlib.import_module(
-    "era.language_config" if __package__ == "era" else "verl.utils.era_config"
-)
+from .language_config import CONFIG_KEY, FUSED_REFUSALS, refuse
 
 # Keys of transformers' configurations by which some models multiply or cap their logits otherwise:
 # logit_scale, logits_scaling, logits_soft_cap, output_logit_soft_cap, lm_head_multiplier,
@@ -95,4 +91,4 @@ def _globals_of_forward(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _refuse(present: dict[str, Any]) -> None:
-    _config.refuse(_config.FUSED_REFUSALS, present, f"{_config.CONFIG_KEY}.enable=True")
+    refuse(FUSED_REFUSALS, present, f"{CONFIG_KEY}.enable=True")

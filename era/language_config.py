@@ -14,7 +14,6 @@ tables.
 
 import dataclasses
 import difflib
-import logging
 import math
 import re
 import sys
@@ -107,7 +106,7 @@ class EraConfig:
             the policy loss: they count as if their advantage were 0, in means too. Above low
             nothing changes. With k = 1 this acts alone. Not in the paper.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
-            leaves them to torch's own operations. `triton` is an older name of this field.
+            leaves them to torch's own operations.
 
     Raises:
         ValueError: values out of range, all of them, with their full keys.
@@ -149,11 +148,6 @@ class EraConfig:
 
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
-        if mapping and "triton" in mapping:
-            logging.getLogger(__name__).warning(
-                "%s.triton is now called %s.compile.", CONFIG_KEY, CONFIG_KEY
-            )
-            mapping = {"compile" if key == "triton" else key: mapping[key] for key in mapping}
         try:
             for name, value in (mapping or {}).items():  # OmegaConf takes 2 and -1 for True
                 is_switch = isinstance(getattr(cls, name, None), bool)

@@ -37,7 +37,6 @@ Exponentials are in fp32, their arguments and sums in fp64: a rounded factor s /
 """
 
 import functools
-import importlib
 import importlib.util
 import logging
 import math
@@ -839,9 +838,8 @@ def _not_compiled(error: Exception) -> str:
 def _kernels(logits: torch.Tensor, compile: bool):
     """The module of Triton's kernels, beside this one, if they can read these logits; else None."""
     fits = logits.dtype != torch.double and logits.stride(-1) == 1 and len(logits)
-    return _triton_module() if fits and backend(logits.device, compile) == "triton" else None
+    if not fits or backend(logits.device, compile) != "triton":
+        return None
+    from . import log_probs_triton  # needs triton
 
-
-@functools.cache
-def _triton_module():
-    return importlib.import_module(f"{__name__}_triton")
+    return log_probs_triton

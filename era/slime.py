@@ -41,7 +41,7 @@ def config_of(args: Any) -> EraConfig:
         for name in group.keys() - _FIELDS
     ]
     outside = misplaced(vars(args), ["era"])
-    problems += [f"{key} would be ignored: it belongs into the group era." for key in outside]
+    problems += [f"{key} would be ignored: it belongs in the group era." for key in outside]
     if "enable" not in group:
         problems.append("era.enable is missing: set it to true, or to false for no ERA.")
     refuse(SLIME, {}, "era.enable=True", sorted(problems))

@@ -241,22 +241,22 @@ class EraMixin:
         args = [marked if value is config else value for value in args]
         kwargs = {name: marked if value is config else value for name, value in kwargs.items()}
         super().__init__(*args, **kwargs)
-        self.era = self.args.era_config()
+        self.era_config = self.args.era_config()
         self._era_update = None  # an _Update, while the loss of its micro-batch is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_sums = None  # this process's, of the decisions since the last step
-        self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
+        self.add_callback((_EachStep if self.era_config.enable else _AtStart)(self))
         if self.is_world_process_zero():
-            announce(self.era)
-        if self.era.enable:
+            announce(self.era_config)
+        if self.era_config.enable:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
-            if self.era.scales_logits:
+            if self.era_config.scales_logits:
                 _add_forward(model, self.args)
 
     def _generate_and_score_completions(self, inputs):
-        if not (self.era.changes_training and self.model.training):
+        if not (self.era_config.changes_training and self.model.training):
             return super()._generate_and_score_completions(inputs)
         self._era_sampled = []
         try:
@@ -282,7 +282,7 @@ class EraMixin:
         # TRL shuffles and splits what this adds with the rest of the batch.
         self._era_decide(branches["entropy"], output, mask)
         output["era_old"], scale = old, output["era_scale"]
-        if self.era.scales_logits:
+        if self.era_config.scales_logits:
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
             scaled = branches["scaled"].gather(-1, index).squeeze(-1)
             # A token outside the mask, a tool's say, has no ratio: its old log-prob is 0, as its
@@ -298,8 +298,8 @@ class EraMixin:
         """
         mask = _loss_mask(inputs)
         advantages = _of_tokens(inputs["advantages"], mask)
-        parts = [mask, (advantages > self.era.min_advantage) * mask]
-        parts += [(advantages < 0) * mask] if self.era.hold else []
+        parts = [mask, (advantages > self.era_config.min_advantage) * mask]
+        parts += [(advantages < 0) * mask] if self.era_config.hold else []
         parts += [inputs.get(name) for name in _TRAVELS]
         if any(part is None or part.shape != mask.shape for part in parts):
             return None
@@ -321,11 +321,11 @@ class EraMixin:
             )
 
     def _compute_loss(self, model, inputs):
-        if not (self.era.enable and self.model.training):
+        if not (self.era_config.enable and self.model.training):
             return super()._compute_loss(model, inputs)
         self._era_update, beta = _Update(dict(inputs)), self.beta
         try:
-            if not self.era.scales_logits:
+            if not self.era_config.scales_logits:
                 return super()._compute_loss(model, self._era_update.inputs)
             self.beta = 0.0
             loss = super()._compute_loss(model, self._era_update.inputs)
@@ -371,7 +371,7 @@ class EraMixin:
     ):
         update, sampled = self._era_update, self._era_sampled
         of_reference = model is self.ref_model or (update is None and sampled is None)
-        if of_reference or not self.era.scales_logits:
+        if of_reference or not self.era_config.scales_logits:
             return self._era_of_trl(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
@@ -393,7 +393,7 @@ class EraMixin:
         self._era_acted = True
         [terms] = passes(mask, None, "terms")
         new, old = terms["scaled"], inputs.get("old_per_token_logps")
-        if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
+        if self.era_config.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
             removed = new == OUTSIDE_TOP_K_LOG_PROB
             new = new.masked_fill(removed, 0)
             if old is not None:
@@ -428,7 +428,7 @@ class EraMixin:
         if decides:
             inputs, mask = update.inputs, _loss_mask(update.inputs)
             update.entropy = entropy.detach()
-            if self.era.changes_training:
+            if self.era_config.changes_training:
                 self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
             if "era_scale" not in inputs:
                 self._era_decide(update.entropy, inputs, mask)
@@ -480,15 +480,15 @@ class EraMixin:
     def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
         """The model's forward, in which the head calls _era_branches or _era_terms."""
         compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
-        ask = _Ask(compute, input_ids[:, -mask.size(1) :])
+        call = _HeadCall(compute, input_ids[:, -mask.size(1) :])
         with self.accelerator.autocast():
-            return model(input_ids=input_ids, attention_mask=attention_mask, era=ask, **more)
+            return model(input_ids=input_ids, attention_mask=attention_mask, era_call=call, **more)
 
     def _era_branches(self, head, mask):
         """Entropies, original log-probs, and those under the scales 1, k and 1/k: no gradients."""
-        common = {"temperature": self.temperature, "mask": mask, "compile": self.era.compile}
+        common = {"temperature": self.temperature, "mask": mask, "compile": self.era_config.compile}
         return fused_branch_log_probs(
-            k=self.era.k, top_k=self.era.top_k, **head, **common
+            k=self.era_config.k, top_k=self.era_config.top_k, **head, **common
         )._asdict()
 
     def _era_terms(self, head, mask):
@@ -498,7 +498,7 @@ class EraMixin:
             **head,
             "temperature": self.temperature,
             "mask": mask,
-            "compile": self.era.compile,
+            "compile": self.era_config.compile,
         }
         entropy = None
         if "era_scale" not in inputs:
@@ -508,7 +508,7 @@ class EraMixin:
         terms = fused_policy_terms(
             **common,
             scale=inputs["era_scale"],
-            top_k=self.era.top_k,
+            top_k=self.era_config.top_k,
             original="ref_per_token_logps" in inputs,
             entropy=bonus or entropy is None,
         )
@@ -520,7 +520,7 @@ class EraMixin:
 
         What is decided goes into `inputs`, and into the metrics of the update.
         """
-        era = self.era.at(self.state.global_step)
+        era = self.era_config.at(self.state.global_step)
         decision = decide(entropy, _of_tokens(inputs["advantages"], mask), mask, era)
         inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
@@ -528,10 +528,10 @@ class EraMixin:
 
     def _era_set_advantages(self, inputs, mask):
         """Give the loss its advantages, (B, T); where ERA does not change them, they are TRL's."""
-        if self.era.changes_advantages:
+        if self.era_config.changes_advantages:
             advantages = _of_tokens(inputs["advantages"], mask)
             decided = inputs["era_scale"], inputs["era_dropped"]
-            inputs["advantages"] = loss_advantages(advantages, *decided, self.era)
+            inputs["advantages"] = loss_advantages(advantages, *decided, self.era_config)
 
 
 class EraGRPOTrainer(EraMixin, GRPOTrainer):
@@ -545,13 +545,13 @@ class _AtStart(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if self.trainer.args.era_config() != self.trainer.era:
+        if self.trainer.args.era_config() != self.trainer.era_config:
             raise ValueError(
                 "ERA's fields were changed after the trainer was made, which has checked and taken "
                 "the former ones. Set them before. Nothing was trained."
             )
         if state.is_world_process_zero and (
-            warning := self.trainer.era.schedule_exceeds(state.max_steps)
+            warning := self.trainer.era_config.schedule_exceeds(state.max_steps)
         ):
             warnings.warn(warning, stacklevel=2)
 
@@ -584,11 +584,11 @@ class _EachStep(_AtStart):
             decided = update_metrics(trainer.accelerator.reduce(trainer._era_sums, "sum"))
             trainer._era_sums = None
             self.decided = step, decided["era/response_entropy"]
-            for name, value in {**decided, **trainer.era.at(step).scheduled}.items():
+            for name, value in {**decided, **trainer.era_config.at(step).scheduled}.items():
                 if not math.isnan(value):  # TRL averages over the updates of a logging step
                     logged[name].append(value)
         step, entropy = self.decided
-        advice = self.below_low.advice(entropy, trainer.era.at(step))
+        advice = self.below_low.advice(entropy, trainer.era_config.at(step))
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
         logged["era/lost_fraction"].append(self.below_low.fraction)
@@ -610,8 +610,8 @@ class _Update:
     entropy: Optional[torch.Tensor] = None
 
 
-class _Ask:
-    """What the keyword `era` of a forward holds.
+class _HeadCall:
+    """What the keyword `era_call` of a forward holds.
 
     It is none of tuple, dict or dataclass: DDP and FSDP would move and cast the tensors in those.
 
@@ -626,7 +626,7 @@ class _Ask:
 
 
 def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
-    """Give `model` a keyword `era`, with which its forward ends in ERA's terms, not in logits.
+    """Give `model` a keyword `era_call`, with which its forward ends in ERA's terms, not in logits.
 
     The terms are made in the forward because DDP, FSDP, PEFT and autocast wrap it. TRL 1.15 and
     newer do the same for their own head. The head computes the terms in its own forward: where
@@ -642,27 +642,29 @@ def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
     model._era_fused = model.forward
 
     @functools.wraps(type(model).forward)  # generate() looks at the signature
-    def with_era(self, *positional, era: Optional[_Ask] = None, fused_lm_head=False, **kwargs):
-        if era is None and fused_lm_head:
+    def with_era(
+        self, *positional, era_call: Optional[_HeadCall] = None, fused_lm_head=False, **kwargs
+    ):
+        if era_call is None and fused_lm_head:
             return self._era_fused(*positional, fused_lm_head=True, **kwargs)
-        if era is None:
+        if era_call is None:
             return self._era_plain(*positional, **kwargs)
         states = self.base_model(*positional, **kwargs, use_cache=False)
-        hidden = states.last_hidden_state[:, -era.labels.size(1) - 1 : -1]
+        hidden = states.last_hidden_state[:, -era_call.labels.size(1) - 1 : -1]
         context = nullcontext()
         if args.cast_lm_head_to_fp32:
             hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
         with context:
-            terms = self.get_output_embeddings()(hidden, era=era)
+            terms = self.get_output_embeddings()(hidden, era_call=era_call)
         if kwargs.get("output_router_logits"):
             terms["aux_loss"] = _aux_loss(self, states, kwargs["attention_mask"])
         return terms
 
-    def head_with_era(self, hidden, era: Optional[_Ask] = None):
-        if era is None:
+    def head_with_era(self, hidden, era_call: Optional[_HeadCall] = None):
+        if era_call is None:
             return self._era_plain(hidden)
         weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
-        terms = era.compute({"hidden": hidden, "labels": era.labels, **weights})
+        terms = era_call.compute({"hidden": hidden, "labels": era_call.labels, **weights})
         # Clones: writing into a view of FSDP2's output would lose its hook, and with it a gradient.
         return {name: None if term is None else term.clone() for name, term in terms.items()}
 
@@ -807,7 +809,7 @@ def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def _own_loss(trainer: GRPOTrainer) -> str:
     """The field that changes advantages, and the loss that may not see it; "" where neither is."""
-    loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era
+    loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era_config
     changing = {
         "era_scale_advantages": era.scale_advantages and era.scales_logits,
         "era_hold": era.hold,
@@ -827,7 +829,7 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         "own loss with advantages": _own_loss(trainer),
         "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
     }
-    if not trainer.era.scales_logits:
+    if not trainer.era_config.scales_logits:
         refuse(TRL, present, "era_enable=True")
         return
     loss = super(EraMixin, trainer)._compute_loss.__func__

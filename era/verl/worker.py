@@ -72,24 +72,24 @@ class EraTrainingWorker(TrainingWorker):
         another = loss_fn.func is not ppo_loss and f"the actor's loss {loss_fn.func.__name__}"
         refuse(VERL_0_9, {"another loss": another}, f"{CONFIG_KEY}.enable=True")
         self.actor = actor = loss_fn.keywords["config"]
-        self.era = EraConfig.from_mapping(actor.era)
+        self.era_config = EraConfig.from_mapping(actor.era)
         if self._scales_tokens():
-            self.engine.top_k = self.era.top_k
+            self.engine.top_k = self.era_config.top_k
             self.engine.needs_kl = actor.use_kl_loss
-            self.engine.compile = self.era.compile
+            self.engine.compile = self.era_config.compile
             is_fsdp = isinstance(self.engine, EraFSDPEngine)
-            reads = self.era.enable and (is_fsdp or self.era.scales_logits)
+            reads = self.era_config.enable and (is_fsdp or self.era_config.scales_logits)
             if reads and self.engine.get_data_parallel_rank() == 0:
-                print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
+                print(f"ERA: {backend(get_device_name(), self.era_config.compile)} reads the logits", file=sys.stderr)
             if is_fsdp:
-                self.engine.enable = self.era.enable
-                if self.era.enable and self.engine_config.use_fused_kernels:
+                self.engine.enable = self.era_config.enable
+                if self.era_config.enable and self.engine_config.use_fused_kernels:
                     self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
-        warning = self.era.schedule_exceeds(self.optimizer_config.total_training_steps)
+        warning = self.era_config.schedule_exceeds(self.optimizer_config.total_training_steps)
         if warning and self.engine.get_data_parallel_rank() == 0:
             print(warning, file=sys.stderr)
         self.below_low = BelowLow()
-        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.scales_logits else loss_fn
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era_config.scales_logits else loss_fn
 
     def _scales_tokens(self) -> bool:
         return self.engine_config.strategy not in SCALES_RESPONSES
@@ -106,7 +106,7 @@ class EraTrainingWorker(TrainingWorker):
         Raises:
             ValueError: a response needs two scales of an engine that takes one.
         """
-        metrics = self._decide(data) if self.era.enable else {}
+        metrics = self._decide(data) if self.era_config.enable else {}
         output = super().train_mini_batch(data)
         if output is not None:
             tu.assign_non_tensor(output, metrics=tu.get(output, "metrics") | metrics)
@@ -153,16 +153,17 @@ class EraTrainingWorker(TrainingWorker):
 
     def _era_of_update(self, data) -> EraConfig:
         """ERA's configuration with the bounds that its schedule has at this update."""
-        if self.era.schedule_steps is None:
-            return self.era
+        if self.era_config.schedule_steps is None:
+            return self.era_config
         updates_before = tu.get_non_tensor_data(data, UPDATES_BEFORE, None)
         if updates_before is None:
             raise ValueError(
-                f"{CONFIG_KEY}.schedule_steps={self.era.schedule_steps}, but the trainer does not say how many updates "
-                f"were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into extra_info in "
-                "your trainer's _update_actor. This step's update was not begun; checkpoints are as they were."
+                f"{CONFIG_KEY}.schedule_steps={self.era_config.schedule_steps}, but the trainer does not say how many "
+                f"updates were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into "
+                "extra_info in your trainer's _update_actor. This step's update was not begun; checkpoints are as they "
+                "were."
             )
-        return self.era.at(updates_before)
+        return self.era_config.at(updates_before)
 
     def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
         """Old log-probs by a forward pass under the decided scales, nested (bsz, response), by their key.

@@ -186,11 +186,10 @@ class TrainingRun:
         self.saved = time.monotonic()
 
     def resume(self) -> int:
-        with torch.serialization.safe_globals(old_classes()):
-            checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=True)
+        checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=True)
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
-        for name, value in plain(checkpoint["variables"]).items():
+        for name, value in checkpoint["variables"].items():
             if isinstance(value, list):
                 self.variables[name][:] = value
             else:
@@ -202,16 +201,6 @@ class TrainingRun:
         self.began = time.monotonic() - checkpoint["seconds"]
         self.record["started"] = checkpoint["started"]
         return checkpoint["total_steps"]
-
-
-def old_classes() -> list:
-    """Of what the checkpoints before 27 November 2026 consist. Reading these runs no code."""
-    from normalization import Normalization, RewardScaling, RunningMeanStd
-    from replaybuffer import ReplayBuffer
-
-    of_numpy = (np.ndarray, np.dtype, type(np.dtype(float)))
-    makers = (np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0])
-    return [*of_numpy, *makers, ReplayBuffer, Normalization, RewardScaling, RunningMeanStd]
 
 
 def plain(value: Any) -> Any:

@@ -3,8 +3,8 @@
 """ERA in train.py, validate.py, inference.py and onnx_export.py: flags, saved settings, entropies.
 
 A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor,
-max_probability}, saved in a checkpoint as `args.era`. ERA adds no key to a state_dict, so a file
-without arguments says it only where torch.save kept the state_dict's metadata.
+max_probability}, saved in a checkpoint as `args.era_setting`. ERA adds no key to a state_dict, so a
+file without arguments says it only where torch.save kept the state_dict's metadata.
 """
 
 import argparse
@@ -52,19 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> 
 
 
 def setup(model: nn.Module, args: argparse.Namespace) -> None:
-    """train.py: attach ERA as the flags say, log its guarantee, and set `args.era` for checkpoints.
+    """train.py: attach ERA as the flags say, log its guarantee, and set `args.era_setting`.
 
-    A checkpoint given by --resume must have been trained with the same setting.
+    Checkpoints have that; one given by --resume must have been trained with the same setting.
     """
-    args.era = _attach(model, args)
+    args.era_setting = _attach(model, args)
     saved = UNKNOWN
     if args.resume and os.path.isfile(args.resume):
         saved = _read(args.resume, "Resume from a checkpoint of train.py alone.")
-    if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era):
+    if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era_setting):
         _fail(
             f"--resume {args.resume} was trained with {_as_flags(saved)}, and this run has "
-            f"{_as_flags(args.era)}. Give the flags of the checkpoint, or start a new run from its "
-            "weights with --initial-checkpoint."
+            f"{_as_flags(args.era_setting)}. Give the flags of the checkpoint, or start a new run "
+            "from its weights with --initial-checkpoint."
         )
 
 
@@ -162,7 +162,7 @@ def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
 
 def meter(args: argparse.Namespace, *loss_fns: nn.Module) -> Tuple[nn.Module, ...]:
     """The loss functions, wrapped in EntropyMeters if entropies are to be logged."""
-    return tuple(map(EntropyMeter, loss_fns)) if args.era or args.log_entropy else loss_fns
+    return tuple(map(EntropyMeter, loss_fns)) if args.era_setting or args.log_entropy else loss_fns
 
 
 def entropy_metrics(loss_fn: nn.Module) -> Dict[str, float]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What verl's FSDP actor calls for ERA: the quantities of verl/utils/era.py in a training step.
+"""What verl's FSDP actor calls for ERA: verl/utils/era/language.py in a training step.
 
     start               ActorHooks             refuses actors and heads that ERA cannot handle
     old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
@@ -28,16 +28,16 @@ import torch.nn.functional as F
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
-from verl.utils.era import BelowLow, decide, update_metrics
-from verl.utils.era_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
-from verl.utils.era_fused_head import FusedHead
-from verl.utils.era_log_probs import (
+from verl.utils.era.fused_head import FusedHead
+from verl.utils.era.language import BelowLow, decide, update_metrics
+from verl.utils.era.language_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
+from verl.utils.era.log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     backend,
     branch_log_probs,
     policy_terms,
 )
-from verl.utils.era_log_probs_fused import fused_branch_log_probs, fused_policy_terms
+from verl.utils.era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from verl.utils.forking_tokens import read_fraction, token_entropy
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
@@ -219,7 +219,7 @@ class ActorHooks:
         if self.lr_scheduler is None:
             raise ValueError(
                 f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did "
-                "not set actor.era.lr_scheduler, by which ERA counts updates. Set it as "
+                "not set actor.era_hooks.lr_scheduler, by which ERA counts updates. Set it as "
                 "verl/workers/fsdp_workers.py does, or schedule_steps, low_end and high_end to "
                 "null. This step's update was not begun; checkpoints are as they were."
             )

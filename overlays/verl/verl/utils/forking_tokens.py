@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from verl import DataProto
-from verl.utils.era import forking_count
-from verl.utils.era_config import FORKING_KEY
+from verl.utils.era.language import forking_count
+from verl.utils.era.language_config import FORKING_KEY
 from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 
 TOKEN_ENTROPY = "forking_token_entropy"
