@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import re
 import types
 import warnings
 from collections import defaultdict
@@ -34,9 +33,10 @@ from era.language_config import EraConfig, announce, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from era.refusals import TRL
+from era.versions import Releases, order
 
 INSTALL = "pip install 'trl>=1.9,<1.17'"
-OLDEST, NEWEST = "1.9.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
+RELEASES = Releases("era.trl", "TRL", "1.9.0", "1.16.0", INSTALL)  # docs/llm/trl.md
 
 try:
     import trl
@@ -58,29 +58,23 @@ OVERRIDDEN = (
 )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    """The first three numbers of a release, which compare as releases do."""
-    return tuple(map(int, re.findall(r"\d+", text)[:3]))
-
-
 def _is_of_trl(method: Callable) -> bool:
     return method.__module__.partition(".")[0] == "trl"
 
 
 def check_trl(installed: str, trainer: type) -> None:
-    """Check that ERA's methods fit the installed TRL, and warn of a release newer than NEWEST.
+    """Check that ERA's methods fit the installed TRL, and warn of a release newer than RELEASES.
 
     Args:
         installed: TRL's version.
         trainer: its GRPOTrainer.
 
     Raises:
-        ImportError: a release older than OLDEST, whose methods return something else, or one
+        ImportError: a release older than RELEASES, whose methods return something else, or one
             without a method that ERA overrides, or that another package has replaced.
     """
-    version, oldest, newest = map(_version, (installed, OLDEST, NEWEST))
-    if version < oldest:
-        raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
+    if too_old := RELEASES.too_old(installed):
+        raise ImportError(too_old)
     methods = [getattr(trainer, name) for name in OVERRIDDEN if hasattr(trainer, name)]
     replaced = [part for part in (trainer, *methods) if not _is_of_trl(part)]
     if modules := sorted({part.__module__ for part in replaced}):
@@ -95,11 +89,8 @@ def check_trl(installed: str, trainer: type) -> None:
             f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
             f"ERA. {INSTALL}"
         )
-    if version > newest:
-        warnings.warn(
-            f"era.trl was tested with TRL {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
-            stacklevel=2,
-        )
+    if untested := RELEASES.untested(installed):
+        warnings.warn(untested, stacklevel=2)
 
 
 check_trl(trl.__version__, GRPOTrainer)
@@ -837,7 +828,7 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     peft = is_peft_model(trainer.model)
     makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
     present |= {
-        "LUSPO": args.loss_type == "luspo" and _version(trl.__version__) < (1, 10),
+        "LUSPO": args.loss_type == "luspo" and order(trl.__version__) < order("1.10.0"),
         "images": getattr(trainer, "_is_vlm", False) and not makes_log_probs_of_images,
         "prompt learning": peft and trainer.model.active_peft_config.is_prompt_learning,
         "top-k with an off-policy mask": args.era_top_k

@@ -137,7 +137,7 @@ def test_a_trl_that_does_not_fit_is_named():
         kept = {name: getattr(trl.GRPOTrainer, name) for name in era.trl.OVERRIDDEN if name != "_compute_loss"}
         moved = type("GRPOTrainer", (), {**kept, "__module__": "trl"})
         era.trl.check_trl("1.30.0", moved)
-    with pytest.warns(UserWarning, match=f"{era.trl.NEWEST}, found 1.30.0"):
+    with pytest.warns(UserWarning, match=f"{era.trl.RELEASES.newest}, found 1.30.0"):
         era.trl.check_trl("1.30.0", trl.GRPOTrainer)
 
 
