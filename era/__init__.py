@@ -5,7 +5,7 @@
     era.language    language-model policies: log-probs of sharpened or flattened logits
     era.verl        a plug-in for verl 0.9.0 and 0.9.1
     era.trl, era.axolotl, era.slime
-                    plug-ins for these; era.refusals says what does not go together with ERA
+                    plug-ins for these; era.refusals says what is not supported with ERA
     era.timm        the classifiers of an installed timm, 1.0.20 to 1.0.31
     era.stable_baselines3, era.sbx, era.rsl_rl
                     policies for these frameworks; era.continuous_jax is era.continuous in JAX

@@ -45,6 +45,8 @@ class FusedHead:
         ]
         _refuse({"another model": not models and f"fused kernels with {type(module).__name__}"})
         self._model = model = models[0]
+
+        # Logits that are more than a linear layer and a soft-cap.
         config, head = model.config.get_text_config(), model.lm_head
         self.softcap = getattr(config, "final_logit_softcapping", None)
         more = [
@@ -57,6 +59,8 @@ class FusedHead:
             more.append(f"lm_head is a {type(head).__name__}")
         kernels, name = "fused kernels", type(model).__name__
         present = {"another head": more and f"{kernels} with {name}, whose {' and '.join(more)}"}
+
+        # The reference policy's log-probs come from verl's own kernel.
         if use_kl_loss:
             values = {"lm_head.bias": getattr(head, "bias", None), "a soft-cap": self.softcap}
             ignored = " and ".join(key for key, value in values.items() if value is not None)

@@ -166,9 +166,13 @@ class _HeadTerms(torch.autograd.Function):
                 (bias, sum_dtype, ctx.needs_input_grad[2]),
             )
         )
+
+        # The loss may have used only some of the terms, and only some rows.
         with_gradient = [i for i, gradient in enumerate(gradients) if gradient is not None]
         gradients = [gradients[i] for i in with_gradient]
         has_gradient = torch.cat(gradients, -1).any(-1, keepdim=True)
+
+        # The logits of a few rows are made once more, for the gradient of their terms.
         for index in head.chunks(ctx.rows.active & has_gradient):
             inputs = hidden[index].to(ctx.dtype)
             product = head.product(inputs).requires_grad_()
@@ -179,6 +183,7 @@ class _HeadTerms(torch.autograd.Function):
             (grad_product,) = torch.autograd.grad(
                 [terms[i] for i in with_gradient], product, [g[index] for g in gradients]
             )
+
             if grad_hidden is not None:
                 grad_hidden[index] = _hidden_gradient(grad_product, head.weight).to(hidden.dtype)
             if grad_weight is not None:  # without a second tensor of its size
@@ -187,6 +192,7 @@ class _HeadTerms(torch.autograd.Function):
                     total += columns.t() @ inputs
             if grad_bias is not None:
                 grad_bias += grad_product.sum(0, dtype=grad_bias.dtype)
+
         sums = (
             total if total is None else total.to(tensor.dtype)
             for total, tensor in ((grad_weight, weight), (grad_bias, bias))

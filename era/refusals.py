@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What does not go together with ERA in verl 0.9, TRL, Axolotl and slime, and what to do instead.
+"""What is not supported with ERA in verl 0.9, TRL, Axolotl and slime, and what to do instead.
 
 These are declarations by name, and need none of the frameworks. Whether a training has one is found
 out where its framework is: era/verl/config.py and worker.py, era/trl.py, axolotl.py, slime.py.

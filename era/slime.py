@@ -93,6 +93,7 @@ def loss(
     _announce(era)
     if not era.enable:
         return upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
+
     totals, lengths = batch["total_lengths"], batch["response_lengths"]
     with torch.no_grad():
         _, original = upstream.get_log_probs_and_entropy(
@@ -103,6 +104,8 @@ def loss(
             response_lengths=lengths,
             with_entropy=True,
         )
+
+        # With one update a rollout these are the entropies of the policy that sampled.
         scales, dropped, advantages, entropies, end = [], [], [], [], 0
         of_rows = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
@@ -115,10 +118,14 @@ def loss(
             entropies.append(decision.response_entropy.nan_to_num().expand(length))
             end += total
             of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
+
+    # Without old log-probs slime takes those of this update, whose ratio is 1.
     batch = {**batch, "advantages": advantages}
     if era.scales_logits:
         batch, logits = {**batch, "log_probs": None}, logits * of_rows
     value, log = upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
+
+    # slime's metrics of the policy are of the original one; ERA's own follow.
     entropy, scale = torch.cat(entropies), torch.cat(scales)
     log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))
     if batch.get("rollout_log_probs"):

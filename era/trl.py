@@ -192,7 +192,7 @@ class EraMixin:
         TypeError: when a class puts the mixin behind GRPOTrainer. On construction, arguments that
             are not an EraGRPOConfig or have unknown attributes named era..., or a trainer that is
             not a GRPOTrainer.
-        ValueError: on construction, what ERA does not go together with, all of it.
+        ValueError: on construction, what is not supported with ERA, all of it.
         RuntimeError: in a step, where a class between this one and TRL's, or one derived from it,
             keeps ERA from acting, or parts what ERA decided from the rows for which it did.
     """
@@ -207,38 +207,26 @@ class EraMixin:
             )
 
     def __init__(self, *args, **kwargs):
-        if not isinstance(self, GRPOTrainer):
-            names = [cls.__name__ for cls in type(self).__mro__ if cls.__name__ in TRL]
-            why = [f" {name}: {TRL[name].why}." for name in names]
-            raise TypeError(
-                f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer and classes derived "
-                f"from it.{''.join(why)} Nothing was trained."
-            )
-        config = next((a for a in (*args, *kwargs.values()) if isinstance(a, GRPOConfig)), None)
-        if not isinstance(config, EraGRPOConfig):
-            raise TypeError(
-                f"{type(self).__name__} has {type(config).__name__} for args; ERA's fields are in "
-                "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
-                "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
-            )
-        known = [field.name for field in dataclasses.fields(config)]
-        if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
-            raise TypeError(
-                f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
-                f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
-            )
+        config = _checked_config(self, (*args, *kwargs.values()))
+
+        # It may stand anywhere among them. A trainer without ERA refuses a configuration unmarked.
         marked = config._in_era_trainer()
         args = [marked if value is config else value for value in args]
         kwargs = {name: marked if value is config else value for name, value in kwargs.items()}
         super().__init__(*args, **kwargs)
+
+        # What one of the methods below leaves to the next.
         self.era_config = self.args.era_config()
         self._era_update = None  # an _Update, while the loss of its micro-batch is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_sums = None  # this process's, of the decisions since the last step
+
         self.add_callback((_EachStep if self.era_config.enable else _AtStart)(self))
         if self.is_world_process_zero():
             announce(self.era_config)
+
+        # The model is tried here, before anything wraps it.
         if self.era_config.enable:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
@@ -254,11 +242,14 @@ class EraMixin:
             sampled = self._era_sampled
         finally:
             self._era_sampled = None
+
         old = output.get("old_per_token_logps")
         if old is None:
             return output
+
+        # Which of the passes was the old log-probs'? With PEFT the reference policy is this model
+        # too, without its adapter.
         ids, mask = output["completion_ids"], _loss_mask(output)
-        # With PEFT the reference policy is this model too, without its adapter.
         for branches in sampled:
             of_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
             if of_rows and not (mask > branches["mask"]).any():
@@ -313,10 +304,14 @@ class EraMixin:
     def _compute_loss(self, model, inputs):
         if not (self.era_config.enable and self.model.training):
             return super()._compute_loss(model, inputs)
-        self._era_update, beta = _Update(dict(inputs)), self.beta
+
+        self._era_update = _Update(dict(inputs))
+        beta = self.beta
         try:
             if not self.era_config.scales_logits:
                 return super()._compute_loss(model, self._era_update.inputs)
+
+            # The KL loss is of the original policy, so TRL's loss is without it first.
             self.beta = 0.0
             loss = super()._compute_loss(model, self._era_update.inputs)
             self.beta = beta
@@ -346,9 +341,12 @@ class EraMixin:
         inputs.pop("old_per_token_logps", None)
         if "era_old" in inputs:
             inputs["old_per_token_logps"] = inputs["era_old"]
+
+        # Its metrics, an entropy bonus and the experts' loss would count twice.
         metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
         bonus, self._entropy_bonus_enabled = self._entropy_bonus_enabled, False
         experts, self.aux_loss_enabled = self.aux_loss_enabled, False
+
         try:
             return super()._compute_loss(model, inputs)
         finally:
@@ -365,30 +363,44 @@ class EraMixin:
             return self._era_of_trl(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
-        wants_entropy = options.pop("compute_entropy", False)
-        options = {
-            k: value for k, value in options.items() if value is not None and value is not False
-        }
-        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, options)
-        if update is None:
-            parts = passes(attention_mask[:, -logits_to_keep:], batch_size, "branches")
-            branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
-            entropy = branches["entropy"].clone() if wants_entropy else None
-            return branches["original"].clone(), entropy, None
-        if update.entropy is not None:  # the second time, for the KL loss
+        if update is not None and update.entropy is not None:  # the second time, for the KL loss
             return update.original, update.entropy, None
+
+        wants_entropy = options.pop("compute_entropy", False)
+        options = {k: v for k, v in options.items() if v is not None and v is not False}
+        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, options)
+        ids = input_ids[:, -logits_to_keep:]
+        if update is not None:
+            return self._era_update_log_probs(passes, ids)
+        mask = attention_mask[:, -logits_to_keep:]
+        return self._era_sampled_log_probs(passes, ids, mask, batch_size, wants_entropy)
+
+    def _era_sampled_log_probs(self, passes, ids, mask, batch_size, wants_entropy):
+        """TRL's old log-probs; those under ERA's scales, and the entropies, are noted."""
+        parts = passes(mask, batch_size, "branches")
+        branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        self._era_note(ids, mask, branches)
+        entropy = branches["entropy"].clone() if wants_entropy else None
+        return branches["original"].clone(), entropy, None
+
+    def _era_update_log_probs(self, passes, ids):
+        """The log-probs of the loss, under the scales of the batch; on-policy this decides them."""
+        update = self._era_update
         inputs, mask = update.inputs, _loss_mask(update.inputs)
-        self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
+        self._era_check_rows(inputs, ids)
         self._era_acted = True
         [terms] = passes(mask, None, "terms")
+
+        # A label that was filtered in one of the passes has no ratio: it takes 1.
         new, old = terms["scaled"], inputs.get("old_per_token_logps")
-        if self.era_config.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
+        if self.era_config.top_k:
             removed = new == OUTSIDE_TOP_K_LOG_PROB
             new = new.masked_fill(removed, 0)
             if old is not None:
                 removed = removed | (old == OUTSIDE_TOP_K_LOG_PROB)
                 inputs["old_per_token_logps"] = torch.where(removed, new.detach(), old)
+
+        # TRL reads the advantages after this, and the KL loss the rest.
         update.original, update.entropy = terms["original"], terms["entropy"].detach()
         self._era_set_advantages(inputs, mask)
         return new, terms["entropy"], terms.get("aux_loss")
@@ -400,6 +412,8 @@ class EraMixin:
         """
         update, sampled = self._era_update, self._era_sampled
         notes = sampled is not None and model is not self.ref_model
+        decides = update is not None and update.entropy is None
+
         wants_entropy = options.pop("compute_entropy", False)
         log_probs, entropy, *others = super()._get_per_token_logps_and_entropies(
             model,
@@ -409,31 +423,30 @@ class EraMixin:
             compute_entropy=wants_entropy or notes,
             **options,
         )
-        decides = update is not None and update.entropy is None
         if entropy is None and (notes or decides):
             raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
+
+        ids = input_ids[:, -logits_to_keep:]
         if notes:
             branches = {"original": log_probs.clone(), "entropy": entropy.clone()}
-            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
+            self._era_note(ids, attention_mask[:, -logits_to_keep:], branches)
         if decides:
             inputs, mask = update.inputs, _loss_mask(update.inputs)
             update.entropy = entropy.detach()
             if self.era_config.changes_training:
-                self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
+                self._era_check_rows(inputs, ids)
             if "era_scale" not in inputs:
                 self._era_decide(update.entropy, inputs, mask)
             self._era_set_advantages(inputs, mask)
             self._era_acted = True
         return (log_probs, None if notes and not wants_entropy else entropy, *others)
 
-    def _era_note(self, input_ids, attention_mask, logits_to_keep, branches):
+    def _era_note(self, ids, mask, branches):
         """Keep entropies and log-probs of a pass while a batch is scored, with the rows' ids.
 
         They are clones, here or of what TRL gets: some class may edit them.
         """
-        branches["ids"] = input_ids[:, -logits_to_keep:].clone()
-        branches["mask"] = attention_mask[:, -logits_to_keep:].clone()
-        self._era_sampled.append(branches)
+        self._era_sampled.append({**branches, "ids": ids.clone(), "mask": mask.clone()})
 
     def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
         """What the forward gives, a dict for each micro-batch of `batch_size` rows.
@@ -441,7 +454,8 @@ class EraMixin:
         options: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
         knowledge, so with images its method runs, on this forward in the place of the model's.
         """
-        outputs, size = [], batch_size or len(input_ids)
+        outputs = []
+        size = batch_size or len(input_ids)
 
         def forward(input_ids, attention_mask, labels=None, fused_lm_head=True, **more):
             rows = mask[len(outputs) * size :][: len(input_ids)]
@@ -450,6 +464,7 @@ class EraMixin:
             of_trl = {name: terms.get(name) for name in ("entropy", "aux_loss")}
             return types.SimpleNamespace(log_probs=terms["scaled"], **of_trl)
 
+        # Without images the rows are split here, as TRL splits them.
         experts = options.pop("compute_aux_loss", False)
         if options:
             super()._get_per_token_logps_and_entropies(
@@ -490,11 +505,14 @@ class EraMixin:
             "mask": mask,
             "compile": self.era_config.compile,
         }
+
+        # On-policy this update's entropies, from one more product with the head, decide.
         entropy = None
         if "era_scale" not in inputs:
             with torch.no_grad():
                 entropy = fused_policy_terms(**common, entropy=True).entropy
             self._era_decide(entropy, inputs, mask)
+
         terms = fused_policy_terms(
             **common,
             scale=inputs["era_scale"],
@@ -618,6 +636,35 @@ def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
 def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The advantage of each token, (B, T). TRL's are (B,), a subclass's may be (B, T) already."""
     return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
+
+
+def _checked_config(trainer: EraMixin, arguments: tuple[Any, ...]) -> EraGRPOConfig:
+    """The configuration among a trainer's arguments; TypeError as EraMixin says."""
+    cls = type(trainer)
+    if not isinstance(trainer, GRPOTrainer):
+        names = [base.__name__ for base in cls.__mro__ if base.__name__ in TRL]
+        why = [f" {name}: {TRL[name].why}." for name in names]
+        raise TypeError(
+            f"{cls.__name__}: EraMixin is for TRL's GRPOTrainer and classes derived from it."
+            f"{''.join(why)} Nothing was trained."
+        )
+
+    config = next((value for value in arguments if isinstance(value, GRPOConfig)), None)
+    if not isinstance(config, EraGRPOConfig):
+        raise TypeError(
+            f"{cls.__name__} has {type(config).__name__} for args; ERA's fields are in "
+            "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
+            "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
+        )
+
+    # A field that was misspelt after the construction would be ignored.
+    known = [field.name for field in dataclasses.fields(config)]
+    if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
+        raise TypeError(
+            f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
+            f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
+        )
+    return config
 
 
 def _own_loss(trainer: GRPOTrainer) -> str:

@@ -3,7 +3,7 @@
 """The actor's configurations with the group `era`, and the check of a whole configuration for verl 0.9.
 
 `prepare`, which main_ppo calls, puts ERA's classes into a configuration that asks for ERA; `check`, which ERA's trainer
-calls too, refuses what does not go together with it. Why, and what to do instead, is declared in era/refusals.py; the
+calls too, refuses what is not supported with it. Why, and what to do instead, is declared in era/refusals.py; the
 ranges of the group's values are in era/language_config.py.
 """
 
@@ -107,7 +107,7 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that ERA does not go together with,
+        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that are not supported with it,
             all of them.
     """
     refuse_elsewhere(config)

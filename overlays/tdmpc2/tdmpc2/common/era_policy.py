@@ -49,7 +49,7 @@ def metrics(cfg: Any, log_std: torch.Tensor) -> Dict[str, torch.Tensor]:
 
 
 def check(cfg: Any) -> None:
-    """Exits where the configuration does not go together with ERA; says that ERA is on."""
+    """Exits where the configuration is not supported with ERA; says that ERA is on."""
     if cfg.era_target_entropy is None:
         return
     if cfg.entropy_coef != 0:
