@@ -12,7 +12,7 @@ or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own comma
 Where TRL asks for log-probs of the policy that it trains, EraMixin gives it those of the policy
 that ERA has transformed (era/language.py). It leaves out everything else: sampling, rewards,
 advantages, losses, clipping, corrections and evaluation are TRL's own. What is refused is declared
-in era/refusals.py, and dynamic sampling is in era/trl_dynamic_sampling.py.
+in era/refusals.py, and what the model's head does is in era/trl_head.py.
 """
 
 import copy

@@ -22,7 +22,7 @@ MATHEMATICS = tuple(f"era.{name}" for name in ("discrete", "continuous", "langua
 EXTRAS = {
     "": ("torch", ()),
     "verl": ("verl", tuple(f"era.verl.{name}" for name in ("main_ppo", "config", "trainer", "worker", "engine"))),
-    "trl": ("trl", ("era.trl", "era.trl_dynamic_sampling")),
+    "trl": ("trl", ("era.trl",)),
     "timm": ("timm", ("era.timm",)),
     "stable-baselines3": ("stable-baselines3", ("era.stable_baselines3",)),
     "sbx": ("sbx-rl", ("era.sbx", "era.continuous_jax")),
