@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Log-probs of labels under scaled logits, and entropies, as plain formulas that torch compiles.
 
 `policy_terms` gives an update its terms with their gradient, also where ranks share a vocabulary;
@@ -216,23 +205,6 @@ def branch_log_probs(
     scaled, original, entropy = (_outputs(term, rows, logits) for term in terms)
     shape = labels.shape
     return Branches(scaled.view(*shape, 3), original.view(shape), entropy.view(shape))
-
-
-def logprobs(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    logit_scale: Optional[torch.Tensor] = None,
-    top_k: Optional[int] = None,
-    inplace_backward: bool = False,
-) -> torch.Tensor:
-    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z.
-
-    `policy_terms` for those who need nothing else: same arguments, dtypes and errors.
-    """
-    terms = policy_terms(
-        logits, labels, logit_scale, top_k=top_k, inplace_backward=inplace_backward
-    )
-    return terms.scaled
 
 
 def backend(device: Union[str, torch.device], compile: bool = True) -> str:
