@@ -22,7 +22,7 @@ SETTINGS = ("target_entropy", "log_std_min", "log_std_max", "distribution")
 
 
 class EraHead(torch.nn.Module):
-    """The state-level activation, and a buffer ``settings`` by which a checkpoint says ERA.
+    """The state-level activation, and a buffer ``settings`` that marks checkpoints as ERA's.
 
     It says on stderr that ERA is on.
 

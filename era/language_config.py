@@ -381,8 +381,12 @@ _PLACES = {
 _OWN_NAMES = [name for name in _PLACES if name not in _PLAIN_WORDS]
 # Groups of verl's in which nothing of verl's or a user's has one of the plain words.
 _VERLS_GROUPS = (
-    *("", "algorithm.", "trainer.", "actor_rollout_ref."),
-    *(f"{ACTOR}.", f"{ACTOR}.policy_loss."),
+    "",
+    "algorithm.",
+    "trainer.",
+    "actor_rollout_ref.",
+    f"{ACTOR}.",
+    f"{ACTOR}.policy_loss.",
 )
 
 

@@ -52,7 +52,7 @@ _COMPILED_ON = {"cpu"}
 # terms. torch's own limit is 8, beyond which it stops compiling.
 _COMPILED_VARIANTS = 64
 _TOP_K_BLOCK = 64
-_LOWEST = -1e30  # stands for -inf, so that 0 d is 0
+_FINITE_MIN = -1e30  # stands for -inf, so that 0 d is 0
 
 
 class PolicyTerms(NamedTuple):
@@ -323,7 +323,7 @@ def _sums(z, factors, with_mean, squares):
     totals = [w.sum(-1, keepdim=True, dtype=torch.double) for w in weights]
     mean = torch.zeros_like(largest)
     if with_mean:
-        mean = (weights[0] * d.clamp(min=_LOWEST)).sum(-1, keepdim=True) / totals[0]
+        mean = (weights[0] * d.clamp(min=_FINITE_MIN)).sum(-1, keepdim=True) / totals[0]
     return largest, torch.cat(totals, -1).log(), mean
 
 
@@ -360,7 +360,7 @@ def _write_gradient(
     weights = _weights(d, factors, d.dtype, squares)
     gradient = sum(w * column for w, column in zip(weights, coefficients.split(1, -1)))
     if d_coefficient is not None:
-        gradient = gradient + weights[0] * d.clamp(min=_LOWEST) * d_coefficient
+        gradient = gradient + weights[0] * d.clamp(min=_FINITE_MIN) * d_coefficient
     is_label = torch.arange(z.size(-1), device=z.device) == labels
     z.copy_(torch.where(active, torch.where(is_label, at_label, gradient), 0))
 
@@ -577,7 +577,7 @@ def _gradient_rows(ctx, active, grad_scaled, grad_original, grad_entropy, dtype)
     weights = (factors * sums.label).exp()
     at_label = grad_original + (weights * coefficients).sum(-1, keepdim=True)
     if d_coefficient is not None:
-        at_label += weights[:, :1] * sums.label.clamp(min=_LOWEST) * d_coefficient
+        at_label += weights[:, :1] * sums.label.clamp(min=_FINITE_MIN) * d_coefficient
     if not params.top_k:
         at_label += grad_scaled
 

@@ -21,7 +21,14 @@ FUSED_KERNELS = "actor_rollout_ref.model.use_fused_kernels"
 # Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens
 # one advantage.
 RESPONSE_ADVANTAGES = (
-    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo", "gpg"),
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
     "reinforce_plus_plus_baseline",
 )
 _TRAINER_MODE = "trainer.v1.trainer_mode"

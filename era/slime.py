@@ -36,6 +36,8 @@ def config_of(args: Any) -> EraConfig:
             f"era is {group!r}; era.slime.loss expects a group, as era: {{enable: true}}, in "
             "the file of --custom-config-path. Nothing was trained."
         )
+
+    # slime makes arguments of all keys, whoever knows them.
     problems = [
         f"era.{name} is not a setting of ERA's; they are {', '.join(_FIELDS)}."
         for name in group.keys() - _FIELDS
@@ -45,6 +47,7 @@ def config_of(args: Any) -> EraConfig:
     if "enable" not in group:
         problems.append("era.enable is missing: set it to true, or to false for no ERA.")
     refuse(SLIME, {}, "era.enable=True", sorted(problems))
+
     era = EraConfig(**group, prefix="era.")
     if era.enable:
         values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
@@ -53,6 +56,7 @@ def config_of(args: Any) -> EraConfig:
         present = {
             name: value != SLIME_NEEDS[name] and f"{name}={value}" for name, value in values.items()
         }
+
         batch, samples = args.global_batch_size, args.rollout_batch_size * args.n_samples_per_prompt
         present["several updates"] = batch != samples and (
             f"global_batch_size={batch} of {samples} samples a rollout"
@@ -107,7 +111,7 @@ def loss(
 
         # With one update a rollout these are the entropies of the policy that sampled.
         scales, dropped, advantages, entropies, end = [], [], [], [], 0
-        of_rows = torch.ones_like(logits[..., :1])
+        row_scale = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
             entropy, mask = original["entropy"][i][None], batch["loss_masks"][i][None]
             decision = decide(entropy, batch["advantages"][i][None], mask, era)
@@ -117,12 +121,14 @@ def loss(
             # NaN: no token of it counts
             entropies.append(decision.response_entropy.nan_to_num().expand(length))
             end += total
-            of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
+            row_scale[0, end - length - 1 : end - 1, 0] = scales[
+                -1
+            ]  # a row predicts the next token
 
     # Without old log-probs slime takes those of this update, whose ratio is 1.
     batch = {**batch, "advantages": advantages}
     if era.scales_logits:
-        batch, logits = {**batch, "log_probs": None}, logits * of_rows
+        batch, logits = {**batch, "log_probs": None}, logits * row_scale
     value, log = upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
 
     # slime's metrics of the policy are of the original one; ERA's own follow.

@@ -158,6 +158,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         }
         kwargs.setdefault("features_extractor_class", features_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+
         if self.log_std_init != 0:
             raise ValueError(
                 f"log_std_init = {self.log_std_init!r}: ERA has no parameter that it could set. "

@@ -57,7 +57,7 @@ OVERRIDDEN = (
 )
 
 
-def _is_of_trl(method: Callable) -> bool:
+def _is_from_trl(method: Callable) -> bool:
     return method.__module__.partition(".")[0] == "trl"
 
 
@@ -74,8 +74,9 @@ def check_trl(installed: str, trainer: type) -> None:
     """
     if too_old := RELEASES.too_old(installed):
         raise ImportError(too_old)
+
     methods = [getattr(trainer, name) for name in OVERRIDDEN if hasattr(trainer, name)]
-    replaced = [part for part in (trainer, *methods) if not _is_of_trl(part)]
+    replaced = [part for part in (trainer, *methods) if not _is_from_trl(part)]
     if modules := sorted({part.__module__ for part in replaced}):
         by = ", ".join(modules)  # Unsloth's is a module that it has written: UnslothGRPOTrainer
         before = "unsloth" if "unsloth" in by.lower() else "what imports that"
@@ -83,6 +84,7 @@ def check_trl(installed: str, trainer: type) -> None:
             f"{by} has replaced trl.GRPOTrainer by its own, in which ERA cannot act. "
             f"Import era.trl before {before}."
         )
+
     if moved := [name for name in OVERRIDDEN if not hasattr(trainer, name)]:
         raise ImportError(
             f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
@@ -251,11 +253,11 @@ class EraMixin:
         # too, without its adapter.
         ids, mask = output["completion_ids"], _loss_mask(output)
         for branches in sampled:
-            of_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
-            if of_rows and not (mask > branches["mask"]).any():
+            same_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
+            if same_rows and not (mask > branches["mask"]).any():
                 break
         else:
-            raise self._era_moved(
+            raise self._era_hook_error(
                 "_generate_and_score_completions gave answers with old log-probs that ERA did not "
                 "make, as where rows are replaced, replayed or reordered"
             )
@@ -278,7 +280,7 @@ class EraMixin:
         None where something is missing or has another shape.
         """
         mask = _loss_mask(inputs)
-        advantages = _of_tokens(inputs["advantages"], mask)
+        advantages = _token_advantages(inputs["advantages"], mask)
         parts = [mask, (advantages > self.era_config.min_advantage) * mask]
         parts += [(advantages < 0) * mask] if self.era_config.hold else []
         parts += [inputs.get(name) for name in _TRAVELS]
@@ -316,14 +318,14 @@ class EraMixin:
             loss = super()._compute_loss(model, self._era_update.inputs)
             self.beta = beta
             if self._era_update.entropy is None:
-                raise self._era_moved(
+                raise self._era_hook_error(
                     "_compute_loss did not ask for the log-probs that ERA changes"
                 )
             return loss + self._era_kl_loss(model) if beta else loss
         finally:
             self.beta, self._era_update = beta, None
 
-    def _era_moved(self, what):
+    def _era_hook_error(self, what):
         """The error of a class that keeps ERA from acting; what: its method, and what that does."""
         return RuntimeError(
             f"TRL {trl.__version__}: {type(self).__name__}.{what}. Either a class of yours "
@@ -358,9 +360,9 @@ class EraMixin:
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **options
     ):
         update, sampled = self._era_update, self._era_sampled
-        of_reference = model is self.ref_model or (update is None and sampled is None)
-        if of_reference or not self.era_config.scales_logits:
-            return self._era_of_trl(
+        is_reference = model is self.ref_model or (update is None and sampled is None)
+        if is_reference or not self.era_config.scales_logits:
+            return self._era_trl_log_probs(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
         if update is not None and update.entropy is not None:  # the second time, for the KL loss
@@ -405,7 +407,7 @@ class EraMixin:
         self._era_set_advantages(inputs, mask)
         return new, terms["entropy"], terms.get("aux_loss")
 
-    def _era_of_trl(self, model, input_ids, attention_mask, logits_to_keep, **options):
+    def _era_trl_log_probs(self, model, input_ids, attention_mask, logits_to_keep, **options):
         """TRL's own log-probs: of a reference policy, or with k = 1, which leaves the logits alone.
 
         With k = 1 its entropies decide about the batch, as with any other k.
@@ -424,7 +426,7 @@ class EraMixin:
             **options,
         )
         if entropy is None and (notes or decides):
-            raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
+            raise self._era_hook_error("_get_per_token_logps_and_entropies gave no entropies")
 
         ids = input_ids[:, -logits_to_keep:]
         if notes:
@@ -461,8 +463,8 @@ class EraMixin:
             rows = mask[len(outputs) * size :][: len(input_ids)]
             terms = self._era_forward(model, input_ids, attention_mask, rows, kind, **more)
             outputs.append(terms)
-            of_trl = {name: terms.get(name) for name in ("entropy", "aux_loss")}
-            return types.SimpleNamespace(log_probs=terms["scaled"], **of_trl)
+            trl_outputs = {name: terms.get(name) for name in ("entropy", "aux_loss")}
+            return types.SimpleNamespace(log_probs=terms["scaled"], **trl_outputs)
 
         # Without images the rows are split here, as TRL splits them.
         experts = options.pop("compute_aux_loss", False)
@@ -529,7 +531,7 @@ class EraMixin:
         What is decided goes into `inputs`, and into the metrics of the update.
         """
         era = self.era_config.at(self.state.global_step)
-        decision = decide(entropy, _of_tokens(inputs["advantages"], mask), mask, era)
+        decision = decide(entropy, _token_advantages(inputs["advantages"], mask), mask, era)
         inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums
@@ -537,7 +539,7 @@ class EraMixin:
     def _era_set_advantages(self, inputs, mask):
         """Give the loss its advantages, (B, T); where ERA does not change them, they are TRL's."""
         if self.era_config.changes_advantages:
-            advantages = _of_tokens(inputs["advantages"], mask)
+            advantages = _token_advantages(inputs["advantages"], mask)
             decided = inputs["era_scale"], inputs["era_dropped"]
             inputs["advantages"] = loss_advantages(advantages, *decided, self.era_config)
 
@@ -579,7 +581,7 @@ class _EachStep(_AtStart):
         if not self.trainer._era_acted:
             above = type(self.trainer).__mro__[: type(self.trainer).__mro__.index(EraMixin)]
             own = [f"{cls.__name__}.{name}" for cls in above for name in _ACTS if name in vars(cls)]
-            raise self.trainer._era_moved(
+            raise self.trainer._era_hook_error(
                 "training_step made an update in which ERA did not act"
                 + (f"; {', '.join(own)} may lack a call of super()" if own else "")
             )
@@ -629,11 +631,11 @@ def _same(a, b, where=True) -> bool:
 
 def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
     """The mask, (B, T), of the tokens that TRL's loss takes; a tool's are not among them."""
-    mask, of_policy = inputs["completion_mask"], inputs.get("tool_mask")
-    return mask if of_policy is None else mask * of_policy
+    mask, tool_mask = inputs["completion_mask"], inputs.get("tool_mask")
+    return mask if tool_mask is None else mask * tool_mask
 
 
-def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _token_advantages(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The advantage of each token, (B, T). TRL's are (B,), a subclass's may be (B, T) already."""
     return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
 
@@ -685,15 +687,16 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     args, head, name = trainer.args, model.get_output_embeddings(), type(model).__name__
     method = super(EraMixin, trainer)._get_per_token_logps_and_entropies.__func__
     present = {
-        "own log-probs": not _is_of_trl(method) and method.__qualname__,
+        "own log-probs": not _is_from_trl(method) and method.__qualname__,
         "own loss with advantages": _own_loss(trainer),
         "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
     }
     if not trainer.era_config.scales_logits:
         refuse(TRL, present, "era_enable=True")
         return
+
     loss = super(EraMixin, trainer)._compute_loss.__func__
-    own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"
+    own_loss = "" if _is_from_trl(loss) else f"{loss.__qualname__} with beta above 0"
     peft = is_peft_model(trainer.model)
     makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
     present |= {
@@ -705,7 +708,9 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         "own loss with KL": args.beta and own_loss,
         "head": type(head) is not torch.nn.Linear and f"a head that is a {type(head).__name__}",
     }
-    if not any(present.values()):  # a model and a head that can be tried
+
+    # Only a model and a head without these can be tried.
+    if not any(present.values()):
         present["logits"] = not makes_the_logits(model) and name
     if not any(present.values()) and trainer.aux_loss_enabled:
         present["auxiliary loss"] = not makes_the_aux_loss(model) and name

@@ -51,6 +51,7 @@ def add_forward(model: torch.nn.Module, args: Any) -> None:
             return self._era_fused(*positional, fused_lm_head=True, **kwargs)
         if era_call is None:
             return self._era_plain(*positional, **kwargs)
+
         states = self.base_model(*positional, **kwargs, use_cache=False)
         hidden = states.last_hidden_state[:, -era_call.labels.size(1) - 1 : -1]
         context = nullcontext()
@@ -179,6 +180,7 @@ def makes_the_logits(model: torch.nn.Module) -> bool:
         hook.remove()
     if len(taken) != 1 or hidden is None:
         return False
+
     wanted = planted[0].float()
     if softcap := _softcap(model):
         wanted = softcap * torch.tanh(wanted / softcap)

@@ -143,6 +143,8 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     mode, fused = trainer["v1"]["trainer_mode"], config["actor_rollout_ref"]["model"]["use_fused_kernels"]
     known_target = target in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}
     engines = STRATEGIES.get(target.rpartition(".")[2], ()) if known_target else ()
+
+    # On every engine, and also with k = 1, where ERA only measures.
     present = {
         "legacy trainer": not trainer["use_v1"],
         "separate trainer": mode == "separate_async",
@@ -157,8 +159,10 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     }
     if era.changes_training:
         present["covariances"] = loss_mode in COVARIANCE_LOSSES
+
+    # Where log-probs are of the scaled policy: the engine's own limits.
     if era.scales_logits:
-        present |= {"bypass loss": loss_mode == "bypass_mode"}
+        present["bypass loss"] = loss_mode == "bypass_mode"
         if strategy in engines and strategy == "megatron":
             present |= {
                 "kernels on Megatron": fused,
@@ -175,6 +179,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
                 "entropy bonus on VeOmni": actor["entropy_coeff"],
                 "entropy on VeOmni": actor["calculate_entropy"],
             }
+
     refuse_settings(config, VERL_0_9, present, bonus_problems(config))
 
 

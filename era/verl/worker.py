@@ -139,7 +139,7 @@ class EraTrainingWorker(TrainingWorker):
             if self._scales_tokens():
                 data[LOGIT_SCALE] = _at_predicting_positions(decision.scale, data)
             else:
-                one_scale = _of_responses(decision.scale, mask, advantages > era.min_advantage)
+                one_scale = _response_scale(decision.scale, mask, advantages > era.min_advantage)
                 data["temperature"] = tu.get(data, "temperature") / one_scale
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
@@ -261,7 +261,7 @@ def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
     return torch.nested.nested_tensor_from_jagged(flat, offsets)
 
 
-def _of_responses(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
+def _response_scale(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
     """The one scale of each response's tokens, (bsz,); 1 for an empty response.
 
     Args:

@@ -60,44 +60,35 @@ def check(args: argparse.Namespace) -> None:
 
     args.action_dim is the environment's.
     """
-    found = [
-        message
-        for wrong, message in (
-            (
-                args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast),
-                f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}",
-            ),
-            (
-                args.std != "era" and args.era_target_entropy is not None,
-                f"--era_target_entropy {args.era_target_entropy} needs --std era",
-            ),
-            (
-                args.std == "era" and args.log_std_init is not None,
-                "--log_std_init does nothing with --std era, which starts at its target",
-            ),
-            (
-                args.std != "head" and args.selective is not None,
-                f"--selective needs --std head: with --std {args.std} all states have one entropy",
-            ),
-            (
-                eapo.lacks_tau(args),
-                "--eapo_gamma and --eapo_lambda need --eapo_tau",
-            ),
-            (
-                args.fast and args.batch_size % args.mini_batch_size,
-                "--fast records passes of one size: --mini_batch_size must divide --batch_size",
-            ),
-        )
-        if wrong
-    ]
+    refused = {
+        f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}": (
+            args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast)
+        ),
+        f"--era_target_entropy {args.era_target_entropy} needs --std era": (
+            args.std != "era" and args.era_target_entropy is not None
+        ),
+        "--log_std_init does nothing with --std era, which starts at its target": (
+            args.std == "era" and args.log_std_init is not None
+        ),
+        f"--selective needs --std head: with --std {args.std} all states have one entropy": (
+            args.std != "head" and args.selective is not None
+        ),
+        "--eapo_gamma and --eapo_lambda need --eapo_tau": eapo.lacks_tau(args),
+        "--fast records passes of one size: --mini_batch_size must divide --batch_size": (
+            args.fast and args.batch_size % args.mini_batch_size
+        ),
+    }
+    problems = [message for message, is_present in refused.items() if is_present]
+
     if args.std == "era":
         try:
             era.check_state_level(args.action_dim)
             era.check_target(target(args), args.action_dim, *log_std_range(args))
         except ValueError as error:
-            found.append(f"--std era: {error}")
-    if found:
-        sys.exit("error: " + "\n       ".join(found))
+            problems.append(f"--std era: {error}")
+    if problems:
+        sys.exit("error: " + "\n       ".join(problems))
+
     if args.std == "era":
         era.announce(target(args) / args.action_dim, args.action_dim)
 

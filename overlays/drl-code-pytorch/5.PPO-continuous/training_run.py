@@ -67,13 +67,20 @@ class TrainingRun:
             self.agent.fast = Fast(self.agent, args)
         if args.csv_path is None:
             return
+
         self.folder = args.csv_path.resolve().parent
         self.folder.mkdir(parents=True, exist_ok=True)
         for file in (args.csv_path, self.folder / CHECKPOINT):
             if file.exists() and not file.is_file():  # opening a FIFO would wait
                 sys.exit(f"error: {file} is not a file. Move it away.")
+
+        # The folder may hold this run, to be resumed or finished; another one is left alone.
         self.record = run_json.begin(
-            *("ppo", args.env, args.seed, args.max_train_steps, PACKAGES),
+            "ppo",
+            args.env,
+            args.seed,
+            args.max_train_steps,
+            PACKAGES,
             evaluate_freq=int(args.evaluate_freq),
         )
         before = run_json.read(self.folder)
@@ -90,6 +97,7 @@ class TrainingRun:
                 )
             print(f"{self.folder} holds this run, finished")
             sys.exit()
+
         self.cpu_before = 0.0
         self.began = self.saved = time.monotonic()
 

@@ -38,7 +38,11 @@ class Logger(logger.Logger):
                 file.write(",".join(COLUMNS) + "\n")
             agent = "tdmpc2" if cfg.era_target_entropy is None else "tdmpc2_era"
             self.record = run_json.begin(
-                *("tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES),
+                "tdmpc2",
+                cfg.task,
+                cfg.seed,
+                cfg.steps,
+                PACKAGES,
                 agent=agent,
                 episode_length=None if cfg.episodic else cfg.episode_length,
             )

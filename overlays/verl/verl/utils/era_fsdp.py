@@ -38,7 +38,7 @@ from verl.utils.era.log_probs import (
     policy_terms,
 )
 from verl.utils.era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
-from verl.utils.forking_tokens import read_fraction, token_entropy
+from verl.utils.forking_tokens import read_fraction, response_mask, token_entropy
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_rank,
@@ -50,12 +50,6 @@ LOGIT_SCALE = "era_logit_scale"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
-
-
-def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
-    """The mask of the tokens that the policy loss takes, (bsz, response_length)."""
-    response_length = batch["responses"].size(1)
-    return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
 
 def _has(batch: Mapping[str, torch.Tensor], key: str) -> bool:
@@ -90,6 +84,8 @@ class ActorHooks:
         self._actor = actor
         self._rows, self._entropy = None, None
         self._below_low = BelowLow()
+
+        # A recipe with an update of its own would never call the hooks.
         update = _own_update(actor)
         forking = update if read_fraction(actor.config) != 1 else ""
         own = {
@@ -99,6 +95,7 @@ class ActorHooks:
         refuse(VERL_0_4_1, own, f"{CONFIG_KEY}.enable=True")
         if not self.config.enable:
             return
+
         if not dist.is_initialized() or dist.get_rank() == 0:
             print(
                 f"ERA: {backend(get_device_name(), self.config.compile)} reads the logits",
@@ -107,10 +104,12 @@ class ActorHooks:
         updates = (actor.config.get("optim") or {}).get("total_training_steps", -1)
         if warning := self.config.schedule_exceeds(updates):
             print(warning, file=sys.stderr)
+
         self._mini_batch_size = actor.config.ppo_mini_batch_size
         self._epochs = actor.config.ppo_epochs
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
+
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
         actor.compute_entropy_from_logits = self.entropy_from_logits
         actor.config.entropy_checkpointing = False
@@ -181,6 +180,7 @@ class ActorHooks:
             return {}
         if era.schedule_steps is not None:
             era = era.at(self._steps_before())
+
         images = "multi_modal_inputs" in data.non_tensor_batch
         refuse(
             VERL_0_4_1,
@@ -188,12 +188,15 @@ class ActorHooks:
             f"{CONFIG_KEY}.enable=True",
             end="This step's update was not begun; checkpoints are as they were.",
         )
+
         mask = response_mask(batch, data.meta_info.get("multi_turn", False))
         decision = decide(batch[TOKEN_ENTROPY], batch["advantages"], mask, era)
         batch["advantages"] = decision.advantages
         if era.scales_logits:
             batch[LOGIT_SCALE] = decision.scale
             select_keys.append(LOGIT_SCALE)
+
+        # Several steps need old log-probs under the same scale, of the pass that made all three.
         if self._is_off_policy(data):
             branch = torch.where(decision.scale > 1, 1, torch.where(decision.scale < 1, 2, 0))
             batch[OLD_LOG_PROBS] = (
@@ -201,6 +204,7 @@ class ActorHooks:
             )
             select_keys.append(OLD_LOG_PROBS)
 
+        # Metrics are means over all ranks.
         sums = decision.sums.stacked().to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
@@ -352,11 +356,14 @@ class ActorHooks:
         top_k, compiled = self.config.top_k, self.config.compile
         labels = at_positions(responses, 0)
         mask = at_positions(micro_batch["attention_mask"][:, -responses.size(1) :], 0)
+
+        # The policy that sampled: every scale that the update may choose.
         if _has(micro_batch, NEEDS_BRANCHES):
             scaled, original, entropy = branches(
                 labels, self.config.k, temperature, top_k=top_k, mask=mask, compile=compiled
             )
             return torch.cat([original.unsqueeze(-1), scaled], dim=-1), entropy
+
         scales = _has(micro_batch, LOGIT_SCALE)
         needs_kl = scales and self._needs_kl
         log_probs, original, entropy = policy(
