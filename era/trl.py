@@ -211,7 +211,7 @@ class EraMixin:
     def __init__(self, *args, **kwargs):
         config = _checked_config(self, (*args, *kwargs.values()))
 
-        # It may stand anywhere among them. A trainer without ERA refuses a configuration unmarked.
+        # A trainer without ERA refuses a configuration that does not have this mark.
         marked = config._in_era_trainer()
         args = [marked if value is config else value for value in args]
         kwargs = {name: marked if value is config else value for name, value in kwargs.items()}
@@ -313,7 +313,7 @@ class EraMixin:
             if not self.era_config.scales_logits:
                 return super()._compute_loss(model, self._era_update.inputs)
 
-            # The KL loss is of the original policy, so TRL's loss is without it first.
+            # The KL loss is of the original policy, so TRL first computes its loss without it.
             self.beta = 0.0
             loss = super()._compute_loss(model, self._era_update.inputs)
             self.beta = beta
