@@ -138,7 +138,7 @@ class EraConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
-        """Read the group. ERA is off where there is none (an recipe without the group, a reference policy).
+        """Read the group. ERA is off where there is none, as for a reference policy.
 
         Raises:
             ValueError: a key that ERA does not have, a value of another type or out of range.
