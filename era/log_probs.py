@@ -207,6 +207,23 @@ def branch_log_probs(
     return Branches(scaled.view(*shape, 3), original.view(shape), entropy.view(shape))
 
 
+def logprobs(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    logit_scale: Optional[torch.Tensor] = None,
+    top_k: Optional[int] = None,
+    inplace_backward: bool = False,
+) -> torch.Tensor:
+    """Log-probabilities of `labels` under the transformed logits z' = logit_scale * z.
+
+    `policy_terms` for those who need nothing else: same arguments, dtypes and errors.
+    """
+    terms = policy_terms(
+        logits, labels, logit_scale, top_k=top_k, inplace_backward=inplace_backward
+    )
+    return terms.scaled
+
+
 def backend(device: Union[str, torch.device], compile: bool = True) -> str:
     """What reads large logits on this device.
 

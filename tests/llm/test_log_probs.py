@@ -16,6 +16,7 @@ from era import log_probs, log_probs_fused
 from era.log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     branch_log_probs,
+    logprobs,
     policy_terms,
 )
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
@@ -115,7 +116,7 @@ def test_logprobs_equal_the_definition(shape, top_k):
     torch.manual_seed(1)
     logits, scale = 4 * torch.randn(shape), torch.tensor([1.0, 2.0, 0.5])[torch.randint(3, shape[:-1])]
     labels = torch.randint(shape[-1], shape[:-1])
-    got = policy_terms(logits, labels, scale, top_k=top_k).scaled
+    got = logprobs(logits, labels, scale, top_k)
     assert got.dtype == torch.float32 and got.shape == labels.shape
     columns = logits.reshape(-1, shape[-1]), labels.flatten(), scale.flatten(), got.flatten()
     for row, label, s, value in zip(*(column.tolist() for column in columns)):
@@ -349,8 +350,8 @@ def test_fused_makes_neither_logits_nor_needless_gradients(frozen, small_parts):
 def test_wrong_arguments_are_named():
     logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     for word, use in {
-        "labels have": lambda: policy_terms(logits, labels[0], None, top_k=2),
-        "logit_scale has": lambda: policy_terms(logits, labels, torch.ones(3)),
+        "labels have": lambda: logprobs(logits, labels[0], None, 2),
+        "logit_scale has": lambda: logprobs(logits, labels, torch.ones(3)),
         "temperature has": lambda: policy_terms(logits, labels, temperature=torch.ones(2)),
         "mask has": lambda: branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2)),
         "logits are torch.int64": lambda: policy_terms(logits.long(), labels),
@@ -394,7 +395,7 @@ def test_sharpening_raises_the_entropy_of_a_sampled_update():
         uphill = torch.autograd.grad(entropy, z)[0]
         drift = {}
         for k in (1.0, 2.0):
-            logp = policy_terms(z.expand(6, 6), torch.arange(6), torch.full((6,), k, dtype=torch.double)).scaled
+            logp = logprobs(z.expand(6, 6), torch.arange(6), torch.full((6,), k, dtype=torch.double))
             loss = -(z.detach().softmax(-1) * logp).sum()  # positive advantage 1 for every sample of the policy
             drift[k] = -(torch.autograd.grad(loss, z)[0] @ uphill).item()
         assert abs(drift[1.0]) < 1e-12 and drift[2.0] > 0, drift

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 MIN_ENTROPY = 0.6  # nats, the paper's for 10 classes
-FACTORY = "timm/models/_factory.py"
-ACTOR = ("verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
+LOG_PROBS, FACTORY = "verl/utils/torch_functional.py", "timm/models/_factory.py"
+ACTOR = (LOG_PROBS, "verl/trainer/config/ppo_trainer.yaml", "verl/workers/actor/dp_actor.py")
 FASTTD3 = ("fast_td3/hyperparams.py", "fast_td3/train.py")
 TRAINS, STARTS, FAILS, NOT_TRIED = "trains", "starts", "fails", "not tried"  # outcomes
 PROBES = []
@@ -73,6 +73,18 @@ def run(script: Path, *arguments: str) -> None:
 
 
 # verl
+
+
+@probe("verl", "log-probs", STARTS, LOG_PROBS)
+def verl_log_probs(tree):
+    import torch
+    from verl.utils.torch_functional import logprobs_from_logits
+
+    logits, labels = torch.randn(2, 5, 7, dtype=torch.double), torch.randint(7, (2, 5))
+    scale = torch.tensor([0.5, 1.0, 2.0, 1.0, 2.0]).double().expand(2, 5)
+    scaled = logprobs_from_logits(logits, labels, logit_scale=scale)
+    expected = (logits * scale[..., None]).log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+    torch.testing.assert_close(scaled, expected)
 
 
 @probe("verl", "the actor's update", TRAINS, *ACTOR)
