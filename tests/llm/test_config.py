@@ -101,8 +101,3 @@ def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     without_line = {"low_end": None, "high_end": None, "schedule_steps": None, "compile": True}
     assert {**group, "high": 3.0, **without_line} == dataclasses.asdict(EraConfig())
     assert EraConfig.from_mapping(group).high == math.inf
-
-
-def test_compile_has_an_older_name(caplog):
-    assert EraConfig.from_mapping({"enable": True, "triton": False}) == EraConfig(enable=True, compile=False)
-    assert caplog.messages == [f"{KEY}.triton is now called {KEY}.compile."]

@@ -11,7 +11,7 @@ from test_trl_updates import on_two_processes
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
 
 from era.trl import EraGRPOTrainer
-from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
