@@ -7,8 +7,8 @@ import math
 import plain
 import pytest
 import torch
+from forking import FRACTION, THRESHOLD, actor_config, plain_keep
 from llm_helpers import take_steps
-from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
 from update_cases import (
     ALL_TERMS,
     BASE,

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import token_model
 import torch
+from forking import actor_config
 from helpers import NO_RECIPES
 from llm_helpers import ELSEWHERE, EMPTY, keys_taken_for_era, refused
 from omegaconf import OmegaConf
-from test_forking_tokens import actor_config
 
 from era.language_config import VERL_0_4_1, refuse_elsewhere
 

@@ -15,9 +15,8 @@ import pytest
 import sbx
 import stable_baselines3
 import torch
-from plugin_helpers import Reach
+from plugin_helpers import Reach, rsl_rl_configuration
 from rsl_rl.runners import OnPolicyRunner
-from test_rsl_rl import configuration
 
 from era.sbx import EraMetrics as SbxMetrics
 from era.sbx import EraSAC, era_actor
@@ -33,7 +32,7 @@ def make(library, env=None, settings=None, **algorithm):
     if library == "rsl_rl":
         torch.manual_seed(0)
         points = PointsEnv(env.action_space.shape[0])
-        return OnPolicyRunner(points, configuration(algorithm, **settings), log_dir=None, device="cpu")
+        return OnPolicyRunner(points, rsl_rl_configuration(algorithm, **settings), log_dir=None, device="cpu")
     if library in ("sbx SAC", "EraSAC"):
         algorithm = {"learning_starts": 10, "policy_kwargs": era_actor(**settings), **algorithm}
         return (EraSAC if library == "EraSAC" else sbx.SAC)("MlpPolicy", env, **algorithm)
@@ -158,7 +157,7 @@ def test_a_target_given_to_sac_itself_is_refused_before_the_training(library):
 
 def moved(change):
     """rsl_rl's configuration with ERA's part changed."""
-    made = configuration()
+    made = rsl_rl_configuration()
     change(made, made["actor"]["distribution_cfg"])
     return lambda: OnPolicyRunner(PointsEnv(3), made, log_dir=None, device="cpu")
 

@@ -9,12 +9,12 @@ import sys
 
 import environment
 import pytest
+from environment import train, workers
 from omegaconf import OmegaConf
 
 environment.require()
 
 import test_recipe  # noqa: E402
-from test_trainer import train, workers  # noqa: E402
 
 from demo.llm import models  # noqa: E402
 

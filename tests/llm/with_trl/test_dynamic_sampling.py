@@ -7,8 +7,7 @@ import tiny_grpo
 import torch
 import trl
 from sampled_again import DynamicEra, DynamicPlain, Judge, OfManyLengths, problems, prompts
-from test_trl_updates import on_two_processes
-from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, on_two_processes, same, train, weights
 
 from era.trl import EraGRPOTrainer
 from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage

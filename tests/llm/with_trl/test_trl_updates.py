@@ -4,12 +4,8 @@
 
 import copy
 import itertools
-import json
 import math
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import eq_llm
 import plain_grpo
@@ -22,7 +18,7 @@ from datasets import Dataset
 from packaging.version import Version
 from peft import LoraConfig
 from PIL import Image
-from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, on_two_processes, same, train, weights
 
 from era.language_config import EraConfig
 from era.trl import EraMixin
@@ -351,17 +347,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_pat
     train(Era, model(), **settings, save_strategy="steps", save_steps=at, output_dir=str(tmp_path))
     resumed, _ = train(Era, model(), **settings, resume=str(tmp_path / f"checkpoint-{at}"))
     assert resumed.state.global_step == 2 * at and same(weights(resumed), weights(whole))
-
-
-def on_two_processes(script, *arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    result = subprocess.run(
-        [*command, Path(__file__).with_name(script), *arguments],
-        env={**tiny_grpo.ENVIRONMENT, "DS_ACCELERATOR": "cpu"},
-        **{"capture_output": True, "text": True, "timeout": 600},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def test_a_schedule_acts_and_is_logged():
