@@ -1,4 +1,4 @@
-"""The activation of era/continuous.py against the paper's equations and listing."""
+"""The activation of era/continuous.py against the paper's equations; its listing: ../test_copied.py."""
 
 import itertools
 import math
@@ -26,12 +26,6 @@ def equation(pre_std, target: float, low: float, high: float) -> list[float]:
         c = mpmath.log(mpmath.sqrt(2 * mpmath.pi * mpmath.e))
         k = mpmath.mpf(target) - len(weights) * c - len(weights) * mpmath.mpf(high)
         return [float(max(high + k * weight / sum(weights), mpmath.mpf(low))) for weight in weights]
-
-
-def listing(pre_stds: torch.Tensor, h_0: float, log_std_min: float, log_std_max: float) -> torch.Tensor:
-    """The arithmetic of the paper's listing code:modified."""
-    k = -pre_stds.shape[-1] * (log_std_max + h_0 + math.log(math.sqrt(2 * math.pi * math.e)))
-    return (k * torch.softmax(pre_stds, -1) + log_std_max).clip(log_std_min, log_std_max)
 
 
 def batch_level(pre_std: torch.Tensor, target, low: float = LOW, high: float = HIGH) -> torch.Tensor:
@@ -64,22 +58,6 @@ def test_values_are_the_equations(low, high):
             expected = torch.tensor([equation(row.tolist(), target, low, high) for row in pre_std], dtype=torch.float64)
             found = ERA.era_log_std(pre_std, target, low, high).double()
             torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
-
-
-def test_the_listings_h_0_is_another_one():
-    """It is -H0' / D, not H0' as the paper says of it. Its other clip, at log_std_max, never acts."""
-    for dim, (low, high), fraction in itertools.product((2, 6, 61), RANGES, (0.1, 0.5, 0.9)):
-        target, pre_std = feasible(dim, fraction, low, high), states(dim)
-        found = ERA.era_log_std(pre_std, target, low, high)
-        torch.testing.assert_close(listing(pre_std, -target / dim, low, high), found, rtol=1e-12, atol=1e-12)
-
-
-def test_the_papers_example_as_the_listings_h_0_gives_another_entropy():
-    """-action_dim / 2, "e.g.": k > 0 from three dimensions on, so every sigma is sigma_max."""
-    for dim in (3, 6, 61):
-        assert (listing(states(dim), -dim / 2, LOW, HIGH) == HIGH).all()
-    with_two = entropy_attacks.entropy(listing(torch.zeros(1, 2, dtype=torch.float64), -1.0, LOW, HIGH))
-    assert float(with_two) == pytest.approx(2 * 1.0)  # 1 nat per dimension, not -0.5
 
 
 def test_batch_level_is_the_equation():

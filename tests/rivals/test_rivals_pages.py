@@ -453,18 +453,6 @@ def test_table_of_obac(record):
     ]
 
 
-# What the pages say beside their tables, of seeds that do not change any more.
-
-
-def test_what_is_said_of_ppos_first_seeds():
-    first = range(1, 7)
-    assert len(control.returns("control-ppo", "ppo", seeds=first)) == 6
-    largest = [rows.eval_avg_return.max() for rows in control.runs("control-ppo", "ppo", seeds=first).values()]
-    assert max(largest) < 2200, "they got stuck, below the 4,887 of seed 17"
-    ends = {agent: control.returns("control-ppo", agent, "Ant-v4", range(1, 6)) for agent in ("ppo", "ppo_era")}
-    assert sorted(ends["ppo"].abs() < 50) == [False] * 3 + [True] * 2 and ends["ppo_era"].min() > 4400
-
-
 def test_the_figure_is_not_reproduced_and_a_small_sigma_at_the_start_does_most_of_it():
     """Where new seeds say otherwise, README and docs/control/ppo.md must too."""
     told = {report.verdict(*pair) for measure in (at_end, over_all) for pair in report.of_tasks(measure).values()}
@@ -475,42 +463,3 @@ def test_the_figure_is_not_reproduced_and_a_small_sigma_at_the_start_does_most_o
     assert min(ends) / ppo > 3 and max(ends) / ppo < 5
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
-
-
-def test_what_is_said_of_uniform_mixing_and_logit_norm():
-    """docs/rivals/vision.md, where its tables do not say it."""
-    numbers = vision.measures(records.read("vision/measures"))
-    _, fresh = report.vision_runs(numbers)
-    pairs = {variant: (f"era, {variant}", f"uniform_mixing, {variant}") for variant in ("plain", "off")}
-    nll = {name: [fresh[arm]["nll", vision.TEST] for arm in arms] for name, arms in pairs.items()}
-    assert report.difference(*nll["plain"], 3) == "-0.014 (-0.047 to +0.018)"
-    assert report.difference(*nll["off"], 3) == "-0.009 (-0.041 to +0.023)"
-    top1 = [fresh[arm]["top1", vision.SHIFTED].mean() for arm in ("logit_norm, scaled", report.REFERENCE)]
-    assert top1 == pytest.approx([73.8, 66.6], abs=0.05)
-    reference = fresh[report.REFERENCE]["nll", vision.SHIFTED]
-    better = {
-        arm
-        for arm, runs in fresh.items()
-        if arm != report.REFERENCE
-        and stats.ttest_rel(runs["nll", vision.SHIFTED], reference).confidence_interval().high < 0
-    }
-    assert better - {"baseline, plain"} == {"logit_norm, scaled"}
-
-
-def test_what_is_said_of_entropies_and_of_slow_grpo():
-    """docs/when-to-use.md: the highest H_resp of five steps, and the temperature on which an interval hangs."""
-    curves = pd.concat([records.read("llm/curves"), records.read("trl/curves")])
-    with_era = curves.method.str.contains("era")
-    assert curves[with_era].response_entropy.max() < 2.2
-    assert curves[curves.method.isin(("bonus", "adaptive"))].response_entropy.max() == pytest.approx(2.8, abs=0.05)
-    samples = records.read("llm/samples")
-    for kept, excludes in ((samples, False), (samples[samples.temperature != 1], True)):
-        distinct = llm.measures(kept)["d@.95"]["chain"]
-        era, slow = (distinct[arm].loc[list(FRESH_SEEDS)] for arm in (("era", "0.45"), ("grpo", "0.25")))
-        assert (stats.ttest_rel(era, slow).confidence_interval().low > 0) == excludes
-
-
-def test_three_seeds_of_sac_would_have_shown_only_large_differences():
-    ends = {agent: list(control.returns("obac", agent)) for agent in control.OBAC}
-    smallest = min(detectable(ends["obac_era"], ends[agent]) for agent in ends if agent != "obac_era")
-    assert 2100 < smallest < 2200
