@@ -59,7 +59,7 @@ def test_the_same_command_goes_on_after_kill_9(tmp_path, given):
     assert third.returncode == 0 and "0 of 2 runs to train" in third.stdout
 
 
-def test_one_that_was_killed_alone_is_not_trained_twice_and_without_a_checkpoint_starts_over(tmp_path):
+def test_run_whose_launcher_was_killed_alone_is_not_trained_twice(tmp_path):
     command, given = (tmp_path, COUNTING, "forgets"), {"OUTPUT": str(tmp_path), "AGENT": "one"}
     killed = start(*command, **given)
     (folder,) = folders(tmp_path, "one")
@@ -148,7 +148,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("damage, reason", ODD.values(), ids=ODD)
-def test_what_is_wrong_with_one_folder_is_its_line_and_the_others_are_trained(tmp_path, damage, reason):
+def test_bad_folder_is_a_line_and_the_others_are_trained(tmp_path, damage, reason):
     command, given = (tmp_path, COUNTING, "counts"), {"OUTPUT": str(tmp_path), "AGENT": "one two"}
     folder, _ = folders(tmp_path)
     folder.mkdir()

@@ -31,7 +31,7 @@ def truncnorm(loc: float, log_std: float):
 
 
 @pytest.mark.parametrize("quantity, name, dtype", policy_errors.comparisons())
-def test_agrees_with_many_digits_in_the_tails(quantity, name, dtype, say):
+def test_many_digits_in_the_tails(quantity, name, dtype, say):
     found = policy_errors.errors(quantity, name, dtype)
     error, _, where = max(found, key=lambda row: row[0])
     say(f"{quantity}, {name}, {dtype}: {float(error):.1e} at {', '.join(f'{x:.7g}' for x in where)}")
@@ -153,7 +153,7 @@ def test_clipped_samples_by_kolmogorov_smirnov(dtype):
 
 
 @every_dtype
-def test_extreme_uniform_draws_stay_in_the_action_space(monkeypatch, dtype):
+def test_extreme_draws_stay_in_the_action_space(monkeypatch, dtype):
     dtype, rounding = DTYPES[dtype], ROUNDING[DTYPES[dtype]]
     draws = [[0.0], [rounding], [0.5], [1 - 2 * rounding], [1 - rounding]]
     set_uniform(monkeypatch, torch.tensor(draws, dtype=dtype))

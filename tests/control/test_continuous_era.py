@@ -101,7 +101,7 @@ def test_shapes_and_memory_layouts():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_half_precision_is_computed_in_fp32_also_under_autocast(dtype):
+def test_half_precision_is_computed_in_fp32(dtype):
     pre_std = (2 * torch.randn(16, 61, generator=torch.Generator().manual_seed(0))).to(dtype).requires_grad_()
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     expected = ERA.era_log_std(pre_std.detach().to(wide), -30.5, LOW, HIGH)
@@ -192,7 +192,7 @@ def test_first_and_second_derivatives_by_differences():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_outputs_and_gradients_are_finite_at_the_extremes(dtype):
+def test_outputs_and_gradients_are_finite(dtype):
     for dim, (low, high) in itertools.product((2, 61), RANGES):
         ends = ERA.feasible_targets(dim, low, high)
         for target in (math.nextafter(ends[0], ends[1]), sum(ends) / 2, math.nextafter(ends[1], ends[0])):
@@ -233,7 +233,7 @@ def test_compiled_equals_eager_without_a_graph_break():
 
 
 @pytest.mark.parametrize("low, high", RANGES)
-def test_infeasible_targets_are_refused_with_the_range(low, high):
+def test_infeasible_targets_are_refused(low, high):
     for dim in (2, 19, 61):
         ends = ERA.feasible_targets(dim, low, high)
         assert ends == pytest.approx((feasible(dim, 0, low, high), feasible(dim, 1, low, high)), rel=1e-15)
@@ -248,7 +248,7 @@ def test_infeasible_targets_are_refused_with_the_range(low, high):
             ERA.era_log_std(torch.zeros(dim), target, low, high)
 
 
-def test_infeasible_targets_are_refused_by_compiled_code_too():
+def test_infeasible_targets_are_refused_by_compiled_code():
     """After the second target torch.compile takes targets for dynamic."""
     torch.compiler.reset()
     compiled = torch.compile(ERA.era_log_std, backend="eager")
@@ -286,7 +286,7 @@ def test_what_is_not_a_number_is_refused(wrong):
 @pytest.mark.parametrize(
     "dim", [pytest.param(dim, marks=() if dim in (2, 3, 19, 61) else pytest.mark.search) for dim in range(2, 62)]
 )
-def test_no_attack_gets_below_the_target_or_above_it_without_clipping(dim, say):
+def test_no_attack_gets_off_the_target_without_clipping(dim, say):
     """`make entropy-search` runs and prints all of them."""
     found = {"state": [], "batch": []}
     for target in (-0.3, -0.5, -0.75, -1.0):
@@ -318,7 +318,7 @@ class OffTarget:
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_the_search_finds_an_activation_that_is_off(sign):
+def test_search_finds_an_activation_that_is_off(sign):
     """By twice the tolerance, either way."""
     target = 19 * -0.5
     state, batch = entropy_attacks.state_tolerance(19, target), entropy_attacks.batch_tolerance(64, 19, target, 0.0)

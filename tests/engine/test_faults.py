@@ -93,7 +93,7 @@ def test_what_somebody_wrote_since_is_saved_on_a_branch(project, monkeypatch):
 
 @pytest.mark.parametrize("second", ["apply", "revert"])
 @pytest.mark.parametrize("first", ["apply", "revert"])
-def test_the_next_run_leaves_no_record_and_no_branch_of_one_that_was_cut_short(project, monkeypatch, first, second):
+def test_next_run_removes_refs_of_one_that_was_cut_short(project, monkeypatch, first, second):
     """Whatever the next run is, and before whichever of its refs the first one ended."""
     project.run("apply", "alpha")
     if first == "apply":
@@ -163,7 +163,7 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_before_the_switch_changes_nothing_and_during_it_has_no_effect(project, monkeypatch):
+def test_ctrl_c_before_the_switch_and_during_it(project, monkeypatch):
     stale(project)
     with monkeypatch.context() as patch, unchanged(project.checkout()):
         before(patch, project.engine.verbs, "build", ctrl_c)

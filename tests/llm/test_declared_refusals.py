@@ -206,13 +206,13 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize("overrides", ACCEPTED, ids=str)
+@pytest.mark.parametrize("overrides", ACCEPTED)
 def test_what_is_supported_starts(start, overrides):
     start(*overrides)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_a_recipe_with_an_update_of_its_own_runs_without_era(import_verl, recipe):
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_with_its_own_update_runs_without_era(import_verl, recipe):
     in_recipe(*recipe, enable=False, fraction=1)
 
 

@@ -78,7 +78,7 @@ OUT_OF_RANGE = [  # of every function, the values that its docstring excludes
 ]
 
 
-@pytest.mark.parametrize("name, arguments", OUT_OF_RANGE, ids=str)
+@pytest.mark.parametrize("name, arguments", OUT_OF_RANGE)
 def test_ranges_are_held(era, name, arguments):
     h, tokens = torch.ones(2), torch.ones(2, 3)
     tensors = {"logit_scale": (h, tokens, tokens), "forking_count": (h,)}

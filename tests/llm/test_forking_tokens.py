@@ -98,7 +98,7 @@ def test_values_outside_the_mask_never_matter(forking_tokens, poison):
     assert torch.equal(clean.batch["advantages"], poisoned.batch["advantages"])
 
 
-def test_fraction_1_touches_nothing_and_below_it_entropies_are_returned_in_fp32(forking_tokens):
+def test_fraction_1_touches_nothing_and_below_it_entropies_are_fp32(forking_tokens):
     entropy, mask, advantages = example(11)
     for config in ({}, {"policy_loss": None}, {"policy_loss": {"loss_mode": "vanilla"}}, actor_config(1)):
         data = make_data(None, mask, advantages)

@@ -337,7 +337,7 @@ def test_wrong_arguments_are_named():
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_scales_and_temperatures_are_positive_and_finite_inside_the_mask(wrong):
+def test_scales_and_temperatures_out_of_range_are_refused(wrong):
     logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     values, mask = torch.ones(2, 3), torch.ones(2, 3)
     values[1, 2] = wrong

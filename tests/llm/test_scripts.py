@@ -271,7 +271,7 @@ def test_script_trains(script, runs, say):
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=pytest.mark.smoke(s)) for s in BASELINES])
-def test_baseline_logs_era_without_scaling(script, runs):
+def test_baseline_logs_era_and_scales_nothing(script, runs):
     outcome, stage1 = runs(script), runs("uninterrupted")
     for step in outcome.steps:
         values = outcome.metrics[step]

@@ -190,7 +190,7 @@ def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
     assert equal.differences(run, grpo.assign(response_entropy=0.1), equal.ENTROPY).isna().all()
 
 
-def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monkeypatch):
+def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch):
     """In the main text those of the tables, and beside them those of other windows than 15 updates."""
     known = report.curves_by_key("trl")
 
@@ -227,7 +227,7 @@ def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monke
         assert float(low) < 0 < float(high)
 
 
-def test_a_rival_that_holds_an_entropy_is_stopped_where_it_has_it_last():
+def test_rival_that_holds_an_entropy_is_stopped_at_its_last():
     """So it may go on learning there; one that ends with more entropy is taken at its end."""
     run = curve([1.0] * 3, [0.6] * 3)
     holds = curve([1.6, 1.6, 1.6, 0.8, 0.8, 0.8, 1.2, 1.2, 1.2], [0.3] * 6 + [0.9] * 3)
@@ -238,7 +238,7 @@ def test_a_rival_that_holds_an_entropy_is_stopped_where_it_has_it_last():
     assert equal.differences(run, first, equal.REWARD).step == 15  # its first mean already has more
 
 
-def test_the_shortfall_below_a_bound_counts_from_where_it_was_first_reached():
+def test_shortfall_below_a_bound_counts_from_its_first_reach():
     """By hand, with a bound of 1: 0.2, 0, 0.1, 0.3, 0.2 and 0 are lacking; the worst four rows in turn lack 0.2."""
     run = curve([2.0, 1.4, 0.8, 1.0, 0.9, 0.7, 0.8, 1.2], [0.5] * 8)
     assert equal.shortfall(run, 1.0) == pytest.approx({"mean": 0.8 / 6, "worst": 0.15})
@@ -323,7 +323,7 @@ def vision_rows(nll) -> pd.DataFrame:
     return found.assign(temperature=1.0, ece=10 * found.nll, top1=100 - found.nll)
 
 
-def test_an_arm_gets_the_setting_with_the_smallest_held_out_nll_of_the_tuning_seeds():
+def test_setting_of_an_arm_has_the_smallest_held_out_nll():
     best = {"focal, plain": "1.5", "focal, scaled": "5", "era, off": "0.9"}
 
     def nll(arm, setting, seed, images):
@@ -453,7 +453,7 @@ def test_table_of_obac(record):
     ]
 
 
-def test_the_figure_is_not_reproduced_and_a_small_sigma_at_the_start_does_most_of_it():
+def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     """Where new seeds say otherwise, README and docs/control/ppo.md must too."""
     told = {report.verdict(*pair) for measure in (at_end, over_all) for pair in report.of_tasks(measure).values()}
     assert told != {"above"}

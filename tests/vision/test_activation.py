@@ -274,7 +274,7 @@ def test_a_floor_near_the_uniform_distribution_is_said(era):
 
 
 @pytest.mark.parametrize("classes, tau", itertools.product((2, 10, 21841), TAUS))
-def test_infeasible_entropies_are_refused_with_the_range(era, classes, tau):
+def test_infeasible_entropies_are_refused(era, classes, tau):
     low, high = entropy_range(classes, tau)
     for min_entropy in (low, high, low - 1e-9, high + 1e-9, low - 100, high + 100, math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="not feasible") as error:

@@ -47,7 +47,6 @@ OF_THE_SAMPLER = {"use_vllm": True, "vllm_importance_sampling_mode": "token_trun
         {**OF_THE_SAMPLER, "era_scale_advantages": True},
         {**OF_THE_SAMPLER, "loss_type": "vespo"},
     ],
-    ids=str,
 )
 def test_padding_changes_nothing(settings, monkeypatch):
     """Of answers that were joined with longer ones: what a loss divides by, or takes the logarithm of, is 1 there."""

@@ -5,6 +5,8 @@
 import copy
 import itertools
 import math
+import re
+import textwrap
 import warnings
 
 import eq_llm
@@ -146,9 +148,26 @@ if Version(trl.__version__) < Version("1.10"):
     ]
 
 
+PARTS = {  # by name, the setting that tells that a case has the part, and all of its settings
+    "off-policy": ("steps_per_generation", OFF_POLICY),
+    "KL": ("beta", KL),
+    "vLLM": ("use_vllm", VLLM),
+    "tools": ("rollout_func", TOOLS),
+    "sequence": ("importance_sampling_level", SEQUENCE),
+}
+
+
 def name(settings):
-    shown = {k: getattr(v, "__name__", v) for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
-    return " ".join(f"{k}={v}" for k, v in shown.items()) or "on-policy"
+    """The parts of a case, and its other settings, as far as they fit on a line."""
+    rest = {k: v for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
+    words = []
+    for part, (tells, its) in PARTS.items():
+        if rest.get(tells) == its[tells]:
+            words.append(part)
+            rest = {k: v for k, v in rest.items() if its.get(k) != v}
+    short = {re.sub("^(era_|vllm_importance_sampling_)", "", k): getattr(v, "__name__", v) for k, v in rest.items()}
+    words += [k if v is True else f"{k}={v}" for k, v in short.items()]
+    return textwrap.shorten(", ".join(words), 44, placeholder="").strip(",") or "on-policy"
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +202,7 @@ def check(settings, architecture=FP64, trainer_class=Era):
 
 
 @pytest.mark.parametrize("settings", CASES, ids=name)
-def test_updates_are_those_of_the_equations(settings):
+def test_updates(settings):
     if not known(*(key for key in settings if key not in ("rollout_func", "reward") and not key.startswith("era_"))):
         pytest.skip("this TRL has no such setting")
     check(settings)
