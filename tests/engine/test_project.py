@@ -160,11 +160,3 @@ def test_patch_is_as_export_writes_it(path):
     assert lines[1] == f"From: {engine.git.AUTHOR} <{engine.git.EMAIL}>"
     assert lines[2] == "Date: Thu, 1 Jan 2026 00:00:00 +0000"
     assert "-- " not in lines
-
-
-def test_the_test_of_headers_sees_what_is_missing():
-    assert complaints("What: a thing\n that wraps\nWhy:\nPaper: FILL-IN\nDrop-When: later\n") == [
-        "the field Upstream-Status: is missing",
-        "the field Why: is not filled in",
-        "the field Paper: is not filled in",
-    ]

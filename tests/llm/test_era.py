@@ -47,7 +47,7 @@ def test_the_count_of_forking_tokens_for_every_length(era):
     length = torch.arange(10_001)
     for fraction in ("0.2", "0.29", "0.001", "0.123456789", "1", "1/3", *(f"{n / 100}" for n in range(1, 100))):
         exact = Fraction(fraction)
-        expected = [min(n, max(1, math.floor(exact * n))) for n in range(10_001)]
+        expected = [min(n, max(1, n * exact.numerator // exact.denominator)) for n in range(10_001)]
         assert era.forking_count(length, float(exact)).tolist() == expected
 
 

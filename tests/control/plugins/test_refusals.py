@@ -48,16 +48,10 @@ class Box(Reach):
 
 
 LIBRARIES = ("PPO", "A2C", "SAC", "sbx SAC", "EraSAC", "rsl_rl")
-OF_ALL = (
+OF_ALL = (  # ../test_continuous_era.py has what is no number and no range
     ({"settings": {"target_entropy": 1.5}}, "1.5 per action dimension, is not feasible.*-6.5811 and 1.4189"),
     ({"settings": {"log_std_min": 1.0}}, "log_std_min = 1.0"),
-    ({"settings": {"log_std_max": "2"}}, "log_std_max is '2': a number"),
-    *(({"settings": {"target_entropy": wrong}}, "a number of nats per action") for wrong in ("auto", None, True)),
-    ({"settings": {"target_entropy": float("nan")}}, "nan per action dimension, is not feasible"),
-    (
-        {"settings": {"target_entropy": -0.5 * 20}, "env": Reach(20)},
-        "-10 per action dimension, is not feasible",
-    ),  # the total
+    ({"settings": {"target_entropy": "auto"}}, "a number of nats per action"),
     ({"env": Reach(1)}, "at least two dimensions.*batch-level.*works there: EraSAC"),
 )
 SDE = ({"use_sde": True}, "use_sde=False")
