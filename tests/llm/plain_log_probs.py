@@ -5,6 +5,7 @@
 import math
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def plain_logprob(logits, label, scale, top_k=None):
@@ -39,3 +40,27 @@ def rows(count, vocabulary, spread, seed=0):
     labels = logits.topk(5).indices[torch.arange(count), torch.randint(5, (count,), generator=generator)]
     scale = torch.tensor([1.0, 2.0, 0.5, 1.7])[torch.randint(4, (count // 4 + 1,), generator=generator)]
     return logits, labels, scale.repeat_interleave(4)[:count]
+
+
+def is_plain(value):
+    return isinstance(value, torch.Tensor) and not value.is_nested
+
+
+def storage(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+class LargestOutput(TorchDispatchMode):
+    """Counts the tensors of at least `limit` elements that operations allocate."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.allocations = limit, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        inputs = {storage(a) for a in (*args, *(kwargs or {}).values()) if is_plain(a)}
+        out = func(*args, **(kwargs or {}))
+        for tensor in filter(is_plain, out if isinstance(out, (tuple, list)) else [out]):
+            if tensor.numel() >= self.limit and storage(tensor) not in inputs:
+                self.allocations.append((str(func), tuple(tensor.shape)))
+        return out

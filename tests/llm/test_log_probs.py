@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_prob_rows import BOUNDS, EQUAL, described, errors, search, within
-from plain_log_probs import error, plain_logprob, plain_terms, rows
-from torch.utils._python_dispatch import TorchDispatchMode
+from plain_log_probs import LargestOutput, error, plain_logprob, plain_terms, rows
 
 from era import log_probs, log_probs_fused
 from era.log_probs import (
@@ -191,22 +190,6 @@ def test_whoever_still_needs_the_logits_is_told():
         terms = policy_terms(made := leaf * 1, labels, inplace_backward=True)
         terms.scaled.sum().backward(retain_graph=True)
         terms.scaled.sum().backward()
-
-
-class LargestOutput(TorchDispatchMode):
-    """Counts the tensors of at least `limit` elements that operations allocate."""
-
-    def __init__(self, limit):
-        super().__init__()
-        self.limit, self.allocations = limit, []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        inputs = {a.data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        for tensor in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(tensor, torch.Tensor) and tensor.numel() >= self.limit and tensor.data_ptr() not in inputs:
-                self.allocations.append((str(func), tuple(tensor.shape)))
-        return out
 
 
 @pytest.mark.parametrize("asked", [{}, {"original": True, "entropy": True}, {"top_k": 20}])

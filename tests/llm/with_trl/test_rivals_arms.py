@@ -11,7 +11,6 @@ from era.trl_dynamic_sampling import DynamicSamplingMixin
 from rivals import trl
 from rivals.trl_run import trainer_of
 
-
 ARMS = {  # one of each method; a bound of its own stands behind an @
     ("grpo", "0"): trl.Arm("grpo", 0.0, 150),
     ("era", "0.8"): trl.Arm("era", 0.8, 150),
