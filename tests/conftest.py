@@ -40,7 +40,7 @@ def one_thread():
 
 def pytest_make_parametrize_id(val, argname):
     """A long text is not a part of a test's id, which is to fit on a line: the parameter's name and a number are."""
-    return argname if isinstance(val, str) and len(val) > 20 else None
+    return argname if isinstance(val, str | bytes) and len(val) > 20 else None
 
 
 def pytest_collection_modifyitems(config, items):
