@@ -3,9 +3,9 @@
 """Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
 A folder is found by the file that its metrics are in. It belongs to the entries whose `folder` is `entry` in its
-run.json; without one, as in evaluations and older runs, its name without -seed<n>. run.json also says how a training
-was started; recipes/run_json.py says whether all of it is there. Anything may be
-in a folder that was copied or damaged: it is one Result, with the reason in `why`."""
+run.json; without one, as in evaluations, its name without -seed<n>. run.json also says how a training was started;
+recipes/run_json.py says whether all of it is there. Anything may be in a folder that was copied or damaged: it is one
+Result, with the reason in `why`."""
 
 import hashlib
 import json
@@ -32,7 +32,6 @@ from recipes.run_json import (
 )
 from recipes.run_json import read as read_record
 
-APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 # In run.json.
@@ -172,7 +171,6 @@ def named(folder: Path) -> tuple[str, int | None]:
     """The entry and the seed that the folder is called by."""
     folder = folder.absolute()
     name, seed = re.fullmatch(r"(.+?)(?:-seed([0-9]+))?", folder.name or "/", re.DOTALL).groups()
-    name = f"{folder.parent.name}/{name}" if folder.parent.name in APART else name
     return name, seed and int(seed)
 
 
@@ -217,7 +215,7 @@ def read(result: Result, file: Path, reader, wanted: Wanted, paper: Paper, with_
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:
-    """Why run.json rules the result out, or "". What run.json does not say, as in older runs, does not rule it out."""
+    """Why run.json rules the result out, or "". What run.json does not say does not rule it out."""
     info = result.info
     if not info and not result.is_evaluation:
         return "has no run.json, so nothing says how it was trained"

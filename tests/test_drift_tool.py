@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from helpers import FASTTD3, TIMM
+from packaging.version import Version
 
 from tools import pages
 from tools.drift import __main__ as drift
@@ -71,6 +72,18 @@ def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, ca
     assert drift.main() == 1
     (said,) = re.findall("^fails: .*", capsys.readouterr().out, re.MULTILINE)
     assert said == f"fails: axolotl 9.0 is newer than {drift.tested('axolotl')}, which docs/llm/axolotl.md names"
+
+
+def test_releases_without_a_package_are_the_repositorys_tags(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    for tag in ("v0.3.1", "v0.10.0", "v0.11.0rc1", "nightly"):
+        git("tag", tag)
+    monkeypatch.setattr(drift, "GIT", {"host": tmp_path})
+    assert drift.newest("host") == Version("0.10.0")
 
 
 def test_a_release_has_the_patches_and_our_new_files(tmp_path):

@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_release_is_named(release, tmp_path):
     (wheel,), (source,) = release.glob("*.whl"), release.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(tmp_path / wheel.name, "w") as changed:
         for name in archive.namelist():
-            text = archive.read(name).decode().replace("era.slime.loss", "[slime](llm/slime.md)")
+            text = archive.read(name).decode().replace("era.axolotl.Era", "[Axolotl](llm/axolotl.md)")
             if name != "era/py.typed":
                 changed.writestr(name, text.replace("Python :: 3.11", "Python :: 3.9"))
         changed.writestr("tests/test_era.py", "")
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_a_release_is_named(release, tmp_path):
         "the wheel has tests/test_era.py, which nobody needs",
         "the source package lacks NOTICE",
         "the Pythons of the classifiers: ['3.10', '3.9', '3.12', '3.13'], expected",
-        "the readme does not say how era.slime is switched on",
+        "the readme does not say how era.axolotl is switched on",
         "the readme has a link that PyPI cannot follow: ",
     ):
         assert problem in named

@@ -3,8 +3,8 @@
 """README's routes: each line runs as it stands, in a process of its own, and shows that ERA is on.
 
 Of the plug-ins, those run whose framework this environment has: test-verl-0.9, test-trl, test-timm, test-control and
-test-pins run this file in theirs. Axolotl's and slime's lines go into a configuration of the user's: tests of their own
-start them."""
+test-pins run this file in theirs. Two lines go into a configuration of the user's: tests of
+their own start them."""
 
 import importlib.util
 import os

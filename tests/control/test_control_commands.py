@@ -54,8 +54,8 @@ def test_main_results_of_ppo():
     first = {run.agent: flags(run) for run in found[:6]}
     own = {"--env": "HalfCheetah-v4", "--seed": "1", "--csv_path": "train.csv", "--fast": True}
     assert first["ppo"] == own
-    assert first["ppo_era"] == {**own, "--std": "era", "--era_target": "-0.3", "--entropy_coef": "0"}
-    assert first["ppo_era_0.3"] == {**first["ppo_era"], "--era_target": "0.3"}
+    assert first["ppo_era"] == {**own, "--std": "era", "--era_target_entropy": "-0.3", "--entropy_coef": "0"}
+    assert first["ppo_era_0.3"] == {**first["ppo_era"], "--era_target_entropy": "0.3"}
     for kind in ("constant", "head", "parameter"):
         arm = first[f"ppo_{kind}"]
         assert arm["--std"] == kind and arm["--entropy_coef"] == "0"  # at ERA's mean entropy, -0.3 per dimension

@@ -16,7 +16,7 @@ from kit import APPLY, PROJECT, git
 
 # Where a checkout has the file of the library, era/.
 LIBRARY = {
-    "verl": ("verl/utils/era.py", "era/language.py"),
+    "verl": ("verl/utils/era/language.py", "era/language.py"),
     "timm": ("timm/layers/era.py", "era/discrete.py"),
     "fasttd3": ("fast_td3/era.py", "era/continuous.py"),
     "tdmpc2": ("tdmpc2/common/era.py", "era/continuous.py"),

@@ -135,7 +135,7 @@ def test_the_cases_exercise_every_branch_and_metrics_equal_their_definitions(upd
 def test_a_schedule_without_a_count_of_updates_is_refused(patched_verl):
     case = {**BASE, **with_era(low_end=2.7, schedule_steps=4)}
     (result,) = take_steps(patched_verl, [case])
-    assert "not set actor.era.lr_scheduler" in result["error"]
+    assert "not set actor.era_hooks.lr_scheduler" in result["error"]
 
 
 @pytest.mark.slow

@@ -104,11 +104,6 @@ def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     assert EraConfig.from_mapping(group).high == math.inf
 
 
-def test_compile_has_an_older_name(caplog):
-    assert EraConfig.from_mapping({"enable": True, "triton": False}) == EraConfig(enable=True, compile=False)
-    assert caplog.messages == [f"{KEY}.triton is now called {KEY}.compile."]
-
-
 # What somebody writes who misspelt, misplaced or forgot a part of a key, and the key's place in ACTOR. That verl's
 # start-up checks it: test_declared_refusals.py and current/test_refusals.py.
 ELSEWHERE = {

@@ -74,7 +74,7 @@ def saved(tmp_path):
 @pytest.mark.parametrize("era", [True, False])
 def test_a_checkpoint_of_the_other_policy_is_refused(host, era, saved):
     path = saved(make(host, era))
-    with pytest.raises(RuntimeError, match=r"era\.settings|size mismatch for action_net"):
+    with pytest.raises(RuntimeError, match=r"era_head\.settings|size mismatch for action_net"):
         load(make(host, not era), path)
 
 
@@ -100,6 +100,26 @@ def test_another_bounded_distribution_is_said(saved):
     path = saved(make("SAC", distribution="tanh"))
     with pytest.warns(UserWarning, match="'tanh'.*'truncated'}, which acts"):
         load(make("SAC"), path)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_weights_that_do_not_say_era_need_a_word(host, saved, monkeypatch):
+    """SAC's and rsl_rl's would be taken for ERA's."""
+    trained = make(host)
+    with monkeypatch.context() as before:
+        before.setattr("era.gaussian_head.EraHead._save_to_state_dict", lambda *_: None)
+        path = saved(trained)
+    loaded = make(host, log_std_max=1e-9)  # another seed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "ERA: target_entropy = .* in the units of the actions")  # Reach's are -2 to 1
+        with pytest.raises(
+            RuntimeError, match="does not say that it was trained with ERA.*exact_match=False.*strict=False"
+        ):
+            load(loaded, path)
+        load(loaded, path, strict=False)
+    for found, expected in zip(outputs(loaded), outputs(trained)):
+        torch.testing.assert_close(found, expected)
 
 
 # sbx

@@ -224,7 +224,7 @@ def test_another_verl_is_named(tmp_path, monkeypatch):
     assert "has no method prepare_model_inputs" in compatibility.problems()[1]
     for older in ("0.8.0", "0.9.0.dev", "0.9.0rc1", "main"):
         (copy / "version/version").write_text(older)
-        assert f"verl {older} in" in compatibility.problems()[0]
+        assert f"or newer, found {older} in" in compatibility.problems()[0]
 
 
 @pytest.mark.parametrize("version", ["0.9.2", "0.10.0.dev"])
@@ -234,7 +234,7 @@ def test_a_newer_verl_is_warned_of_and_starts(tmp_path, version):
     (copy / "version/version").write_text(version)
     command = ["-m", "era.verl.main_ppo", "trainer.use_v1=False", ON, f"hydra.run.dir={tmp_path}"]
     result = environment.run(command, verl=tmp_path)
-    assert f"warning: verl {version} in {copy}: era.verl was tested with 0.9.0 and 0.9.1." in result.stderr
+    assert f"warning: era.verl was tested with verl 0.9.0 to 0.9.1, found {version} in {copy}, which" in result.stderr
     assert result.returncode == 1 and "trainer.use_v1=False: the legacy" in result.stderr, result.stderr
 
 

@@ -147,7 +147,7 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"era_enable": None}, "era_enable is missing"),
         ({"sequence_parallel_degree": 2}, "sequence_parallel_degree=2"),
         ({"context_parallel": {"size": 2}}, "context_parallel.size=2"),
-        ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*does not go together.*rl=dpo"),
+        ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*is not supported.*rl=dpo"),
     ],
 )
 def test_refuses_what_axolotl_would_drop_or_train_otherwise(file, reason):

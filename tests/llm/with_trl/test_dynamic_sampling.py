@@ -10,7 +10,7 @@ from sampled_again import DynamicEra, DynamicPlain, Judge, OfManyLengths, proble
 from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, on_two_processes, same, train, weights
 
 from era.trl import EraGRPOTrainer
-from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

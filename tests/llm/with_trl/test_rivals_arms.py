@@ -7,8 +7,8 @@ import tiny_grpo  # which skips these tests where TRL is not installed
 import torch
 
 from era.trl import EraGRPOTrainer
-from era.trl_dynamic_sampling import DynamicSamplingMixin
 from rivals import trl
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin
 from rivals.trl_run import trainer_of
 
 ARMS = {  # one of each method; a bound of its own stands behind an @
