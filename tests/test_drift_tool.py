@@ -45,12 +45,15 @@ def test_releases_from_a_pinned_version_to_the_next():
 
 def test_the_pages_name_the_newest_release_that_the_tests_ran_with(project_root):
     docs, readme = project_root / "docs", (project_root / "README.md").read_text()
+    rows = []
     for host, page in drift.HOSTS.items():
         at = str(drift.tested(host))
         named = re.search(rf"(?<![\d.]){re.escape(at)}(?!\.?\d)", (docs / page).read_text())
         assert named, f"{page} does not name {host} {at}"
-        if row := re.search(rf"^\| {host} (?:[\d.]+ to )?([\d.]+) \|", readme, re.MULTILINE | re.IGNORECASE):
+        if row := re.search(rf"^\| \[{host} (?:[\d.]+ to )?([\d.]+)\]", readme, re.MULTILINE | re.IGNORECASE):
+            rows.append(host)
             assert at.startswith(row[1]), row[0]
+    assert rows == ["verl", "trl", "axolotl", "slime"]
 
 
 def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, capsys):

@@ -93,14 +93,15 @@ def test_versions():
 PAGE = "vision/plug-in.md"
 
 
-def test_plain_torch_on_the_page(run_example):
-    left = run_example(PAGE, "A training loop in torch")
-    assert (left["probabilities"].argmax(-1) == left["labels"]).double().mean() > 0.9
+def test_the_example_in_plain_torch_and_the_logits_before_era_on_the_page(run_file, run_example):
+    left = run_file("timm_classifier.py", "--model", "test_resnet", "--steps", "30")
+    assert (left["logits"].argmax(-1) == left["labels"]).double().mean() > 0.9
     floor = left["model"].era.floor
-    assert torch.special.entr(left["probabilities"].double()).sum(-1).min() > floor - 1e-5
+    assert entropy(left["logits"]).min() > floor - 1e-5
     logits = run_example(PAGE, "Evaluating", **left)["logits"]
     assert entropy(logits).min() < floor
-    torch.testing.assert_close(equation(logits.double()).softmax(-1).float(), left["probabilities"])
+    torch.testing.assert_close(equation(logits.double()).softmax(-1).float(), left["logits"].softmax(-1))
+    torch.testing.assert_close(left["again"].eval()(left["images"]), left["logits"])
 
 
 def test_the_trainer_of_transformers_on_the_page(run_example):
