@@ -177,7 +177,8 @@ test-axolotl: $(call ready,axolotl-cpu)
 ## test-timm: era.timm with timm 1.0.20, 1.0.28 and 1.0.31
 test-timm: $(TIMM_SOURCES)/installed
 	@for source in $(TIMM_SOURCES)/timm-*/; do echo "$$source"; env -u PYTHONHOME PYTHONPATH="$$PWD/$$source" \
-		$(ENVIRONMENTS)/cpu/bin/python -m pytest -q tests/vision/current tests/test_readme.py || exit 1; done
+		$(ENVIRONMENTS)/cpu/bin/python -m pytest -q -m "not search and not rehearsal" tests/vision/current \
+		tests/vision/test_models.py tests/test_readme.py || exit 1; done
 ## test-control: era.stable_baselines3, era.sbx, era.rsl_rl, TD-MPC2; test-pins: other releases
 test-control: $(call ready,control-cpu)
 	@$(CONTROL) -m pytest -q tests/control/plugins tests/control/tdmpc2 tests/test_readme.py

@@ -39,6 +39,11 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """A long text is not a part of a test's id, which is to fit on a line: the parameter's name and a number are."""
+    return argname if isinstance(val, str | bytes) and len(val) > 20 else None
+
+
 def pytest_collection_modifyitems(config, items):
     """SCRIPTS, or RUNS, chooses among the smoke runs: the tests of others are left out."""
     names = {*(os.environ.get("SCRIPTS") or os.environ.get("RUNS") or "").split()}

@@ -83,7 +83,7 @@ def test_llm_techniques():
 
 
 @pytest.mark.parametrize("experiment", ["distribution", "batch", *SAC.experiments])
-def test_a_runs_flags_are_those_of_its_agents_name(experiment):
+def test_flags_of_a_run_follow_its_agents_name(experiment):
     for run in launch_of(experiment).runs:
         given = {flag.replace("--era_", "--"): value for flag, value in flags(run).items()}
         assert ("--era" in given or given.get("--agent") == "fastsac_era") == ("_era" in run.agent)
@@ -160,7 +160,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
     assert "a run wants 1, and this machine has 0" in gpus
 
 
-def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeypatch, tmp_path):
+def test_fasttd3_run_is_finished_with_its_model_and_whole_curve(monkeypatch, tmp_path):
     """run.json gets the steps from the log only once the run has come to its end."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     launch = launch_of("humanoidbench")

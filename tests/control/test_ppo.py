@@ -312,7 +312,7 @@ def leave_tau_unscaled(eapo):
 
 
 @pytest.mark.parametrize("fault", [leave_out_the_advantage, leave_tau_unscaled])
-def test_a_run_of_eapo_trains_on_its_advantage_in_scaled_rewards(patched_ppo, train, fault):
+def test_eapo_trains_on_its_advantage_in_scaled_rewards(patched_ppo, train, fault):
     """A run with the fault would be equal if the script had it."""
     flags = (*VARIANTS["eapo"], "--csv_path", "train.csv", "--fast")
     found = train(patched_ppo, *flags, name="found")

@@ -65,7 +65,7 @@ def test_half_of_a_finished_runs_answers_is_not_reused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a b", "it's", r"a\b", r"a\\b", "end\\", r"\'", r"\\''", "x=${y},[1]{z:2}", "#$%"])
-def test_hydra_reads_a_path_as_it_was_from_the_demo_and_from_launch_sh(text):
+def test_hydra_reads_paths_of_the_demo_and_of_launch_sh(text):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     launch = ROOT / "overlays/verl/recipe/era/launch.sh"

@@ -151,7 +151,7 @@ def test_logging_entropy_changes_no_weight(ours, work, import_timm):
 
 
 @pytest.mark.parametrize("opt", ["sgd", pytest.param("adahessian", marks=pytest.mark.slow)])
-def test_a_step_of_training_is_one_through_the_activation(ours, work, import_timm, opt):
+def test_step_of_training_goes_through_the_activation(ours, work, import_timm, opt):
     """Loss, entropies and weights after one step, against plain operations. adahessian differentiates twice."""
     from timm.optim import create_optimizer_v2
     from timm.utils import random_seed
@@ -181,7 +181,7 @@ def test_a_step_of_training_is_one_through_the_activation(ours, work, import_tim
 
 
 @on_all
-def test_what_is_logged_and_saved_is_that_of_the_checkpoint(ours, work, import_timm):
+def test_log_and_saved_setting_are_the_checkpoints(ours, work, import_timm):
     folder = ours.train(*SHORT, *ERA)
     setting = load(folder)["args"].era_setting
     assert setting.pop("floor") == pytest.approx(FLOOR, abs=1e-6) and 0.78 < setting.pop("max_probability") < 0.79
@@ -443,7 +443,7 @@ def test_train_refuses(ours, flags):
 
 
 @pytest.mark.parametrize("key", ["era_min_entropi", "ERA_min_entropy", "era-floor", "era"])
-def test_train_refuses_a_configuration_with_a_key_like_eras(ours, key):
+def test_train_refuses_keys_like_eras_in_a_configuration(ours, key):
     (ours.work / "like.yaml").write_text(f"{key}: 0.6\n")
     assert f"--config sets {key}, which" in ours.refused(*TRAIN, *SHORT, "--experiment", "refused", "-c", "like.yaml")
 

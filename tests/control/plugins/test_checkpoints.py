@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import sbx
 import torch
-from plugin_helpers import OBSERVATIONS, Reach
+from plugin_helpers import OBSERVATIONS, Reach, rsl_rl_configuration
 from rsl_rl.runners import OnPolicyRunner
 from stable_baselines3 import A2C, PPO, SAC
 from tensordict import TensorDict
-from test_rsl_rl import configuration
 
 from era.sbx import era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraSACPolicy
@@ -31,7 +30,7 @@ def make(host, era=True, **settings):
     """A model of the host, with ERA's settings or the host's own policy."""
     torch.manual_seed(len(settings))
     if host == "rsl_rl":
-        made = configuration(**settings)
+        made = rsl_rl_configuration(**settings)
         if not era:
             made["actor"]["distribution_cfg"] = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": "log"}
         runner = OnPolicyRunner(PointsEnv(3), made, log_dir=None, device="cpu")

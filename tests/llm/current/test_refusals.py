@@ -55,6 +55,8 @@ BREAKS = {
 BAD = [  # what is set beside enable=True; the words that are said
     ([f"{ERA}k=0.5", f"{ERA}low=9"], ["era.k is 0.5", "era.low is 9"]),
     ([f"+{ERA}lwo=0.3"], ["lwo"]),
+    (["+trainer.era.k=2"], ["trainer.era would be ignored"]),  # ../test_config.py has all of them
+    ([f"++{ERA}k=???"], ["era.k has no value"]),
     ([f"{ACTOR}era=True"], ["era is True, not a group"]),
     ([f"{ACTOR}_target_=my.ActorConfig"], [f"{ACTOR}_target_=my.ActorConfig"]),
     ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["a finite target and a finite delta above 0, and nothing else"]),
@@ -137,25 +139,6 @@ def test_what_else_is_wrong_is_named(compose, overrides, words):
         prepare(compose(ON, *overrides))
     for word in words:
         assert word in str(error.value)
-
-
-@pytest.mark.parametrize("key", llm_helpers.ELSEWHERE)
-def test_keys_of_era_elsewhere_are_refused(compose, key):
-    from era.verl.launch import prepare
-
-    override, place = llm_helpers.ELSEWHERE[key]
-    with pytest.raises(ValueError) as error:
-        prepare(compose(override))
-    assert str(error.value) == f"{key} would be ignored: its place is {ACTOR}{place}.\nNothing was started."
-
-
-@pytest.mark.parametrize("key", llm_helpers.EMPTY)
-def test_keys_of_era_without_a_value_are_refused(compose, key):
-    from era.verl.launch import prepare
-
-    with pytest.raises(ValueError) as error:
-        prepare(compose(llm_helpers.EMPTY[key]))
-    assert str(error.value).startswith(f"{key} has no value")
 
 
 @pytest.mark.parametrize("version", environment.VERSIONS)

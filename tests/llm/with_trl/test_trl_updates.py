@@ -4,12 +4,10 @@
 
 import copy
 import itertools
-import json
 import math
-import subprocess
-import sys
+import re
+import textwrap
 import warnings
-from pathlib import Path
 
 import eq_llm
 import plain_grpo
@@ -22,7 +20,7 @@ from datasets import Dataset
 from packaging.version import Version
 from peft import LoraConfig
 from PIL import Image
-from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, on_two_processes, same, train, weights
 
 from era.language_config import EraConfig
 from era.trl import EraMixin
@@ -150,9 +148,26 @@ if Version(trl.__version__) < Version("1.10"):
     ]
 
 
+PARTS = {  # by name, the setting that tells that a case has the part, and all of its settings
+    "off-policy": ("steps_per_generation", OFF_POLICY),
+    "KL": ("beta", KL),
+    "vLLM": ("use_vllm", VLLM),
+    "tools": ("rollout_func", TOOLS),
+    "sequence": ("importance_sampling_level", SEQUENCE),
+}
+
+
 def name(settings):
-    shown = {k: getattr(v, "__name__", v) for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
-    return " ".join(f"{k}={v}" for k, v in shown.items()) or "on-policy"
+    """The parts of a case, and its other settings, as far as they fit on a line."""
+    rest = {k: v for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
+    words = []
+    for part, (tells, its) in PARTS.items():
+        if rest.get(tells) == its[tells]:
+            words.append(part)
+            rest = {k: v for k, v in rest.items() if its.get(k) != v}
+    short = {re.sub("^(era_|vllm_importance_sampling_)", "", k): getattr(v, "__name__", v) for k, v in rest.items()}
+    words += [k if v is True else f"{k}={v}" for k, v in short.items()]
+    return textwrap.shorten(", ".join(words), 44, placeholder="").strip(",") or "on-policy"
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +202,7 @@ def check(settings, architecture=FP64, trainer_class=Era):
 
 
 @pytest.mark.parametrize("settings", CASES, ids=name)
-def test_updates_are_those_of_the_equations(settings):
+def test_updates(settings):
     if not known(*(key for key in settings if key not in ("rollout_func", "reward") and not key.startswith("era_"))):
         pytest.skip("this TRL has no such setting")
     check(settings)
@@ -351,17 +366,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_pat
     train(Era, model(), **settings, save_strategy="steps", save_steps=at, output_dir=str(tmp_path))
     resumed, _ = train(Era, model(), **settings, resume=str(tmp_path / f"checkpoint-{at}"))
     assert resumed.state.global_step == 2 * at and same(weights(resumed), weights(whole))
-
-
-def on_two_processes(script, *arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    result = subprocess.run(
-        [*command, Path(__file__).with_name(script), *arguments],
-        env={**tiny_grpo.ENVIRONMENT, "DS_ACCELERATOR": "cpu"},
-        **{"capture_output": True, "text": True, "timeout": 600},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def test_a_schedule_acts_and_is_logged():

@@ -1,4 +1,4 @@
-"""era.timm with the models of an installed timm: the tests of ../test_models.py, and what only the plug-in promises."""
+"""era.timm with the models of an installed timm: what only the plug-in promises, beside ../test_models.py."""
 
 import argparse
 import importlib.util
@@ -10,22 +10,14 @@ if importlib.util.find_spec("timm") is None:
 
 import timm as installed_timm
 import torch
-from families import FAMILIES
-from test_models import *  # noqa: F403
-from test_models import FEW_FAMILIES, MODELS, SETTING, compare, setting_of
 from timm.models import save_for_hf
+from timm_models import MODELS, SETTING, setting_of
 from vision_helpers import entropy, equation
 
 import era.timm
 from era.discrete import raw_logits
 
-del test_families_are_all_of_timm, test_family  # noqa: F821
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("family", [*FEW_FAMILIES, pytest.param("swin_transformer", marks=pytest.mark.slow)])
-def test_a_family(door, timm, family):
-    compare(door, timm, *FAMILIES[family])
 
 
 def test_timm_alone_refuses_what_has_era(resnet, images, tmp_path):
