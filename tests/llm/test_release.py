@@ -161,8 +161,6 @@ def test_scores_are_those_of_their_functions_to_the_digit(release, by_hand, mode
     ]
     protocol = {**options(name), "problems": len(truths)}
     graded, summary = evaluate.grade_as_released(release, name, drawn, protocol, model)
-    if summary["grader_timeouts"]:
-        pytest.skip("their three seconds are of the clock, and this machine was too busy for them")
     assert [s["correct"] for s in graded] == [score for of_problem in scores for score in of_problem]
     assert summary["accuracy"] == accuracy / 100 and 0 < accuracy < 100
 
@@ -259,9 +257,21 @@ def test_an_edited_release_and_a_missing_grader_are_refused(release, model, tmp_
 
 @pytest.mark.slow
 def test_a_hanging_formula_and_a_long_answer_end(release, model):
-    """The release gives an answer three seconds; the others are graded all the same."""
-    texts = [r"\boxed{9!!!!!}", r"\boxed{" + "1+" * 250_000 + "1}"]
-    drawn = [{"index": i, "sample": 0, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)]
-    protocol = {**options("minerva"), "problems": 2}
-    graded, _ = evaluate.grade_as_released(release, "minerva", drawn, protocol, model)
-    assert [sample["correct"] for sample in graded] == [False, False]
+    """They are wrong answers, and the others are graded all the same, by both graders."""
+    texts = [r"\boxed{9!!!!!}", r"\boxed{" + "1+" * 5_000_000 + "1}", r"\boxed{input()}", "", r"\boxed{0.006}"]
+    drawn = [
+        {"index": i, "sample": 0, "text": text, "finish_reason": "stop", "ground_truth": truth, "choices": 0}
+        for (i, truth), text in zip(release.ground_truths("minerva").items(), texts)
+    ]
+    graded, scores = evaluate.grade_as_released(release, "minerva", drawn, {**options("minerva"), "problems": 5}, model)
+    assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
+    assert scores["accuracy"] == 0.2 and scores["grader_timeouts"] >= 1
+    graded = evaluate.grade_strictly(drawn, "boxed", seconds=10)
+    assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
+
+
+def test_a_set_that_the_release_lacks_is_named(model, tmp_path, capsys):
+    words = ["--model", model, "--out", tmp_path / "out", "--engine", "transformers", "--sets", "mmlu_pro"]
+    with pytest.raises(SystemExit):
+        evaluate.parse_arguments([str(word) for word in words])
+    assert "has no mmlu_pro: of the release, the files of aime24, " in capsys.readouterr().err
