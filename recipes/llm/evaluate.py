@@ -353,6 +353,8 @@ def read_summary(out: Path, model: Path) -> dict:
 
 
 OF_THE_RELEASE = ("accuracy", "grader_timeouts")  # in a summary, what the release's grader says itself
+OF_A_SAMPLE = {"index": int, "sample": int, "text": str, "finish_reason": str, "tokens": int}
+OF_A_SAMPLE |= {"ground_truth": str, "choices": int}
 
 
 def read_samples(file: Path, protocol: dict) -> list[dict]:
@@ -363,6 +365,9 @@ def read_samples(file: Path, protocol: dict) -> list[dict]:
     """
     # Not splitlines: a text may have other ends of lines than JSON Lines.
     samples = [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+    for line, sample in enumerate(samples, 1):
+        if not isinstance(sample, dict) or any(type(sample.get(key)) is not kind for key, kind in OF_A_SAMPLE.items()):
+            raise ValueError(f"line {line} of {file} is not a sample with {', '.join(OF_A_SAMPLE)}")
     drawn = Counter(sample["index"] for sample in samples)
     if len(drawn) != protocol["problems"] or {*drawn.values()} != {protocol["samples"]}:
         expected = f"{protocol['samples']} of each of {protocol['problems']} problems"

@@ -79,7 +79,7 @@ class Release(NamedTuple):
         if lacks.returncode:
             raise SystemExit(
                 f"error: {self.python} cannot run the release's grader: {lacks.stderr.strip().splitlines()[-1]}. `make "
-                ".venv/era-release/installed` sets up what can; --protocol strict does without."
+                ".venv/era-release/installed` sets up what can; the protocol and grader `strict` do without."
             )
 
     @property
