@@ -353,6 +353,8 @@ def read_summary(out: Path, model: Path) -> dict:
 
 
 OF_THE_RELEASE = ("accuracy", "grader_timeouts")  # in a summary, what the release's grader says itself
+OF_A_SAMPLE = {"index": int, "sample": int, "text": str, "finish_reason": str, "tokens": int}
+OF_A_SAMPLE |= {"ground_truth": str, "choices": int}
 
 
 def read_samples(file: Path, protocol: dict) -> list[dict]:
@@ -363,6 +365,9 @@ def read_samples(file: Path, protocol: dict) -> list[dict]:
     """
     # Not splitlines: a text may have other ends of lines than JSON Lines.
     samples = [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+    for line, sample in enumerate(samples, 1):
+        if not isinstance(sample, dict) or any(type(sample.get(key)) is not kind for key, kind in OF_A_SAMPLE.items()):
+            raise ValueError(f"line {line} of {file} is not a sample with {', '.join(OF_A_SAMPLE)}")
     drawn = Counter(sample["index"] for sample in samples)
     if len(drawn) != protocol["problems"] or {*drawn.values()} != {protocol["samples"]}:
         expected = f"{protocol['samples']} of each of {protocol['problems']} problems"
@@ -520,7 +525,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     protocols = "release: the authors' prompts, settings and grader (the default); strict: ours"
     add("--protocol", choices=("release", "strict"), default="release", help=protocols)
     sets = f"of the release (default: all): {', '.join(authors.BENCHMARKS)}"
-    add("--sets", nargs="+", choices=authors.BENCHMARKS, metavar="NAME", help=sets)
+    add("--sets", nargs="+", metavar="NAME", help=sets)
     add_release(parser)
     benchmarks = "strict: benchmarks made by recipes.llm.data, or folders of them"
     add("--data", type=Path, nargs="+", metavar="FILE_OR_DIR", help=benchmarks)
@@ -551,6 +556,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     if args.protocol == "strict" and (args.sets or not args.data):
         parser.error("--protocol strict needs --data, and has no --sets. `make llm-data` makes the benchmarks.")
     args.sets = [*dict.fromkeys(args.sets or authors.BENCHMARKS)]
+    if unknown := [name for name in args.sets if name not in authors.BENCHMARKS]:
+        parser.error(
+            f"the protocol release has no {', '.join(unknown)}: of the release, the files of "
+            f"{', '.join(authors.BENCHMARKS)} are fetched. --protocol strict has MMLU-Pro and sets of your own."
+        )
     args.prompt = args.prompt or ("release" if args.protocol == "release" else PROMPTS[0])
     args.max_tokens = args.max_tokens or (authors.MAX_TOKENS if args.protocol == "release" else MAX_TOKENS)
     if missing := [str(path) for path in args.data or [] if not path.exists()]:

@@ -44,7 +44,7 @@ def read_texts(folder: Path) -> tuple[dict, dict[str, list[dict]]]:
             name: read_samples(folder / f"{name}.samples.jsonl", benchmarks[name]["protocol"]) for name in names
         }
     except FileNotFoundError as error:
-        raise SystemExit(f"error: {folder} is not an evaluation: there is no {error.filename}.") from None
+        raise SystemExit(f"error: {folder} is not a whole evaluation: there is no {error.filename}.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else error
         raise SystemExit(f"error: {folder} is not a whole evaluation with its model's name: {reason}.") from None

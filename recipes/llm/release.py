@@ -4,6 +4,7 @@
 
 Its own math_eval.py runs, in an environment of its own and with an engine that samples nothing (stored_texts/vllm.py):
 once to write down the prompts and settings that it would sample with, and once on the texts that were drawn with them.
+An answer has its three seconds, of the processor (stored_texts/pebble.py), and counts as wrong after them.
 Nothing of it is copied here but the options that its sh/eval.sh gives.
 """
 
@@ -21,11 +22,12 @@ from recipes.llm.data import ANSWER_FORMS, SETS
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"minerva": "minerva_math", "arc_c": "arc", "gpqa_diamond": "gpqa"}  # others have our names there
 BENCHMARKS = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond")
-SECONDS = 3.0  # its evaluate.py gives an answer as long, and counts it as wrong then
 # sh/eval.sh. It has the six mathematical sets; the others are greedy here.
 MAX_TOKENS = 3000
 SAMPLED = {"samples": 16, "temperature": 0.7, "top_p": 0.95}
 GREEDY = {"samples": 1, "temperature": 0.0, "top_p": 1.0}
+# Its extraction, which has no time limit, takes a minute for as many characters. 8,192 tokens of Qwen2.5 have no more.
+LONGEST_TEXT = 2**20
 # What of a model's folder its tokenizer is.
 TOKENIZER = ("tokenizer*", "vocab*", "merges*", "special_tokens_map*", "added_tokens*", "chat_template*", "config.json")
 
@@ -67,7 +69,7 @@ class Release(NamedTuple):
                 f"error: {self.checkout} is {state}, so its scores would not be the release's. `python3 apply.py apply "
                 "era-release` makes it; `python3 apply.py diff era-release` shows what it should differ in."
             )
-        imports = "import antlr4, datasets, fuzzywuzzy, latex2sympy2, pebble, transformers, word2number"
+        imports = "import antlr4, datasets, fuzzywuzzy, latex2sympy2, transformers, word2number"
         try:
             lacks = subprocess.run(
                 [self.python, "-c", imports], env=self._environment(), capture_output=True, text=True
@@ -77,7 +79,7 @@ class Release(NamedTuple):
         if lacks.returncode:
             raise SystemExit(
                 f"error: {self.python} cannot run the release's grader: {lacks.stderr.strip().splitlines()[-1]}. `make "
-                ".venv/era-release/installed` sets up what can; --protocol strict does without."
+                ".venv/era-release/installed` sets up what can; the protocol and grader `strict` do without."
             )
 
     @property
@@ -98,13 +100,12 @@ class Release(NamedTuple):
             options: samples, temperature, top_p, max_tokens, and limit: the number of problems, or None.
             texts: all samples of the first problem, then of the next; None asks for the request alone.
         """
-        if name not in BENCHMARKS:
-            raise SystemExit(f"error: the release's part that is fetched has no {name}. Give --protocol strict.")
         with tempfile.TemporaryDirectory(prefix="era-") as scratch:
             folder, stored = Path(scratch), {}
             if texts is not None:
                 # An empty text ends math_eval.py with an error where its ground truth is empty (one of MATH500).
-                (folder / "texts.json").write_text(json.dumps([text if text.strip() else "." for text in texts]))
+                given = [text if text.strip() and len(text) <= LONGEST_TEXT else "." for text in texts]
+                (folder / "texts.json").write_text(json.dumps(given))
                 stored["ERA_TEXTS"] = folder / "texts.json"
             words = {
                 "model_name_or_path": tokenizer.absolute(),
@@ -121,11 +122,12 @@ class Release(NamedTuple):
                 "start": 0,
                 "end": -1,
             }
-            given = [word for key, value in words.items() for word in (f"--{key}", str(value))]
+            arguments = [word for key, value in words.items() for word in (f"--{key}", str(value))]
             done = subprocess.run(
-                [os.path.abspath(self.python), "-u", "math_eval.py", *given]
+                [os.path.abspath(self.python), "-u", "math_eval.py", *arguments]
                 + ["--use_vllm", "--overwrite", "--save_outputs", "--apply_chat_template"],
                 cwd=self.folder,
+                stdin=subprocess.DEVNULL,
                 env=self._environment(ERA_REQUEST=folder / "request.json", **stored),
                 capture_output=True,
                 text=True,
