@@ -4,7 +4,7 @@
 
 What trains one run is a TrainingScript, in recipes/vision and recipes/control; LaunchOptions are what the user chose.
 This file has the order of the runs, their folders and locks, the checks before, and the signals. It leaves out what is
-trained, what a whole run is (run_json.py), and how processes end (processes.py).
+trained, what a whole run is (whole.py), and how processes end (processes.py).
 
 A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
 The same command again recovers from everything, a kill -9 included: it skips finished runs, resumes those that have a
@@ -32,7 +32,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from recipes import PROJECT, launch_options, run_json
+from recipes import PROJECT, launch_options, run_json, whole
 from recipes.launch_options import LaunchOptions, Refused
 from recipes.processes import process_group
 
@@ -118,11 +118,11 @@ class TrainingScript(abc.ABC):
 
     def is_finished(self, run: Run) -> bool:
         """Whether run.json says that the run is finished, and all of it is there."""
-        return says_finished(run) and not self.why_not_whole(run)
+        return says_finished(run) and not self.incomplete_because(run)
 
-    def why_not_whole(self, run: Run) -> str:
+    def incomplete_because(self, run: Run) -> str:
         """Why the folder of a run that has come to its end does not hold all of it; "" if it does."""
-        return run_json.why_not_whole(run.folder)
+        return whole.incomplete_because(run.folder)
 
     def record(self, run: Run) -> dict[str, Any] | None:
         """The run.json of a run that starts now, where the script writes none; None where it does."""
@@ -173,7 +173,7 @@ def train(script: TrainingScript, run: Run, stop: threading.Event | None = None,
             if not script.is_finished(run):
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
-                lacks = f" and {script.why_not_whole(run)}" if code == 0 else ""
+                lacks = f" and {script.incomplete_because(run)}" if code == 0 else ""
                 if lacks and script.checkpoint(run):
                     lacks += f".\n  To train it from its start, move {run.folder} away"
                 return f"ended with exit code {code}{lacks}.\n  The end of {run.folder / LOG}:{tail}"
@@ -462,8 +462,8 @@ def print_commands(script: TrainingScript, runs: Sequence[Run]) -> None:
 def broken_promises(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
     """A line on each run that run.json calls finished, and that is not whole."""
     return [
-        f"{run.name} says that it is finished, but {script.why_not_whole(run)}. It starts over; its files move into "
-        "interrupted-<n>/ of its folder."
+        f"{run.name} says that it is finished, but {script.incomplete_because(run)}. It starts over; its files move "
+        "into interrupted-<n>/ of its folder."
         for run in runs
         if says_finished(run) and not script.is_finished(run)
     ]

@@ -90,8 +90,8 @@ class Stages(grid.TrainingScript):
     def variables(self, run: grid.Run) -> dict[str, str]:
         return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "CHECKOUTS": str(self.checkouts)}
 
-    def why_not_whole(self, run: grid.Run) -> str:
-        return records.why_not_whole(run.folder)
+    def incomplete_because(self, run: grid.Run) -> str:
+        return records.incomplete_because(run.folder)
 
     def checkpoint(self, run: grid.Run) -> Path | None:
         """A checkpoint of one of trl's runs, which find the newest by themselves; the others have none."""

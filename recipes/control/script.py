@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from recipes import PROJECT, curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
 from recipes.launch_options import Refused
+from recipes.whole import Rows
 
 CURVES = "train.csv"
 
@@ -40,6 +41,7 @@ class ControlScript(TrainingScript):
     """A script that writes train.csv into the folder that it is started in; run.json too, unless `record` does."""
 
     launcher = launch_options.CONTROL
+    host: ClassVar[str]  # in run.json
     experiments: ClassVar[dict[str, tuple[Grid, ...]]]
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
     default_gpus: ClassVar[float] = 0
@@ -56,6 +58,16 @@ class ControlScript(TrainingScript):
     @abc.abstractmethod
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         """The flags of the script that choose this task, agent and seed."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
+        """The rows of train.csv that a whole run writes, or those with a value in the column.
+
+        Args:
+            record: the run's run.json, which has its settings or the command that has them.
+            total: the steps that were asked for.
+        """
 
     def default_output(self) -> Path:
         """The folder of the runs where OUTPUT is not set."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import curves, launch_options, run_json
+from recipes import curves, launch_options, run_json, whole
 from recipes.grid import Run, TrainingScript
 from recipes.launch_options import LaunchOptions, Refused
 from recipes.vision.experiments import (
@@ -152,11 +152,11 @@ class Timm(TrainingScript):
         return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
 
     def is_finished(self, run: Run) -> bool:
-        return not self.why_not_whole(run)
+        return not self.incomplete_because(run)
 
-    def why_not_whole(self, run: Run) -> str:
+    def incomplete_because(self, run: Run) -> str:
         """What the folder lacks of the epochs of this launch, which may be fewer than the run's; "" if nothing."""
-        return run_json.why_not_whole(run.folder, run.steps or self.epochs(run))
+        return whole.incomplete_because(run.folder, run.steps or self.epochs(run))
 
     def record(self, run: Run) -> dict[str, Any]:
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
@@ -168,7 +168,7 @@ class Timm(TrainingScript):
     def complete_record(self, run: Run) -> None:
         record = run_json.read(run.folder)
         steps = record.get("total_steps")
-        if steps and not record.get("finished") and not run_json.why_not_whole(run.folder, steps):
+        if steps and not record.get("finished") and not whole.incomplete_because(run.folder, steps):
             run_json.finish(run.folder, record)
 
     def last_result(self, run: Run) -> str:

@@ -68,18 +68,18 @@ def test_a_finished_run_counts_with_all_that_it_measured(tmp_path, capsys):
     words = next(iter(launch.llm_runs("chain", {"era": ["0.3"]}, [1]).values()))
     folder = tmp_path / "run"
     finish(folder, words)
-    assert records.why_not_whole(folder) == "" and len(records.gather(tmp_path)) == 3
+    assert records.incomplete_because(folder) == "" and len(records.gather(tmp_path)) == 3
     written = pd.read_csv(folder / llm.CURVES)
     written.assign(reward=written.reward.mask(written.global_step == 7)).to_csv(folder / llm.CURVES, index=False)
-    assert records.why_not_whole(folder) == "cannot be read (ValueError: step 7 has no reward)"
+    assert records.incomplete_because(folder) == "cannot be read (ValueError: step 7 has no reward)"
     written.to_csv(folder / llm.CURVES, index=False)
     for name, said in ((llm.SAMPLES, "has 6 of 13 rows of llm/samples"), (llm.CURVES, "train.csv has 6 of 12 steps")):
         lines = (folder / name).read_text().splitlines(keepends=True)
         (folder / name).write_text("".join(lines[:7]))
-        assert records.why_not_whole(folder) == said and records.gather(tmp_path) == {}
+        assert records.incomplete_because(folder) == said and records.gather(tmp_path) == {}
         assert f"note: {folder} is left out: {said}." in capsys.readouterr().err
     (folder / "run.json").write_text('{"finished": true, "host": "verl"}')
-    assert records.why_not_whole(folder).startswith("run.json does not say how many steps")
+    assert records.incomplete_because(folder).startswith("run.json does not say how many steps")
 
 
 @pytest.mark.slow
