@@ -116,15 +116,6 @@ def test_set_aside_takes_a_free_number(tmp_path):
     assert [path.parent.name for path in tmp_path.rglob("run.json")] == ["interrupted-11"]
 
 
-def link_to(name):
-    def make(folder):
-        (folder.parent / "mine").write_text("mine")
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(folder.parent / "mine")
-
-    return make
-
-
 def no_folder(folder):
     shutil.rmtree(folder)
     folder.write_text("a file")
@@ -136,10 +127,6 @@ def link_elsewhere(folder):
 
 
 ODD = {
-    "a lock that is a link": (link_to(".lock"), ".lock is a link, and the launcher writes there"),
-    "a log that is a link": (link_to("log.txt"), "log.txt is a link, and the launcher writes there"),
-    "a lock that is a FIFO": (lambda folder: os.mkfifo(folder / ".lock"), ".lock is neither a file nor a folder"),
-    "a FIFO with a line break": (lambda folder: os.mkfifo(folder / "steps\n.csv"), "steps .csv is neither a file nor"),
     "an open quote": (lambda folder: (folder / "command.txt").write_text("count 'one"), "No closing quotation"),
     "bytes": (lambda folder: (folder / "command.txt").write_bytes(b"\xff\0"), "command.txt is not a command"),
     "a folder for a file": (no_folder, "NotADirectoryError"),
@@ -162,16 +149,7 @@ def test_what_is_wrong_with_one_folder_is_its_line_and_the_others_are_trained(tm
         result.returncode == 1 and "1 of 1: x-two-seed1 finished" in result.stdout and "Traceback" not in result.stderr
     )
     assert "not finished: 1\nx-one-seed1 is left alone: " in result.stderr and "Traceback" not in result.stderr
-    assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
     assert not folder.is_symlink() or os.listdir(folder) == ["count"]
-
-
-def test_a_deep_run_json_is_no_record(tmp_path):
-    (folder,) = folders(tmp_path, "one")
-    folder.mkdir()
-    (folder / "run.json").write_text("[" * 100_000)
-    result = launch(tmp_path, COUNTING, "counts", OUTPUT=str(tmp_path), AGENT="one")
-    assert result.returncode == 0 and (folder / "interrupted-1/run.json").exists(), result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

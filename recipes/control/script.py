@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from recipes import PROJECT, curves, launch_options, run_json
+from recipes import PROJECT, UserError, curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
-from recipes.launch_options import Refused
 from recipes.whole import Rows
 
 CURVES = "train.csv"
@@ -78,9 +77,9 @@ class ControlScript(TrainingScript):
         grids, tasks, agents = self.experiments[self.name], self.options.tasks or (), self.options.agents or ()
         known = [agent.name for grid in grids for agent in grid.agents]
         if unknown := [agent for agent in agents if agent not in known]:
-            raise Refused(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
+            raise UserError(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
         if paths := [task for task in tasks if Path(task).name != task]:
-            raise Refused(f"TASKS: {paths[0]} is not the name of a task, which names the folder of a run.")
+            raise UserError(f"TASKS: {paths[0]} is not the name of a task, which names the folder of a run.")
         runs, of_experiment = {}, {task for grid in grids for task in grid.tasks}
         for grid in grids:
             # A task that the experiment does not have is trained with all its agents.
