@@ -14,6 +14,7 @@ import pytest
 import sbx
 import torch
 from plugin_helpers import OBSERVATIONS, Reach, tree_equal
+from points import PointsEnv
 from rsl_rl.runners import OnPolicyRunner
 from stable_baselines3 import A2C, PPO, SAC
 from tensordict import TensorDict
@@ -21,7 +22,6 @@ from test_rsl_rl import configuration
 
 from era.sbx import era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraSACPolicy
-from tools.bench.points import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 POLICIES = {"PPO": (PPO, EraActorCriticPolicy), "A2C": (A2C, EraActorCriticPolicy), "SAC": (SAC, EraSACPolicy)}

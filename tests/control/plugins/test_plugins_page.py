@@ -8,8 +8,7 @@ plugin_helpers.require()
 import numpy as np
 import pytest
 import torch
-
-from tools.bench.points import PointsEnv
+from points import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TARGETS = {

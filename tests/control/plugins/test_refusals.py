@@ -16,13 +16,13 @@ import sbx
 import stable_baselines3
 import torch
 from plugin_helpers import Reach
+from points import PointsEnv
 from rsl_rl.runners import OnPolicyRunner
 from test_rsl_rl import configuration
 
 from era.sbx import EraMetrics as SbxMetrics
 from era.sbx import EraSAC, era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
-from tools.bench.points import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

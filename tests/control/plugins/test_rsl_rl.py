@@ -12,11 +12,10 @@ import onnx
 import pytest
 import torch
 from plugin_helpers import gaussian_entropies
+from points import PointsEnv
 from rsl_rl.runners import OnPolicyRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
-
-from tools.bench.points import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TARGET = -0.3
