@@ -25,9 +25,9 @@ from ledger.statistics import (
 )
 from recipes import PROJECT
 from recipes.curves import at_end, over_all
+from recipes.pages import filled, table
 from rivals import control, equal, llm, pictures, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
-from tools.pages import filled, table
 
 DOCS = PROJECT / "docs"
 WELCH = partial(stats.ttest_ind, equal_var=False)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas
 
-from demo.runner import colors, tables
+from demo.runner import tables
 from demo.runner.training import csv_rows
 from demo.trl.settings import ANSWERS, ARMS, BOUNDS, STEPS_FILE, VALIDATED, VALIDATION_FILE, Settings
+from recipes import colors
 
 # The measures on the screen, with their decimals.
 SHOWN = {"reward": 2, "pass@8": 2, "distinct right of 8": 2, "H_resp": 2, "scaled by ERA": 2, "s a step": 1}
